@@ -5,12 +5,26 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, LedgerId, Yes, completes, confirm, require_terminal, settings_of
+from streaming.cli.options import (
+    READS_PER_SECOND,
+    Config,
+    Json,
+    LedgerId,
+    ReadsPerSecond,
+    Yes,
+    completes,
+    confirm,
+    refuse_ignored,
+    require_namespace,
+    require_terminal,
+    settings_of,
+)
 from streaming.config import amounts
 from udfs.records import LedgerComponent
 
 
 def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    context: typer.Context,
     config: Config,
     *,
     out: Annotated[
@@ -47,11 +61,9 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
             show_default="safety.min_age_seconds",
         ),
     ] = None,
-    reads_per_second: Annotated[
-        int, typer.Option("--reads-per-second", help="Most znodes to read a second, over all executors; 0: no limit")
-    ] = 50_000,
+    reads_per_second: ReadsPerSecond = READS_PER_SECOND,
     publish_per_second: Annotated[
-        int, typer.Option("--publish-per-second", help="Most requests to send a second; 0: no limit")
+        int, typer.Option("--publish-per-second", min=0, help="Most requests to send a second; 0: no limit")
     ] = 500,
     bookie: Annotated[
         list[str] | None,
@@ -73,6 +85,15 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     With --publish, the audit sends a deletion request for each orphan to the request topic, and the
     service checks each request once more before it deletes anything.
     """
+    searches_again = ("--verify-only", "--recheck-seconds", "--reads-per-second")
+    for_orphans = ("--publish", "--older-than", "--max-bytes")
+    refuse_ignored(
+        context,
+        (verify_only, for_orphans, "--verify-only searches for no orphans. Leave out --verify-only"),
+        (last, searches_again, "--last does not search again. Leave out --last"),
+        (not publish, ("--publish-per-second",), "nothing is published. Add --publish"),
+    )
+    require_namespace(namespace, tenant)
     settings = settings_of(config)
     from streaming.audit import options
     from streaming.audit.command import AuditRequest
@@ -123,10 +144,11 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 def explain(
     config: Config,
     ledger: LedgerId,
+    reads_per_second: ReadsPerSecond = READS_PER_SECOND,
     json_lines: Json = False,
 ) -> None:
     """Say what a ledger is, which topic refers to it, and what the service would answer to a request to delete it."""
     settings = settings_of(config)
     from streaming.audit.explain import explain as explain_ledger
 
-    explain_ledger(settings, ledger, as_json=json_lines)
+    explain_ledger(settings, ledger, as_json=json_lines, reads_per_second=reads_per_second)

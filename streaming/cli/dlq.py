@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,6 +14,9 @@ from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs import records
+
+if TYPE_CHECKING:
+    from streaming.dlq.letters import DeadLetterFilters
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -119,6 +122,7 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
+    _refuse_all_and_some(chosen, every=every)
     only_finish = chosen.are_empty and not every
     if only_finish and not work.is_interrupted(settings):
         raise ConfigError(_CHOOSE)
@@ -154,6 +158,7 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
 
     settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
+    _refuse_all_and_some(chosen, every=every)
     if chosen.are_empty and not every:
         raise ConfigError(_CHOOSE)
     asks = not (ids or dry_run or yes)
@@ -165,6 +170,11 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
             confirm(f"Write off {count_of(would.settled, 'dead letter')}?", yes=yes)
         report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
+
+
+def _refuse_all_and_some(chosen: "DeadLetterFilters", *, every: bool) -> None:
+    if every and not chosen.are_empty:
+        raise ConfigError("--all beside what chooses some of them: leave out --all, or all else that chooses")
 
 
 def _older_than_ms(text: str) -> int:

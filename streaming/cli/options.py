@@ -52,6 +52,36 @@ def one_of(text: str, values: Iterable[str], option: str) -> str:
     return text.upper()
 
 
+def refuse_ignored(context: typer.Context, *rules: tuple[bool, tuple[str, ...], str]) -> None:
+    """Raise ConfigError for options on the command line that would change nothing.
+
+    rules: where the first holds, these options would change nothing; the text is why, and what to do.
+    """
+    faults = [
+        f"{'/'.join((*parameter.opts, *parameter.secondary_opts))} would change nothing: {why}"
+        for is_ignored, options, why in rules
+        for parameter in context.command.params
+        if is_ignored and not {*options}.isdisjoint(parameter.opts) and _is_given(context, parameter.name or "")
+    ]
+    if faults:
+        raise ConfigError("; ".join(faults))
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def require_namespace(namespace: str, tenant: str = "") -> None:
+    """Raise ConfigError for what is no tenant or namespace, since nothing would be found of it, as if all were well."""
+    if "/" in tenant:
+        raise ConfigError(f"--tenant {tenant}: that is no tenant; --namespace takes a namespace")
+    if namespace and not (namespace.count("/") in (1, 2) and all(namespace.split("/"))):
+        raise ConfigError(f"--namespace {namespace}: give tenant and namespace, as in shop/prod")
+    if namespace and tenant and not namespace.startswith(f"{tenant}/"):
+        raise ConfigError(f"--namespace {namespace} is not of the tenant {tenant}: leave out --tenant")
+
+
 _NAMED = "Configuration file (TOML)"
 Config = Annotated[
     Path,
@@ -77,6 +107,10 @@ OptionalConfig = Annotated[
 LedgerId = Annotated[int, typer.Option("--ledger", help="Ledger id", min=0, max=MAX_LEDGER_ID)]
 OneLedger = Annotated[int | None, typer.Option("--ledger", help="Only this ledger id", min=0, max=MAX_LEDGER_ID)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
+ReadsPerSecond = Annotated[
+    int, typer.Option("--reads-per-second", min=0, help="Most znodes to read a second; 0: no limit")
+]
+READS_PER_SECOND = 50_000
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing")]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer the question with yes; needed where there is no terminal")]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.cli.arrow import load_datasets
-from streaming.cli.options import Config, Json, settings_of
+from streaming.cli.options import Config, Json, refuse_ignored, settings_of
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import count_of, say, say_json
 
@@ -22,6 +22,7 @@ _WAIT_SECONDS = 900
 
 
 def request(  # noqa: PLR0913, PLR0917  one parameter an option
+    context: typer.Context,
     config: Config,
     file: Annotated[str, typer.Argument(help="File with one JSON object a line; - is standard input")] = "-",
     unchecked: Annotated[
@@ -40,6 +41,8 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
     Invalid lines are not published: the command lists them and ends with exit code 2. The valid lines are published.
     With --wait, the exit code is 3 if a request has no final receipt in time, and 4 if one became a dead letter.
     """
+    why = "receipts are awaited and printed with --wait only. Add --wait"
+    refuse_ignored(context, (not wait, ("--timeout", "--json"), why))
     if wait:
         load_datasets()
         from streaming.phase_one.client import surroundings_of

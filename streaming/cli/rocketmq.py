@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Json, Yes, completes, confirm, one_of, require_terminal, utc
+from streaming.cli.options import Json, Yes, completes, confirm, one_of, refuse_ignored, require_terminal, utc
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
@@ -182,6 +182,7 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
 
 @app.command()
 def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    context: typer.Context,
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
@@ -199,6 +200,8 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     json_lines: Json = False,
 ) -> None:
     """Make RocksDB beside a broker that goes on working in file mode; `backfill` then takes seconds."""
+    why = "no metrics are served. Add --metrics-port"
+    refuse_ignored(context, (metrics_port is None, ("--metrics-address",), why))
     from streaming.rocketmq.follow.metrics import FollowMetrics
     from streaming.rocketmq.follow.run import Follow, Lag
     from streaming.rocketmq.place import place_of

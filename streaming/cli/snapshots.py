@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, Yes, confirm, require_terminal, settings_of
+from streaming.cli.options import (
+    Config,
+    Json,
+    Yes,
+    confirm,
+    refuse_ignored,
+    require_namespace,
+    require_terminal,
+    settings_of,
+)
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 
@@ -26,6 +35,7 @@ Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace
 
 @app.command()
 def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    context: typer.Context,
     config: Config,
     *,
     out: Annotated[
@@ -55,6 +65,9 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
     With --publish, the audit sends a request for each orphan to the request topic; the service
     looks at each twice more, keeps its bytes in the journal, and then publishes a tombstone for its key.
     """
+    why = "--verify-only shows no orphans. Leave out --verify-only"
+    refuse_ignored(context, (verify_only, ("--publish",), why))
+    require_namespace(namespace, tenant)
     settings = settings_of(config)
     if publish:
         require_terminal(yes=yes)
@@ -89,6 +102,7 @@ def guard(
     before the first segment that may be needed is left to the broker. Run it regularly, or let `run` do so
     (snapshots.guard_every_seconds).
     """
+    require_namespace(namespace, tenant)
     settings = settings_of(config)
     from streaming.audit.options import FindingFilters
     from streaming.snapshots.guard import guard_all
@@ -125,13 +139,17 @@ BlockedOption = Annotated[
 ]
 
 
-def _one_of(topic: str, namespace: str) -> None:
+def _one_of(context: typer.Context, topic: str, namespace: str, *of_topics: str) -> None:
+    """Refuse neither and both, and beside a namespace the options that are of topics."""
     if bool(topic) == bool(namespace):
         raise ConfigError("give either --topic or --namespace")
+    require_namespace(namespace)
+    refuse_ignored(context, (bool(namespace), of_topics, "it goes with --topic. Leave it out"))
 
 
 @app.command()
 def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    context: typer.Context,
     config: Config,
     *,
     topic: TopicOption = "",
@@ -160,7 +178,7 @@ def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
     bytes go to the journal, and `snapshots undo --namespace` publishes them again. A topic whose own key such a message
     has is read again by its broker.
     """
-    _one_of(topic, namespace)
+    _one_of(context, topic, namespace, "--republish")
     settings = settings_of(config)
     if namespace:
         _repair_namespace(settings, namespace, yes=yes, json_lines=json_lines)
@@ -263,6 +281,7 @@ def compact(
     Sends a record of its own behind them, which no broker reads, and has the segments topic compacted; before that, it
     makes a guard.
     """
+    require_namespace(namespace)
     settings = settings_of(config)
     from streaming.snapshots.repairs import compact_segments
 
@@ -305,6 +324,7 @@ def migrate(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
 @app.command()
 def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
+    context: typer.Context,
     config: Config,
     *,
     topic: TopicOption = "",
@@ -326,7 +346,9 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     With --namespace, publish again what `repair --namespace` removed: no topic of the namespace loads then.
     """
-    _one_of(topic, namespace)
+    _one_of(context, topic, namespace, "--removed", "--migrated")
+    if removed and migrated:
+        raise ConfigError("--removed and --migrated put back different messages: run `snapshots undo` once for each")
     settings = settings_of(config)
     if namespace:
         from streaming.snapshots.repairs import blocking_for

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.cli.arrow import load_datasets
-from streaming.cli.options import Config, Json, settings_of, utc
+from streaming.cli.options import Config, Json, refuse_ignored, settings_of, utc
 from streaming.cli.state import state_fault
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError
@@ -25,6 +25,7 @@ _LEAST_EVERY_S, _MOST_EVERY_S = 1.0, 86_400.0
 
 
 def status(
+    context: typer.Context,
     config: Config,
     json_lines: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C")] = False,
@@ -34,6 +35,7 @@ def status(
 
     The exit code is 3 where something could not be read because a service does not answer. `check` judges; this tells.
     """
+    refuse_ignored(context, (not watch, ("--every",), "status is shown once. Add --watch"))
     if not _LEAST_EVERY_S <= every <= _MOST_EVERY_S:
         raise ConfigError(f"--every {every:g}: {_LEAST_EVERY_S:g} to {_MOST_EVERY_S:g} seconds")
     load_datasets()

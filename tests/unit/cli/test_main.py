@@ -81,7 +81,7 @@ def test_the_shell_completes_commands_and_values(line: str, completed: list[str]
 
 
 def test_dead_letters_are_filtered_by_reason_and_closed_with_a_why() -> None:
-    code, text = run("dlq", "write-off", "--all", "--reason", "NOT_JSON", "--config", "unread.toml")
+    code, text = run("dlq", "write-off", "--reason", "NOT_JSON", "--config", "unread.toml")
     assert code == 2
     assert "--why" in text
 
