@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import UnavailableError
 from streaming.sandbox import clients, topics
@@ -171,6 +172,20 @@ def made(
 
     wait_for(is_sealed, f"segments of {topic}")
     return Scene(space, topic, ids, commits)
+
+
+def made_and_silent(cluster: Cluster, service: Deployment, name: str, aborts: int) -> Scene:
+    """As made, with a client of its own that has left; its broker has nothing more to write."""
+    with Transactions(cluster.serving.pulsar) as own:
+        scene = made(cluster, service, own, name, aborts)
+    wait_for_silence(service, scene)
+    return scene
+
+
+def publish_index(service: Deployment, scene: Scene, value: bytes | None) -> None:
+    """Publish what a broker would publish as the index of the scene's topic."""
+    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
+        sender.send(scene.topic, value)
 
 
 def wait_until_sealed(service: Deployment, scene: Scene) -> None:

@@ -66,8 +66,7 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
     service = deploy(chunk_rows=100)
     leaked: list[int] = []
     unreached = []
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("CRASH_PIDS", str(tmp_path / "pid"))
+    _hook(monkeypatch, CRASH_PIDS=tmp_path / "pid")
     effects *= ROUNDS
     for effect in effects:
         made = leak(cluster, topic, LOT)
@@ -104,16 +103,9 @@ def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(
     monkeypatch: pytest.MonkeyPatch,
     effect: str,
 ) -> None:
-    topic = new_topic("crash")
-    topics.fill(cluster, topic, 3, ["s"])
-    listed = topics.data_ledgers(cluster, topic)
-    service = deploy()
-    service.run("run", "--until-idle")
-    service.request([*(payload(topic, each) for each in listed * 20), b"\xff no request"])
+    service = _asked(cluster, deploy)
     with monkeypatch.context() as killing:
-        killing.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-        killing.setenv("CRASH_PIDS", str(tmp_path / "pid"))
-        killing.setenv("CRASH_AT", effect)
+        _hook(killing, CRASH_PIDS=tmp_path / "pid", CRASH_AT=effect)
         assert service.start("run", "--until-idle", log=tmp_path / "run.log").wait(200) == -signal.SIGKILL
     before = reckon(service.settings)
     assert before.retries + before.dead_letters > 0
@@ -130,18 +122,11 @@ def test_a_publication_that_outlives_the_brokers_memory_stores_no_copy_twice(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As over a weekend: the brokers refuse copies in the middle of a chunk, and the service waits."""
-    topic = new_topic("weekend")
-    topics.fill(cluster, topic, 3, ["s"])
-    listed = topics.data_ledgers(cluster, topic)
-    service = deploy()
-    service.run("run", "--until-idle")
-    service.request([*(payload(topic, each) for each in listed * 20), b"\xff no request"])
+    service = _asked(cluster, deploy)
     fails, log = tmp_path / "fails", tmp_path / "run.log"
     fails.touch()
     with monkeypatch.context() as failing:
-        failing.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-        failing.setenv("CRASH_FAILS", str(fails))
-        failing.setenv("CRASH_AT", "after:streaming.adapters.pulsar.publish:_send#5")
+        _hook(failing, CRASH_FAILS=fails, CRASH_AT="after:streaming.adapters.pulsar.publish:_send#5")
         running = service.start("run", "--until-idle", log=log)
     topics.wait_for(lambda: "broken off by a test" in log.read_text(), "a publication that breaks off", seconds=200)
     before = reckon(service.settings)
@@ -153,6 +138,23 @@ def test_a_publication_that_outlives_the_brokers_memory_stores_no_copy_twice(
     found = reckon(service.settings)
     assert (found.open, found.wrong) == (0, [])
     assert found.retries > before.retries
+
+
+def _asked(cluster: Cluster, deploy: Deploy) -> Deployment:
+    """A service that has run, and has got requests of which each becomes a retry or a dead letter."""
+    topic = new_topic("crash")
+    topics.fill(cluster, topic, 3, ["s"])
+    service = deploy()
+    service.run("run", "--until-idle")
+    service.request([*(payload(topic, each) for each in topics.data_ledgers(cluster, topic) * 20), b"\xff no request"])
+    return service
+
+
+def _hook(environment: pytest.MonkeyPatch, **variables: object) -> None:
+    """Have the processes that start now load the hook, with its variables."""
+    environment.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
+    for name, value in variables.items():
+        environment.setenv(name, str(value))
 
 
 def _let_brokers_forget_producers(service: Deployment) -> None:

@@ -19,7 +19,8 @@ from tests.integration.snapshot_scenes import (
     end_left_open,
     findings,
     latest,
-    made,
+    made_and_silent,
+    publish_index,
     reads_committed,
     repaired,
     told,
@@ -123,11 +124,8 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
 def test_garbage_with_a_topics_own_key_has_its_broker_read_the_topic_again(
     cluster: Cluster, service: Deployment
 ) -> None:
-    with Transactions(cluster.serving.pulsar) as own:
-        scene = made(cluster, service, own, "own-key", 100)
-    wait_for_silence(service, scene)
-    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
-        sender.send(scene.topic, GARBAGE)
+    scene = made_and_silent(cluster, service, "own-key", 100)
+    publish_index(service, scene, GARBAGE)
     assert does_not_load(cluster, service, scene.topic)
     assert f"{scene.space}: 1 messages removed" in service.call(
         "snapshots", "repair", "--yes", "--namespace", scene.space
@@ -145,9 +143,7 @@ def test_garbage_with_a_topics_own_key_has_its_broker_read_the_topic_again(
 def test_a_namespace_is_read_whatever_the_last_entry_of_its_segments_is(
     what: str, cluster: Cluster, service: Deployment
 ) -> None:
-    with Transactions(cluster.serving.pulsar) as own:
-        scene = made(cluster, service, own, f"last-{what}", 100)
-    wait_for_silence(service, scene)
+    scene = made_and_silent(cluster, service, f"last-{what}", 100)
     with RawProducer(cluster.serving.pulsar) as raw:
         if what == "marker":
             raw.send(scene.segments, b"", marker_type=10)

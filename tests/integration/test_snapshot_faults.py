@@ -35,7 +35,9 @@ from tests.integration.snapshot_scenes import (
     ledgers,
     lose_segments,
     made,
+    made_and_silent,
     namespace,
+    publish_index,
     reads_committed,
     recovered,
     repaired,
@@ -249,8 +251,7 @@ def _publish_half(service: Deployment, scene: Scene) -> None:
 
     wait_for(lambda: bool(rows()), f"segments of {scene.topic}")
     half = encode_index(Index(scene.topic, entries_of(rows()), BEFORE_ALL, ids_of([])))
-    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
-        sender.send(scene.topic, half)
+    publish_index(service, scene, half)
 
 
 def test_a_repair_that_was_killed_is_gone_on_with_and_its_topic_not_loaded_from_half_a_replay(
@@ -311,8 +312,7 @@ def test_an_index_that_was_written_in_the_midst_of_a_replay_is_found_and_replace
     index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].value
     assert isinstance(index, Index)
     half = encode_index(Index(scene.topic, index.entries, BEFORE_ALL, ids_of([])))
-    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
-        sender.send(scene.topic, half)
+    publish_index(service, scene, half)
     found = findings(service, "--namespace", scene.space)
     assert ("DANGER", "NO_MAX_READ") in told(found, scene.topic), found
     said = service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
@@ -329,11 +329,8 @@ def test_an_index_that_was_written_in_the_midst_of_a_replay_is_found_and_replace
 def test_a_topic_whose_index_is_lost_is_found_and_gets_another_with_the_next_transaction(
     segmented: Cluster, service: Deployment
 ) -> None:
-    with Transactions(segmented.serving.pulsar) as own:
-        scene = made(segmented, service, own, "indexless", 100)
-    wait_for_silence(service, scene)
-    with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
-        sender.send(scene.topic, None)
+    scene = made_and_silent(segmented, service, "indexless", 100)
+    publish_index(service, scene, None)
     assert ("DANGER", "INDEX_LOST") in told(findings(service, "--namespace", scene.space), scene.topic)
     with Transactions(segmented.serving.pulsar) as again:
         again.run(scene.topic, "c", start=900)

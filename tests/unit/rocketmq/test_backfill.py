@@ -234,11 +234,16 @@ def test_a_database_that_lacks_its_first_or_last_row_is_not_moved_in(
     assert sealed_of(place(tmp_path)) is None
 
 
-def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
+def _cut_short(store: Path) -> Path:
+    """Kill a run over a small store when it has all parts; returns where they are."""
+    small_store(store).write()
     with pytest.raises(KilledError):
-        backfill(tmp_path, rename=dying_rename(0))
-    staging = tmp_path / "ledger-reaper" / "staging"
+        backfill(store, rename=dying_rename(0))
+    return store / "ledger-reaper" / "staging"
+
+
+def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
+    staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
     (staging / "parts" / "part-00000001.sst").unlink()
     result = backfill(tmp_path)
@@ -466,20 +471,14 @@ def test_a_part_gets_its_name_once_the_disk_has_all_of_it(tmp_path: Path, monkey
         stored.setdefault(os.fstat(handle).st_ino, Path(f"/proc/self/fd/{handle}").readlink().name)
 
     monkeypatch.setattr(os, "fsync", noted)
-    small_store(tmp_path).write()
-    with pytest.raises(KilledError):
-        backfill(tmp_path, rename=dying_rename(0))
-    parts = list((tmp_path / "ledger-reaper" / "staging" / "parts").glob("part-*.sst"))
+    parts = list((_cut_short(tmp_path) / "parts").glob("part-*.sst"))
     assert len(parts) > 2
     assert all(stored.get(path.stat().st_ino, "").startswith(".") for path in parts)
 
 
 def test_what_a_run_that_failed_has_handed_on_goes_with_the_next_one(tmp_path: Path) -> None:
     """A task that outlives its job can still write there when the job has removed the folder."""
-    small_store(tmp_path).write()
-    with pytest.raises(KilledError):
-        backfill(tmp_path, rename=dying_rename(0))
-    staging = tmp_path / "ledger-reaper" / "staging"
+    staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
     (staging / "parts" / "part-00000001.sst").unlink()
     (staging / "parts" / ".between").mkdir()
@@ -617,10 +616,7 @@ def test_nothing_is_lost_of_a_healthy_store_whatever_is_accepted(tmp_path: Path)
 
 
 def test_what_a_run_that_was_cut_short_has_read_of_the_log_counts_for_the_next_one(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    with pytest.raises(KilledError):
-        backfill(tmp_path, rename=dying_rename(0))
-    staging = tmp_path / "ledger-reaper" / "staging"
+    staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
     (staging / "parts" / "part-00000001.sst").unlink()
     assert backfill(tmp_path).resumed
@@ -629,10 +625,7 @@ def test_what_a_run_that_was_cut_short_has_read_of_the_log_counts_for_the_next_o
 
 def test_parts_without_notes_about_the_log_are_made_again(tmp_path: Path) -> None:
     """As an earlier version left them: what they cover is not known."""
-    small_store(tmp_path).write()
-    with pytest.raises(KilledError):
-        backfill(tmp_path, rename=dying_rename(0))
-    staging = tmp_path / "ledger-reaper" / "staging"
+    staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
     shutil.rmtree(staging / "covered")
     assert not backfill(tmp_path).resumed
