@@ -680,7 +680,7 @@ MUTATIONS = (
     Mutation(
         "what a sender published is a value only if its schema is the brokers'",
         "udfs/snapshots/values.py",
-        "    if content.schema_version and not is_brokers(content.schema_version):\n",
+        "    if origin is not Origin.BROKERS:\n",
         "    if False:\n",
     ),
     Mutation(

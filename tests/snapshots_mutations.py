@@ -11,6 +11,7 @@ TRIM = "streaming/snapshots/trim.py"
 BLOCKING, MIGRATE = "streaming/snapshots/blocking.py", "streaming/snapshots/migrate.py"
 COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
 COMMAND, LEDGERS_COMMAND = "streaming/snapshots/command.py", "streaming/audit/command.py"
+SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/test_repairs.py",),
@@ -21,6 +22,8 @@ SNAPSHOTS_TESTS = {
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
     COMMAND: (f"{_UNIT}/test_command.py",),
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
+    SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
+    TOPICS: (f"{_UNIT}/test_read.py",),
     LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
     READING: (f"{_UNIT}/test_reading.py",),
     REPLACING: (f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py", f"{_UNIT}/test_take_back.py"),
@@ -470,26 +473,56 @@ SNAPSHOTS_LINES = (
     (
         "garbage with any key blocks loading",
         VALUES,
-        "    about = replace(about, is_blocking=_is_blocking(kind, topic, found, is_brokers))\n    if not topic:",
+        "    about = replace(about, is_blocking=_is_blocking(kind, topic, found, origin))\n    if not topic:",
         "    if not topic:",
     ),
     (
         "a foreign schema blocks loading",
         VALUES,
-        "    return is_foreign and not (topic and named == topic)",
+        "    return origin is Origin.FOREIGN and not (topic and named == topic)",
         "    return False",
     ),
     (
-        "a schema that is not known is no foreign one",
+        "a message whose schema is not known blocks nothing",
         VALUES,
-        "is_brokers(content.schema_version) is False",
-        "not is_brokers(content.schema_version)",
+        " or origin is Origin.UNKNOWN:\n",
+        ":\n",
+    ),
+    (
+        "bytes after a value, which Java ignores, block nothing",
+        VALUES,
+        "    except NotOursError as error:\n        return error.topic\n",
+        "",
+    ),
+    (
+        "a schema with all the brokers' fields may be another version's",
+        SCHEMA,
+        " and _names(SCHEMAS[kind]) - _names(schema) else",
+        " else",
+    ),
+    (
+        "a schema with the name of the brokers' record may be another version's",
+        SCHEMA,
+        '        is_other = str(schema["name"])',
+        '        is_other = True or str(schema["name"])',
+    ),
+    (
+        "a schema that can't be understood may be another version's",
+        SCHEMA,
+        "        return Origin.UNKNOWN  # no schema",
+        "        return Origin.FOREIGN  # no schema",
+    ),
+    (
+        "a schema version that is not registered may have been another version's",
+        TOPICS,
+        "versions.get(version, Origin.UNKNOWN)",
+        "versions.get(version, Origin.FOREIGN)",
     ),
     (
         "a value of its own topic is never called blocking",
         VALUES,
-        "    return is_foreign and not (topic and named == topic)",
-        "    return is_foreign",
+        "    return origin is Origin.FOREIGN and not (topic and named == topic)",
+        "    return origin is Origin.FOREIGN",
     ),
     (
         "a value of its own topic is not removed, whatever it was called",

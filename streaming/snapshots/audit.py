@@ -36,6 +36,7 @@ from streaming.snapshots.owners import OwnersTask
 from streaming.snapshots.read import ReadTask, namespaces_with_snapshots
 from udfs import columns as c
 from udfs.snapshots.audit import SnapshotClass, SnapshotReason
+from udfs.snapshots.values import Fault
 
 GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
@@ -160,21 +161,23 @@ def message_findings(messages: DataFrame) -> DataFrame:
 
 
 def _foreign(messages: DataFrame) -> DataFrame:
-    return _of_messages(join.foreign(messages), SnapshotClass.FOREIGN, F.col(s.FAULT))
+    is_unknown = F.col(s.FAULT) == str(Fault.UNKNOWN_SCHEMA)
+    found = F.when(is_unknown, str(SnapshotClass.UNKNOWN)).otherwise(str(SnapshotClass.FOREIGN))
+    return _of_messages(join.foreign(messages), found, F.col(s.FAULT))
 
 
 def _blocking(messages: DataFrame) -> DataFrame:
     read = F.lit("no broker can decode it, and each that loads a topic of the namespace reads it: the topic is closed")
     told = join.blocking(messages).withColumn(c.DETAIL, F.concat(read, F.lit(" ("), c.DETAIL, F.lit(")")))
-    return _of_messages(told, SnapshotClass.DANGER, F.lit(str(SnapshotReason.LOAD_BLOCKED)))
+    return _of_messages(told, F.lit(str(SnapshotClass.DANGER)), F.lit(str(SnapshotReason.LOAD_BLOCKED)))
 
 
-def _of_messages(messages: DataFrame, found: SnapshotClass, reason: Column) -> DataFrame:
+def _of_messages(messages: DataFrame, found: Column, reason: Column) -> DataFrame:
     """Return findings about messages; where the key names no topic, the system topic counts as theirs."""
     system = F.concat(F.lit("persistent://"), a.NAMESPACE, F.lit("/"), s.KIND)
     named = messages.withColumn(c.TOPIC_NAME, F.when(F.col(c.TOPIC_NAME) == "", system).otherwise(F.col(c.TOPIC_NAME)))
     return named.select(
-        F.lit(str(found)).alias(a.CLASS),
+        found.alias(a.CLASS),
         reason.alias(c.REASON),
         *(name for name in s.FINDING.names if name not in (a.CLASS, c.REASON)),
     )

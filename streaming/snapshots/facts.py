@@ -36,7 +36,7 @@ from udfs.snapshots.audit import (
     namespace_findings_of,
 )
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import is_brokers
+from udfs.snapshots.schemas import Origin, origin_of
 
 _FINDINGS_PER_BATCH = 5_000
 
@@ -126,11 +126,11 @@ class SchemaTask:
 
 
 def foreign_versions(admin: SnapshotAdmin, namespace: str) -> dict[str, int]:
-    """Return system topic -> how many of its schema versions are not the brokers'."""
+    """Return system topic -> how many of its schema versions are no broker's."""
     found = {}
     for kind in IN_ORDER:
         definitions = admin.schemas(system_topic(namespace, kind)).values()
-        if foreign := sum(not is_brokers(kind, text) for text in definitions):
+        if foreign := sum(origin_of(kind, text) is Origin.FOREIGN for text in definitions):
             found[str(kind)] = foreign
     return found
 

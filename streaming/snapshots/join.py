@@ -12,6 +12,7 @@ from streaming.snapshots import columns as s
 from udfs import columns as c
 from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import KEEPER, SnapshotKind
+from udfs.snapshots.values import Fault
 
 VALUES_AT_ONCE = 5_000
 _TOPIC = (a.NAMESPACE, c.TOPIC_NAME)
@@ -41,7 +42,8 @@ def live(messages: DataFrame) -> DataFrame:
 def named(values: DataFrame, messages: DataFrame) -> DataFrame:
     """Return a row for each segment that an index names, with the ids that were read at its place, if they were."""
     exploded = values.where(_is(SnapshotKind.INDEX)).select(*_TOPIC, F.inline(s.NAMED))
-    is_whole = ~F.col(s.IS_NULL) & (F.col(s.FAULT) == "")
+    # a broker may read a segment whose schema is not known here: it is not lost
+    is_whole = ~F.col(s.IS_NULL) & F.col(s.FAULT).isin("", str(Fault.UNKNOWN_SCHEMA))
     raw = messages.where(F.col(s.IS_RAW) & _is(SnapshotKind.SEGMENT) & is_whole)
     stored = raw.select(*_SEGMENT, s.MOST, s.LEAST, F.lit(True).alias(s.IS_READABLE)).dropDuplicates(list(_SEGMENT))
     joined = exploded.join(stored, list(_SEGMENT), "left")

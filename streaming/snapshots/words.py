@@ -48,6 +48,8 @@ NEXT = {
     "unload the topic before it has written its index anew",
     SnapshotReason.ODD_KEY: "find out who publishes to this system topic, and take away the right",
     SnapshotReason.FOREIGN_SCHEMA: "find out who publishes to this system topic, and take away the right",
+    SnapshotReason.UNKNOWN_SCHEMA: "nothing, if brokers of another version write to this system topic, or did; their "
+    "values can't be checked here. Otherwise find out who publishes to it, and take away the right",
     SnapshotReason.UNREADABLE: "find out who publishes to this system topic, and take away the right",
     SnapshotReason.OTHER_NAME: "find out who publishes to this system topic, and take away the right",
 }

@@ -1,5 +1,6 @@
 """What others publish to the snapshot topics keeps topics from loading, or readers from their end: on a real broker."""
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -31,6 +32,8 @@ from tests.integration.transactions import Transactions
 from tests.pulsar_fields import field
 from udfs.snapshots.audit import READY
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.schemas import SCHEMAS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 ENCRYPTED = field(1, "k") + field(2, b"v")  # a message's encryption_keys
@@ -71,6 +74,19 @@ def does_not_load(cluster: Cluster, service: Deployment, topic: str) -> bool:
     return True
 
 
+def publish_what_brokers_decode(cluster: Cluster, raw: RawProducer, space: str) -> None:
+    """Publish an index of a schema with one more field, and an index with bytes after it."""
+    indexes = system_topic(space, SnapshotKind.INDEX)
+    schema = SCHEMAS[SnapshotKind.INDEX]
+    newer = schema | {"fields": [*schema["fields"], {"name": "topicUuid", "type": ["null", "string"], "default": None}]}
+    body = {"type": "AVRO", "schema": json.dumps(newer), "properties": {}}
+    path = topics.resource(indexes).replace("persistent/", "schemas/", 1)
+    version = json.loads(topics.admin(cluster, "POST", f"{path}/schema", body))["version"]["version"]
+    for name, written in (("newer", {"schema_version": version.to_bytes(8, "big")}), ("longer", {})):
+        topic = f"persistent://{space}/{name}"
+        raw.send(indexes, empty_index(topic) + b"\x02\x02x", partition_key=topic, **written)
+
+
 def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     cluster: Cluster, service: Deployment
 ) -> None:
@@ -86,6 +102,7 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
         sender.send(f"persistent://{scene.space}/nobody", GARBAGE)
     with RawProducer(cluster.serving.pulsar) as raw:
         raw.send(indexes, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
+        publish_what_brokers_decode(cluster, raw, scene.space)
 
     found = findings(service, "--namespace", scene.space, "--verify-only")
     blocked = [line for line in found if line.get("reason") == "LOAD_BLOCKED"]
@@ -94,6 +111,8 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     assert all("snapshots repair --namespace" in line["do"] for line in blocked)
     assert found[-1]["complete"]
     assert ("DANGER", "DOUBLED_IDS") in told(found, scene.topic)
+    assert told(found, f"persistent://{scene.space}/newer") == {("UNKNOWN", "UNKNOWN_SCHEMA")}
+    assert told(found, f"persistent://{scene.space}/longer") == {("FOREIGN", "UNREADABLE")}
 
     assert does_not_load(cluster, service, scene.topic)
     assert does_not_load(cluster, service, other)
@@ -104,6 +123,9 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
 
     said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space)
     assert f"{scene.space}: 3 messages removed" in said
+    assert set(latest(service, scene.space, SnapshotKind.INDEX)) >= {
+        f"persistent://{scene.space}/{name}" for name in ("newer", "longer")
+    }
     wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
     wait_for(lambda: is_loaded(service, other), f"loading of {other}")
     with Transactions(cluster.serving.pulsar) as again:

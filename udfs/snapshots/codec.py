@@ -24,6 +24,14 @@ _NULL, _VALUE, _END = b"\x00", b"\x02", b"\x00"
 _NO_AVRO = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError)
 
 
+class NotOursError(FormatError):
+    """A broker decodes these bytes, but no broker that we know writes them. topic: the topic in the value, or ""."""
+
+    def __init__(self, reason: str, topic: str = "") -> None:
+        super().__init__(reason)
+        self.topic = topic
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """A single snapshot: it is complete up to max_read, and what lies behind that comes from replaying the topic."""
@@ -173,7 +181,7 @@ def _columns(data: bytes, at: int, width: int) -> tuple[tuple[Longs, ...], int]:
             _length, at = _long(data, at)
             rows = -rows
         if len(blocks) == _MOST_BLOCKS:
-            raise FormatError(f"a list in more than {_MOST_BLOCKS} blocks")
+            raise NotOursError(f"a list in more than {_MOST_BLOCKS} blocks")
         columns, at = varints.decode(data, at, rows, width)
         blocks.append(columns)
     if len(blocks) == 1:
@@ -204,7 +212,8 @@ def _read(schema: Any, data: bytes, at: int) -> tuple[dict[str, Any], int]:
     stream = BytesIO(data)
     stream.seek(at)
     try:
-        found: Any = schemaless_reader(stream, schema, None)
+        # as in Java, text that is not UTF-8 does not end the reading
+        found: Any = schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
     except _NO_AVRO as error:
         raise FormatError(f"what begins at byte {at} of {len(data)} can't be read: {error!r}") from None
     return dict(found), stream.tell()
@@ -213,5 +222,6 @@ def _read(schema: Any, data: bytes, at: int) -> tuple[dict[str, Any], int]:
 def _read_to_end(schema: Any, data: bytes, at: int) -> dict[str, Any]:
     found, end = _read(schema, data, at)
     if end != len(data):
-        raise FormatError(f"{len(data) - end} bytes follow the end of the value")
+        # Java's reader ignores them
+        raise NotOursError(f"{len(data) - end} bytes follow the end of the value", found["topicName"] or "")
     return found

@@ -4,6 +4,7 @@ Fields stand in alphabetical order, which is the order of their bytes. A value i
 """
 
 import json
+from enum import StrEnum
 from typing import Any
 
 from fastavro import parse_schema
@@ -87,15 +88,35 @@ METADATA_REST = parse_schema(_longs("MetadataRest", "maxReadPositionEntryId", "m
 INDEX_REST = parse_schema(_record("IndexRest", _TOPIC_NAME))
 
 
-def is_brokers(kind: SnapshotKind, definition: str) -> bool:
-    """Whether the text of a registered Avro schema describes the bytes of this kind, as brokers write them.
+class Origin(StrEnum):
+    """Who may have registered a schema version of a snapshot topic. Only values of BROKERS can be judged."""
 
-    Names of records, documentation and defaults don't change a byte, and so do not count.
+    BROKERS = "BROKERS"  # the schema above
+    UNKNOWN = "UNKNOWN"  # perhaps a broker of another version, which added, renamed or removed fields
+    FOREIGN = "FOREIGN"  # no broker
+
+
+def origin_of(kind: SnapshotKind, definition: str) -> Origin:
+    """Return who may have registered the text of a schema for the topic of this kind.
+
+    A broker decodes a message by its own schema version, and skips fields that it does not know. So a schema that has
+    all our fields, or the name of the brokers' record, may be the schema of another version of Pulsar.
     """
     try:
-        return bool(_shape(json.loads(definition)) == _shape(SCHEMAS[kind]))
+        schema = json.loads(definition or "null")
+        # names of records, documentation and defaults don't change a byte, and so do not count
+        if _shape(schema) == _shape(SCHEMAS[kind]):
+            return Origin.BROKERS
+        if not isinstance(schema, dict) or schema["type"] != "record":
+            return Origin.FOREIGN  # text, bytes and numbers
+        is_other = str(schema["name"]).rpartition(".")[2] != SCHEMAS[kind]["name"]
+        return Origin.FOREIGN if is_other and _names(SCHEMAS[kind]) - _names(schema) else Origin.UNKNOWN
     except (ValueError, TypeError, KeyError, RecursionError):
-        return False
+        return Origin.UNKNOWN  # no schema of a record
+
+
+def _names(record: Any) -> set[str]:
+    return {str(field["name"]) for field in record["fields"]}
 
 
 def _shape(schema: Any) -> Any:

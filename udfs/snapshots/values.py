@@ -13,8 +13,17 @@ from typing import TypeAlias
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
-from udfs.snapshots.codec import Index, Segment, Snapshot, decode_index, decode_segment, decode_snapshot
+from udfs.snapshots.codec import (
+    Index,
+    NotOursError,
+    Segment,
+    Snapshot,
+    decode_index,
+    decode_segment,
+    decode_snapshot,
+)
 from udfs.snapshots.keys import SnapshotKind, is_topic, part_key_of, segment_key_of
+from udfs.snapshots.schemas import Origin
 from udfs.undelivered import UndeliveredMessage
 
 AnyValue: TypeAlias = Snapshot | Segment | Index
@@ -28,7 +37,8 @@ class Fault(StrEnum):
     """Why a message is no value of its topic."""
 
     ODD_KEY = "ODD_KEY"  # no key of this kind, or one of a topic in another namespace
-    FOREIGN_SCHEMA = "FOREIGN_SCHEMA"  # sent with another schema than the brokers'
+    FOREIGN_SCHEMA = "FOREIGN_SCHEMA"  # sent with a schema that is no broker's
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"  # sent with a schema that may be another version of Pulsar's
     UNREADABLE = "UNREADABLE"  # cut off, compressed or encoded in a way that can't be read
     OTHER_NAME = "OTHER_NAME"  # the value names another topic, or another number, than its key
 
@@ -61,53 +71,52 @@ def read_message(
     namespace: str,
     position: Position,
     found: UndeliveredMessage,
-    is_brokers: Callable[[bytes], bool | None],
+    origin_of: Callable[[bytes], Origin],
 ) -> ReadValue:
     """Read one message of a namespace's topic of that kind. Never raises an error for what a sender wrote.
 
-    is_brokers: whether a schema version, as it stands in a message, is the schema that brokers write this kind with;
-    None where no such version is known.
+    origin_of: who registered a schema version of the topic, as it is in a message.
     """
     content = found.content
     key, topic, sequence = _key(kind, namespace, content.key)
     about = ReadValue(
         kind, key, topic, position, found.publish_ms, len(content.payload), sequence, is_null=content.is_null
     )  # fmt: skip
-    about = replace(about, is_blocking=_is_blocking(kind, topic, found, is_brokers))
+    origin = origin_of(content.schema_version) if content.schema_version else Origin.BROKERS
+    about = replace(about, is_blocking=_is_blocking(kind, topic, found, origin))
     if not topic:
         return replace(about, fault=Fault.ODD_KEY, detail=f"the key is no key of a {kind} of {namespace}")
     if found.why is not None:
         return replace(about, fault=Fault.UNREADABLE, detail=found.detail)
     if content.is_null:
         return about
-    if content.schema_version and not is_brokers(content.schema_version):
-        foreign = f"schema version {content.schema_version[:16].hex()} is not the brokers'"
-        return replace(about, fault=Fault.FOREIGN_SCHEMA, detail=foreign)
+    version = content.schema_version[:16].hex()
+    if origin is Origin.FOREIGN:
+        return replace(about, fault=Fault.FOREIGN_SCHEMA, detail=f"schema version {version} is not the brokers'")
+    if origin is not Origin.BROKERS:
+        return replace(about, fault=Fault.UNKNOWN_SCHEMA, detail=f"schema version {version} is not known here")
     return _decoded(about, content.payload)
 
 
-def _is_blocking(
-    kind: SnapshotKind, topic: str, found: UndeliveredMessage, is_brokers: Callable[[bytes], bool | None]
-) -> bool:
+def _is_blocking(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: Origin) -> bool:
     """Whether a broker that reads a message fails at it.
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
-    has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). For a version that is not known,
-    it takes its own schema. It reads segments at their places. A value of the key's topic is never called blocking,
-    whatever its schema: it may be what the topic lives by.
+    has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). It reads segments by their
+    positions. A value of the key's topic is never called blocking, whatever its schema: the topic may need it. Nor is a
+    message whose schema this program does not know: another version of Pulsar may have written it.
     """
     content = found.content
     if kind not in READ_WHOLE:
         return False
     if found.why is not None:
         return True
-    if content.key is None or content.is_null:
+    if content.key is None or content.is_null or origin is Origin.UNKNOWN:
         return False
     named = _topic_in(kind, content.payload)
     if named is None:
         return True
-    is_foreign = bool(content.schema_version) and is_brokers(content.schema_version) is False
-    return is_foreign and not (topic and named == topic)
+    return origin is Origin.FOREIGN and not (topic and named == topic)
 
 
 def names_its_topic(read: ReadValue) -> bool:
@@ -116,9 +125,11 @@ def names_its_topic(read: ReadValue) -> bool:
 
 
 def _topic_in(kind: SnapshotKind, data: bytes) -> str | None:
-    """Return the topic that a value says it belongs to; None where the bytes are no value."""
+    """Return the topic that a value says it belongs to; None where no broker can decode the bytes."""
     try:
         return _DECODERS[kind](data).topic
+    except NotOursError as error:
+        return error.topic
     except FormatError:
         return None
 

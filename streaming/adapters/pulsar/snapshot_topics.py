@@ -9,7 +9,7 @@ from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.config.sections import PulsarSettings
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import is_brokers
+from udfs.snapshots.schemas import Origin, origin_of
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
@@ -65,7 +65,8 @@ class SnapshotTopics:
     ) -> Iterator[ReadValue]:
         versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
         for position, found in messages:
-            read = read_message(kind, namespace, position, found, versions.get)
+            # a version that is not registered may have been: schemas can be deleted
+            read = read_message(kind, namespace, position, found, lambda version: versions.get(version, Origin.UNKNOWN))
             yield replace(read, data=found.content.payload) if read.key in with_bytes_of else read
 
 
@@ -77,6 +78,6 @@ def as_brokers_read(found: UndeliveredMessage) -> UndeliveredMessage:
     return replace(found, why=Undeliverable.UNREADABLE, detail=detail)
 
 
-def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, bool]:
-    """Return schema version, as it stands in a message, -> whether it is the schema that brokers write."""
-    return {version.to_bytes(8, "big"): is_brokers(kind, text) for version, text in definitions.items()}
+def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, Origin]:
+    """Return schema version, as it is in a message, -> who may have registered it."""
+    return {version.to_bytes(8, "big"): origin_of(kind, text) for version, text in definitions.items()}

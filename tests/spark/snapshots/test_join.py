@@ -213,6 +213,20 @@ def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(
     assert orphans_of(found).collect() == []  # --publish asks for none of them
 
 
+def test_what_another_version_of_pulsar_may_have_written_is_unknown_and_no_lost_segment(spark: SparkSession) -> None:
+    read = Messages()
+    read.index(A, (0, (70, 0), (5, 0)), (1, (70, 1), (5, 1)))
+    read.segment(A, 0, (70, 0), [(1, 1)])
+    newer = ReadValue(SnapshotKind.SEGMENT, f"multiple-1-{A}", A, (70, 1), 0, 600, 1, fault=Fault.UNKNOWN_SCHEMA)
+    read.add(newer)
+    read.add(newer, is_raw=True)
+    messages = read.frame(spark)
+    told = [(row[a.CLASS], row[c.REASON], row[s.ENTRY]) for row in message_findings(messages).collect()]
+    assert told == [("UNKNOWN", "UNKNOWN_SCHEMA", 1)]
+    found = _found(spark, messages, _owners(spark, a=[5]), _segments_topic(spark, (69, 0)))
+    assert [row[c.REASON] for row in found.collect()] == []
+
+
 def test_foreign_messages_of_several_system_topics_are_not_one_row(spark: SparkSession) -> None:
     read = Messages()
     for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):

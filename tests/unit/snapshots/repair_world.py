@@ -22,6 +22,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, Segment, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
@@ -39,7 +40,7 @@ DOUBLED = [(1, 2), (1, 3)]
 
 def read_at(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> ReadValue:
     found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
-    return read_message(kind, SPACE, at, found, lambda _version: True)
+    return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 
 
 def segment_at(

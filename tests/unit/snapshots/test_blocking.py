@@ -18,6 +18,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.codec import Snapshot, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import Fault, ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
@@ -27,7 +28,7 @@ GARBAGE = b"\xff\xff"
 def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None) -> ReadValue:
     name = None if key is None else key.encode()
     found = UndeliveredMessage(-1, Content(name, value or b"", {}, is_null=value is None))
-    return read_message(kind, SPACE, at, found, lambda _version: True)
+    return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 
 
 @dataclass
@@ -127,12 +128,28 @@ def test_a_value_of_its_own_topic_is_never_replaced_whatever_it_was_called(journ
     assert (store.sent, entries(journal)) == ([], [])
 
 
+@pytest.mark.parametrize("key", [TOPIC, "odd"])
+@pytest.mark.parametrize(
+    ("value", "version"), [(OLD + b"\x02", b"newer"), (OLD + b"\x02", b"")], ids=["added", "without a schema"]
+)
+def test_what_another_version_of_pulsar_may_have_written_is_not_removed(
+    key: str, value: bytes, version: bytes, journal: Folder
+) -> None:
+    found = UndeliveredMessage(-1, Content(key.encode(), value, {}, schema_version=version))
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: Origin.UNKNOWN)
+    store = _store((key, value))
+    store.reads_as[7, 1] = read
+    assert _blocking(store, journal).messages(SPACE) == []
+    _blocking(store, journal).remove(SPACE, [replace(read, is_blocking=True)])
+    assert (store.sent, entries(journal)) == ([], [])
+
+
 def test_an_encrypted_message_is_replaced_whatever_its_bytes_are(journal: Folder) -> None:
     store = _store()
     encrypted = UndeliveredMessage(
         -1, Content(TOPIC.encode(), OLD, {}), why=Undeliverable.ENCRYPTED, detail="encrypted"
     )
-    read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: True)
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: Origin.BROKERS)
     store.reads_as[7, 0] = read
     _blocking(store, journal).remove(SPACE, [read])
     assert store.sent == [(SnapshotKind.INDEX, TOPIC, empty_index(TOPIC))]
@@ -240,7 +257,7 @@ def test_an_encrypted_message_without_a_key_needs_a_compaction_only(journal: Fol
     found = UndeliveredMessage(
         -1, Content(None, GARBAGE, {}), why=Undeliverable.ENCRYPTED, detail="the payload is encrypted"
     )
-    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: True)
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: Origin.BROKERS)
     store = _store()
     _blocking(store, journal).remove(SPACE, [read])
     assert (store.sent, store.compacted_kinds) == ([], [SnapshotKind.INDEX])

@@ -14,6 +14,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 
@@ -27,7 +28,7 @@ def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> Rea
     rows = [(number, (9, number), marker) for number, marker in enumerate(markers)]
     value = encode_index(Index(TOPIC, entries_of(rows), (6, 0), ids_of([]))) if data is None else data
     found = UndeliveredMessage(-1, Content(TOPIC.encode(), value, {}))
-    return read_message(SnapshotKind.INDEX, "t/ns", (1, entry), found, lambda _version: True)
+    return read_message(SnapshotKind.INDEX, "t/ns", (1, entry), found, lambda _version: Origin.BROKERS)
 
 
 @dataclass

@@ -13,6 +13,7 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.snapshots.aborts import Aborts, aborts_of
 from udfs.snapshots.keys import Capacity, SnapshotKind
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 
@@ -38,7 +39,7 @@ class Stored:
     def read(self) -> Iterator[ReadValue]:
         for number, (key, value) in enumerate(self.messages):
             found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
-            yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: True)
+            yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: Origin.BROKERS)
 
     @property
     def topic(self) -> PartsTopic:

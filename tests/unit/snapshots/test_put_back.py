@@ -17,6 +17,7 @@ from udfs.paths import managed_ledger_name
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
@@ -108,7 +109,7 @@ class World:
 
 def _read(kind: SnapshotKind, key: str, at: Position, value: bytes | None) -> ReadValue:
     found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
-    return read_message(kind, SPACE, at, found, lambda _version: True)
+    return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 
 
 def _segment(number: int, at: Position, value: bytes | None) -> ReadValue:

@@ -1,10 +1,12 @@
 """Whatever lies in the snapshot topics becomes rows, and a topic that can't be read whole says so."""
 
+import json
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from streaming.adapters.pulsar import snapshot_topics as topics_module
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, as_brokers_read, known_versions, system_topic
 from streaming.audit.columns import PATH
 from streaming.audit.options import FindingFilters
@@ -16,9 +18,9 @@ from tests.unit.snapshots.fakes import Store, Topics
 from udfs import columns as c
 from udfs.formats.entry import Content
 from udfs.snapshots.aborts import aborts_of, ids_of
-from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
+from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import SCHEMAS
+from udfs.snapshots.schemas import SCHEMAS, Origin
 from udfs.snapshots.values import Fault, ReadValue
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
@@ -78,10 +80,29 @@ def test_rows_are_handed_on_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_brokers_schema_is_known() -> None:
-    import json
-
     definitions = {0: json.dumps(SCHEMAS[SnapshotKind.INDEX]), 1: '{"type": "string"}'}
-    assert known_versions(SnapshotKind.INDEX, definitions) == {bytes(8): True, b"\x00" * 7 + b"\x01": False}
+    assert known_versions(SnapshotKind.INDEX, definitions) == {
+        bytes(8): Origin.BROKERS,
+        b"\x00" * 7 + b"\x01": Origin.FOREIGN,
+    }
+
+
+def test_a_schema_version_that_is_not_registered_may_be_another_version_of_pulsars(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Admin:
+        def schemas(self, topic: str) -> dict[int, str]:
+            return {0: json.dumps(SCHEMAS[SnapshotKind.INDEX])}
+
+    value = encode_index(Index(TOPIC, entries_of([]), (2, 3), ids_of([])))
+    written = [
+        (version, UndeliveredMessage(-1, Content(TOPIC.encode(), value, {}, schema_version=version)))
+        for version in (b"", bytes(8), bytes(7) + b"\x01")
+    ]
+    monkeypatch.setattr(topics_module, "read_compacted", lambda *_each: [((7, 1), found) for _, found in written])
+    topics = SnapshotTopics(cast(Any, None), cast(Any, None), cast(Any, Admin()))
+    faults = [read.fault for read in topics.compacted(SPACE, SnapshotKind.INDEX)]
+    assert faults == [None, None, Fault.UNKNOWN_SCHEMA]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from udfs.records import Outcome, PendingDelete, Reason, SnapshotContext
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, encode_snapshot, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind, is_keeper
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 
@@ -59,7 +60,7 @@ class Compacted:
         place = (100, len(self.messages[kind]))
         content = Content(key.encode(), value or b"", {}, is_null=value is None)
         found = UndeliveredMessage(-1, content, self.publish_ms)
-        read = read_message(kind, SPACE, place, found, lambda _version: True)
+        read = read_message(kind, SPACE, place, found, lambda _version: Origin.BROKERS)
         self.messages[kind].append(replace(read, data=value or b""))
         return place
 

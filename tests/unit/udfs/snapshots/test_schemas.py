@@ -1,22 +1,59 @@
 import json
+from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import pytest
 
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import SCHEMAS, is_brokers
+from udfs.snapshots.schemas import SCHEMAS, Origin, origin_of
 
 
 @pytest.mark.parametrize("kind", SnapshotKind)
 def test_names_and_documentation_do_not_matter(kind: SnapshotKind) -> None:
     schema = deepcopy(SCHEMAS[kind]) | {"name": "Other", "namespace": "org.apache", "doc": "d"}
-    assert is_brokers(kind, json.dumps(schema))
+    assert origin_of(kind, json.dumps(schema)) is Origin.BROKERS
 
 
-def test_another_order_or_type_or_text_is_foreign() -> None:
+@pytest.mark.parametrize("kind", SnapshotKind)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            lambda fields: [*fields, {"name": "topicUuid", "type": "string"}], id="a field is added at the end"
+        ),
+        pytest.param(lambda fields: [{"name": "aa", "type": "long"}, *fields], id="a field is added at the beginning"),
+        pytest.param(lambda fields: fields[:-1], id="a field is removed"),
+        pytest.param(lambda fields: fields[::-1], id="another order"),
+        pytest.param(lambda fields: [each | {"type": "string"} for each in fields], id="other types"),
+        pytest.param(lambda fields: [each | {"name": f"{each['name']}2"} for each in fields], id="other names"),
+    ],
+)
+def test_another_version_of_pulsar_may_have_written_a_changed_schema(
+    kind: SnapshotKind, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> None:
+    schema = SCHEMAS[kind] | {"fields": change(SCHEMAS[kind]["fields"])}
+    assert origin_of(kind, json.dumps(schema)) is Origin.UNKNOWN
+
+
+def test_added_fields_below_a_record_or_with_another_name_are_unknown() -> None:
+    text = json.dumps(SCHEMAS[SnapshotKind.INDEX])
+    below = text.replace('{"name": "sequenceID"', '{"name": "segmentUuid", "type": "long"}, {"name": "sequenceID"')
+    assert below != text
+    assert origin_of(SnapshotKind.INDEX, below) is Origin.UNKNOWN
+    more = [*SCHEMAS[SnapshotKind.INDEX]["fields"], {"name": "topicUuid", "type": "string"}]
+    renamed = {"type": "record", "name": "TransactionBufferSnapshotIndexesV3", "fields": more}
+    assert origin_of(SnapshotKind.INDEX, json.dumps(renamed)) is Origin.UNKNOWN
+    full = SCHEMAS[SnapshotKind.INDEX] | {"name": "org.apache.pulsar.TransactionBufferSnapshotIndexes", "fields": []}
+    assert origin_of(SnapshotKind.INDEX, json.dumps(full)) is Origin.UNKNOWN
+
+
+def test_text_numbers_and_records_of_others_are_foreign() -> None:
     kind = SnapshotKind.SEGMENT
-    turned = SCHEMAS[kind] | {"fields": SCHEMAS[kind]["fields"][::-1]}
-    assert not is_brokers(kind, json.dumps(turned))
-    assert not is_brokers(kind, json.dumps(SCHEMAS[SnapshotKind.SINGLE]))
-    for text in ("", "{", '"string"', "{}", "[" * 5000, "null", '{"type": "record"}'):
-        assert not is_brokers(kind, text)
+    for text in ("", "null", '"string"', '{"type": "string"}', json.dumps(SCHEMAS[SnapshotKind.SINGLE])):
+        assert origin_of(kind, text) is Origin.FOREIGN, text
+
+
+def test_what_is_no_avro_schema_is_unknown() -> None:
+    for text in ("{", "{}", "[" * 5000, '{"type": "record"}', '{"fileDescriptorSet": "CgA="}'):
+        assert origin_of(SnapshotKind.SEGMENT, text) is Origin.UNKNOWN, text

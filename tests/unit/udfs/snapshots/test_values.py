@@ -17,6 +17,7 @@ from udfs.snapshots.codec import (
     entries_of,
 )
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import Fault, ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
@@ -26,13 +27,15 @@ SEGMENT = encode_segment(Segment(TOPIC, 4, (2, 9), ids_of([(1, 2), (3, 4)])))
 SINGLE = encode_snapshot(Snapshot(TOPIC, (2, 9), aborts_of([(1, 2, 2, 8)])))
 INDEX = encode_index(Index(TOPIC, entries_of([(4, AT, (2, 9))]), (2, 9), ids_of([])))
 KEY = f"multiple-4-{TOPIC}".encode()
+BROKERS, OTHER, FOREIGN = bytes(8), bytes(7) + b"\x01", bytes(7) + b"\x02"
+VERSIONS = {BROKERS: Origin.BROKERS, OTHER: Origin.UNKNOWN, FOREIGN: Origin.FOREIGN, b"\x09": Origin.UNKNOWN}
 
 
 def _read(
     kind: SnapshotKind, key: bytes | None, payload: bytes, *, is_null: bool = False, version: bytes = b""
 ) -> ReadValue:
     found = UndeliveredMessage(-1, Content(key, payload, {}, is_null, version), 1000)
-    return read_message(kind, "t/ns", AT, found, lambda said: said == bytes(8))
+    return read_message(kind, "t/ns", AT, found, VERSIONS.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,9 @@ def test_what_a_broker_writes_is_a_value(kind: SnapshotKind, key: bytes, payload
         pytest.param(b"\xff", SEGMENT, b"", Fault.ODD_KEY, id="a key that is no text"),
         pytest.param(TOPIC.encode(), SEGMENT, b"", Fault.ODD_KEY, id="the key of an index"),
         pytest.param(b"multiple-4-persistent://t/other/orders", SEGMENT, b"", Fault.ODD_KEY, id="another namespace"),
-        pytest.param(KEY, SEGMENT, b"\x00" * 7 + b"\x01", Fault.FOREIGN_SCHEMA, id="another schema version"),
+        pytest.param(KEY, SEGMENT, FOREIGN, Fault.FOREIGN_SCHEMA, id="a foreign schema version"),
+        pytest.param(KEY, SEGMENT, OTHER, Fault.UNKNOWN_SCHEMA, id="an unknown schema version"),
+        pytest.param(KEY, SEGMENT + b"\x00", OTHER, Fault.UNKNOWN_SCHEMA, id="a field that was added"),
         pytest.param(KEY, SEGMENT[:-1], b"", Fault.UNREADABLE, id="cut off"),
         pytest.param(KEY, SEGMENT + b"\x00", b"", Fault.UNREADABLE, id="a byte too much"),
         pytest.param(KEY, b"", b"", Fault.UNREADABLE, id="empty"),
@@ -80,7 +85,7 @@ def test_a_tombstone_is_neither_a_value_nor_a_fault() -> None:
 
 def test_what_the_broker_did_not_deliver_is_unreadable() -> None:
     found = UndeliveredMessage(-1, Content(KEY, SEGMENT, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
-    read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: True)
+    read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: Origin.BROKERS)
     assert (read.fault, read.value, read.detail) == (Fault.UNREADABLE, None, "encrypted")
 
 
@@ -122,8 +127,8 @@ def test_what_no_broker_can_decode_blocks_loading(
     kind: SnapshotKind, found: UndeliveredMessage, is_blocking: bool
 ) -> None:
     """Each was seen on Pulsar 4.0.8: it reads all indexes, or all single snapshots, of the namespace."""
-    assert read_message(kind, "t/ns", AT, found, lambda _version: False).is_blocking is is_blocking
-    segment = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: False)
+    assert read_message(kind, "t/ns", AT, found, lambda _version: Origin.FOREIGN).is_blocking is is_blocking
+    segment = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: Origin.FOREIGN)
     assert not segment.is_blocking  # which a broker reads at its place
 
 
@@ -132,21 +137,55 @@ def test_a_value_under_any_key_blocks_nothing() -> None:
     assert not _read(SnapshotKind.INDEX, TOPIC.encode(), INDEX).is_blocking
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [(SnapshotKind.INDEX, INDEX), (SnapshotKind.SINGLE, SINGLE)], ids=["index", "single"]
+)
+@pytest.mark.parametrize(
+    ("before", "after", "version"),
+    [
+        pytest.param(b"", b"\x02", OTHER, id="a last field was added"),
+        pytest.param(b"\x7f", b"", OTHER, id="a first field was added"),
+        pytest.param(b"", b"\x02", BROKERS, id="Java ignores bytes after a value"),
+        pytest.param(b"", b"\x02", b"", id="Java ignores bytes after a value without a schema"),
+    ],
+)
+def test_what_another_version_of_pulsar_may_have_written_blocks_nothing(
+    before: bytes, after: bytes, version: bytes, kind: SnapshotKind, value: bytes
+) -> None:
+    for key in (TOPIC.encode(), f"{TOPIC}-2".encode(), b"odd"):
+        read = _read(kind, key, before + value + after, version=version)
+        assert (read.is_blocking, read.value) == (False, None)
+        assert read.fault is not None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        INDEX[:-2] + b"\xff\xfe",  # a topic that is not UTF-8
+        b"\x02" + b"\x02\x02\x02\x02\x02\x02" * 1001 + b"\x00" + b"\x00" + b"\x00",  # a list in 1001 blocks
+    ],
+    ids=["text", "blocks"],
+)
+def test_what_java_decodes_blocks_nothing(value: bytes) -> None:
+    read = _read(SnapshotKind.INDEX, TOPIC.encode(), value)
+    assert (read.is_blocking, read.value) == (False, None)
+
+
 @pytest.mark.parametrize(("kind", "value"), [(SnapshotKind.INDEX, INDEX), (SnapshotKind.SINGLE, SINGLE)])
 @pytest.mark.parametrize(
     ("key", "version", "is_blocking"),
     [
-        pytest.param(b"odd", b"foreign", True, id="a foreign schema"),
-        pytest.param(b"odd", b"unknown", False, id="an unknown schema, for which a broker takes its own"),
-        pytest.param(TOPIC.encode(), b"foreign", False, id="a foreign schema, and a value of the topic"),
-        pytest.param(TOPIC.encode(), b"unknown", False, id="an unknown schema, and a value of the topic"),
-        pytest.param(f"{TOPIC}-2".encode(), b"foreign", True, id="a foreign schema, and a value of another topic"),
+        pytest.param(b"odd", FOREIGN, True, id="a foreign schema"),
+        pytest.param(b"odd", OTHER, False, id="an unknown schema"),
+        pytest.param(TOPIC.encode(), FOREIGN, False, id="a foreign schema, and a value of the topic"),
+        pytest.param(TOPIC.encode(), OTHER, False, id="an unknown schema, and a value of the topic"),
+        pytest.param(f"{TOPIC}-2".encode(), FOREIGN, True, id="a foreign schema, and a value of another topic"),
     ],
 )
 def test_a_foreign_schema_blocks_loading_where_the_value_is_none_of_the_topic(
     kind: SnapshotKind, value: bytes, key: bytes, version: bytes, is_blocking: bool
 ) -> None:
-    found = UndeliveredMessage(-1, Content(key, value, {}, schema_version=version))
-    read = read_message(kind, "t/ns", AT, found, {b"foreign": False}.get)
+    read = _read(kind, key, value, version=version)
     assert (read.is_blocking, read.value) == (is_blocking, None)
-    assert read.fault is (Fault.ODD_KEY if key == b"odd" else Fault.FOREIGN_SCHEMA)
+    schema = Fault.FOREIGN_SCHEMA if version == FOREIGN else Fault.UNKNOWN_SCHEMA
+    assert read.fault is (Fault.ODD_KEY if key == b"odd" else schema)
