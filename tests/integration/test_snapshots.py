@@ -19,7 +19,7 @@ from pulsar.schema import AvroSchema, Record, String
 from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.keyed import KeyedSender
-from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_store import GUARD, is_guarded
 from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.sandbox import topics
@@ -61,6 +61,7 @@ from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
+from udfs.snapshots.repairing import before_the_end
 from udfs.wire import encode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -211,10 +212,19 @@ def deleted(doubled: Scene, segmented: Cluster, service: Deployment) -> Scene:
     """Fault E: the topic was unloaded, and deleted then; a producer that lives would make a new one at once."""
     with Transactions(segmented.serving.pulsar) as closed_before:
         scene = made(segmented, service, closed_before, "deleted", 100)
-        wait_until_sealed(service, scene)  # what is put back ends at the maxReadPosition of the last index
+        wait_until_sealed(service, scene)
+        # an undo restores the segments before the index's maxReadPosition; the broker writes that later
+        wait_for(lambda: is_complete(service, scene), f"a maxReadPosition after the segments of {scene.topic}")
     topics.unload(segmented, scene.topic)
     assert topics.delete_topic(segmented, scene.topic)
     return scene
+
+
+def is_complete(service: Deployment, scene: Scene) -> bool:
+    """Return whether the topic's index covers all segments that it names."""
+    index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].value
+    assert isinstance(index, Index)
+    return before_the_end(index).entries.rows == index.entries.rows
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +331,48 @@ def test_a_guard_keeps_what_is_named(guarded: Scene, service: Deployment, found:
     said = CliRunner().invoke(app, ["check", "--config", str(service.config)]).output
     assert "guards of snapshots" in said
     assert guarded.space not in said
+
+
+def test_only_retention_without_limit_stands_for_a_guard(
+    doubled: Scene, segmented: Cluster, service: Deployment
+) -> None:
+    with Transactions(segmented.serving.pulsar) as own:
+        scene = made(segmented, service, own, "retained", 500)
+    set_retention(service, scene.segments, (-1, -1))
+    assert is_called_guarded(service, scene)
+    before = ledgers(segmented, scene.segments)
+    topics.compact(segmented, scene.segments)
+    topics.trim(segmented, scene.segments)
+    topics.unload(segmented, scene.segments)
+    assert ledgers(segmented, scene.segments)[: len(before)] == before
+    topics.unload(segmented, scene.topic)
+    with Transactions(segmented.serving.pulsar) as again:
+        assert reads_committed(again, scene, 90)
+    set_retention(service, scene.segments, (60, -1))  # of any size, but not for ever
+    assert not is_called_guarded(service, scene)
+    assert "guard made" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
+    assert is_called_guarded(service, scene)
+
+
+def set_retention(service: Deployment, topic: str, wanted: tuple[int, int]) -> None:
+    """Set a topic's retention (minutes, megabytes), and wait until its broker applies it."""
+    with snapshot_topics(service.settings) as found:
+        found.admin.set_retention(topic, minutes=wanted[0], megabytes=wanted[1])
+
+    def is_applied() -> bool:
+        with snapshot_topics(service.settings) as found:
+            return found.admin.retention(topic) == wanted
+
+    wait_for(is_applied, f"retention {wanted} of {topic}")
+
+
+def is_called_guarded(service: Deployment, scene: Scene) -> bool:
+    """Whether the audit and the service call a namespace's segments guarded; they must agree."""
+    in_audit = ("DANGER", "NO_GUARD") not in told(findings(service, "--namespace", scene.space), scene.segments)
+    with snapshot_topics(service.settings) as found:
+        in_service = is_guarded(found, scene.space)
+    assert in_audit == in_service
+    return in_service
 
 
 def test_after_a_kill_the_guarded_topic_is_whole_and_the_other_does_not_load(
