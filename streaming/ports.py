@@ -5,7 +5,7 @@ same tests (tests/contract). "Unknown" is an exception (UnavailableError), never
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -165,8 +165,11 @@ def refuse_ledgers(path: str) -> None:
 class Broker(Protocol):
     """The brokers' admin API, as the second witness beside the metadata store. No question loads a topic."""
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        """Return what brokers know of each topic, in order. Never raises: UNREADABLE is a view."""
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
+        """Return what brokers know of each topic, in order. Never raises: UNREADABLE is a view.
+
+        existing: topics that exist as far as the caller needs to know; brokers are asked only whether they are loaded.
+        """
         ...
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:

@@ -5,10 +5,11 @@ HTTP, SILENCE = "streaming/adapters/pulsar/http.py", "streaming/adapters/pulsar/
 THREADS = "streaming/adapters/pulsar/threads.py"
 REFERENCES = "udfs/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
+LOADED_TESTS = "tests/unit/adapters/pulsar/test_loaded.py"
 # which tests have to notice, by the file that is changed
 TESTS = {
     BROKER: (ADMIN_TESTS, HOSTILE_TESTS),
-    LOADED: (ADMIN_TESTS, HOSTILE_TESTS),
+    LOADED: (LOADED_TESTS, ADMIN_TESTS, HOSTILE_TESTS),
     HTTP: (ADMIN_TESTS, HOSTILE_TESTS),
     THREADS: ("tests/unit/adapters/pulsar/test_threads.py", HOSTILE_TESTS),
     SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
@@ -48,9 +49,9 @@ BROKERS = (
     ),
     (
         "a broker that hangs is not waited for",
-        BROKER,
-        "            if silence.is_due(what):\n",
-        "            if True:\n",
+        LOADED,
+        '        if not silence.is_due(f"{host}{KIND}"):  # the thread',
+        "        if False:  # the thread",
     ),
     (
         "tenants share the threads for a broker fairly",

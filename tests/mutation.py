@@ -549,6 +549,18 @@ MUTATIONS = (
         "is_whole = True",
     ),
     Mutation(
+        "a compacted ledger needs brokers that know its topic",
+        "streaming/in_use/loader.py",
+        "data is not None} - compacted\n",
+        "data is not None}\n",
+    ),
+    Mutation(
+        "only a znode that was read shows that a topic exists",
+        "streaming/in_use/loader.py",
+        "topics.items() if seen[paths[key][0]].data is not None} -",
+        "topics.items()} -",
+    ),
+    Mutation(
         "the policies of all namespaces share one deadline",
         "streaming/sweep/buckets.py",
         "            wait(asked.values(), self.patience_seconds)\n",

@@ -1,6 +1,6 @@
 """A cluster in memory to sweep in, and everything an observer of it can see: who deleted what, when, on what proof."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from streaming.adapters.memory.store import Faults, MemoryStore
@@ -87,11 +87,15 @@ class ToldBroker:
         self.topics: dict[str, BrokerView] = {}
         self.schemas: dict[str, BrokerView] = {}
         self.asked: list[str] = []
+        self.listed: list[str] = []  # topics that are looked up in the list of their namespace, unless they are loaded
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         """Answer in order."""
         self.asked += managed_ledgers
-        return [self.topics.get(name, BrokerView(Presence.GONE)) for name in managed_ledgers]
+        self.listed += [name for name in managed_ledgers if name not in existing]
+        unloaded = BrokerView(Presence.PRESENT, is_loaded=False)
+        absent = {name: unloaded if name in existing else BrokerView(Presence.GONE) for name in managed_ledgers}
+        return [self.topics.get(name, absent[name]) for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Answer in order."""

@@ -4,6 +4,7 @@ The two are united by udfs.references. What could not be read counts as in use.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from streaming.clock import Clock
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode
@@ -149,7 +150,11 @@ class InUseLoader:
     def _views(
         self, owners: Mapping[str, KeyOwner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, ZnodeRead]
     ) -> dict[str, BrokerView]:
-        """Ask brokers about topics, and about schemas whose locator is absent: has the broker none either?"""
+        """Ask brokers about topics, and about schemas whose locator is absent: has the broker none either?
+
+        Where we read a znode of the topic, brokers need not list its namespace. A compacted ledger is deleted only if
+        they know the topic as well.
+        """
         if self._broker is None:
             return {}
         topics = {key: owner.name for key, owner in owners.items() if owner.kind != "schema"}
@@ -158,7 +163,10 @@ class InUseLoader:
             for key, owner in owners.items()
             if owner.kind == "schema" and seen[paths[key][0]].data is None
         }
-        return _asked(topics, self._broker.views) | _asked(schemas, self._broker.schema_views)
+        compacted = {owner.name for owner in owners.values() if owner.kind == "compacted"}
+        existing = {name for key, name in topics.items() if seen[paths[key][0]].data is not None} - compacted
+        views = _asked(topics, partial(self._broker.views, existing=existing))
+        return views | _asked(schemas, self._broker.schema_views)
 
 
 def _next_size(size: int, read_bytes: int) -> int:

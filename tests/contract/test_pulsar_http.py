@@ -238,6 +238,31 @@ def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadab
     assert not stub.asked
 
 
+def test_the_list_of_a_namespace_is_not_read_for_topics_that_are_known_to_exist(stub: HttpStub) -> None:
+    """A tenant chooses how long it is."""
+    stub.tell(LOADED, _loaded("persistent://t/ns/loaded"))
+    stub.tell("/admin/v2/persistent/t/ns/loaded/internalStats", _json(COMPLETE))
+    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+    names = [OWNER, "t/ns/persistent/loaded"]
+
+    unloaded, loaded = broker.views(names, existing=names)
+    broker.close()
+
+    assert unloaded == BrokerView(Presence.PRESENT, is_loaded=False)
+    assert (loaded.is_loaded, loaded.ledgers) == (True, (4, 9))
+    assert LIST not in _asked(stub)
+
+
+def test_a_topic_that_exists_is_unreadable_while_a_broker_does_not_say_what_it_has_loaded(stub: HttpStub) -> None:
+    stub.tell(LOADED, Told(500))
+    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+
+    (view,) = broker.views([OWNER], existing=[OWNER])
+    broker.close()
+
+    assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
+
+
 def test_a_namespace_and_a_broker_are_asked_once_for_many_topics(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _json([f"persistent://t/ns/{number}" for number in range(500)]))

@@ -9,7 +9,7 @@ versions then allow; but not so that it names a ledger of a list or cursor that 
 What else it writes there are ledgers of the former owner, which was deleted: they are left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from tests.builders import (
@@ -102,7 +102,7 @@ class Pulsar(Storage):
                 found.setdefault(ledger_id, set()).add(f"broker of {name}")
         return {ledger_id: frozenset(owners) for ledger_id, owners in found.items()}
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         """Answer as brokers do: from memory, loading what is there, silent where the model says so."""
         return [self._view(name) for name in managed_ledgers]
 

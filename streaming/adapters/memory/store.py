@@ -4,7 +4,7 @@ They fail on request: at the n-th effect (before or after it took place, or as a
 and they let another actor run between any two steps. tests/contract holds them to the real services' behaviour.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from streaming.adapters.memory.faults import CrashError, Faults
@@ -190,9 +190,11 @@ class MemoryBroker:
         self.is_refused = False  # whether our role is no superuser
         self.faults = Faults()
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         """Look up each `tenant/ns/persistent/encoded`, in order. Never raises."""
-        return [self._view("views", self.topics, managed_ledger_name, name) for name in managed_ledgers]
+        views = [self._view("views", self.topics, managed_ledger_name, name) for name in managed_ledgers]
+        pairs, unloaded = zip(managed_ledgers, views, strict=True), BrokerView(Presence.PRESENT, is_loaded=False)
+        return [unloaded if view.presence is Presence.GONE and name in existing else view for name, view in pairs]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Look up each `tenant/ns/encoded`, in order. Never raises."""

@@ -17,7 +17,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,8 +82,11 @@ class AdminBroker:
         self._loaded = LoadedTopics(self._http, running)
         self._threads = AskingThreads(settings.concurrency)
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        """Return what brokers know of each topic, in order; loads none. Never raises: UNREADABLE is a view."""
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
+        """Return what brokers know of each topic, in order; loads none. Never raises: UNREADABLE is a view.
+
+        existing: topics that a namespace's list, which has any length, need not be read for.
+        """
         names = list(dict.fromkeys(managed_ledgers))
         topics = _full_names(names)
         where = self._where()
@@ -91,7 +94,8 @@ class AdminBroker:
         found: dict[str, BrokerView] = {
             name: BrokerView(Presence.UNREADABLE, detail="not a topic's name") for name in names if name not in topics
         }
-        found |= self._existing([name for name in topics if topics[name] not in where.hosts], where, topics, deadline)
+        unloaded = [name for name in topics if topics[name] not in where.hosts]
+        found |= self._existing(unloaded, where, topics, frozenset(existing), deadline)
         asks = {name: (where.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in found}
         found |= self._all(asks, self._deadline(len(asks)))  # of its own: lists that hang leave the topics their time
         return [found[name] for name in managed_ledgers]
@@ -164,29 +168,26 @@ class AdminBroker:
         return _Where(at, unknown, hosts)
 
     def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
-        found: dict[str, LoadedAt] = {}
         asked: dict[str, Asked[LoadedAt]] = {}
         for host in hosts:
-            what = f"{host}{KIND}"
-            if silence.is_due(what):
-                asked[host] = self._threads.ask(what, {host: ("", partial(self._loaded.at, host, deadline))}, deadline)[
-                    host
-                ]
-            else:
-                found[host] = LoadedAt(error=hangs(what))
-        return found | {host: one.result(LoadedAt(error=_LATE)) for host, one in asked.items()}
+            asked |= self._threads.ask(
+                f"{host}{KIND}", {host: ("", partial(self._loaded.at, host, deadline))}, deadline
+            )
+        return {host: one.result(LoadedAt(error=_LATE)) for host, one in asked.items()}
 
     def _existing(
-        self, names: Sequence[str], where: _Where, topics: Mapping[str, str], deadline: float
+        self, names: Sequence[str], where: _Where, topics: Mapping[str, str], existing: Set[str], deadline: float
     ) -> dict[str, BrokerView]:
         """Say of topics that no broker is known to have loaded whether they exist."""
         if where.error:
             return dict.fromkeys(names, _unavailable(f"maybe loaded: {where.error}"))
+        found = {name: BrokerView(Presence.PRESENT, is_loaded=False) for name in names if name in existing}
         spaces: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
+            if name in found:
+                continue
             spaces[namespace_of(topics[name])].append(name)
         calls = {each: (_tenant(each), partial(self._topics_of, each, where.running, deadline)) for each in spaces}
-        found = {}
         # one namespace's list says nothing of the others
         for namespace, one in self._threads.ask(_LISTS, calls, deadline, hides=True).items():
             listed = one.result(_unavailable(_LATE))

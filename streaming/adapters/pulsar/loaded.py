@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any
 
 from streaming.adapters.pulsar.http import PulsarHttp
-from streaming.adapters.pulsar.silence import silence
+from streaming.adapters.pulsar.silence import hangs, silence
 from streaming.errors import ReaperError, UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
 
@@ -97,6 +97,8 @@ class LoadedTopics:
         """
         if host in self._shared:
             return LoadedAt(error=f"several brokers advertise {host}: which topics each has loaded is not known")
+        if not silence.is_due(f"{host}{KIND}"):  # the thread that asked last may still hold the lock
+            return LoadedAt(error=hangs(f"{host}{KIND}"))
         with self._lock:
             known = self._known.setdefault(host, _Known())
         wait_s = silence.at_most(f"{host}{KIND}", max(0.0, deadline - time.monotonic()))

@@ -52,6 +52,21 @@ class TestLoader:
         bench.loader().load([DATA, f"cursor:{TOPIC}/{CURSOR}", f"compacted:{TOPIC}"])
         assert bench.broker.asked == [TOPIC]
 
+    def test_a_namespaces_list_is_needed_only_of_topics_whose_znode_is_absent_and_for_compacted_ledgers(
+        self, bench: Bench
+    ) -> None:
+        bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(6))
+        bench.loader().load([DATA, f"buckets:{TOPIC}", f"cursor:{TOPIC}/{CURSOR}", OTHER_DATA])
+        assert bench.broker.listed == [OTHER_TOPIC]
+        bench.broker.listed.clear()
+        bench.loader().load([DATA, f"compacted:{TOPIC}"])
+        assert bench.broker.listed == [TOPIC], "a request for another ledger of the topic spares it nothing"
+
+    def test_a_znode_that_could_not_be_read_shows_no_topic(self, bench: Bench) -> None:
+        bench.store.unreadable.add(managed_ledger_path(TOPIC))
+        bench.loader().load([DATA])
+        assert bench.broker.listed == [TOPIC]
+
     def test_asks_for_a_schema_only_where_its_locator_is_absent(self, bench: Bench) -> None:
         bench.owner(schema_path(SCHEMA), locator_znode(3))
         bench.loader().load([f"schema:{SCHEMA}", "schema:public/default/none"])

@@ -1,12 +1,17 @@
 """Which brokers run is in ZooKeeper; what of it can't be read or understood is never taken for a broker less."""
 
 import json
+import threading
+import time
+from typing import cast
 
 import pytest
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
-from streaming.adapters.pulsar.loaded import BROKERS, running_brokers
+from streaming.adapters.pulsar.http import Answer, PulsarHttp
+from streaming.adapters.pulsar.loaded import BROKERS, KIND, LoadedTopics, running_brokers
+from streaming.adapters.pulsar.silence import silence
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from tests.builders import NOW_MS, put
@@ -49,3 +54,34 @@ def test_a_form_that_is_not_known_makes_all_unknown(tree: MemoryTree, data: byte
 def test_a_store_that_no_broker_ever_registered_in_is_not_the_brokers(tree: MemoryTree) -> None:
     with pytest.raises(UnavailableError, match="chroot included"):
         running_brokers(MemoryStore(tree), use_tls=False)
+
+
+class HangingHttp:
+    """A broker that holds up the thread that asks it, and gives it an answer at the end."""
+
+    def __init__(self) -> None:
+        self.was_asked, self.ended = threading.Event(), threading.Event()
+
+    def get_from(self, _host: str, _path: str, *, deadline: float, kind: str) -> Answer:
+        del deadline, kind
+        self.was_asked.set()
+        self.ended.wait(60)
+        return Answer(200, {}, "")
+
+
+def test_a_broker_that_holds_up_the_thread_that_asked_it_is_not_waited_for_once_it_is_known_to_hang() -> None:
+    host, http = "http://hangs:8080", HangingHttp()
+    loaded = LoadedTopics(cast(PulsarHttp, http), lambda: [host])
+    deadline = time.monotonic() + 60
+    thread = threading.Thread(target=loaded.at, args=(host, deadline))
+    thread.start()
+    assert http.was_asked.wait(60)
+    silence.timed_out(f"{host}{KIND}")
+    silence.timed_out(f"{host}{KIND}")
+
+    found = loaded.at(host, deadline)
+
+    assert "did not answer twice in a row" in found.error
+    http.ended.set()
+    thread.join(60)
+    silence.drop(host)

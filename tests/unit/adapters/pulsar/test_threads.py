@@ -3,6 +3,9 @@
 import threading
 import time
 
+import pytest
+
+from streaming.adapters.pulsar.silence import silence
 from streaming.adapters.pulsar.threads import AskingThreads
 
 WAIT_S = 60.0  # longer than the test takes
@@ -27,3 +30,25 @@ def test_questions_of_one_tenant_that_hang_leave_a_thread_to_another_until_it_ha
     ended.set()
     assert [one.result("") for name, one in asked.items() if name.startswith("noisy")] == ["late"] * 8
     threads.close()
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_thread_that_is_held_up_counts_as_a_timeout_unless_it_says_nothing_of_the_rest(hides: bool) -> None:
+    ended, was_asked = threading.Event(), threading.Semaphore(0)
+
+    def hangs() -> str:
+        was_asked.release()
+        ended.wait(WAIT_S)
+        return "late"
+
+    threads = AskingThreads(2)
+    calls = {str(number): ("noisy", hangs) for number in range(2)}
+    asked = threads.ask("hides" if hides else "shows", calls, time.monotonic(), hides=hides)
+    for _ in calls:
+        assert was_asked.acquire(timeout=WAIT_S)
+
+    assert [one.result("none") for one in asked.values()] == ["none"] * 2
+    assert silence.is_due("hides" if hides else "shows", "noisy") is hides
+    ended.set()
+    threads.close()
+    silence.drop("shows")

@@ -1,6 +1,6 @@
 """What a look says of a suspect: by its ledger, its topic and its broker, and by what the walk could not read."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import pytest
@@ -33,7 +33,7 @@ class OneAnswer:
     def __init__(self, view: BrokerView) -> None:
         self._view = view
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         return [self._view] * len(managed_ledgers)
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
