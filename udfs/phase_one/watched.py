@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from udfs.formats.managed_ledger import in_use_ids, parse_cursor, parse_managed_ledger
 from udfs.formats.schema_locator import ledger_ids
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, encode_cursor, managed_ledger_name
 from udfs.phase_one.requests import uploads_in
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX, bucket_id
@@ -107,6 +107,8 @@ def _owner_at(path: str) -> tuple[str, str | None, str | None]:
     name = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/")
     if kind_of(path) is ZnodeKind.CURSOR:
         topic, _, cursor = name.rpartition("/")
+        if encode_cursor(cursor) != cursor:
+            raise ValueError(f"{cursor[:200]!a} is not a cursor's name as brokers encode it")
         return managed_ledger_name(topic), cursor, None
     return managed_ledger_name(name), None, None
 

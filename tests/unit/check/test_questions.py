@@ -163,5 +163,11 @@ def test_the_watchers_last_look_is_told_and_whether_it_is_old_or_lacks_something
     watcher_note.note(str(tmp_path), WatcherNote(at_ms=NOW_MS, znodes=7, waiting=3, unreadable=2))
     with pytest.raises(Notice, match="2 znodes can't be read"):
         watcher(enabled, NOW_MS)
+    unwatched = WatcherNote(
+        at_ms=NOW_MS, znodes=7, waiting=3, unreadable=0, unwatched=1, unwatched_names=("/managed-ledgers/t/long",)
+    )
+    watcher_note.note(str(tmp_path), unwatched)
+    with pytest.raises(Notice, match=r"1 names can't be watched \(/managed-ledgers/t/long\)"):
+        watcher(enabled, NOW_MS)
     (tmp_path / watcher_note.FILE).write_text("{")
     assert watcher(settings, NOW_MS) == "not in use (watch.enabled)"

@@ -433,3 +433,27 @@ def test_what_no_request_could_name_is_named_and_makes_nothing_unreadable(
     caplog.clear()
     world.turns(watcher, 300)
     assert "can't be watched" not in caplog.text, "once"
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        pytest.param(f"/managed-ledgers/evil/h/persistent/x/{'a' * 4_097}", cursor_znode(6), id="a cursor"),
+        pytest.param(f"/managed-ledgers/evil/c/h/persistent/{'a' * 4_096}", list_znode(6), id="a topic with a V1 name"),
+        pytest.param(f"/schemas/evil/h/{'a' * 4_096}", locator_znode(6), id="a schema"),
+        pytest.param("/managed-ledgers/evil/c/persistent/persistent/x", list_znode(6), id="a V1 namespace: persistent"),
+        pytest.param("/managed-ledgers/evil/h/persistent/x/a%2", cursor_znode(6), id="a cursor that is not encoded"),
+    ],
+)
+def test_each_kind_of_owner_that_no_request_could_name_is_in_log_metric_and_check(
+    world: World, caplog: pytest.LogCaptureFixture, path: str, data: bytes
+) -> None:
+    """A cursor was watched all the same, and its ledger could not be requested once it had vanished."""
+    put(world.tree, path, data)
+    watcher = world.start()
+    watcher.turn()
+
+    assert path[:200] in caplog.text
+    assert watcher.note().unwatched_names == (path[:200],)
+    assert watcher.note().unreadable == 0
+    assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_unwatched") == 1
