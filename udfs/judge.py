@@ -114,7 +114,7 @@ def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
         _refused(case.request, case.ledger.metadata)
         or _kept_by_state(case, case.ledger.metadata, policy, unchanged_ms)
         or kept_by_shrinkage(case.reference, case.baseline, policy)
-        or _kept_by_quarantine(case, policy, unchanged_ms)
+        or _kept_by_quarantine(case, case.ledger.metadata, policy, unchanged_ms)
         or (case.unconfirmed if is_given_up(case.reference, case.request.ledger_id) else None)
         or _by_second_look(case, policy, now_ms)
     )
@@ -208,30 +208,28 @@ def _has_moved_on(case: Case) -> bool:
     return case.request.component in _WRITTEN_IN_ORDER and case.request.ledger_id < case.reference.newest_id
 
 
-def _quarantine_ms(case: Case, policy: Policy) -> int:
+def _quarantine_ms(case: Case, metadata: LedgerMetadata, policy: Policy) -> int:
     """Return the quarantine of a ledger that time alone protects from being named late; 0 for any other."""
-    # A topic's list is written into a znode that exists already. Older brokers create a cursor's znode together with
-    # its first ledger, so that a ledger without a cursor may be one that a broker is about to name.
-    is_gone_cursors = (
-        case.reference.presence is Presence.GONE and case.request.component is LedgerComponent.MANAGED_CURSOR
-    )
-    if is_gone_cursors or case.request.component in _CLOSED_BEFORE_REFERENCED:
+    component = case.request.component
+    # A stalled broker may name a ledger that a recovery has closed meanwhile, in a znode that was deleted and created
+    # again until it had the version that the broker expects. A list names a ledger before it gets its first entry. A
+    # cursor's ledger gets its first entry before it is named, and older brokers create the cursor's znode with it.
+    may_be_unnamed = component is LedgerComponent.MANAGED_CURSOR or metadata.last_entry_id < 0
+    if may_be_unnamed or component in _CLOSED_BEFORE_REFERENCED:
         return policy.above_newest_quarantine_ms
     return 0
 
 
-def _kept_by_quarantine(case: Case, policy: Policy, unchanged_ms: int) -> Verdict | None:
+def _kept_by_quarantine(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> Verdict | None:
     """Keep what a stalled broker might still write into its owner's znode, even if recovery has closed it meanwhile."""
     key, newest_id = case.reference.key, case.reference.newest_id
-    wait_ms = max(0, _quarantine_ms(case, policy) - unchanged_ms)
+    wait_ms = max(0, _quarantine_ms(case, metadata, policy) - unchanged_ms)
     if is_above_newest(case.request, case.reference) and unchanged_ms < policy.above_newest_quarantine_ms:
         return _later(Reason.ABOVE_NEWEST, f"the newest ledger that {key} names is {newest_id}", wait_ms=wait_ms)
     if not wait_ms:
         return None
-    if case.request.component in _CLOSED_BEFORE_REFERENCED:
-        why = f"{key} may still come to name it; last changed {unchanged_ms} ms ago"
-        return _later(Reason.TOO_YOUNG, why, wait_ms=wait_ms)
-    return _later(Reason.ABOVE_NEWEST, f"{key} names no ledger yet, or no more", wait_ms=wait_ms)
+    why = f"{key} may still come to name it; last changed {unchanged_ms} ms ago"
+    return _later(Reason.TOO_YOUNG, why, wait_ms=wait_ms)
 
 
 def _by_second_look(case: Case, policy: Policy, now_ms: int) -> Verdict:

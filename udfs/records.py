@@ -72,7 +72,7 @@ class Reason(StrEnum):
     LEDGER_UNREADABLE = "LEDGER_UNREADABLE"  # the ledger's metadata, or the object, could not be read or parsed
     LEDGER_CHANGED = "LEDGER_CHANGED"  # the ledger's metadata changed again and again between our look and our delete
     NOT_CLOSED = "NOT_CLOSED"  # OPEN or IN_RECOVERY: somebody may be writing or recovering it
-    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago (schema, compacted, bucket: less than the quarantine)
+    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago; if it may not be named yet: the quarantine
     ABOVE_NEWEST = "ABOVE_NEWEST"  # newer than the newest ledger that its owner names: kept for the quarantine
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"  # ZooKeeper, the broker or the object store did not answer
     STORE_REFUSED = "STORE_REFUSED"  # we have no right to delete it (ACL, credentials)

@@ -5,8 +5,8 @@ that leave a ledger behind. Who refers to what is kept beside the znodes, not re
 
 Assumed of the real thing: a broker stalls for less than the quarantine, but for longer than the quiet period of OPEN
 ledgers. It may write over a list, a cursor or a locator that was deleted and made again meanwhile, as ZooKeeper's
-versions then allow; but not so that it names a ledger of a list or cursor that was recovered (CLOSED) meanwhile.
-What else it writes there are ledgers of the former owner, which was deleted: they are left out.
+versions then allow, and so name a ledger that was recovered (CLOSED) meanwhile. What else it writes there are ledgers
+of the former owner, which was deleted: they are left out. A list's ledger has no entries before the list names it.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -297,13 +297,13 @@ class Pulsar(Storage):
         path = cursor_path(name, cursor)
         if topic is None or (cursor in topic.cursors) != exists(self.tree, path):
             return
-        seen, births = self.seen(path), self.births(path)
+        seen = self.seen(path)
         made = self.make(lambda ledger_id: cursor_request(ledger_id, name, cursor), is_open=True)
 
         def publish() -> None:
             held = topic.cursors.get(cursor) or Cursor()
             data, ids = cursor_znode(made, buckets=held.buckets), {made, *held.buckets}
-            if self._is_spared(path, births, made) or not self.cas(path, seen, data, ids):
+            if not self.cas(path, seen, data, ids):
                 self.delete(made, lost=lost)
                 return
             current = self.topics.setdefault(name, Topic()).cursors.setdefault(cursor, held)
@@ -498,25 +498,22 @@ class Pulsar(Storage):
         path = managed_ledger_path(name)
         seen, births = self.seen(path), self.births(path)
         made = self.make(lambda ledger_id: data_request(ledger_id, name), is_open=True)
+        self.ledgers[made].has_entries = False
         listed = [*topic.ledgers, made]
 
         def publish() -> None:
             before = self.written.get(path, frozenset())
             ids = listed if self.births(path) == births else [made]
             kept = set(ids) - topic.given_up
-            is_refused = seen is None or self._is_spared(path, births, made)
-            if is_refused or not self.cas(path, seen, self._list(ids, topic), kept):
+            if seen is None or not self.cas(path, seen, self._list(ids, topic), kept):
                 self.delete(made, lost=True)  # W4: the broker gives it up, and its delete may fail
                 return
+            self.ledgers[made].has_entries = self.ledgers[made].is_open  # a recovery fences its writer
             self.topics.setdefault(name, topic).ledgers = ids
             topic.given_up.intersection_update(ids)
             self.leak(before - kept - dropped)
 
         self._now_or_later(made, publish, stalls=stalls)
-
-    def _is_spared(self, path: str, births: int, ledger_id: int) -> bool:
-        """Whether a stalled broker would name a ledger that was CLOSED meanwhile in a znode made again meanwhile."""
-        return self.births(path) != births and not self.ledgers[ledger_id].is_open
 
     def _list(self, ids: Sequence[int], topic: Topic) -> bytes:
         return list_znode(*[offloaded(each) if each in topic.given_up else each for each in ids])

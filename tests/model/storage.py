@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.builders import custom_of, exists, metadata, put
 from tests.world import ObservedTree, path_of
@@ -16,6 +16,7 @@ class Ledger:
 
     request: PendingDelete
     is_open: bool
+    has_entries: bool = True
 
 
 class Storage:
@@ -93,7 +94,8 @@ class Storage:
     def _znode(self, ledger_id: int) -> bytes:
         ledger = self.ledgers[ledger_id]
         state = LedgerState.OPEN if ledger.is_open else LedgerState.CLOSED
-        return serialize_v3(metadata(custom_of(ledger.request), state=state))
+        known = metadata(custom_of(ledger.request), state=state)
+        return serialize_v3(known if ledger.has_entries else replace(known, length_bytes=0, last_entry_id=-1))
 
     def delete(self, ledger_id: int, *, lost: bool) -> None:
         if ledger_id < 0:

@@ -210,6 +210,7 @@ def _cursor_again(pulsar: Pulsar) -> None:
     pulsar.open_cursor(NAME, CURSOR)
 
 
+@pytest.mark.parametrize("is_recovered", [True, False], ids=["closed by a recovery", "open"])
 @pytest.mark.parametrize("is_deleted_first", [True, False], ids=["before the sweeps", "after the sweeps"])
 @pytest.mark.parametrize(
     ("stall", "again", "go_on", "path"),
@@ -230,13 +231,14 @@ def _cursor_again(pulsar: Pulsar) -> None:
         ),
     ],
 )
-def test_an_open_ledger_outlives_a_stalled_broker_although_its_owners_versions_come_round_again(
+def test_a_ledger_outlives_a_stalled_broker_although_its_owners_versions_come_round_again(
     stall: Callable[[Pulsar], object],
     again: Callable[[Pulsar], object],
     go_on: Callable[[Pulsar], object],
     path: str,
     *,
     is_deleted_first: bool,
+    is_recovered: bool,
 ) -> None:
     """The owner is deleted and created again, until its version is the one that the stalled broker expects."""
     cluster = Cluster()
@@ -247,6 +249,8 @@ def test_an_open_ledger_outlives_a_stalled_broker_although_its_owners_versions_c
     pulsar.pass_time(HOUR_MS)
     cluster.take_over(0)
     stall(pulsar)
+    if is_recovered:  # a bookie died, and its ledgers are replicated again
+        pulsar.recover_open_ledgers()
     expected = cluster.tree.read(path).version
     go_on(pulsar)
 

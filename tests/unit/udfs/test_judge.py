@@ -149,9 +149,8 @@ def test_a_foreign_ledger_is_refused_even_while_it_is_young_and_open() -> None:
         pytest.param(-HOUR_MS, Outcome.RETRY, id="from the future: clocks disagree"),
     ],
 )
-@pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
-def test_min_age_counts_from_the_last_change(request_: PendingDelete, age_ms: int, expected: Outcome) -> None:
-    verdict = judge(case_of(request_, last_change_ms=NOW_MS - age_ms), POLICY, now_ms=NOW_MS)
+def test_min_age_counts_from_the_last_change(age_ms: int, expected: Outcome) -> None:
+    verdict = judge(case_of(data_request(5), last_change_ms=NOW_MS - age_ms), POLICY, now_ms=NOW_MS)
     assert verdict.outcome is expected
     assert expected is Outcome.DELETED or verdict.reason is Reason.TOO_YOUNG
 
@@ -180,6 +179,33 @@ def test_what_is_closed_before_it_is_referred_to_stays_for_the_quarantine_even_b
     assert expected is Outcome.DELETED or verdict.reason in (Reason.TOO_YOUNG, Reason.ABOVE_NEWEST)
 
 
+@pytest.mark.parametrize(
+    ("request_", "last_entry_id"),
+    [
+        pytest.param(data_request(5), -1, id="a list's, without entries: no list can have named it"),
+        pytest.param(cursor_request(5), 0, id="a cursor's, with the entry that it gets before it is named"),
+        pytest.param(cursor_request(5), 9, id="a cursor's"),
+    ],
+)
+@pytest.mark.parametrize("owner", [gone(), reference(in_use=(), newest_id=9)], ids=["gone", "names a newer one"])
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [
+        pytest.param(DAY_MS, Outcome.DELETED, id="after"),
+        pytest.param(DAY_MS - 1, Outcome.RETRY, id="one millisecond early"),
+    ],
+)
+def test_a_closed_ledger_that_was_perhaps_never_named_stays_for_the_quarantine(
+    request_: PendingDelete, last_entry_id: int, owner: Reference, age_ms: int, expected: Outcome
+) -> None:
+    """A recovery closed it under a stalled broker, and the owner is created again with the version it expects."""
+    ledger = facts(request_, last_change_ms=NOW_MS - age_ms, last_entry_id=last_entry_id)
+    case = Case(request_, ledger, owner, absent_since_ms=NOW_MS - 10 * MINUTE_MS)
+    verdict = judge(case, POLICY, now_ms=NOW_MS)
+    assert verdict.outcome is expected
+    assert expected is Outcome.DELETED or (verdict.reason, verdict.wait_ms) == (Reason.TOO_YOUNG, 1)
+
+
 @pytest.mark.parametrize("request_", [*CLOSED_BEFORE_REFERENCED, pytest.param(cursor_request(5), id="cursor")])
 @pytest.mark.parametrize(
     ("age_ms", "expected"),
@@ -201,11 +227,10 @@ def test_of_a_gone_owner_what_could_still_be_published_anew_stays_for_the_quaran
         pytest.param(-1, (Outcome.RETRY, Reason.ABOVE_NEWEST), id="nothing is published"),
     ],
 )
-@pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
-def test_a_ledger_above_the_newest_that_its_owner_names_is_kept(
-    request_: PendingDelete, newest: int, expected: tuple[Outcome, Reason]
-) -> None:
-    case = case_of(request_, last_change_ms=NOW_MS - DAY_MS + 1, reference=reference(in_use=(), newest_id=newest))
+def test_a_ledger_above_the_newest_that_its_owner_names_is_kept(newest: int, expected: tuple[Outcome, Reason]) -> None:
+    case = case_of(
+        data_request(5), last_change_ms=NOW_MS - DAY_MS + 1, reference=reference(in_use=(), newest_id=newest)
+    )
     assert why(case) == expected
 
 
