@@ -36,12 +36,14 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.marks import DeletableLedgers, Sweep
-from streaming.phase_one.watcher.ahead import Ahead
-from streaming.phase_one.watcher.look import ZnodeLook
-from streaming.phase_one.watcher.made import MadeLedgers
-from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
+from streaming.phase_one.watcher.mark_removal import Tools
+from streaming.phase_one.watcher.marking import Marking
+from streaming.phase_one.watcher.marking_thread import MarkingThread
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
+from streaming.phase_one.watcher.scan import ZnodeScan
+from streaming.phase_one.watcher.signs import SignCollector
+from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.sandbox.home import LEDGERS_ROOT
 from streaming.sandbox.ledgers import LAYOUT
@@ -58,8 +60,8 @@ from udfs.formats.managed_ledger import (
     serialize_managed_ledger,
 )
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, managed_ledger_path
-from udfs.phase_one.ahead import NO_LIMIT, Retention
 from udfs.phase_one.marks import Upload
+from udfs.phase_one.trim_forecast import NO_LIMIT, Retention
 from udfs.records import PendingDelete
 
 FIRST_ID = 10**12
@@ -185,7 +187,7 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
     store, clock, pace = ZooKeeperStore(settings), SystemClock(), Pace(0)
     watched = Watched(str(state))
     named = StillNames(watched)
-    made = MadeLedgers(
+    made = UnlistedLedgers(
         store,
         LedgerReader(store, LAYOUT, LEDGERS_ROOT, pace),
         InUseLoader(store, MemoryBroker(), clock),
@@ -194,13 +196,13 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
     )
     outbox = Outbox(watched, Nowhere(), named, DELAY_MS)
     parts = Parts(
-        watched,
-        ZnodeLook(store, pace, lambda: False),
-        ZooKeeperChanges(settings, hints_roots),
-        made,
-        outbox,
-        WatchMetrics(CollectorRegistry()),
-        clock,
+        watched=watched,
+        scan=ZnodeScan(store, pace, lambda: False),
+        hints=ZooKeeperChanges(settings, hints_roots),
+        unlisted=made,
+        outbox=outbox,
+        metrics=WatchMetrics(CollectorRegistry()),
+        clock=clock,
     )
     return Watcher(parts, 60.0, Event()), parts
 
@@ -289,7 +291,7 @@ def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
     marking = Marking(60, DELAY_MS // 1000, parts.metrics)
     try:
         with MarkingThread(marking, tools, parts.metrics, SystemClock().now_ms, 10.0) as thread:
-            yield replace(parts, ahead=Ahead(thread.hand_over))
+            yield replace(parts, signs=SignCollector(thread.hand_over))
     finally:
         client.stop()
         client.close()
@@ -314,7 +316,7 @@ def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) ->
     )
     watcher, parts = opened[0]
     timed("the look after that, compared", watcher.turn, zookeeper)
-    watcher.look_soon()
+    watcher.scan_soon()
     timed("a look where nothing has changed", watcher.turn, zookeeper)
     changer = subprocess.Popen(
         [

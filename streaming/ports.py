@@ -16,7 +16,7 @@ from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
-from udfs.phase_one.ahead import Retention
+from udfs.phase_one.trim_forecast import Retention
 from udfs.records import BrokerView, StoredObject, UnfinishedUpload
 
 _LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")

@@ -72,7 +72,7 @@ PUT_BACK = "streaming/snapshots/put_back.py"
 GUARDING = "udfs/snapshots/guarding.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/marks.py"
-AHEAD = "udfs/phase_one/ahead.py"
+AHEAD = "udfs/phase_one/trim_forecast.py"
 MASS_LOSS, OFFLOADS = "udfs/mass_loss.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
@@ -1088,7 +1088,7 @@ MUTATIONS = (
     ),
     Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, wanted)\n", ""),
     Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(topic.name)\n", ""),
-    Mutation("what was asked about is no candidate", WATCHER, " and each not in asked", ""),
+    Mutation("what was asked about is no candidate", WATCHER, " and ledger_id not in requested", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
     Mutation(
         "an unlisted ledger that its broker needs is left",
@@ -1105,19 +1105,19 @@ MUTATIONS = (
     Mutation(
         "marks of a topic that is not loaded wait",
         WATCHER,
-        "        if not tools.facts.is_loaded(topic):\n            self._work.put",
-        "        if False:\n            self._work.put",
+        "        if not tools.facts.is_loaded(topic):  # to remove",
+        "        if False:  # to remove",
     ),
     Mutation(
         "a closed cursor's topic is not asked about",
         WATCHER,
-        "sorted(seen.loaded - seen.closed)",
-        "sorted(seen.loaded)",
+        "sorted(signs.loaded - signs.closed)",
+        "sorted(signs.loaded)",
     ),
     Mutation(
         "what has changed before the first look is no sign that a topic is loaded",
         WATCHER,
-        "            seen.loaded.clear()\n",
+        "            signs.loaded.clear()\n",
         "            pass\n",
     ),
     Mutation("the newest ledger is never marked ahead", AHEAD, "_over(listed[:-1], cursors)", "_over(listed, cursors)"),
@@ -1126,8 +1126,8 @@ MUTATIONS = (
     Mutation(
         "marking that fails ends nothing",
         WATCHER,
-        "except Exception as error:  # the watching goes on",
-        "except KeyError as error:  # the watching goes on",
+        "except Exception as error:  # the watching continues",
+        "except KeyError as error:  # the watching continues",
     ),
     Mutation(
         "a watcher takes the lock of its name",
@@ -1135,15 +1135,17 @@ MUTATIONS = (
         "stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))",
         "pass",
     ),
-    Mutation("a watcher refuses another cluster's state", WATCHER, "        _hold(settings, store, doors.admin)\n", ""),
-    Mutation("what a partition holds of a watcher is not sent again", WATCHER, "if each.number > last:", "if True:"),
+    Mutation(
+        "a watcher refuses another cluster's state", WATCHER, "        _hold(settings, store, connections.admin)\n", ""
+    ),
+    Mutation("what a partition holds of a watcher is not sent again", WATCHER, "if send.number > last:", "if True:"),
     Mutation(
         "a stored request that the watcher's state does not know ends the sending",
         WATCHER,
         "if not knows(number, message.payload):",
         "if False:",
     ),
-    Mutation("a topic that fails keeps no other waiting", WATCHER, "if row.failed(topic):", "if True:"),
+    Mutation("a topic that fails keeps no other waiting", WATCHER, "if streak.failed(topic):", "if True:"),
     Mutation(
         "topics that failed come after all others",
         WATCHER,
@@ -1177,7 +1179,7 @@ MUTATIONS = (
     Mutation(
         "what there is no room for counts as named still",
         WATCHER,
-        "kept = packed({**(has or {}), **{name_of(each): each for each in left}})",
+        "kept = packed({**(has or {}), **{name_of(request): request for request in left}})",
         "kept = packed(has or {})",
     ),
     Mutation(
@@ -1189,7 +1191,7 @@ MUTATIONS = (
     Mutation(
         "a look for unlisted ledgers goes back to where a folder could not be listed",
         WATCHER,
-        "if behind == 0 or behind > _MOST_LOOKS_BEHIND:",
+        "if behind == 0 or behind > _MOST_SCANS_BEHIND:",
         "if True:",
     ),
     Mutation(
@@ -1201,8 +1203,8 @@ MUTATIONS = (
     Mutation(
         "a request that nobody could read again is not kept",
         WATCHER,
-        "if isinstance(found := decode(payload), PendingDelete):",
-        "found = None\n    if found is None:",
+        "if isinstance(decoded := decode(payload), PendingDelete):",
+        "decoded = None\n    if decoded is None:",
     ),
     Mutation(
         "a state from a backup takes no stored request for its own",
@@ -1284,9 +1286,9 @@ NARROWED |= {
     "marks of a topic that is not loaded wait": (MARKING_TESTS,),
     "a closed cursor's topic is not asked about": (MARKING_TESTS,),
     "what has changed before the first look is no sign that a topic is loaded": (MARKING_TESTS,),
-    "the newest ledger is never marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
-    "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_ahead.py",),
-    "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_ahead.py",),
+    "the newest ledger is never marked ahead": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
+    "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
+    "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
     "a watcher takes the lock of its name": ("tests/unit/phase_one/watcher/test_run.py",),
     "a watcher refuses another cluster's state": ("tests/unit/phase_one/watcher/test_run.py",),
@@ -1298,12 +1300,14 @@ NARROWED |= {
     "topics that failed come after all others": (MARKING_TESTS,),
     "a topic that failed and was closed is not asked about": (MARKING_TESTS,),
     "what a client has a cursor name keeps nobody from asking for another topic's ledger": (WATCHER_TESTS,),
-    "an unlisted ledger counts as asked for only if a broker named it": ("tests/unit/phase_one/watcher/test_made.py",),
+    "an unlisted ledger counts as asked for only if a broker named it": (
+        "tests/unit/phase_one/watcher/test_unlisted.py",
+    ),
     "the requests of one tenant that wait are bounded": (WATCHER_TESTS,),
     "what there is no room for counts as named still": (WATCHER_TESTS,),
-    "unlisted ledgers of one tenant leave room for others'": ("tests/unit/phase_one/watcher/test_made.py",),
+    "unlisted ledgers of one tenant leave room for others'": ("tests/unit/phase_one/watcher/test_unlisted.py",),
     "a look for unlisted ledgers goes back to where a folder could not be listed": (
-        "tests/unit/phase_one/watcher/test_made.py",
+        "tests/unit/phase_one/watcher/test_unlisted.py",
     ),
     "a bucket that is no ledger makes its cursor unreadable, and stops nobody": ("tests/unit/udfs/test_references.py",),
     "a request that nobody could read again is not kept": (WATCHER_TESTS,),

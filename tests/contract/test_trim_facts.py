@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.trims import PulsarTrimFacts
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import CURSOR, TOPIC
 from tests.contract.http_stub import HttpStub, Told, http_stub
-from udfs.phase_one.ahead import Retention
+from udfs.phase_one.trim_forecast import Retention
 
 OWN = "/admin/v2/persistent/public/default/orders/retention"
 NAMESPACE = "/admin/v2/namespaces/public/default/retention"

@@ -22,10 +22,10 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.look import ZnodeLook
-from streaming.phase_one.watcher.made import MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
+from streaming.phase_one.watcher.scan import ZnodeScan
+from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
@@ -122,7 +122,7 @@ def watch_until(stop: Event, proxy: CuttingProxy, state: Path, topic: Topic, cha
             while not is_done and (is_last or time.monotonic() < end_s):
                 watcher.turn()
                 topic.known |= known_to(watcher)
-                is_done = is_last and watcher.looks > 1 and not watcher.note().waiting
+                is_done = is_last and watcher.scans > 1 and not watcher.note().waiting
                 time.sleep(0.05)
         hints.close()
         store.close()
@@ -132,10 +132,16 @@ def watcher_on(store: ZooKeeperStore, hints: ZooKeeperChanges, state: Path, topi
     clock, pace, watched = SystemClock(), Pace(0), Watched(str(state))
     named = StillNames(watched)
     loader = InUseLoader(store, MemoryBroker(), clock)
-    made = MadeLedgers(store, LedgerReader(store, Layout.HIERARCHICAL, ROOT, pace), loader, named, 3_600_000)
-    look = ZnodeLook(store, pace, lambda: False)
-    outbox = Outbox(watched, topic, named, 500)
-    parts = Parts(watched, look, hints, made, outbox, WatchMetrics(CollectorRegistry()), clock)
+    reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, pace)
+    parts = Parts(
+        watched=watched,
+        scan=ZnodeScan(store, pace, lambda: False),
+        hints=hints,
+        unlisted=UnlistedLedgers(store, reader, loader, named, 3_600_000),
+        outbox=Outbox(watched, topic, named, 500),
+        metrics=WatchMetrics(CollectorRegistry()),
+        clock=clock,
+    )
     return Watcher(parts, 1.0, Event())
 
 

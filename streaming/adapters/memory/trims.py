@@ -6,7 +6,7 @@ from streaming.adapters.memory.faults import Faults
 from streaming.errors import RefusedError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import managed_ledger_name
-from udfs.phase_one.ahead import Retention
+from udfs.phase_one.trim_forecast import Retention
 
 
 class MemoryTrimFacts:

@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.http import Answer, PulsarHttp, topic_path
 from streaming.adapters.pulsar.properties import refusal
 from streaming.errors import UnavailableError
 from udfs.paths import base_topic, namespace_of
-from udfs.phase_one.ahead import Retention
+from udfs.phase_one.trim_forecast import Retention
 
 _MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
 _DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"

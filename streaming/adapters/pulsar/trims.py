@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.retention import Retentions
 from streaming.errors import UnavailableError
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, parse_internal_stats
-from udfs.phase_one.ahead import Retention
+from udfs.phase_one.trim_forecast import Retention
 
 
 class PulsarTrimFacts:

@@ -1,12 +1,12 @@
-"""The watcher: what an owner names no more becomes a request, published once.
+"""The watcher: a name that vanishes from an owner's znode becomes a request, published exactly once.
 
-Where to look:
-- watcher.py      one turn: what has changed, what vanished, what is due
-- look.py         reads everything, or what a hint names
-- made.py         ledgers that were made and never listed
-- outbox.py       requests, each published once; publication.py is its port on Pulsar
-- marking.py      marks what brokers are about to drop, and works marks off; ahead.py is what it hears of the watching,
-                  agenda.py when whose turn is
-- run.py          by itself, or beside the service; begins anew after errors
+- watcher.py      a turn: compares znodes with the names known before, and publishes due requests
+- scan.py         reads everything, or the znodes that a hint names
+- unlisted.py     ledgers that were created and never listed
+- outbox.py       publishes requests; publication.py is its port on Pulsar
+- marking.py      marks what brokers are about to drop: signs.py finds loaded topics, due_topics.py orders them,
+                  mark_removal.py removes marks, and marking_thread.py runs it
+- agenda.py       topics by due time; failing.py topics that wait after errors
+- run.py          runs the watcher by itself or in the service, and starts it again after errors
 The state is streaming/state/watched.py; the rules are udfs/phase_one/watched.py and kept_names.py.
 """

@@ -1,20 +1,20 @@
-"""Topics, each with a time: whose time has come first is next."""
+"""Topics by due time."""
 
 import heapq
 from collections.abc import Iterator
 
-_STALE_AT_MOST = 1_000  # entries that count no more, besides as many as there are topics
+_STALE_AT_MOST = 1_000  # replaced entries in the heap, in addition to the number of topics
 
 
 class Agenda:
-    """Finds who is next without looking at all of them. Not thread-safe."""
+    """A heap of topics. Not thread-safe."""
 
     def __init__(self) -> None:
         self._at_ms: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
     def put(self, topic: str, at_ms: int) -> None:
-        """Give a topic a time, in place of the one that it had."""
+        """Set the time of a topic; it replaces an earlier time."""
         if self._at_ms.get(topic) == at_ms:
             return
         self._at_ms[topic] = at_ms
@@ -24,11 +24,11 @@ class Agenda:
             heapq.heapify(self._heap)
 
     def drop(self, topic: str) -> None:
-        """Forget a topic, if it is there."""
+        """Forget a topic, if it has a time."""
         self._at_ms.pop(topic, None)
 
     def next(self, now_ms: int) -> str | None:
-        """Return the topic whose time came first, if any has come. It keeps its time."""
+        """Return the topic with the earliest time if that time has come. The topic keeps its time."""
         while self._heap and self._at_ms.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][1] if self._heap and self._heap[0][0] <= now_ms else None
@@ -38,5 +38,5 @@ class Agenda:
         return topic in self._at_ms
 
     def __iter__(self) -> Iterator[str]:
-        """Go through all topics."""
+        """Iterate over all topics."""
         return iter(self._at_ms)

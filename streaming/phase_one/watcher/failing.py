@@ -1,7 +1,7 @@
-"""Topics of which a service did not answer: each waits by itself, later and later, and keeps no other waiting.
+"""Topics for which a server did not answer: each waits by itself, longer each time, and delays no other topic.
 
-A broker may answer 5xx of one topic for ever, and a tenant can have many of these. So one that failed comes after all
-others until it answers. Only several failures in a row are a sign that the fault is nobody's own.
+A broker may answer 5xx for a topic for ever, and a tenant can have many such topics. So a failed topic comes after all
+others until the broker answers. Only failures of several topics in a row suggest an outage.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _SEVERAL = 5
 class _Wait:
     pause_ms: int
     again_ms: int
-    loaded_until_ms: int
+    loaded_until_ms: int  # until when the newest sign that the topic is loaded is valid
 
 
 class Failing:
@@ -29,17 +29,23 @@ class Failing:
         self._again = Agenda()
 
     def failed(self, topic: str, loaded_until_ms: int, now_ms: int) -> int:
-        """Let a topic wait, longer than the last time; return until when. loaded_until_ms: its sign, 0: no new one."""
+        """Let a topic wait, longer than the last time, and return until when.
+
+        Args:
+            topic: the topic.
+            loaded_until_ms: until when the newest sign that it is loaded is valid; 0: no new sign.
+            now_ms: the time, in ms since 1970.
+        """
         pause_ms = FIRST_PAUSE_MS
-        if (known := self._waits.get(topic)) is not None:
-            pause_ms = min(2 * known.pause_ms, LONGEST_PAUSE_MS)
-            loaded_until_ms = max(loaded_until_ms, known.loaded_until_ms)
+        if (wait := self._waits.get(topic)) is not None:
+            pause_ms = min(2 * wait.pause_ms, LONGEST_PAUSE_MS)
+            loaded_until_ms = max(loaded_until_ms, wait.loaded_until_ms)
         self._waits[topic] = _Wait(pause_ms, now_ms + pause_ms, loaded_until_ms)
         self._again.put(topic, now_ms + pause_ms)
         return now_ms + pause_ms
 
     def sign(self, topic: str, loaded_until_ms: int) -> bool:
-        """Take a sign that a topic is loaded, which holds until then; False where the topic does not wait here."""
+        """Take a sign that a topic is loaded, valid until then; False if the topic does not wait here."""
         wait = self._waits.get(topic)
         if wait is None:
             return False
@@ -48,7 +54,7 @@ class Failing:
         return True
 
     def next(self, now_ms: int) -> str | None:
-        """Return a topic that has waited long enough, and whose sign still holds. It stays here."""
+        """Return a topic that has waited long enough and has a valid sign. It stays here."""
         while (topic := self._again.next(now_ms)) is not None:
             if self._waits[topic].loaded_until_ms >= now_ms:
                 return topic
@@ -56,38 +62,38 @@ class Failing:
         return None
 
     def drop(self, topic: str) -> None:
-        """Forget a topic, if it is there: it has answered, or is not loaded."""
+        """Forget a topic, if it is here: the broker has answered, or the topic is not loaded."""
         self._waits.pop(topic, None)
         self._again.drop(topic)
 
     def forget_old(self, now_ms: int) -> None:
-        """Forget topics that gave no sign for long after they had waited."""
-        for topic in [each for each, wait in self._waits.items() if wait.again_ms + 2 * LONGEST_PAUSE_MS < now_ms]:
+        """Forget topics without a sign for long after their wait."""
+        for topic in [topic for topic, wait in self._waits.items() if wait.again_ms + 2 * LONGEST_PAUSE_MS < now_ms]:
             self.drop(topic)
 
     def __iter__(self) -> Iterator[str]:
-        """Go through all topics."""
+        """Iterate over all topics."""
         return iter(self._waits)
 
 
-class Row:
-    """Failures of different topics in a row: the first five are a sign of an outage, then ten, twenty, …
+class FailureStreak:
+    """Failures of different topics in a row: the first five suggest an outage, then ten, twenty, …
 
-    So an outage makes all pause again and again, and many topics that fail by themselves do so seldom.
+    So in an outage everything pauses again and again, and many topics that fail by themselves rarely cause a pause.
     """
 
     def __init__(self) -> None:
         self._topics: set[str] = set()
-        self._sign_at = _SEVERAL
+        self._outage_at = _SEVERAL
 
     def failed(self, topic: str) -> bool:
-        """Count a failure; whether all should pause now."""
+        """Count a failure, and return whether everything should pause now."""
         self._topics.add(topic)
-        if len(self._topics) < self._sign_at:
+        if len(self._topics) < self._outage_at:
             return False
-        self._sign_at *= 2
+        self._outage_at *= 2
         return True
 
     def answered(self) -> None:
-        """Begin anew: there was an answer."""
-        self._topics, self._sign_at = set(), _SEVERAL
+        """Start from zero after an answer."""
+        self._topics, self._outage_at = set(), _SEVERAL

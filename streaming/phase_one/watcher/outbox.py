@@ -1,12 +1,13 @@
-"""Publishes the watcher's requests, each exactly once: they are durable before, and numbered.
+"""Publishes the watcher's durable, numbered requests, each exactly once.
 
-1. A request waits for two_phase.send_delay_seconds, in which most brokers delete the ledger themselves. If a list names
-   the ledger when its time has come, whichever list, nothing is asked for.
-2. Requests go out in the order of their numbers. A note says up to which number all is done, and where the partitions
-   ended then. What an interrupted run sent behind that is looked up in the topic, before more is sent.
-3. The numbers belong to a sender, whose name the note holds. Another topic, or a state that is older than what its
-   sender has sent (somebody put a backup back), makes a new sender: a request that comes twice does no harm, and one
-   that counts as sent and is not would be lost.
+1. A request waits for two_phase.send_delay_seconds, in which most brokers delete the ledger themselves. If any list
+   names the ledger after the delay, the request is dropped.
+2. Requests are sent in the order of their numbers. A note contains the number up to which all requests are done, and
+   the ends of the partitions at that time. The outbox reads what an interrupted run sent after that, before it sends
+   more.
+3. The numbers belong to a sender, whose name is in the note. For another topic, or a state older than its sender's last
+   request (restored from a backup), the outbox takes a new sender: a duplicate request is harmless, but a request that
+   counts as sent and is not would be lost.
 """
 
 import json
@@ -38,7 +39,7 @@ LedgerName = tuple[int, str]  # ledger id, UUID of the upload; "": in BookKeeper
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One request on its way to a partition."""
+    """A request for a partition."""
 
     number: int
     key: bytes
@@ -46,45 +47,49 @@ class Send:
 
 
 class OlderStateError(ReaperError):
-    """The topic has a request of our sender that does not wait in the state, or another one of its number."""
+    """The topic has a request of our sender that is not in the state, or is different there."""
 
 
 Knows = Callable[[int, bytes], bool]
-"""Whether a request of this number and payload waits in the state."""
+"""Whether a request with this number and payload waits in the state."""
 
 
 class Publication(Protocol):
-    """The request topic, as the outbox needs it."""
+    """The request topic."""
 
     topic: str
 
     def ends(self) -> dict[str, Position]:
-        """Partition -> position of its newest message. Raises UnavailableError, RefusedError."""
+        """Return partition -> position of its newest message. Raises UnavailableError, RefusedError."""
         ...
 
     def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None, knows: Knows) -> int:
-        """Send requests in order; returns how many. after: leave out those that are stored behind it; None: none is.
+        """Send requests in order, and return how many.
 
-        Raises UnavailableError: some may be stored; OlderStateError: one is stored behind it that the state does not
-        know, and none of these was sent.
+        Raises UnavailableError, after which some may be stored, and OlderStateError if a request after `after` is not
+        in the state; then no request was sent.
+
+        Args:
+            partition: of the topic.
+            sender: the requests' sender.
+            sends: the requests.
+            after: leave out requests that are stored after this position; None: none is.
+            knows: whether a stored request is in the state.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
-    """What became of the requests that were due: how many were sent, and how many a list names again.
-
-    why: what the topic failed of; then some may be stored, and all are tried again.
-    """
+class Published:
+    """Result for the requests that were due."""
 
     sent: int = 0
-    dropped: int = 0
-    why: str = ""
+    dropped: int = 0  # because a list names the ledger again
+    why: str = ""  # the topic's error; then some requests may be stored, and all are tried again
 
 
 class Outbox:
-    """Of one watcher. named: which of these (ledger id, UUID) a list names now. Not thread-safe."""
+    """The outbox of a watcher. Not thread-safe."""
 
     def __init__(
         self,
@@ -93,6 +98,14 @@ class Outbox:
         named: Callable[[Set[LedgerName]], Set[LedgerName]],
         delay_ms: int,
     ) -> None:
+        """Restore the outbox.
+
+        Args:
+            watched: the watcher's state.
+            publication: the request topic.
+            named: returns which of these (ledger id, UUID) a list names now.
+            delay_ms: how long a request waits.
+        """
         self._watched = watched
         self._publication = publication
         self._named = named
@@ -103,43 +116,43 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
         return len(self._watched.requests)
 
-    def publish_due(self, now_ms: int) -> Lot:
-        """Publish what has waited long enough; where the topic does not take it, a later call goes on.
+    def publish_due(self, now_ms: int) -> Published:
+        """Publish the requests that have waited long enough; after an error of the topic, a later call resumes.
 
-        Raises what saving the state raises; then make a new outbox.
+        Raises what saving the state raises; then create a new outbox.
         """
-        aged = takewhile(lambda each: each.at_ms + self._delay_ms <= now_ms, self._watched.requests.values())
+        aged = takewhile(lambda kept: kept.at_ms + self._delay_ms <= now_ms, self._watched.requests.values())
         due = list(islice(aged, _MOST_AT_ONCE))
         if not due:
-            return Lot()
-        if not self._goes_on():
+            return Published()
+        if not self._can_resume():
             try:
                 ends = self._publication.ends()
             except (UnavailableError, RefusedError, ConfigError) as error:
-                return Lot(why=str(error))
-            self._begin_anew(ends, now_ms)
+                return Published(why=str(error))
+            self._take_new_sender(ends, now_ms)
         return self._publish(due, self._note(), now_ms)
 
-    def _goes_on(self) -> bool:
-        """Whether there is a note, it is about this topic, and its sender has sent no more than the state knows."""
+    def _can_resume(self) -> bool:
+        """Whether there is a note about this topic, and all requests of its sender are in the state."""
         if NOTE not in self._watched.notes or self._is_older:
             return False
         return {*map(base_topic, self._note().after)} == {self._publication.topic}
 
-    def _begin_anew(self, ends: Mapping[str, Position], now_ms: int) -> None:
-        """Take another name: what was sent under an earlier one counts for nothing."""
+    def _take_new_sender(self, ends: Mapping[str, Position], now_ms: int) -> None:
+        """Take another name; requests sent under an earlier name do not count."""
         number = self._note().number if NOTE in self._watched.notes else -1
         self._write(_Note(f"watch-{secrets.token_hex(8)}", number, ends), now_ms)
         self._knows_all, self._is_older = True, False
 
-    def _publish(self, due: Sequence[KeptRequest], note: "_Note", now_ms: int) -> Lot:
-        requests = {each.number: _understood(each) for each in due}
+    def _publish(self, due: Sequence[KeptRequest], note: "_Note", now_ms: int) -> Published:
+        requests = {kept.number: _decoded(kept) for kept in due}
         named = self._named({_name_of(request) for request in requests.values()})
         by_partition = _by_partition(due, requests, named, sorted(note.after))
-        knows_all, self._knows_all = self._knows_all, False  # until all of this is answered
+        knows_all, self._knows_all = self._knows_all, False  # until the broker has acknowledged all of them
         try:
             sent = sum(
                 self._publication.send(
@@ -153,15 +166,15 @@ class Outbox:
             )
             ends = self._publication.ends()
         except OlderStateError as error:
-            log.warning("the watcher's state is older than what it has sent (from a backup?): %s; it sends anew", error)
+            log.warning("the watcher's state is older than its requests (from a backup?): %s; it sends again", error)
             self._is_older = True
-            return Lot()
+            return Published()
         except (UnavailableError, RefusedError, ConfigError) as error:
-            return Lot(why=str(error))
+            return Published(why=str(error))
         self._write(_Note(note.sender, due[-1].number, ends), now_ms)
         self._watched.forget_through(due[-1].number)
         self._knows_all = True
-        return Lot(sent, sum(_name_of(request) in named for request in requests.values()))
+        return Published(sent, sum(_name_of(request) in named for request in requests.values()))
 
     def _knows(self, number: int, payload: bytes) -> bool:
         kept = self._watched.requests.get(number)
@@ -171,33 +184,33 @@ class Outbox:
         self._watched.save({}, notes={NOTE: json.dumps(asdict(note)).encode()}, at_ms=now_ms)
 
     def _note(self) -> "_Note":
-        known = json.loads(self._watched.notes[NOTE])
-        after = {name: (int(at[0]), int(at[1])) for name, at in known["after"].items()}
-        return _Note(str(known["sender"]), int(known["number"]), after)
+        fields = json.loads(self._watched.notes[NOTE])
+        after = {name: (int(at[0]), int(at[1])) for name, at in fields["after"].items()}
+        return _Note(str(fields["sender"]), int(fields["number"]), after)
 
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """How far publishing came. number: all up to it is done. after: where the partitions ended then."""
+    """The progress of publishing."""
 
     sender: str
-    number: int
-    after: Mapping[str, Position]
+    number: int  # requests up to this number are done
+    after: Mapping[str, Position]  # the ends of the partitions at that time
 
 
 def _by_partition(
     due: Sequence[KeptRequest], requests: Mapping[int, PendingDelete], named: Set[LedgerName], partitions: Sequence[str]
 ) -> dict[str, list[Send]]:
-    found: dict[str, list[Send]] = defaultdict(list)
-    for each in due:
-        request = requests[each.number]
+    sends: dict[str, list[Send]] = defaultdict(list)
+    for kept in due:
+        request = requests[kept.number]
         if _name_of(request) not in named:
             key = owner_key(request)
-            found[partitions[crc32(key) % len(partitions)]].append(Send(each.number, key, each.payload))
-    return found
+            sends[partitions[crc32(key) % len(partitions)]].append(Send(kept.number, key, kept.payload))
+    return sends
 
 
-def _understood(kept: KeptRequest) -> PendingDelete:
+def _decoded(kept: KeptRequest) -> PendingDelete:
     request = decode(kept.payload)
     if not isinstance(request, PendingDelete):
         raise SafetyError(f"request {kept.number} of the watcher's state is damaged: {request}; restore state.dir")

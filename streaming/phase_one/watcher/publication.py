@@ -1,10 +1,11 @@
-"""The port Publication on Pulsar: topics.watch, a producer of a fixed name for each partition.
+"""Publication on Pulsar: to topics.watch, with a producer of a fixed name for each partition.
 
-1. What an interrupted run got stored is looked up in the topic. But a broker may be killed when it has stored requests
-   and not answered yet; then Pulsar's client sends them again by itself. The broker's deduplication drops these, by the
-   producer's name and the request's number. So the topic lies outside pulsar/system, where brokers deduplicate nothing.
-2. The topic is made or checked at the first use, so that the watcher can begin while no broker runs. What is wrong with
-   other request topics holds the service, not the watcher.
+1. We read from the topic which requests an interrupted run has stored. A broker may also be killed after it has stored
+   requests and before it has answered; then Pulsar's client sends them again by itself, and the broker's deduplication
+   drops them, by the producer's name and the request's number. So the topic is outside pulsar/system, where brokers
+   deduplicate nothing.
+2. The topic is created or checked at the first use, so that the watcher can start while no broker runs. Faults of other
+   request topics hold the service, not the watcher.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +21,12 @@ from streaming.topics.setup import ensure_topic
 from streaming.topics.stored import stored
 from udfs.formats.internal_stats import Position
 
-WATCH_ID = "WATCH_ID"  # property of a request that the watcher sent: <sender>/<its number>
+WATCH_ID = "WATCH_ID"  # property of the watcher's requests: <sender>/<number>
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """How the topic is reached: its administration, what it holds of a sender, and a producer on a partition of it."""
+class TopicAccess:
+    """Functions that open the topic's administration, read a sender's messages, and publish to a partition."""
 
     admin: Callable[[Settings], AbstractContextManager[TopicAdmin]] = admin_for
     stored: Callable[[Settings, str, Position, str, str], Iterator[tuple[int, StoredMessage]]] = stored
@@ -33,39 +34,37 @@ class Doors:
 
 
 class PulsarPublication:
-    """Publication of one configuration. ends() raises ConfigError too, while the topic can't be used."""
+    """The Publication of a configuration. ends() also raises ConfigError, while the topic can't be used."""
 
-    def __init__(self, settings: Settings, doors: Doors | None = None) -> None:
+    def __init__(self, settings: Settings, access: TopicAccess | None = None) -> None:
         self._settings = settings
-        self._doors = doors or Doors()
+        self._access = access or TopicAccess()
         self.topic = settings.topics.watch
         self._is_checked = False
 
     def ends(self) -> dict[str, Position]:
-        """Return where each partition ends now."""
-        with self._doors.admin(self._settings) as admin:
+        """Return partition -> position of its newest message."""
+        with self._access.admin(self._settings) as admin:
             if not self._is_checked:
                 ensure_topic(admin, self._settings, self.topic)
                 self._is_checked = True
             return admin.last_positions(self.topic)
 
     def send(self, partition: str, sender: str, sends: Sequence[Send], after: Position | None, knows: Knows) -> int:
-        """Send requests, but for those that are stored already; returns how many were sent."""
+        """Send the requests that are not stored already, and return how many were sent."""
         name = f"ledger-reaper-{sender}-{partition.rpartition('-')[2]}"
 
         def copies() -> Iterator[Copy]:
-            # publish() starts this when the producer's name is ours; from then on nobody else adds requests of ours
+            # publish() calls this once the producer's name is ours; from then on no other run adds requests of ours
             last = -1
-            behind = self._doors.stored(self._settings, partition, after, WATCH_ID, sender) if after else ()
-            for number, message in behind:
+            stored = self._access.stored(self._settings, partition, after, WATCH_ID, sender) if after else ()
+            for number, message in stored:
                 if not knows(number, message.payload):
-                    raise OlderStateError(
-                        f"{partition} has a request {number} of {sender} that the state does not know"
-                    )
+                    raise OlderStateError(f"{partition} has a request {number} of {sender} that is not in the state")
                 last = max(last, number)
-            for each in sends:
-                if each.number > last:
-                    properties = {WATCH_ID: f"{sender}/{each.number}"}
-                    yield Copy(each.number + 1, each.key, each.payload, properties)  # the client ignores sequence id 0
+            for send in sends:
+                if send.number > last:
+                    properties = {WATCH_ID: f"{sender}/{send.number}"}
+                    yield Copy(send.number + 1, send.key, send.payload, properties)  # the client ignores sequence id 0
 
-        return self._doors.publish(self._settings.pulsar, partition, name, copies(), is_exclusive=False)
+        return self._access.publish(self._settings.pulsar, partition, name, copies(), is_exclusive=False)

@@ -1,7 +1,7 @@
-"""Runs the watcher: by itself (`ledger-reaper watch`), or in a thread beside the service ([watch] enabled).
+"""Runs the watcher: by itself (`ledger-reaper watch`), or in a thread of the service ([watch] enabled).
 
-After an error the watcher is made anew from its state. The lock is of its own, so that a service and a watcher by
-itself, or two services that share a name, never publish twice.
+After an error the watcher is created again from its state. It has a lock of its own, so that a service and a separate
+watcher, or two services with the same name, never publish twice.
 """
 
 import contextlib
@@ -27,13 +27,15 @@ from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.marks import deletable_ledgers_on
-from streaming.phase_one.watcher.ahead import Ahead
-from streaming.phase_one.watcher.look import ZnodeLook
-from streaming.phase_one.watcher.made import MadeLedgers, broker_sessions
-from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
+from streaming.phase_one.watcher.mark_removal import Tools
+from streaming.phase_one.watcher.marking import Marking
+from streaming.phase_one.watcher.marking_thread import MarkingThread
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Outbox
 from streaming.phase_one.watcher.publication import PulsarPublication
+from streaming.phase_one.watcher.scan import ZnodeScan
+from streaming.phase_one.watcher.signs import SignCollector
+from streaming.phase_one.watcher.unlisted import UnlistedLedgers, broker_sessions
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.ports import ChangeHints, MetadataStore, TopicAdmin
 from streaming.prometheus import serve
@@ -45,13 +47,13 @@ from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 log = logging.getLogger("ledger-reaper")
 
 _TICK_S = 1.0
-_AGAIN_S = (1.0, 5.0, 15.0, 60.0)  # between an error and the next try, and for how long at most
+_AGAIN_S = (1.0, 5.0, 15.0, 60.0)  # between an error and the next try; the last pause repeats
 _LEAVE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """How what the watcher talks to is opened. Whoever opens something closes it."""
+class Connections:
+    """Functions that open the watcher's connections. The caller closes them."""
 
     store: Callable[[Settings], MetadataStore] = lambda settings: ZooKeeperStore(zookeeper_settings(settings))
     hints: Callable[[Settings], ChangeHints] = lambda settings: ZooKeeperChanges(
@@ -61,29 +63,29 @@ class Doors:
 
 
 def watch(settings: Settings, stop: threading.Event) -> None:
-    """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; what may pass is tried again."""
+    """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; retries after temporary errors."""
     if faults := watch_faults(settings.topics):
         raise ConfigError("; ".join(faults))
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
         address = settings.metrics.address
         log.info("metrics: http://%s:%s/metrics", address, serve(registry, address, settings.metrics.port))
-    repeat(lambda: watch_once(settings, metrics, stop, Doors()), metrics, stop)
+    repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
 
 
 @contextlib.contextmanager
 def watching(settings: Settings, registry: CollectorRegistry) -> Iterator[None]:
-    """Watch in a thread until the block is left. Whatever goes wrong is logged and tried again; the service goes on."""
+    """Watch in a thread until the block is left. Every error is logged and retried; the service continues."""
     stop = threading.Event()
     metrics = WatchMetrics(registry)
 
     def run() -> None:
         while not stop.is_set():
             try:
-                repeat(lambda: watch_once(settings, metrics, stop, Doors()), metrics, stop)
+                repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
             except Exception as error:
                 metrics.failures.inc()
-                log.error("ALARM: the watcher does not run, again in a minute: %s", error, exc_info=error)
+                log.error("ALARM: the watcher does not run; next try in a minute: %s", error, exc_info=error)
                 stop.wait(_AGAIN_S[-1])
 
     thread = threading.Thread(target=run, name="watch", daemon=True)
@@ -101,63 +103,63 @@ def repeat(
     stop: threading.Event,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Do it again after each error that may pass, later and later. Raises the others."""
+    """Call `once` again after each temporary error, with growing pauses. Raises other errors."""
     failures = 0
     while not stop.is_set():
-        began_s = monotonic()
+        started_s = monotonic()
         try:
             once()
         except StopRequestedError:
             return
         except (UnavailableError, RefusedError) as error:
             metrics.failures.inc()
-            log.warning("the watcher begins anew: %s", error)
-            if monotonic() - began_s > _AGAIN_S[-1]:
-                failures = 0  # it had watched for a while
+            log.warning("the watcher starts again: %s", error)
+            if monotonic() - started_s > _AGAIN_S[-1]:
+                failures = 0  # it ran for a while before this error
             stop.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
             failures += 1
 
 
-def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event, doors: Doors) -> None:
-    """Watch until stop is set. Raises SafetyError where another watcher of the name runs, or for another's state."""
-    over = threading.Event()  # the lock may be another's
+def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event, connections: Connections) -> None:
+    """Watch until stop is set. Raises SafetyError if another watcher of the name runs, or the state is not ours."""
+    over = threading.Event()  # another watcher may have the lock
     with contextlib.ExitStack() as stack:
-        store = doors.store(settings)
+        store = connections.store(settings)
         stack.callback(store.close)
         name = settings.service.name + WATCH
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
-        _hold(settings, store, doors.admin)
-        hints = doors.hints(settings)
+        _hold(settings, store, connections.admin)
+        hints = connections.hints(settings)
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
         if settings.watch.mark_ahead:
             thread = stack.enter_context(_marking(settings, metrics))
-            parts = replace(parts, ahead=Ahead(thread.hand_over))
+            parts = replace(parts, signs=SignCollector(thread.hand_over))
         watcher = Watcher(parts, settings.watch.poll_seconds, stop)
-        how_many = f"{len(parts.watched.nodes)} are known"
-        first = "this is the first start, and what has leaked before is the audit's"
-        log.info("watching what topics, cursors and schemas name; %s", first if parts.watched.is_new else how_many)
+        count = f"{len(parts.watched.nodes)} are known"
+        first = "this is the first start, and the audit finds what has leaked before"
+        log.info("watching the names in topics, cursors and schemas; %s", first if parts.watched.is_new else count)
         take_turns(watcher, settings.state_dir, stop, over)
 
 
 def take_turns(watcher: Watcher, state_dir: str, stop: threading.Event, over: threading.Event) -> None:
-    """Have the watcher take a turn a second until stop is set, and note what it sees.
+    """Let the watcher take a turn per second until stop is set, and write a note after each scan.
 
-    over: another may have the lock now. Then UnavailableError is raised; a stop raises StopRequestedError, or nothing.
+    Raises UnavailableError if `over` is set: another watcher may have the lock. A stop may raise StopRequestedError.
     """
-    looks = -1
+    scans = -1
     try:
         while not stop.is_set() and not over.is_set():
             watcher.turn()
-            if looks != watcher.looks:
-                looks = watcher.looks
+            if scans != watcher.scans:
+                scans = watcher.scans
                 note(state_dir, watcher.note())
             stop.wait(_TICK_S)
     except StopRequestedError:
         if stop.is_set():
             raise
     if over.is_set() and not stop.is_set():
-        raise UnavailableError("the ZooKeeper session that the watcher's lock lives by is over")
+        raise UnavailableError("the ZooKeeper session of the watcher's lock has ended")
 
 
 def _marking(settings: Settings, metrics: WatchMetrics) -> MarkingThread:
@@ -167,7 +169,7 @@ def _marking(settings: Settings, metrics: WatchMetrics) -> MarkingThread:
 
 @contextlib.contextmanager
 def _tools_of(settings: Settings) -> Iterator[Tools]:
-    """Open what marking talks to, beside the watcher's own connections, which must wait for nothing."""
+    """Open the marking's clients; the watcher's own connections must not wait for the marking."""
     with (
         command_clients(settings) as clients,
         deletable_ledgers_on(settings, clients.store) as marks,
@@ -179,7 +181,7 @@ def _tools_of(settings: Settings) -> Iterator[Tools]:
 def _hold(
     settings: Settings, store: MetadataStore, open_admin: Callable[[Settings], AbstractContextManager[TopicAdmin]]
 ) -> None:
-    """Refuse another cluster's state. Without a broker, BookKeeper's name for itself is enough, if it is known.
+    """Refuse another cluster's state. Without a broker, BookKeeper's instance id is enough, if it is known.
 
     Raises SafetyError, ConfigError, UnavailableError.
     """
@@ -199,7 +201,7 @@ def parts_of(
     metrics: WatchMetrics,
     has_stopped: Callable[[], bool],
 ) -> Parts:
-    """Open the state, and put a watcher's parts together. Raises ConfigError, UnavailableError, SafetyError."""
+    """Open the state, and create a watcher's parts. Raises ConfigError, UnavailableError, SafetyError."""
     clock, root = SystemClock(), settings.zookeeper.ledgers_root
     pace = Pace(settings.watch.reads_per_second)
     watched = Watched(settings.state_dir)
@@ -208,11 +210,11 @@ def parts_of(
     loader = InUseLoader(store, broker_for(settings) if settings.safety.ask_broker else None, clock)
     delay_ms = settings.two_phase.send_delay_seconds * 1000
     return Parts(
-        watched,
-        ZnodeLook(store, pace, has_stopped),
-        hints,
-        MadeLedgers(store, reader, loader, named, settings.watch.unlisted_after_seconds * 1000),
-        Outbox(watched, PulsarPublication(settings), named, delay_ms),
-        metrics,
-        clock,
+        watched=watched,
+        scan=ZnodeScan(store, pace, has_stopped),
+        hints=hints,
+        unlisted=UnlistedLedgers(store, reader, loader, named, settings.watch.unlisted_after_seconds * 1000),
+        outbox=Outbox(watched, PulsarPublication(settings), named, delay_ms),
+        metrics=metrics,
+        clock=clock,
     )

@@ -1,13 +1,13 @@
-"""Continuous leak detection that reads only what changed: what an owner names no more becomes a request.
+"""Continuous leak detection that reads only changes: a name that vanishes from an owner's znode becomes a request.
 
-1. ZooKeeper's watches are a hint: what they name is read within a second. Comparing all there is, once a minute, is the
-   truth: an event that was missed costs that minute, and never a ledger.
-2. What a znode names is committed before anything that rests on it. A name that vanishes is committed together with its
-   request, and the request is published later, from what was committed (outbox.py).
-3. A znode that can't be read or parsed names what it named at the last look.
-4. Where so many requests of a tenant wait that there is no room for more, names that vanish count as named still, and
-   a later look finds them again. So nobody's memory grows without bound, and others do not wait for one tenant.
-5. A first start takes what there is as it is. A later one compares it with what was known.
+1. ZooKeeper's watches are hints: a changed znode is read within a second. The complete scan, once a minute, is the
+   authority: a missed event delays a request by that minute, and never loses a ledger.
+2. The names in a znode are committed before anything depends on them. A vanished name is committed together with its
+   request, and the request is published later, from the committed state (outbox.py).
+3. The names in a znode that can't be read or parsed stay those of the last scan.
+4. While a tenant's quota of waiting requests is used up, its vanished names count as present, and a later scan finds
+   them again. So memory is bounded, and other tenants do not wait.
+5. The first start accepts the names that exist. Later starts compare them with the known names.
 """
 
 import logging
@@ -21,12 +21,12 @@ from threading import Event
 
 from streaming.clock import Clock
 from streaming.errors import StopRequestedError
-from streaming.phase_one.watcher import made
-from streaming.phase_one.watcher.ahead import Ahead
-from streaming.phase_one.watcher.look import MOST_UNCLEAR, Node, ZnodeLook
-from streaming.phase_one.watcher.made import MadeLedgers
+from streaming.phase_one.watcher import unlisted
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import LedgerName, Outbox
+from streaming.phase_one.watcher.scan import MOST_UNCLEAR, Node, ZnodeScan
+from streaming.phase_one.watcher.signs import SignCollector
+from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode
 from streaming.state.watched import Watched, cost_of, tenant_of
 from streaming.state.watcher_note import WatcherNote
@@ -40,56 +40,59 @@ from udfs.wire import decode, encode
 log = logging.getLogger("ledger-reaper")
 
 _STAMP = struct.Struct("<iqq")
-_LEAST_BETWEEN_LOOKS_S = 5.0  # however often the watches are lost; and as long as the last look took
-_PAUSE_PER_LOOK = 3  # a whole look takes a quarter of the time at most
+_LEAST_BETWEEN_SCANS_S = 5.0  # even if the watches are lost often; and at least the duration of the last scan
+_PAUSE_PER_SCAN = 3  # so scans take at most a quarter of the time
 _SAVED_AT_ONCE = 20_000
 _BYTES_AT_ONCE = 32 << 20
 _PUBLISH_EVERY_MS = 5_000
 _MOST_NAMED, _LONGEST_SHOWN = 3, 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a watcher is made of. ahead: who hears what is seen, to mark it; None: nobody."""
+    """The parts of a watcher."""
 
     watched: Watched
-    look: ZnodeLook
+    scan: ZnodeScan
     hints: ChangeHints
-    made: MadeLedgers
+    unlisted: UnlistedLedgers
     outbox: Outbox
     metrics: WatchMetrics
     clock: Clock
-    ahead: Ahead | None = None
+    signs: SignCollector | None = None  # for the marking, if it is enabled
 
 
 class StillNames:
-    """What any znode names, as far as is known."""
+    """The names in all known znodes."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
 
-    def __call__(self, wanted: Set[LedgerName]) -> set[LedgerName]:
-        """Return which of these (ledger id, UUID) a broker has any list or cursor name."""
-        found: set[LedgerName] = set()
-        if wanted:
+    def __call__(self, names: Set[LedgerName]) -> set[LedgerName]:
+        """Return which of these (ledger id, UUID) are in any list or cursor, written by a broker."""
+        present: set[LedgerName] = set()
+        if names:
             for kept in self._watched.nodes.values():
-                found |= still_named(kept, wanted)
-        return found
+                present |= still_named(kept, names)
+        return present
 
     def by_own_cursors(self, claims: Mapping[int, str]) -> set[int]:
-        """Return which of these ledgers (id -> the managed ledger that it claims) a cursor of that topic names."""
-        wanted: dict[str, set[int]] = defaultdict(set)
+        """Return which of these (id -> the managed ledger in its metadata) a cursor of that topic names."""
+        by_topic: dict[str, set[int]] = defaultdict(set)
         for ledger_id, owner in claims.items():
-            wanted[f"{MANAGED_LEDGERS_ROOT}/{owner}"].add(ledger_id)
-        found: set[int] = set()
+            by_topic[f"{MANAGED_LEDGERS_ROOT}/{owner}"].add(ledger_id)
+        named: set[int] = set()
         for path, kept in self._watched.nodes.items():
-            if ids := wanted.get(path.rpartition("/")[0]):
-                found |= {each for component, each, _uuid in unpacked(path, kept) if component in BY_CLIENTS} & ids
-        return found
+            if ids := by_topic.get(path.rpartition("/")[0]):
+                by_clients = {
+                    ledger_id for component, ledger_id, _uuid in unpacked(path, kept) if component in BY_CLIENTS
+                }
+                named |= by_clients & ids
+        return named
 
 
 class Watcher:
-    """One watcher. Call turn() about once a second. After an error, make a new one, which opens the state anew."""
+    """A watcher. Call turn() about once a second. After an error, create a new watcher, which opens the state again."""
 
     def __init__(
         self, parts: Parts, poll_seconds: float, stop: Event, monotonic: Callable[[], float] = time.monotonic
@@ -101,34 +104,34 @@ class Watcher:
         self._stamps: dict[str, bytes] = {}
         self._unparsable: set[str] = set()
         self._unwatched: set[str] = set()
-        self._asked = _asked_about(parts.watched)  # ledgers that have a request since the last whole look
-        self._next_look_s = self._earliest_s = float("-inf")
-        self._full_since_look: dict[str, int] = {}  # tenant -> the last look that had no room for a request of its own
+        self._requested = _requested_before(parts.watched)  # ledgers that have got a request since the last scan
+        self._next_scan_s = self._earliest_s = float("-inf")
+        self._full_at_scan: dict[str, int] = {}  # tenant -> number of the last scan that found its quota used up
         self._published_ms = 0
         self._why_not_sent = ""
-        self.looks = 0  # whole ones, so far
+        self.scans = 0  # number of complete scans
 
     def turn(self) -> None:
-        """See what has changed, and publish what is due. Raises UnavailableError, FencedError, SafetyError."""
+        """Compare what has changed, and publish what is due. Raises UnavailableError, FencedError, SafetyError."""
         changes = self._parts.hints.take()
-        self._parts.metrics.heard(len(changes.paths))
+        self._parts.metrics.notified(len(changes.paths))
         if self._is_time(changes):
-            self._look_at_all()
+            self._scan()
         elif changes.paths:
-            for some in _gathered(self._parts.look.at(changes.paths)):
-                self._see(some, self._parts.clock.now_ms())
+            for nodes in _gathered(self._parts.scan.at(changes.paths)):
+                self._compare(nodes, self._parts.clock.now_ms())
         self._publish()
         if self._parts.watched.fold_if_due(at_ms=self._parts.clock.now_ms()):
             self._parts.metrics.folds.inc()
         self._parts.metrics.show(self.note())
         self._parts.metrics.is_watching.set(int(changes.is_watching))
 
-    def look_soon(self) -> None:
-        """Have the next turn look at all there is."""
-        self._next_look_s = self._earliest_s = float("-inf")
+    def scan_soon(self) -> None:
+        """Let the next turn make a complete scan."""
+        self._next_scan_s = self._earliest_s = float("-inf")
 
     def note(self) -> WatcherNote:
-        """Return what `check` shows of a watcher."""
+        """Return the note for `check` and `status`."""
         parts = self._parts
         return WatcherNote(
             at_ms=parts.clock.now_ms(),
@@ -140,64 +143,64 @@ class Watcher:
         )
 
     def _unreadable(self) -> set[str]:
-        return self._unparsable.union(self._parts.look.unlisted) - self._unwatched
+        return self._unparsable.union(self._parts.scan.unlisted) - self._unwatched
 
     def _find_unwatched(self) -> None:
-        """Name owners that no request could name. A tenant chooses names, so they do not count as unreadable."""
-        found = set(self._parts.look.unclear)
-        found |= set(islice((path for path in self._unparsable if not is_nameable(path)), MOST_UNCLEAR))
-        if new := sorted(found - self._unwatched):
+        """Log owners that no request could name. Tenants choose names, so these do not count as unreadable."""
+        unwatched = set(self._parts.scan.unclear)
+        unwatched |= set(islice((path for path in self._unparsable if not is_nameable(path)), MOST_UNCLEAR))
+        if new := sorted(unwatched - self._unwatched):
             log.warning(
-                "%d names can't be watched, since no request could name them: %s. The audit names what they leak",
-                *(len(found), _shown(new)),
+                "%d names can't be watched, because no request could name them: %s. The audit names what they leak",
+                *(len(unwatched), _shown(new)),
             )
-        self._unwatched = found
+        self._unwatched = unwatched
 
     def _is_time(self, changes: ChangedPaths) -> bool:
         now_s = self._monotonic()
         if changes.has_gap:
-            self._next_look_s = min(self._next_look_s, now_s)
-        return now_s >= max(self._next_look_s, self._earliest_s)
+            self._next_scan_s = min(self._next_scan_s, now_s)
+        return now_s >= max(self._next_scan_s, self._earliest_s)
 
-    def _look_at_all(self) -> None:
-        began_s, parts = self._monotonic(), self._parts
-        doubtful, self._unparsable = self._unparsable, set()  # what is not found again is in nobody's way
+    def _scan(self) -> None:
+        started_s, parts = self._monotonic(), self._parts
+        doubtful, self._unparsable = self._unparsable, set()  # a znode that is gone is no longer unparsable
         reads = 0
 
         def changed() -> Iterator[dict[str, Node]]:
             nonlocal reads
-            for some in parts.look.everything(parts.watched.nodes.keys()):
-                reads += len(some)
-                yield {path: node for path, node in some.items() if self._may_have_changed(path, node, doubtful)}
+            for nodes in parts.scan.everything(parts.watched.nodes.keys()):
+                reads += len(nodes)
+                yield {path: node for path, node in nodes.items() if self._may_have_changed(path, node, doubtful)}
 
-        for some in _gathered(changed()):
-            self._see(some, parts.clock.now_ms())
+        for nodes in _gathered(changed()):
+            self._compare(nodes, parts.clock.now_ms())
         now_ms = parts.clock.now_ms()
-        note, requests = parts.made.look(parts.watched.notes.get(made.NOTE), now_ms, self._asked)
-        if requests or note != parts.watched.notes.get(made.NOTE):
-            asks = [(f"unlisted ledger {each.ledger_id}", encode(each)) for each in requests]
-            parts.watched.save({}, asks, notes={made.NOTE: note}, at_ms=now_ms)
-        self._asked.clear()
+        note, requests = parts.unlisted.scan(parts.watched.notes.get(unlisted.NOTE), now_ms, self._requested)
+        if requests or note != parts.watched.notes.get(unlisted.NOTE):
+            added = [(f"unlisted ledger {request.ledger_id}", encode(request)) for request in requests]
+            parts.watched.save({}, added, notes={unlisted.NOTE: note}, at_ms=now_ms)
+        self._requested.clear()
         parts.metrics.unlisted.inc(len(requests))
-        parts.metrics.unlisted_left.inc(parts.made.left_to_audit)
+        parts.metrics.unlisted_left.inc(parts.unlisted.left_to_audit)
         ended_s = self._monotonic()
-        took_s = ended_s - began_s
-        self._next_look_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_LOOK)
-        self._earliest_s = ended_s + max(took_s, min(_LEAST_BETWEEN_LOOKS_S, self._poll_seconds))
-        self.looks += 1
+        took_s = ended_s - started_s
+        self._next_scan_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_SCAN)
+        self._earliest_s = ended_s + max(took_s, min(_LEAST_BETWEEN_SCANS_S, self._poll_seconds))
+        self.scans += 1
         self._find_unwatched()
-        parts.metrics.looked(reads, took_s)
-        if parts.ahead is not None:
-            parts.ahead.looked()
+        parts.metrics.scanned(reads, took_s)
+        if parts.signs is not None:
+            parts.signs.scan_ended()
 
     def _may_have_changed(self, path: str, node: Node, doubtful: Set[str]) -> bool:
         if node is None:
             return path in self._parts.watched.nodes
         return isinstance(node, Unreadable) or path in doubtful or self._stamps.get(path) != _stamp(node)
 
-    def _see(self, nodes: Mapping[str, Node], now_ms: int) -> None:
-        """Compare znodes with what is known of them, and commit what is new together with the requests."""
-        news = _News(self._parts.watched.quota_left_of, self._parts.watched.quota_left())
+    def _compare(self, nodes: Mapping[str, Node], now_ms: int) -> None:
+        """Compare znodes with their known names, and commit the changes together with the requests."""
+        changes = _Changes(self._parts.watched.quota_left_of, self._parts.watched.quota_left())
         for path, node in nodes.items():
             if self._stop.is_set():
                 raise StopRequestedError
@@ -205,76 +208,70 @@ class Watcher:
             try:
                 kept = _kept(path, node)
                 had, has = _names(path, before, kept)
-            except (FormatError, ValueError, OverflowError, struct.error):  # one znode ends no watching
+            except (FormatError, ValueError, OverflowError, struct.error):  # no znode may end the watching
                 self._unparsable.add(path)
                 continue
             self._unparsable.discard(path)
             gone = vanished(had, has or {}) if had is not None else []
-            if left := news.ask(path, gone):
-                self._put_off(path, len(left))
-                kept = packed({**(has or {}), **{name_of(each): each for each in left}})
+            if left := changes.request(path, gone):
+                self._delay(path, len(left))
+                kept = packed({**(has or {}), **{name_of(request): request for request in left}})
             elif isinstance(node, Znode):
-                news.stamps[path] = _stamp(node)
+                changes.stamps[path] = _stamp(node)
             if kept != before:
-                news.changed[path] = kept
-            self._tell(path, node, had, has)
-        self._commit(news, now_ms)
-        self._parts.metrics.saw(len(nodes), len(news.changed), len(news.requests))
+                changes.nodes[path] = kept
+            if self._parts.signs is not None:
+                self._parts.signs.observe(path, node, had, has)
+        self._commit(changes, now_ms)
+        self._parts.metrics.compared(len(nodes), len(changes.nodes), len(changes.requests))
 
-    def _commit(self, news: "_News", now_ms: int) -> None:
-        if news.changed:
-            self._parts.watched.save(news.changed, news.requests, at_ms=now_ms)
-        self._asked |= news.asked
-        self._stamps |= news.stamps
-        for path in [path for path, kept in news.changed.items() if kept is None]:
+    def _commit(self, changes: "_Changes", now_ms: int) -> None:
+        if changes.nodes:
+            self._parts.watched.save(changes.nodes, changes.requests, at_ms=now_ms)
+        self._requested |= changes.requested
+        self._stamps |= changes.stamps
+        for path in [path for path, kept in changes.nodes.items() if kept is None]:
             self._stamps.pop(path, None)
 
-    def _put_off(self, path: str, how_many: int) -> None:
-        self._parts.metrics.put_off.inc(how_many)
+    def _delay(self, path: str, count: int) -> None:
+        self._parts.metrics.put_off.inc(count)
         tenant = tenant_of(path)
-        if self._full_since_look.get(tenant, -1) < self.looks - 1:
+        if self._full_at_scan.get(tenant, -1) < self.scans - 1:
             log.warning(
-                "so many requests of tenant %s wait that %d more, of %s, are left to the next look",
-                *(tenant, how_many, path[:200]),
+                "so many requests of tenant %s wait that %d more, of %s, are left to the next scan",
+                *(tenant, count, path[:200]),
             )
-        self._full_since_look[tenant] = self.looks
-
-    def _tell(self, path: str, node: Node, had: Names | None, has: Names | None) -> None:
-        if self._parts.ahead is not None:
-            self._parts.ahead.saw(path, node, had, has)
+        self._full_at_scan[tenant] = self.scans
 
     def _publish(self) -> None:
         now_ms = self._parts.clock.now_ms()
         if 0 <= now_ms - self._published_ms < _PUBLISH_EVERY_MS:
             return
         self._published_ms = now_ms
-        lot = self._parts.outbox.publish_due(now_ms)
-        self._parts.metrics.sent(lot.sent, lot.dropped)
-        if lot.why and not self._why_not_sent:
-            log.warning("the watcher's requests wait in its state, and are sent later: %s", lot.why)
-        elif lot.sent and self._why_not_sent:
+        published = self._parts.outbox.publish_due(now_ms)
+        self._parts.metrics.sent(published.sent, published.dropped)
+        if published.why and not self._why_not_sent:
+            log.warning("the watcher's requests wait in its state, and are sent later: %s", published.why)
+        elif published.sent and self._why_not_sent:
             log.info("the watcher's requests are sent again")
-        if lot.why or lot.sent:
-            self._why_not_sent = lot.why
+        if published.why or published.sent:
+            self._why_not_sent = published.why
 
 
 @dataclass(slots=True)
-class _News:
-    """What a comparison found, to be committed together. room_of, room: of a tenant and in all, as it was before.
+class _Changes:
+    """The results of a comparison, which are committed together."""
 
-    asked: ledgers that have a request now, made of a name that a broker chose.
-    """
-
-    quota_left_of: Callable[[str], int]
-    quota_left: int
-    changed: dict[str, bytes | None] = field(default_factory=dict)
+    quota_left_of: Callable[[str], int]  # of a tenant, before these requests
+    quota_left: int  # in all
+    nodes: dict[str, bytes | None] = field(default_factory=dict)
     stamps: dict[str, bytes] = field(default_factory=dict)
     requests: list[tuple[str, bytes]] = field(default_factory=list)
-    asked: set[int] = field(default_factory=set)
+    requested: set[int] = field(default_factory=set)  # ledgers with a request for a name that a broker wrote
     taken: Counter[str] = field(default_factory=Counter)  # tenant -> bytes
 
-    def ask(self, path: str, gone: Sequence[PendingDelete]) -> Sequence[PendingDelete]:
-        """Make requests of what has vanished from a znode; returns those that there is no room for."""
+    def request(self, path: str, gone: Sequence[PendingDelete]) -> Sequence[PendingDelete]:
+        """Add requests for the names that vanished from a znode, and return those above the quota."""
         tenant = tenant_of(path)
         for at, request in enumerate(gone):
             payload = _payload(path, request)
@@ -286,43 +283,43 @@ class _News:
             self.taken[tenant] += cost
             self.quota_left -= cost
             self.requests.append((path, payload))
-            if _was_a_brokers(request):
-                self.asked.add(request.ledger_id)
+            if _is_by_broker(request):
+                self.requested.add(request.ledger_id)
         return []
 
 
-def _was_a_brokers(request: PendingDelete) -> bool:
+def _is_by_broker(request: PendingDelete) -> bool:
     return request.offload_context is None and request.component not in BY_CLIENTS
 
 
-def _asked_about(watched: Watched) -> set[int]:
-    """Return the ledgers that requests of before a start ask about."""
-    waiting = (decode(each.payload) for each in watched.requests.values())
-    return {each.ledger_id for each in waiting if isinstance(each, PendingDelete) and _was_a_brokers(each)}
+def _requested_before(watched: Watched) -> set[int]:
+    """Return the ledgers named by requests from earlier runs."""
+    waiting = (decode(kept.payload) for kept in watched.requests.values())
+    return {request.ledger_id for request in waiting if isinstance(request, PendingDelete) and _is_by_broker(request)}
 
 
-def _gathered(parts: Iterable[Mapping[str, Node]]) -> Iterator[dict[str, Node]]:
-    """Put parts together, as many as are to be compared and committed at once. Nothing of them is yielded twice."""
-    found: dict[str, Node] = {}
-    bytes_found = 0
-    for some in parts:
-        found |= some
-        bytes_found += sum(len(node.data) for node in some.values() if isinstance(node, Znode))
-        if len(found) >= _SAVED_AT_ONCE or bytes_found >= _BYTES_AT_ONCE:
-            yield found
-            found, bytes_found = {}, 0
-    yield found
+def _gathered(batches: Iterable[Mapping[str, Node]]) -> Iterator[dict[str, Node]]:
+    """Combine batches into those that are compared and committed at once."""
+    gathered: dict[str, Node] = {}
+    size_bytes = 0
+    for nodes in batches:
+        gathered |= nodes
+        size_bytes += sum(len(node.data) for node in nodes.values() if isinstance(node, Znode))
+        if len(gathered) >= _SAVED_AT_ONCE or size_bytes >= _BYTES_AT_ONCE:
+            yield gathered
+            gathered, size_bytes = {}, 0
+    yield gathered
 
 
 def _kept(path: str, node: Node) -> bytes | None:
-    """What to keep of a znode; None where there is none. Raises FormatError, ValueError for what can't be parsed."""
+    """Return the names in a znode; None if there is no znode. Raises FormatError, ValueError if it can't be parsed."""
     if isinstance(node, Unreadable):
         raise FormatError(node.detail)
     return packed(names_in(path, node.data)) if node is not None else None
 
 
 def _names(path: str, before: bytes | None, now: bytes | None) -> tuple[Names | None, Names | None]:
-    """What was named and what is, where that differs; None: nothing, or no difference. Raises FormatError."""
+    """Return the names before and now if they differ; None: no znode, or no difference. Raises FormatError."""
     if now == before:
         return None, None
     had = unpacked(path, before) if before is not None else None
@@ -330,20 +327,20 @@ def _names(path: str, before: bytes | None, now: bytes | None) -> tuple[Names | 
 
 
 def _shown(paths: Sequence[str]) -> str:
-    """A few of the paths, each short enough for a log line."""
+    """Return a few of the paths, each short enough for a log line."""
     more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     return ", ".join(path[:_LONGEST_SHOWN] for path in paths[:_MOST_NAMED]) + more
 
 
 def _payload(path: str, request: PendingDelete) -> bytes | None:
-    """Return the request's bytes; None where nobody could read them again: it must not stop all that wait behind it."""
+    """Return the request's bytes; None if they can't be decoded, because such a request would block all later ones."""
     payload = encode(request)
-    if isinstance(found := decode(payload), PendingDelete):
+    if isinstance(decoded := decode(payload), PendingDelete):
         return payload
-    log.error("ALARM: ledger %s, which %s names no more, can't be asked for: %s", request.ledger_id, path, found)
+    log.error("ALARM: ledger %s, which vanished from %s, can't be requested: %s", request.ledger_id, path, decoded)
     return None
 
 
 def _stamp(node: Node) -> bytes:
-    """What changes with every change of a znode, and where it is made anew."""
+    """Return bytes that differ after every change of a znode, and after its deletion and creation."""
     return _STAMP.pack(node.version, node.ctime_ms, node.mtime_ms) if isinstance(node, Znode) else b""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.phase_one.watcher.failing import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Failing, Row
+from streaming.phase_one.watcher.failing import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Failing, FailureStreak
 
 TOPIC, OTHER = "t/ns/persistent/a", "t/ns/persistent/b"
 EVER_MS = 1 << 50
@@ -58,12 +58,12 @@ def test_what_gave_no_sign_for_hours_is_forgotten() -> None:
 
 
 def test_five_topics_in_a_row_then_ten_then_twenty_are_a_sign_of_an_outage() -> None:
-    row = Row()
-    assert [n for n in range(1, 41) if row.failed(str(n))] == [5, 10, 20, 40]
-    row.answered()
-    assert [n for n in range(1, 6) if row.failed(str(n))] == [5]
+    streak = FailureStreak()
+    assert [n for n in range(1, 41) if streak.failed(str(n))] == [5, 10, 20, 40]
+    streak.answered()
+    assert [n for n in range(1, 6) if streak.failed(str(n))] == [5]
 
 
 def test_one_topic_that_fails_again_and_again_is_none() -> None:
-    row = Row()
-    assert not any(row.failed(TOPIC) for _ in range(100))
+    streak = FailureStreak()
+    assert not any(streak.failed(TOPIC) for _ in range(100))

@@ -13,19 +13,21 @@ from prometheus_client import CollectorRegistry
 
 from streaming.adapters.memory.trims import MemoryTrimFacts
 from streaming.errors import ForbiddenError, UnavailableError
-from streaming.phase_one.watcher import marking
-from streaming.phase_one.watcher.ahead import Ahead, Seen
-from streaming.phase_one.watcher.made import BROKERS, broker_sessions
-from streaming.phase_one.watcher.marking import Marking, MarkingThread, Tools
+from streaming.phase_one.watcher import mark_removal, marking, marking_thread
+from streaming.phase_one.watcher.mark_removal import Tools
+from streaming.phase_one.watcher.marking import Marking
+from streaming.phase_one.watcher.marking_thread import MarkingThread
 from streaming.phase_one.watcher.metrics import WatchMetrics
+from streaming.phase_one.watcher.signs import SignCollector, TopicSigns
+from streaming.phase_one.watcher.unlisted import BROKERS, broker_sessions
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from tests.unit.phase_one.watcher.watching import World
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path
-from udfs.phase_one.ahead import Retention
 from udfs.phase_one.marks import Marks, properties_of
+from udfs.phase_one.trim_forecast import Retention
 from udfs.units import HOUR_MS
 
 V1_TOPIC = "public/standalone/default/persistent/orders"
@@ -54,7 +56,7 @@ class Scene:
         """Start a watcher that has not looked yet."""
         self.registry = CollectorRegistry()
         self.marking = Marking(POLL_S, DELAY_S, WatchMetrics(self.registry))
-        self.world.ahead = Ahead(lambda seen: self.marking.take(seen, self.now_ms))
+        self.world.signs = SignCollector(lambda seen: self.marking.take(seen, self.now_ms))
         store = self.world.store
         self.tools = Tools(self.topic.api(), self.facts, lambda: broker_sessions(store))
         self.watcher = self.world.start()
@@ -62,7 +64,7 @@ class Scene:
     def look(self) -> None:
         """Let a minute pass in which the watcher looks at everything, and the marking does what it has to do."""
         self.world.clock.advance(POLL_S * 1000)
-        self.watcher.look_soon()
+        self.watcher.scan_soon()
         self.watcher.turn()
         while self.marking.has_work(self.now_ms) and self.marking.step(self.tools, self.now_ms):
             pass
@@ -81,7 +83,7 @@ class Scene:
         """Let time pass as MarkingThread does; a look in each minute sees those topics change."""
         for _ in range(minutes):
             end_ms = self.now_ms + MINUTE_MS
-            self.marking.take(Seen(loaded=set(loaded)), self.now_ms)
+            self.marking.take(TopicSigns(loaded=set(loaded)), self.now_ms)
             while self.now_ms < end_ms:
                 try:
                     self.world.clock.advance(200 if self.has_work() and self.step() else 1000)
@@ -173,7 +175,7 @@ def test_without_retention_and_without_a_turn_in_time_nothing_is_marked(scene: S
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
     scene.look()
     assert (scene.marked(), scene.asked["internal_stats"]) == (set(), 0)
-    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.kept = Retention(60, -1)
     scene.world.clock.advance(3 * MINUTE_MS)
     assert not scene.marking.step(scene.tools, scene.now_ms), "the sign that it is loaded is too old by now"
@@ -259,7 +261,7 @@ def test_while_nothing_goes_it_is_looked_at_less_and_less_often(scene: Scene, tm
 
 
 def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marking, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(mark_removal, "_MOST_AT_ONCE", 2)
     scene.topic.lists(5, 6, 7, 8, 99)
     scene.topic.lists(99)
     scene.topic.sweeps = False
@@ -296,7 +298,7 @@ def test_a_cursor_that_is_set_back_after_a_mark_costs_nothing_that_is_needed(sce
 def test_marks_that_stay_for_long_keep_no_topic_from_its_turn(scene: Scene) -> None:
     scene.topic.sweeps = False
     scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100), LedgerInfo(99))
-    scene.marking.take(Seen(loaded={TOPIC, OTHER}, marked={OTHER, V1_TOPIC, TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={TOPIC, OTHER}, marked={OTHER, V1_TOPIC, TOPIC}), scene.now_ms)
     scene.world.clock.advance(2 * DELAY_S * 1000)  # as soon as it is known that there are marks
     for _ in range(2):
         assert scene.marking.step(scene.tools, scene.now_ms)
@@ -319,13 +321,13 @@ def test_marks_that_would_make_the_znode_too_large_are_refused_once_and_the_watc
 ) -> None:
     full = properties_of(Marks(frozenset(range(10**12, 10**12 + 74_000, 2))), "full")
     scene.topic.properties.update(TOPIC, full)
-    scene.marking._work.drop(TOPIC)
+    scene.marking._removal.drop(TOPIC)
     ledgers = [scene.closed(each, 100) for each in range(5, 5000, 2)]
     for newest in (9_999, 10_000):
         scene.topic.lists(*ledgers, LedgerInfo(newest))
-        scene.watcher.look_soon()
+        scene.watcher.scan_soon()
         scene.watcher.turn()
-        scene.marking._work.drop(TOPIC)
+        scene.marking._removal.drop(TOPIC)
         scene.marking.step(scene.tools, scene.now_ms)
     assert caplog.text.count("mark fewer ledgers") == 1
     assert scene.metric("marking_failures") == 2
@@ -433,7 +435,7 @@ def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pyt
 def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_loaded_holds(scene: Scene) -> None:
     ledgers = [scene.closed(5, 100), LedgerInfo(99)]
     scene.topic.lists(*ledgers)
-    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
     for _ in range(2):
         assert scene.step()
@@ -442,7 +444,7 @@ def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_load
     assert scene.step()
     assert scene.marked() == {5}
     scene.topic.lists(*ledgers, scene.closed(6, 100), LedgerInfo(100))
-    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
     assert scene.step()
     scene.facts.faults.away = False
@@ -489,11 +491,11 @@ def test_a_topic_that_failed_and_now_answers_has_its_turn_like_all_others(scene:
 
 
 def test_of_a_topic_that_failed_and_was_closed_nobody_asks(scene: Scene) -> None:
-    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
     assert scene.step()
     scene.facts.faults.away = False
-    scene.marking.take(Seen(closed={TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(closed={TOPIC}), scene.now_ms)
     scene.world.clock.advance(MINUTE_MS)
     assert not scene.has_work()
 
@@ -513,7 +515,7 @@ def test_marks_of_a_topic_that_no_broker_has_loaded_wait_until_one_has(scene: Sc
 
 def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twice_as_many(scene: Scene) -> None:
     scene.facts.faults.away = True
-    scene.marking.take(Seen(loaded={f"public/default/persistent/t{n:02}" for n in range(20)}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={f"public/default/persistent/t{n:02}" for n in range(20)}), scene.now_ms)
     raised = []
     for n in range(20):
         try:
@@ -523,10 +525,10 @@ def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twic
     assert raised == [5, 10, 20]
     assert scene.metric("marking_failures") == 17, "the thread counts what is raised"
     scene.facts.faults.away = False
-    scene.marking.take(Seen(loaded={TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     assert scene.step()
     scene.facts.faults.away = True
-    scene.marking.take(Seen(loaded={f"public/default/persistent/u{n}" for n in range(5)}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={f"public/default/persistent/u{n}" for n in range(5)}), scene.now_ms)
     assert [scene.step() for _ in range(4)] == [True] * 4
     with pytest.raises(UnavailableError):
         scene.step()
@@ -534,7 +536,7 @@ def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twic
 
 def test_where_zookeeper_does_not_answer_all_pause_and_no_topic_is_to_blame(scene: Scene) -> None:
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
-    scene.marking.take(Seen(loaded={OTHER, TOPIC}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={OTHER, TOPIC}), scene.now_ms)
     assert scene.step()
     scene.facts.faults.away = scene.world.store.faults.away = True
     for _ in range(3):
@@ -586,19 +588,19 @@ def test_marks_that_can_not_be_worked_off_are_looked_at_less_and_less_often(scen
 def test_that_a_right_is_missing_is_said_however_much_was_said_of_topics(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(marking, "_MOST_SAID", 2)
+    monkeypatch.setattr(marking, "_MOST_WARNINGS", 2)
     errors: list[Exception] = [ValueError("odd")] * 4 + [ForbiddenError("403 Forbidden")] * 2
 
     def fail(_operation: str, _topics: Sequence[str]) -> None:
         raise errors.pop(0)
 
     scene.facts.faults.before(fail)
-    scene.marking.take(Seen(loaded={f"public/default/persistent/t{n}" for n in range(6)}), scene.now_ms)
+    scene.marking.take(TopicSigns(loaded={f"public/default/persistent/t{n}" for n in range(6)}), scene.now_ms)
     while scene.marking.step(scene.tools, scene.now_ms):
         pass
     assert (errors, scene.metric("marking_failures")) == ([], 6)
     assert caplog.text.count("odd") == 2
-    assert caplog.text.count("of further topics nothing is said") == 1
+    assert caplog.text.count("failures of further topics are not logged") == 1
     assert caplog.text.count("403 Forbidden") == 1
 
 
@@ -626,11 +628,11 @@ def test_no_error_ends_the_thread_and_each_is_told_of_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("_AGAIN_S", "_IDLE_S", "_BETWEEN_TOPICS_S"):
-        monkeypatch.setattr(marking, name, 0.01)
+        monkeypatch.setattr(marking_thread, name, 0.01)
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
     errors: list[Exception] = [UnavailableError("away"), UnavailableError("away"), ValueError("a fault of ours")]
     with caplog.at_level(logging.WARNING), run(scene, errors) as thread:
-        thread.hand_over(Seen(loaded={TOPIC}))
+        thread.hand_over(TopicSigns(loaded={TOPIC}))
         is_marked = threading.Event()
         for _ in range(500):
             if scene.marked() == {5}:
@@ -640,5 +642,5 @@ def test_no_error_ends_the_thread_and_each_is_told_of_once(
         assert is_marked.is_set()
     assert not thread._thread.is_alive()
     assert scene.metric("marking_failures") == 3
-    assert caplog.text.count("nothing is marked or worked off for the moment: away") == 1
+    assert caplog.text.count("no mark is set or removed at the moment: away") == 1
     assert "a fault of ours" in caplog.text

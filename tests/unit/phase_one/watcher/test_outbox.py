@@ -8,7 +8,7 @@ import pytest
 
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.phase_one.watcher import outbox
-from streaming.phase_one.watcher.outbox import LedgerName, Lot, Outbox
+from streaming.phase_one.watcher.outbox import LedgerName, Outbox, Published
 from streaming.state.watched import Watched
 from tests.builders import UUID, data_request
 from tests.unit.phase_one.watcher.watching import Crash, CrashedError, MemoryPublication
@@ -58,9 +58,9 @@ def test_each_waits_for_its_delay_and_not_longer(scene: Scene) -> None:
     box = scene.open()
     scene.ask(data_request(1), at_ms=0)
     scene.ask(data_request(2), at_ms=50)
-    assert (box.publish_due(99), box.waiting) == (Lot(), 2)
-    assert (box.publish_due(100), box.waiting) == (Lot(sent=1), 1)
-    assert (box.publish_due(150), box.waiting) == (Lot(sent=1), 0)
+    assert (box.publish_due(99), box.waiting) == (Published(), 2)
+    assert (box.publish_due(100), box.waiting) == (Published(sent=1), 1)
+    assert (box.publish_due(150), box.waiting) == (Published(sent=1), 0)
     assert scene.topic.requests == [data_request(1), data_request(2)]
     assert scene.topic.looked_up == 0, "nothing was interrupted"
 
@@ -78,11 +78,11 @@ def test_what_a_list_names_is_not_sent_an_upload_by_its_uuid(scene: Scene) -> No
     box = scene.open()
     scene.ask(data_request(1), data_request(2), UPLOAD)
     scene.named = {(1, ""), (3, "")}
-    assert box.publish_due(100) == Lot(sent=2, dropped=1)
+    assert box.publish_due(100) == Published(sent=2, dropped=1)
     assert sorted(each.ledger_id for each in scene.topic.requests) == [2, 3]
     scene.ask(UPLOAD)
     scene.named = {(3, UUID)}
-    assert box.publish_due(100) == Lot(dropped=1)
+    assert box.publish_due(100) == Published(dropped=1)
     assert box.waiting == 0
 
 
@@ -106,16 +106,16 @@ def test_after_an_error_the_same_outbox_looks_up_what_is_stored(scene: Scene) ->
     scene.ask(data_request(1))
     assert box.publish_due(100).why == "away", "before the first note"
     scene.topic.is_away = False
-    assert box.publish_due(100) == Lot(sent=1)
+    assert box.publish_due(100) == Published(sent=1)
     scene.ask(*owners(4))
     scene.topic.is_away = True
     assert box.publish_due(100).why == "away"
     scene.topic.is_away = False
-    assert box.publish_due(100) == Lot(sent=4)
+    assert box.publish_due(100) == Published(sent=4)
     looked_up = scene.topic.looked_up
     assert looked_up > 0
     scene.ask(data_request(9))
-    assert box.publish_due(100) == Lot(sent=1)
+    assert box.publish_due(100) == Published(sent=1)
     assert scene.topic.looked_up == looked_up, "now all is known again"
 
 
@@ -129,7 +129,7 @@ def test_topics_that_can_not_be_used_for_a_while_end_nothing(scene: Scene, monke
     monkeypatch.setattr(scene.topic, "ends", ends)
     assert (box.publish_due(100).why, box.waiting) == ("a topic has a message TTL", 1)
     monkeypatch.undo()
-    assert box.publish_due(100) == Lot(sent=1)
+    assert box.publish_due(100) == Published(sent=1)
 
 
 def test_an_error_of_the_state_is_no_error_of_the_topic(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,11 @@ def test_a_lot_is_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(outbox, "_MOST_AT_ONCE", 3)
     box = scene.open()
     scene.ask(*owners(4))
-    assert [box.publish_due(100), box.publish_due(100), box.publish_due(100)] == [Lot(3), Lot(1), Lot()]
+    assert [box.publish_due(100), box.publish_due(100), box.publish_due(100)] == [
+        Published(3),
+        Published(1),
+        Published(),
+    ]
 
 
 def test_a_new_state_gives_its_requests_another_sender(tmp_path: Path) -> None:
@@ -172,8 +176,8 @@ def test_a_state_from_a_backup_loses_no_request_to_the_numbers_that_were_used_si
     scene.state = backup
     again = scene.open()
     scene.ask(data_request(99))
-    assert again.publish_due(300) == Lot(), "it sees that others had its numbers"
-    assert again.publish_due(400) == Lot(sent=1)
+    assert again.publish_due(300) == Published(), "it sees that others had its numbers"
+    assert again.publish_due(400) == Published(sent=1)
     assert again.waiting == 0
     assert data_request(99) in scene.topic.requests
 
@@ -185,7 +189,7 @@ def test_another_topic_gets_what_waits_under_another_name(scene: Scene) -> None:
     (first,) = {sender for some in scene.topic.stored.values() for sender, _send in some}
     scene.ask(data_request(2))
     scene.topic = MemoryPublication(Crash(), "persistent://pulsar/elsewhere/w")
-    assert scene.open().publish_due(200) == Lot(sent=1)
+    assert scene.open().publish_due(200) == Published(sent=1)
     assert scene.topic.requests == [data_request(2)]
     assert {sender for some in scene.topic.stored.values() for sender, _send in some} != {first}
 

@@ -13,7 +13,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.phase_one.watcher.outbox import OlderStateError, Send
-from streaming.phase_one.watcher.publication import WATCH_ID, Doors, PulsarPublication
+from streaming.phase_one.watcher.publication import WATCH_ID, PulsarPublication, TopicAccess
 from streaming.ports import StoredMessage
 from udfs.formats.internal_stats import Position
 
@@ -28,7 +28,7 @@ class Topic:
         self.settings = load(None)
         self.pulsar = MemoryPulsar()
         self.publication = PulsarPublication(
-            self.settings, Doors(lambda _settings: nullcontext(self.pulsar), self._stored, self._publish)
+            self.settings, TopicAccess(lambda _settings: nullcontext(self.pulsar), self._stored, self._publish)
         )
         self.ends = self.publication.ends()
         self.partition = min(self.ends)
@@ -118,7 +118,7 @@ def test_a_topic_that_could_lose_requests_is_not_used(topic: Topic) -> None:
     topic.pulsar.publish(topic.partition, b"x")
     topic.pulsar.set_message_ttl(topic.publication.topic, seconds=60)
     topic.publication.ends()  # it was checked before
-    anew = PulsarPublication(topic.settings, Doors(lambda _settings: nullcontext(topic.pulsar)))
+    anew = PulsarPublication(topic.settings, TopicAccess(lambda _settings: nullcontext(topic.pulsar)))
     with pytest.raises(ConfigError, match="message TTL"):
         anew.ends()
 
@@ -127,5 +127,5 @@ def test_what_is_wrong_with_other_request_topics_does_not_hold_the_watcher(topic
     other = topic.settings.topics.requests[0]
     topic.pulsar.create_partitioned_topic(other, 2)
     topic.pulsar.set_message_ttl(other, seconds=60)
-    anew = PulsarPublication(topic.settings, Doors(lambda _settings: nullcontext(topic.pulsar)))
+    anew = PulsarPublication(topic.settings, TopicAccess(lambda _settings: nullcontext(topic.pulsar)))
     assert anew.ends() == topic.ends

@@ -16,8 +16,8 @@ from streaming.config.load import load
 from streaming.coordination.lock import WATCH, InstanceLock, lock_path
 from streaming.errors import ConfigError, RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.phase_one.watcher import run
-from streaming.phase_one.watcher.made import BROKERS
 from streaming.phase_one.watcher.metrics import WatchMetrics
+from streaming.phase_one.watcher.unlisted import BROKERS
 from streaming.ports import ChangedPaths
 from streaming.state.watcher_note import noted
 from tests.builders import ROOT, put
@@ -87,7 +87,7 @@ def test_a_lost_lock_is_no_stop(world: World, *, is_in_a_look: bool) -> None:
         world.hints.take = lambda: over.set() or ChangedPaths(has_gap=True)  # type: ignore[method-assign,func-returns-value]
     else:
         over.set()
-    with pytest.raises(UnavailableError, match="is over"):
+    with pytest.raises(UnavailableError, match="has ended"):
         run.take_turns(watcher, world.state, stop, over)
 
 
@@ -143,7 +143,7 @@ class Cluster:
 
     def watch(self, stop: threading.Event, store: MemoryStore | None = None) -> None:
         """Watch, as a process does that was told to stop before its first turn where stop is set."""
-        doors = run.Doors(
+        doors = run.Connections(
             store=lambda _settings: store or MemoryStore(self.tree),
             hints=lambda _settings: MemoryChanges(self.tree, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT)),
             admin=lambda _settings: nullcontext(self.pulsar),
@@ -183,7 +183,7 @@ def test_a_lock_that_is_lost_ends_the_watching(tmp_path: Path) -> None:
     cluster, stop = Cluster(tmp_path), threading.Event()
     give_up = threading.Timer(5.0, stop.set)
     give_up.start()
-    with pytest.raises(UnavailableError, match="is over"):
+    with pytest.raises(UnavailableError, match="has ended"):
         cluster.watch(stop, Losing(cluster.tree))
     give_up.cancel()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import StopRequestedError
-from streaming.phase_one.watcher import look
+from streaming.phase_one.watcher import scan
 from streaming.phase_one.watcher import watcher as watcher_module
 from streaming.phase_one.watcher.watcher import Watcher
 from streaming.ports import Znode
@@ -89,7 +89,7 @@ def test_a_hint_is_enough_to_see_a_change_within_a_turn(world: World) -> None:
         world.list(number, number + 1)
         world.clock.advance(1000)
         watcher.turn()
-    assert watcher.looks == 1
+    assert watcher.scans == 1
     world.list(6)
     watcher.turn()
     assert sorted(each.number for each in world.parts.watched.requests.values()) == [0, 1, 2, 3, 4]
@@ -116,10 +116,10 @@ def test_lost_watches_are_followed_by_a_whole_look_at_once(world: World) -> None
     world.hints.drop()
     world.list(2)
     watcher.turn()
-    assert watcher.looks == 2
+    assert watcher.scans == 2
     world.hints.drop()
     watcher.turn()
-    assert watcher.looks == 2, "but not again and again"
+    assert watcher.scans == 2, "but not again and again"
 
 
 def test_what_changed_while_it_was_away_is_found_by_comparing(world: World) -> None:
@@ -314,7 +314,7 @@ def test_a_request_that_nobody_could_read_again_does_not_stop_those_behind_it(
         (1, LedgerType.LEDGER),
         (2, LedgerType.LEDGER),
     ]
-    assert "can't be asked for" in caplog.text
+    assert "can't be requested" in caplog.text
 
 
 def test_a_znode_that_was_never_understood_and_is_gone_is_forgotten(world: World) -> None:
@@ -377,18 +377,18 @@ def test_a_subscription_that_comes_and_goes_with_thousands_of_buckets_takes_boun
 def test_a_look_holds_no_more_at_once_than_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher_module, "_BYTES_AT_ONCE", 1_000)
     seen: list[int] = []
-    monkeypatch.setattr(look, "_OWNERS_PER_READ", 5)
+    monkeypatch.setattr(scan, "_OWNERS_PER_READ", 5)
     for each in range(100):
         put(world.tree, cursor_path(TOPIC, f"c{each}"), cursor_znode(each))
     world.list(1)
     watcher = world.start()
-    see = Watcher._see
+    see = Watcher._compare
 
-    def counted(self: Watcher, nodes: Mapping[str, look.Node], now_ms: int) -> None:
+    def counted(self: Watcher, nodes: Mapping[str, scan.Node], now_ms: int) -> None:
         seen.append(sum(len(node.data) for node in nodes.values() if isinstance(node, Znode)))
         see(self, nodes, now_ms)
 
-    monkeypatch.setattr(Watcher, "_see", counted)
+    monkeypatch.setattr(Watcher, "_compare", counted)
     watcher.turn()
     assert max(seen) < 1_500
     seen.clear()

@@ -14,11 +14,11 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.ahead import Ahead
-from streaming.phase_one.watcher.look import ZnodeLook
-from streaming.phase_one.watcher.made import BROKERS, MadeLedgers
 from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Outbox, Send
+from streaming.phase_one.watcher.scan import ZnodeScan
+from streaming.phase_one.watcher.signs import SignCollector
+from streaming.phase_one.watcher.unlisted import BROKERS, UnlistedLedgers
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
@@ -112,7 +112,7 @@ class World:
         self.crash = Crash()
         self.topic = MemoryPublication(self.crash)
         self.stop = Event()
-        self.ahead: Ahead | None = None
+        self.signs: SignCollector | None = None
         for folder in (ROOT, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, BROKERS):
             put(self.tree, folder)
 
@@ -132,14 +132,14 @@ class World:
         reader = LedgerReader(self.store, Layout.HIERARCHICAL, ROOT, pace)
         loader = InUseLoader(self.store, self.broker, self.clock)
         self.parts = Parts(
-            watched,
-            ZnodeLook(self.store, pace, has_stopped or self.stop.is_set),
-            self.hints,
-            MadeLedgers(self.store, reader, loader, named, PATIENCE_MS),
-            Outbox(watched, self.topic, named, DELAY_MS),
-            WatchMetrics(CollectorRegistry()),
-            self.clock,
-            self.ahead,
+            watched=watched,
+            scan=ZnodeScan(self.store, pace, has_stopped or self.stop.is_set),
+            hints=self.hints,
+            unlisted=UnlistedLedgers(self.store, reader, loader, named, PATIENCE_MS),
+            outbox=Outbox(watched, self.topic, named, DELAY_MS),
+            metrics=WatchMetrics(CollectorRegistry()),
+            clock=self.clock,
+            signs=self.signs,
         )
         return Watcher(self.parts, POLL_S, self.stop, monotonic=lambda: self.clock.now_ms() / 1000)
 

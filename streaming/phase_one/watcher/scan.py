@@ -1,7 +1,7 @@
-"""Reads every znode that refers to ledgers, in parts, and the znodes that a hint names.
+"""Reads every znode that refers to ledgers, in batches, and the znodes that a hint names.
 
-A znode counts as gone only where ZooKeeper, asked for that very path, says that it is not there: a listing that lacks
-it may be older than the znode, and one that could not be read says nothing.
+A znode counts as gone only if ZooKeeper, asked for its path, answers that it does not exist: a listing without the
+znode may be older than the znode, and a failed listing proves nothing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -15,43 +15,42 @@ from udfs.phase_one.watched import ZnodeKind, kind_of
 
 Node = Znode | Unreadable | None
 _OWNERS_PER_READ = 500
-MOST_UNCLEAR = 1_000  # a tenant may have any number
+MOST_UNCLEAR = 1_000  # bounded, because a tenant may create any number
 
 
-class ZnodeLook:
-    """Reads through a store, no faster than its pace. has_stopped: asked between two reads.
-
-    unlisted: what could not be listed in the last whole look. unclear: what that look found at paths that do not tell
-    its kind, as that of a topic in a V1 namespace called `persistent`.
-    """
+class ZnodeScan:
+    """Reads from a store, no faster than its pace."""
 
     def __init__(self, store: MetadataStore, pace: Limiter, has_stopped: Callable[[], bool]) -> None:
+        """Prepare to read; has_stopped() is called between two reads."""
         self._store = store
         self._pace = pace
         self._has_stopped = has_stopped
-        self.unlisted: list[str] = []
+        self.unlisted: list[str] = []  # paths that the last complete scan could not list
+        # Znodes of the last complete scan whose paths leave their kind open, for example of a topic in a V1 namespace
+        # with the name `persistent`.
         self.unclear: list[str] = []
 
     def at(self, paths: Iterable[str]) -> Iterator[dict[str, Node]]:
-        """Read those of the paths that are topics, cursors or schemas. Raises UnavailableError, StopRequestedError."""
-        for part in _parts(path for path in paths if kind_of(path) is not None):
-            yield self._read(part)
+        """Read the topics, cursors and schemas among the paths. Raises UnavailableError, StopRequestedError."""
+        for batch in _batches(path for path in paths if kind_of(path) is not None):
+            yield self._read(batch)
 
     def everything(self, known: Collection[str]) -> Iterator[dict[str, Node]]:
-        """Read all that there is, and the paths that are known and were not listed. Raises as at()."""
+        """Read all listed znodes, and after them the known paths that were not listed. Raises like at()."""
         self.unlisted, self.unclear = [], []
-        seen: set[str] = set()
-        for part in self._listed():
-            seen.update(part)
-            yield part
-        for paths in _parts(path for path in list(known) if path not in seen):
+        listed: set[str] = set()
+        for nodes in self._listed():
+            listed.update(nodes)
+            yield nodes
+        for paths in _batches(path for path in list(known) if path not in listed):
             yield self._read(paths)
 
     def _listed(self) -> Iterator[dict[str, Node]]:
         namespaces = find_namespaces(self._store)
         self.unlisted += [path for path, _why in namespaces.problems]
-        for namespace in namespaces.paths:  # one at a time, because one may hold a million topics
-            for owners in _parts(f"{namespace}/{name}" for name in self._children([namespace])[0]):
+        for namespace in namespaces.paths:  # singly, because a namespace may have a million topics
+            for owners in _batches(f"{namespace}/{name}" for name in self._children([namespace])[0]):
                 yield from self._with_cursors(owners)
 
     def _with_cursors(self, owners: Sequence[str]) -> Iterator[dict[str, Node]]:
@@ -88,7 +87,7 @@ class ZnodeLook:
         self._pace.wait_for(reads)
 
 
-def _parts(paths: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(paths)
-    while part := list(islice(rest, _OWNERS_PER_READ)):
-        yield part
+def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
+    remaining = iter(paths)
+    while batch := list(islice(remaining, _OWNERS_PER_READ)):
+        yield batch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.phase_one.watcher.ahead import Ahead, Seen
+from streaming.phase_one.watcher.signs import SignCollector, TopicSigns
 from streaming.ports import Unreadable, Znode
 from tests.builders import CURSOR, SCHEMA, TOPIC, cursor_znode, list_znode, locator_znode
 from udfs.formats.compression import Compression
@@ -17,18 +17,18 @@ MARKED = Marks(frozenset({5}))
 
 
 class Heard:
-    """An Ahead after its first look."""
+    """An SignCollector after its first look."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
-        self.ahead = Ahead(self.seen.append)
-        self.ahead.looked()
+        self.seen: list[TopicSigns] = []
+        self.signs = SignCollector(self.seen.append)
+        self.signs.scan_ended()
 
     def change(self, path: str, before: bytes, after: bytes) -> None:
-        self.ahead.saw(path, znode(after), names_in(path, before), names_in(path, after))
+        self.signs.observe(path, znode(after), names_in(path, before), names_in(path, after))
 
-    def look(self) -> Seen:
-        self.ahead.looked()
+    def look(self) -> TopicSigns:
+        self.signs.scan_ended()
         return self.seen[-1]
 
 
@@ -44,48 +44,48 @@ def marked(*listed: int, compression: Compression = Compression.NONE) -> bytes:
 def test_signs_are_those_of_one_look() -> None:
     heard = Heard()
     heard.change(AT, list_znode(1), list_znode(1, 2))
-    assert heard.look() == Seen(loaded={TOPIC})
-    assert heard.look() == Seen()
+    assert heard.look() == TopicSigns(loaded={TOPIC})
+    assert heard.look() == TopicSigns()
     heard.change(CURSOR_AT, cursor_znode(7), cursor_znode(-1))
-    assert heard.look() == Seen(closed={TOPIC})
+    assert heard.look() == TopicSigns(closed={TOPIC})
     heard.change(CURSOR_AT, cursor_znode(-1), cursor_znode(8))
-    assert heard.look() == Seen(loaded={TOPIC})
+    assert heard.look() == TopicSigns(loaded={TOPIC})
 
 
 def test_a_topic_that_was_made_since_the_last_look_is_loaded_and_a_cursor_alone_says_nothing() -> None:
     heard = Heard()
-    heard.ahead.saw(CURSOR_AT, znode(cursor_znode(7)), None, names_in(CURSOR_AT, cursor_znode(7)))
-    assert heard.look() == Seen()
-    heard.ahead.saw(AT, znode(list_znode(1)), None, names_in(AT, list_znode(1)))
-    assert heard.look() == Seen(loaded={TOPIC})
-    heard.ahead.saw(AT, znode(list_znode(1)), None, None)
-    assert heard.look() == Seen(), "it names the same as before"
+    heard.signs.observe(CURSOR_AT, znode(cursor_znode(7)), None, names_in(CURSOR_AT, cursor_znode(7)))
+    assert heard.look() == TopicSigns()
+    heard.signs.observe(AT, znode(list_znode(1)), None, names_in(AT, list_znode(1)))
+    assert heard.look() == TopicSigns(loaded={TOPIC})
+    heard.signs.observe(AT, znode(list_znode(1)), None, None)
+    assert heard.look() == TopicSigns(), "it names the same as before"
 
 
 def test_before_the_first_look_has_ended_nothing_is_a_sign_that_a_topic_is_loaded() -> None:
-    seen: list[Seen] = []
-    ahead = Ahead(seen.append)
-    ahead.saw(AT, znode(marked(6)), names_in(AT, list_znode(1)), names_in(AT, list_znode(6)))
-    ahead.looked()
-    assert seen == [Seen(marked={TOPIC})]
+    seen: list[TopicSigns] = []
+    signs = SignCollector(seen.append)
+    signs.observe(AT, znode(marked(6)), names_in(AT, list_znode(1)), names_in(AT, list_znode(6)))
+    signs.scan_ended()
+    assert seen == [TopicSigns(marked={TOPIC})]
 
 
 @pytest.mark.parametrize("compression", list(Compression))
 def test_marks_are_found_also_in_a_compressed_list(compression: Compression) -> None:
     heard = Heard()
-    heard.ahead.saw(AT, znode(marked(5, 6, compression=compression)), None, None)
-    assert heard.look() == Seen(), "the list names it"
-    heard.ahead.saw(AT, znode(marked(6, compression=compression)), None, None)
-    assert heard.look() == Seen(marked={TOPIC})
+    heard.signs.observe(AT, znode(marked(5, 6, compression=compression)), None, None)
+    assert heard.look() == TopicSigns(), "the list names it"
+    heard.signs.observe(AT, znode(marked(6, compression=compression)), None, None)
+    assert heard.look() == TopicSigns(marked={TOPIC})
 
 
 def test_other_owners_v1_names_and_what_cannot_be_read_tell_nothing() -> None:
     heard = Heard()
     heard.change(SCHEMA_AT, locator_znode(1), locator_znode(2))
     heard.change(managed_ledger_path(V1_TOPIC), list_znode(1), list_znode(2))
-    heard.ahead.saw(managed_ledger_path(V1_TOPIC), znode(marked(6)), None, None)
-    heard.ahead.saw("/elsewhere", znode(b""), None, None)
-    heard.ahead.saw(AT, None, names_in(AT, list_znode(1)), None)
-    heard.ahead.saw(AT, Unreadable("no right"), None, None)
-    heard.ahead.saw(AT, znode(b"\x07 ledger-reaper.deletable. of no list"), None, None)
-    assert heard.look() == Seen()
+    heard.signs.observe(managed_ledger_path(V1_TOPIC), znode(marked(6)), None, None)
+    heard.signs.observe("/elsewhere", znode(b""), None, None)
+    heard.signs.observe(AT, None, names_in(AT, list_znode(1)), None)
+    heard.signs.observe(AT, Unreadable("no right"), None, None)
+    heard.signs.observe(AT, znode(b"\x07 ledger-reaper.deletable. of no list"), None, None)
+    assert heard.look() == TopicSigns()

@@ -13,7 +13,8 @@ from udfs.formats.managed_ledger import (
     serialize_managed_ledger,
 )
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.phase_one.ahead import (
+from udfs.phase_one.marks import MarkedTopic, Marks
+from udfs.phase_one.trim_forecast import (
     Outlook,
     Retention,
     Sign,
@@ -23,7 +24,6 @@ from udfs.phase_one.ahead import (
     no_longer_listed,
     sign_of,
 )
-from udfs.phase_one.marks import MarkedTopic, Marks
 from udfs.phase_one.watched import kind_of, names_in
 
 MIB = 1024 * 1024

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.phase_one.watcher import made
-from streaming.phase_one.watcher.made import BROKERS, Candidate, Candidates, candidates_of, shared
+from streaming.phase_one.watcher import unlisted
+from streaming.phase_one.watcher.unlisted import BROKERS, Candidate, Candidates, candidates_of, shared
 from streaming.phase_one.watcher.watcher import Watcher
 from tests.builders import (
     CURSOR,
@@ -54,7 +54,7 @@ def _restart_broker(world: World, name: str = "a") -> None:
 
 
 def _is_noted(world: World, ledger_id: int) -> bool:
-    return ledger_id in candidates_of(world.parts.watched.notes[made.NOTE]).waiting
+    return ledger_id in candidates_of(world.parts.watched.notes[unlisted.NOTE]).waiting
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["it runs on", "the watcher starts anew"])
@@ -157,7 +157,7 @@ def test_it_is_not_asked_about(world: World, what: str) -> None:
 def test_the_first_start_leaves_what_is_there_to_the_audit(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
-    found = candidates_of(world.parts.watched.notes[made.NOTE])
+    found = candidates_of(world.parts.watched.notes[unlisted.NOTE])
     assert (found.newest_id, found.waiting, len(found.brokers)) == (3, {}, 2)
     _restart_broker(world)
     world.turns(watcher, HOUR_S + 200)
@@ -175,13 +175,15 @@ def test_folders_of_ledgers_come_in_the_order_of_their_ids(world: World) -> None
 
 def test_a_note_comes_back_as_it_was() -> None:
     waiting = {5: Candidate(1, frozenset({"a@1", "b@2"})), 6: Candidate(2, frozenset())}
-    noted = Candidates(7, waiting, frozenset({"c@3"}))
+    noted = Candidates(newest_id=7, waiting=waiting, brokers=frozenset({"c@3"}))
     assert candidates_of(noted.text()) == noted
     old = b'{"newest_id": 7, "waiting": {"5": [1, ["a@1", "b@2"]], "6": [2, []]}, "brokers": ["c@3"]}'
     assert candidates_of(old) == noted, "as an older version wrote it"
     noted.from_id, noted.behind, noted.seen = 3, 2, frozenset({5, 6, 7, 9})
     assert candidates_of(noted.text()) == noted
-    many = Candidates(0, {each: Candidate(each, frozenset({f"{n}@1" for n in range(100)})) for each in range(100)})
+    many = Candidates(
+        newest_id=0, waiting={each: Candidate(each, frozenset({f"{n}@1" for n in range(100)})) for each in range(100)}
+    )
     assert candidates_of(many.text()) == many
     assert len(many.text()) < 10_000, "what ran then is written once"
 
@@ -213,7 +215,7 @@ def _later_leak_is_asked_about(world: World, watcher: Watcher) -> bool:
 
 
 def test_a_tenant_with_many_of_them_leaves_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made, "_MOST_CANDIDATES", 5)
+    monkeypatch.setattr(unlisted, "_MOST_CANDIDATES", 5)
     world.list(100, at=HIS)
     odd = serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "x"}))
     put(world.tree, f"{HIS}/bad", odd)  # so that nobody can tell what his topic needs
@@ -230,7 +232,7 @@ def test_a_tenant_with_many_of_them_leaves_room_for_others(world: World, monkeyp
 def test_delayed_buckets_that_their_own_cursors_name_take_nobodys_room(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(made, "_MOST_CANDIDATES", 5)
+    monkeypatch.setattr(unlisted, "_MOST_CANDIDATES", 5)
     watcher = world.start()
     world.turns(watcher, 70)
     for each in range(10, 20):
@@ -242,7 +244,7 @@ def test_delayed_buckets_that_their_own_cursors_name_take_nobodys_room(
 
 
 def test_compacted_ledgers_that_came_and_went_take_nobodys_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made, "_MOST_CANDIDATES", 5)
+    monkeypatch.setattr(unlisted, "_MOST_CANDIDATES", 5)
     watcher = world.start()
     world.turns(watcher, 70)
     for each in range(10, 16):
@@ -288,7 +290,7 @@ def test_a_folder_that_can_never_be_listed_does_not_hold_up_the_others_for_ever(
     for each in (6, 7):
         _make(world, data_request(each))
         world.turns(watcher, 140)
-    noted = candidates_of(world.parts.watched.notes[made.NOTE])
+    noted = candidates_of(world.parts.watched.notes[unlisted.NOTE])
     assert (noted.newest_id, noted.from_id) == (7, 7), "looks do not begin where they did two hours ago"
     assert caplog.text.count("can't be listed for an hour") == 1
 
@@ -334,11 +336,11 @@ def test_what_a_list_named_at_the_last_look_is_asked_for_once_though_the_watcher
     _make(world, DATA)
     world.list(1, 2, 5)
     world.turns(watcher, 60)  # a look sees it listed
-    looks = watcher.looks
+    scans = watcher.scans
     world.list(1, 2)
     watcher.turn()
     world.parts.outbox.publish_due(world.clock.now_ms() + DELAY_MS)
-    assert watcher.looks == looks, "no look comes before the end"
+    assert watcher.scans == scans, "no look comes before the end"
     assert world.topic.requests == [DATA]
     watcher = world.start()
     world.turns(watcher, 70)
