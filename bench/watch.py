@@ -35,7 +35,7 @@ from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.marks import DeletableLedgers, Sweep
+from streaming.phase_one.marks import DeletableLedgers, SweepAccess
 from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
 from streaming.phase_one.watcher.marking_thread import MarkingThread
@@ -281,7 +281,7 @@ def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
     def uploads(_uploads: Collection[Upload], _since_ms: int) -> set[Upload]:
         return set()
 
-    sweep = Sweep(send, lambda *_: {}, uploads, SystemClock().now_ms)
+    sweep = SweepAccess(send, lambda *_: {}, uploads, SystemClock().now_ms)
     marks = DeletableLedgers(store, Znodes(client), sweep, LAYOUT, LEDGERS_ROOT)
 
     @contextlib.contextmanager

@@ -1086,7 +1086,7 @@ MUTATIONS = (
     Mutation(
         "a lost watch is followed by a whole look", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
     ),
-    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, wanted)\n", ""),
+    Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, properties)\n", ""),
     Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(topic.name)\n", ""),
     Mutation("what was asked about is no candidate", WATCHER, " and ledger_id not in requested", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
@@ -1120,7 +1120,12 @@ MUTATIONS = (
         "            signs.loaded.clear()\n",
         "            pass\n",
     ),
-    Mutation("the newest ledger is never marked ahead", AHEAD, "_over(listed[:-1], cursors)", "_over(listed, cursors)"),
+    Mutation(
+        "the newest ledger is never marked ahead",
+        AHEAD,
+        "_consumed(listed[:-1], cursors)",
+        "_consumed(listed, cursors)",
+    ),
     Mutation("what a cursor has still to read is not marked ahead", AHEAD, "min(cursors)", "max(cursors)"),
     Mutation("nothing is marked where nothing is retained", AHEAD, "retention.is_none or len", "len"),
     Mutation(

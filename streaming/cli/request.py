@@ -45,7 +45,7 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
     refuse_ignored(context, (not wait, ("--timeout", "--json"), why))
     if wait:
         load_datasets()
-        from streaming.phase_one.client import surroundings_of
+        from streaming.phase_one.client import services_of
         from streaming.phase_one.lines import publish_and_wait
     else:
         from streaming.clients import command_clients
@@ -57,8 +57,8 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
     found: list[Receipt] = []
     with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines:
         if wait:
-            around = surroundings_of(settings)
-            report, found = publish_and_wait(settings, around, lines, timeout, unchecked=unchecked)
+            services = services_of(settings)
+            report, found = publish_and_wait(settings, services, lines, timeout, unchecked=unchecked)
         else:
             with command_clients(settings) as clients:
                 report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)

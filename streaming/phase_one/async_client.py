@@ -1,4 +1,4 @@
-"""The same client for asyncio: nothing here blocks the event loop, and any number of requests are under way at once."""
+"""The client for asyncio: it never blocks the event loop, and any number of requests may be under way at once."""
 
 import asyncio
 from types import TracebackType
@@ -7,14 +7,14 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 
 from streaming.config.settings import Settings
-from streaming.phase_one.client import WAIT_SECONDS, LedgerDeletionClient, Surroundings, checked_request
+from streaming.phase_one.client import WAIT_SECONDS, LedgerDeletionClient, Services, checked_request
 from streaming.phase_one.receipts import POLL_SECONDS, Awaited, Receipt
 from udfs.phase_one.requests import request_for
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 
 
 class AsyncLedgerDeletionClient:
-    """LedgerDeletionClient with coroutines; it takes the same arguments and raises the same errors."""
+    """LedgerDeletionClient with coroutines, the same arguments and the same errors."""
 
     def __init__(
         self,
@@ -22,17 +22,17 @@ class AsyncLedgerDeletionClient:
         *,
         topic: str = "",
         registry: CollectorRegistry | None = None,
-        surroundings: Surroundings | None = None,
+        services: Services | None = None,
     ) -> None:
-        self._client = LedgerDeletionClient(settings, topic=topic, registry=registry, surroundings=surroundings)
+        self._client = LedgerDeletionClient(settings, topic=topic, registry=registry, services=services)
         self.registry = self._client.registry
 
     async def start(self) -> None:
-        """As LedgerDeletionClient.start."""
+        """Like LedgerDeletionClient.start()."""
         await asyncio.to_thread(self._client.start)
 
     async def close(self) -> None:
-        """As LedgerDeletionClient.close."""
+        """Like LedgerDeletionClient.close()."""
         await asyncio.to_thread(self._client.close)
 
     async def send_pending_delete_ledger(  # noqa: PLR0913  PIP-186's parameters
@@ -45,7 +45,7 @@ class AsyncLedgerDeletionClient:
         *,
         cursor_name: str | None = None,
     ) -> str:
-        """As LedgerDeletionClient.send_pending_delete_ledger. Who cancels it does not take the request back."""
+        """Like LedgerDeletionClient.send_pending_delete_ledger(). Cancellation does not withdraw the request."""
         request = checked_request(topic, ledger_id, context, component, ledger_type, cursor_name=cursor_name)
         return await self._send(request)
 
@@ -58,33 +58,33 @@ class AsyncLedgerDeletionClient:
         cursor_name: str | None = None,
         timeout_seconds: float = WAIT_SECONDS,
     ) -> Receipt:
-        """As LedgerDeletionClient.delete_ledger."""
+        """Like LedgerDeletionClient.delete_ledger()."""
         return await self._finish(request_for(topic, ledger_id, component, cursor_name=cursor_name), timeout_seconds)
 
     async def delete_offloaded_ledger(
         self, topic: str, ledger_id: int, context: OffloadContext, *, timeout_seconds: float = WAIT_SECONDS
     ) -> Receipt:
-        """As LedgerDeletionClient.delete_offloaded_ledger."""
+        """Like LedgerDeletionClient.delete_offloaded_ledger()."""
         request = request_for(topic, ledger_id, LedgerComponent.MANAGED_LEDGER, context=context)
         return await self._finish(request, timeout_seconds)
 
     async def estimated_inflight_deletion_ledger_count(self) -> int:
-        """As LedgerDeletionClient.estimated_inflight_deletion_ledger_count."""
+        """Like LedgerDeletionClient.estimated_inflight_deletion_ledger_count()."""
         return await asyncio.to_thread(self._client.estimated_inflight_deletion_ledger_count)
 
     async def _send(self, request: PendingDelete) -> str:
-        # in a thread, since a producer that has too much under way makes its caller wait
-        under_way = await asyncio.to_thread(self._client.begin_send, request)
-        return await asyncio.wrap_future(under_way)
+        # in a thread, because a producer with too many pending messages blocks its caller
+        message_id = await asyncio.to_thread(self._client.start_send, request)
+        return await asyncio.wrap_future(message_id)
 
     async def _finish(self, request: PendingDelete, timeout_seconds: float) -> Receipt:
-        around = self._client.around
-        since_ms = around.now_ms()
+        services = self._client.services
+        since_ms = services.now_ms()
         message_id = await self._send(request)
         clock = asyncio.get_running_loop().time
         awaited = Awaited([message_id], timeout_seconds, now_s=clock())
-        # a look at a time in a thread: one that waited there would keep it from all other requests
-        while not awaited.take(await asyncio.to_thread(around.look, [message_id], since_ms), now_s=clock()):
+        # each read runs in a thread, and no thread waits between reads, because other requests need the threads
+        while not awaited.take(await asyncio.to_thread(services.receipts, [message_id], since_ms), now_s=clock()):
             await asyncio.sleep(POLL_SECONDS)
         return awaited.final[message_id]
 

@@ -116,7 +116,7 @@ def test_the_count_never_says_that_nothing_waits_while_a_request_does(cluster: C
     counts: list[int] = []
     with LedgerDeletionClient(running.settings) as client:
         assert client.estimated_inflight_deletion_ledger_count() == 0
-        message_id = client.begin_send(request_for(topic, listed, DATA)).result()
+        message_id = client.start_send(request_for(topic, listed, DATA)).result()
 
         def is_final() -> bool:
             counted = client.estimated_inflight_deletion_ledger_count()
@@ -284,12 +284,12 @@ def test_the_nine_metrics_count_what_happens(cluster: Cluster, running: Deployme
         in_use = client.delete_ledger(topic, listed, DATA, timeout_seconds=120)
         assert in_use.outcome is Outcome.DEAD_LETTER, "it was tried too often"
         with faults.metadata_fault(cluster):
-            client.begin_send(request_for(topic, leaked[1], DATA)).result()
+            client.start_send(request_for(topic, leaked[1], DATA)).result()
             topics.wait_for(
                 lambda: served(url)[Metric.LEDGERS_DELETE_FAILED] > 0, "a failure in BookKeeper", seconds=60
             )
         with faults.paused(cluster, Part.S3):
-            client.begin_send(request_for(upload.topic, upload.ledger_id, DATA, context=context)).result()
+            client.start_send(request_for(upload.topic, upload.ledger_id, DATA, context=context)).result()
             topics.wait_for(lambda: served(url)[Metric.OFFLOAD_LEDGERS_DELETE_FAILED] > 0, "one in S3", seconds=120)
         client.delete_offloaded_ledger(upload.topic, upload.ledger_id, context, timeout_seconds=120)
         topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog", seconds=60)

@@ -1,1 +1,1 @@
-"""Rules of phase one: how requests come about, and how marks are written into a topic's properties."""
+"""Rules of phase one: how requests are created, and how marks are written into a topic's properties."""

@@ -1,11 +1,11 @@
-"""PIP-129's marks as properties of a managed ledger: how ledger ids are written into few keys, and read again.
+"""PIP-129's marks as properties of a managed ledger: many ledger ids in few keys.
 
-1. A key is written once and never changed, and its name is its writer's alone: two markers can't overwrite each other,
-   although the broker's call for properties knows no versions.
-2. What is marked is the union of all keys. A key that can't be read marks nothing, and nobody takes it away. Who may
-   write properties can write anything into a key, so whatever is read of it makes a request, and is bounded.
-3. An upload to tiered storage is marked with its UUID and driver: once the list drops the ledger, nothing else names
-   them.
+1. A key is written once and never changed, and its name is unique: two writers can't overwrite each other's marks,
+   although the broker's call for properties has no versions.
+2. The marks are the union of all keys. A key that can't be read marks nothing, and is never removed. A client that may
+   write properties can write anything into a key, so a mark only causes a request, and the number of marks is bounded.
+3. An upload to tiered storage is marked with its UUID and driver, because only the list names them, and it drops the
+   ledger.
 """
 
 import json
@@ -20,9 +20,9 @@ from udfs.phase_one.requests import check_context
 from udfs.records import OffloadContext
 
 PREFIX = "ledger-reaper.deletable."
-# Of one value. Brokers take 2 MiB as well, but a value is written anew as a whole where one of its ledgers is gone.
+# Of a value. Brokers accept 2 MiB as well, but a value is rewritten as a whole when one of its ledgers is gone.
 MOST_BYTES = 16 * 1024
-# Ledger ids of all keys of a topic together: a range of a few bytes could otherwise take all our memory.
+# Ledger ids in all keys of a topic together: without this limit, a range of a few bytes could exhaust our memory.
 MOST_IDS = 500_000
 _VERSION = 1
 
@@ -31,7 +31,7 @@ Upload = tuple[int, str]  # ledger id, UUID
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What one key marks, or several together. uploads: (ledger id, UUID) -> where the upload lies."""
+    """The marks of a key, or of several keys."""
 
     ledgers: frozenset[int] = frozenset()
     uploads: Mapping[Upload, OffloadContext] = field(default_factory=dict)
@@ -41,34 +41,33 @@ class Marks:
         return bool(self.ledgers or self.uploads)
 
     def without(self, ledgers: Iterable[int], uploads: Iterable[Upload]) -> "Marks":
-        """Return the marks that are left when these are taken away."""
+        """Return the marks without these ledgers and uploads."""
         gone = set(uploads)
         return Marks(
-            self.ledgers.difference(ledgers), {each: at for each, at in self.uploads.items() if each not in gone}
+            self.ledgers.difference(ledgers), {name: at for name, at in self.uploads.items() if name not in gone}
         )
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedTopic:
-    """The marks of a topic by key, and the keys of ours that could not be read."""
+    """The marks of a topic."""
 
     by_key: Mapping[str, Marks]
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()  # keys with our prefix that could not be read
 
     @property
     def all(self) -> Marks:
-        """Return the union of all keys."""
+        """The union of all keys."""
         ledgers = frozenset[int]().union(*(marks.ledgers for marks in self.by_key.values()))
-        return Marks(ledgers, {each: at for marks in self.by_key.values() for each, at in marks.uploads.items()})
+        return Marks(ledgers, {name: at for marks in self.by_key.values() for name, at in marks.uploads.items()})
 
 
 def read_marks(properties: Mapping[str, str]) -> MarkedTopic:
-    """Read the marks among a managed ledger's properties; other properties are passed over. Never raises.
+    """Read the marks among a managed ledger's properties; ignores other properties. Never raises.
 
-    Keys with fewer ledger ids come first. A key with which there would be more than MOST_IDS counts as one that can't
-    be read.
+    Keys with fewer ledger ids are read first. A key that would exceed MOST_IDS counts as unreadable.
     """
-    found: dict[str, Marks] = {}
+    by_key: dict[str, Marks] = {}
     unreadable: list[str] = []
     ids_of: dict[str, tuple[int, str]] = {}
     for key, value in properties.items():
@@ -76,25 +75,27 @@ def read_marks(properties: Mapping[str, str]) -> MarkedTopic:
             try:
                 parsed = _parse(value)
                 if isinstance(parsed, str):
-                    ids_of[key] = sum(end - begin + 1 for begin, end in _spans(parsed)), parsed
+                    ids_of[key] = sum(last - first + 1 for first, last in _spans(parsed)), parsed
                 else:
-                    found[key] = parsed
+                    by_key[key] = parsed
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 unreadable.append(key)
     total = 0
-    for key, (count, text) in sorted(ids_of.items(), key=lambda each: each[1][0]):
+    for key, (count, text) in sorted(ids_of.items(), key=lambda item: item[1][0]):
         total += count
         if total > MOST_IDS:
             unreadable.append(key)
         else:
-            found[key] = Marks(frozenset(each for begin, end in _spans(text) for each in range(begin, end + 1)))
-    return MarkedTopic(found, tuple(unreadable))
+            by_key[key] = Marks(
+                frozenset(ledger_id for first, last in _spans(text) for ledger_id in range(first, last + 1))
+            )
+    return MarkedTopic(by_key, tuple(unreadable))
 
 
 def properties_of(marks: Marks, marker: str, most_bytes: int = MOST_BYTES) -> dict[str, str]:
-    """Return the properties that mark all of it. marker: a name that nobody has used before.
+    """Return the properties for these marks, under keys with the name `marker`, which must be new.
 
-    Values have at most most_bytes each, unless one upload alone takes more.
+    Each value has at most most_bytes, unless a single upload takes more.
     """
     values = [*_ledger_values(sorted(marks.ledgers), most_bytes), *_upload_values(marks.uploads, most_bytes)]
     return {f"{PREFIX}{marker}.{number}": value for number, value in enumerate(values)}
@@ -115,17 +116,17 @@ def _ledger_values(ids: list[int], most_bytes: int) -> Iterator[str]:
 
 
 def _upload_values(uploads: Mapping[Upload, OffloadContext], most_bytes: int) -> Iterator[str]:
-    """Uploads to one place share the place's description."""
-    places: dict[tuple[str, tuple[tuple[str, str], ...]], list[Upload]] = {}
-    for each, context in sorted(uploads.items()):
-        place = (context.driver_name, tuple(sorted(context.driver_properties.items())))
-        places.setdefault(place, []).append(each)
-    for (driver, properties), some in sorted(places.items()):
+    """Yield values, each for uploads to the same target, which it describes once."""
+    targets: dict[tuple[str, tuple[tuple[str, str], ...]], list[Upload]] = {}
+    for upload, context in sorted(uploads.items()):
+        target = (context.driver_name, tuple(sorted(context.driver_properties.items())))
+        targets.setdefault(target, []).append(upload)
+    for (driver, properties), to_target in sorted(targets.items()):
         about: dict[str, Any] = {"driver": driver, "properties": dict(properties)}
         head = len(_value(**about, uploads=[]))
         pairs: list[list[Any]] = []
         size = head
-        for ledger_id, uuid in some:
+        for ledger_id, uuid in to_target:
             length = len(json.dumps([ledger_id, uuid], separators=(",", ":"))) + 1
             if pairs and size + length > most_bytes:
                 yield _value(**about, uploads=pairs)
@@ -162,7 +163,7 @@ def _parse(value: str) -> Marks | str:
         if uuid_halves(uuid)
     }
     for context in islice(uploads.values(), 1):
-        check_context(context)  # the others differ in their numbers only
+        check_context(context)  # the other contexts differ only in their UUIDs
     return Marks(uploads=uploads)
 
 
@@ -172,7 +173,7 @@ def _texts(properties: Mapping[str, Any]) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is no text")
+        raise TypeError(f"{type(value).__name__} is not a text")
     return value
 
 
@@ -180,14 +181,14 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     """Read `5-9,12` as (5, 9) and (12, 12)."""
     for part in text.split(","):
         first, _, last = part.partition("-")
-        begin, end = checked_id(int(first)), checked_id(int(last or first))
-        if end < begin:
-            raise ValueError(f"{part[:40]!a} is no range of ledger ids")
-        yield begin, end
+        start, end = checked_id(int(first)), checked_id(int(last or first))
+        if end < start:
+            raise ValueError(f"{part[:40]!a} is not a range of ledger ids")
+        yield start, end
 
 
 def checked_id(number: Any) -> int:
-    """Return what is a ledger id. Raises ValueError for all else."""
+    """Return a valid ledger id. Raises ValueError for anything else."""
     if type(number) is not int or not 0 <= number <= MAX_LEDGER_ID:
         raise ValueError(f"{number!r} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
     return number

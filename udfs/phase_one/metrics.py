@@ -1,7 +1,7 @@
-"""PIP-186's nine metrics: their names here, and which of them a receipt counts towards.
+"""PIP-186's nine metrics: their names, and the metrics that a receipt increments.
 
-The proposal counts what a consumer received and acknowledged. Here each message that was read gets one receipt for each
-time it was read, and the commit of its receipts stands in for the acknowledgement; so the two counts are the same.
+The proposal counts the messages that a consumer received and acknowledged. Here a message gets a receipt each time it
+is read, and the commit of its receipts replaces the acknowledgement; so both counts are the same.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from udfs.records import LedgerType, Outcome, Reason
 
 
 class Metric(StrEnum):
-    """The proposal's metrics, in its order. The first two are counted where a request is sent."""
+    """The proposal's metrics, in its order. The sender of a request counts the first two."""
 
     LEDGERS_SENT = "ledgers_sent"
     OFFLOAD_LEDGERS_SENT = "offload_ledgers_sent"
@@ -33,29 +33,27 @@ HELP = {
     Metric.OFFLOAD_LEDGERS_DELETED: "Offloaded ledgers whose objects were deleted",
     Metric.LEDGERS_DELETE_FAILED: "Ledgers whose deletion was tried and failed",
     Metric.OFFLOAD_LEDGERS_DELETE_FAILED: "Offloaded ledgers whose deletion was tried and failed",
-    Metric.MESSAGES_ACKED: "Messages whose receipt is committed, which is what stands in for the acknowledgement",
+    Metric.MESSAGES_ACKED: "Messages whose receipt is committed, which replaces the acknowledgement",
     Metric.MESSAGES_AT_MAX_RETRY: "Requests that became dead letters because they were tried too often",
 }
 
-# The sweep was allowed to delete, and a store did not do it. In all other cases a rule kept the ledger.
+# The sweep was allowed to delete, and a store did not delete. In all other cases a rule kept the ledger.
 _FAILURES = frozenset({Reason.STORE_UNAVAILABLE, Reason.STORE_REFUSED, Reason.STILL_THERE})
 
-# Reasons that put a request off: records.py has them together, and docs/reasons.md as "kept for now". A dead letter
-# with one of them was put off too often; others were refused at once.
+# Reasons to retry a request: consecutive in records.py, and "kept for now" in docs/reasons.md. A dead letter with such
+# a reason was retried too often; other dead letters were refused at once.
 _REASONS = list(Reason)
 PUTS_OFF = frozenset(_REASONS[_REASONS.index(Reason.IN_USE) : _REASONS.index(Reason.PROOF_MISSING) + 1])
 
 
 def sent_as(ledger_type: str) -> Metric:
-    """Return the metric of a request that was sent."""
+    """Return the metric of a sent request."""
     return Metric.OFFLOAD_LEDGERS_SENT if ledger_type == LedgerType.OFFLOAD_LEDGER else Metric.LEDGERS_SENT
 
 
 def counted_as(ledger_type: str | None, outcome: str, reason: str) -> tuple[Metric, ...]:
-    """Return the metrics that a receipt counts towards. ledger_type None: the message was no request.
-
-    PIP-186 has no metric for messages of snapshot topics, and they are no ledgers.
-    """
+    """Return the metrics that a receipt increments; ledger_type None: the message was no request."""
+    # PIP-186 has no metric for messages of snapshot topics
     is_ledger = ledger_type != LedgerType.COMPACTED_MESSAGE
     is_offloaded = ledger_type == LedgerType.OFFLOAD_LEDGER
     metrics = [Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED]

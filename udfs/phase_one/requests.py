@@ -1,15 +1,15 @@
-"""Arguments of PIP-186's LedgerDeletionService, made into a request that the sweep will understand."""
+"""Turns the arguments of PIP-186's LedgerDeletionService into a request that the sweep accepts."""
 
 from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.paths import MAX_LEDGER_ID, MAX_NAME_LENGTH, managed_ledger_name, schema_id_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Rejection
 from udfs.wire import decode, encode
 
-_LONGEST_TOPIC = "any/any/persistent/".ljust(MAX_NAME_LENGTH, "t")  # what goes with it goes with any name
+_LONGEST_TOPIC = "any/any/persistent/".ljust(MAX_NAME_LENGTH, "t")  # a context valid for it is valid for any topic
 
 
 def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]:
-    """Return every upload that a topic's list names: (ledger id, UUID) -> what a request for it says of its place."""
+    """Return every upload that a topic's list names: (ledger id, UUID) -> the context for a request."""
     return {
         (ledger.ledger_id, offload.uuid): OffloadContext(
             offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
@@ -20,7 +20,7 @@ def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]
 
 
 def check_context(context: OffloadContext) -> None:
-    """Raise ValueError where a request with this context would not be understood, whichever topic it is of."""
+    """Raise ValueError if a request with this context could be invalid for some topic."""
     request_for(_LONGEST_TOPIC, MAX_LEDGER_ID, LedgerComponent.MANAGED_LEDGER, context=context)
 
 
@@ -32,10 +32,16 @@ def request_for(
     context: OffloadContext | None = None,
     cursor_name: str | None = None,
 ) -> PendingDelete:
-    """Return the request for a ledger (context None) or for one upload of it to tiered storage.
+    """Return the request for a ledger (context None) or for an upload of it to tiered storage.
 
-    topic: any form that udfs.paths takes. cursor_name: the subscription, or its encoded name; for MANAGED_CURSOR.
-    The schema's id follows from the topic. Raises ValueError for what the sweep would refuse, in its words.
+    Raises ValueError, with the sweep's reason, for a request that the sweep would refuse.
+
+    Args:
+        topic: in any form that udfs.paths accepts; the schema's id follows from it.
+        ledger_id: the ledger.
+        component: what the ledger belongs to.
+        context: the upload.
+        cursor_name: the subscription, or its encoded name; for MANAGED_CURSOR.
     """
     name = managed_ledger_name(topic)
     request = PendingDelete(
@@ -47,7 +53,7 @@ def request_for(
         schema_id=schema_id_of(name) if component is LedgerComponent.SCHEMA_STORAGE else None,
         offload_context=context,
     )
-    understood = decode(encode(request))
-    if isinstance(understood, Rejection):
-        raise ValueError(f"{understood.reason}: {understood.detail}")
-    return understood
+    decoded = decode(encode(request))
+    if isinstance(decoded, Rejection):
+        raise ValueError(f"{decoded.reason}: {decoded.detail}")
+    return decoded

@@ -1,10 +1,10 @@
-"""What the watcher compares: the names that an owner's znode holds, and those that have vanished since the last look.
+"""The names in an owner's znode, and the names that have vanished since the last scan.
 
-1. A znode that can't be parsed raises FormatError. Then nothing of it has vanished: the last look stays what is known.
-2. A copy in BookKeeper that its list needs no more (offload complete, bookkeeperDeleted) has vanished, although the
-   list names the ledger still.
-3. An upload is a name of its own: another UUID for the same ledger means that the earlier upload has vanished.
-4. What has vanished is a request, never a verdict: the sweep judges it.
+1. A znode that can't be parsed raises FormatError. Then no name has vanished: the names of the last scan stay.
+2. A copy in BookKeeper that its list no longer needs (offload complete, bookkeeperDeleted) has vanished, although the
+   list still names the ledger.
+3. Each upload has its own name: another UUID for the same ledger means that the earlier upload has vanished.
+4. A vanished name causes a request, never a verdict: the sweep judges it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ NamedThing = tuple[LedgerComponent, int, OffloadContext | None]
 
 
 class ZnodeKind(StrEnum):
-    """What a znode is that refers to ledgers."""
+    """The kinds of znodes that refer to ledgers."""
 
     TOPIC = "topic"
     CURSOR = "cursor"
@@ -33,7 +33,7 @@ class ZnodeKind(StrEnum):
 
 
 def kind_of(path: str) -> ZnodeKind | None:
-    """Return what stands at a path; None where nothing that refers to ledgers does, or where that can't be told."""
+    """Return the kind of the znode at a path; None if it does not refer to ledgers, or the path is ambiguous."""
     if path.startswith(f"{SCHEMAS_ROOT}/"):
         return ZnodeKind.SCHEMA if path.count("/") == 4 else None
     parts = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/").split("/")
@@ -42,8 +42,8 @@ def kind_of(path: str) -> ZnodeKind | None:
     kinds = {
         kind
         for domain_at in (2, 3)  # tenant/ns/persistent/…, and tenant/cluster/ns/persistent/… of V1 names
-        for behind, kind in ((2, ZnodeKind.TOPIC), (3, ZnodeKind.CURSOR))
-        if len(parts) == domain_at + behind and parts[domain_at] == _DOMAIN
+        for after, kind in ((2, ZnodeKind.TOPIC), (3, ZnodeKind.CURSOR))
+        if len(parts) == domain_at + after and parts[domain_at] == _DOMAIN
     }
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -59,11 +59,11 @@ def is_nameable(path: str) -> bool:
 def names_in(path: str, data: bytes) -> dict[Name, PendingDelete]:
     """Return every ledger and upload that a znode refers to, with the request that would delete it.
 
-    Raises FormatError where the content, and ValueError where the path, is not what Pulsar writes.
+    Raises FormatError for content, and ValueError for a path, that Pulsar does not write.
     """
     kind = kind_of(path)
     if kind is ZnodeKind.SCHEMA:
-        return named(path, ((LedgerComponent.SCHEMA_STORAGE, each, None) for each in ledger_ids(data)))
+        return named(path, ((LedgerComponent.SCHEMA_STORAGE, ledger_id, None) for ledger_id in ledger_ids(data)))
     if kind is ZnodeKind.TOPIC:
         return named(path, _topic(data))
     if kind is ZnodeKind.CURSOR:
@@ -71,11 +71,11 @@ def names_in(path: str, data: bytes) -> dict[Name, PendingDelete]:
     raise ValueError(f"{path[:200]!a} is no topic, cursor or schema")
 
 
-def named(path: str, found: Iterable[NamedThing]) -> dict[Name, PendingDelete]:
-    """Return the request for each thing that the znode at a path refers to. Raises ValueError as names_in does."""
+def named(path: str, references: Iterable[NamedThing]) -> dict[Name, PendingDelete]:
+    """Return the request for each reference in the znode at a path. Raises ValueError like names_in()."""
     owner, cursor, schema_id = _owner_at(path)
     names: dict[Name, PendingDelete] = {}
-    for component, ledger_id, upload in found:
+    for component, ledger_id, upload in references:
         names[component, ledger_id, upload.uuid if upload else ""] = PendingDelete(
             owner,
             component,
@@ -89,17 +89,17 @@ def named(path: str, found: Iterable[NamedThing]) -> dict[Name, PendingDelete]:
 
 
 def name_of(request: PendingDelete) -> Name:
-    """Return the name that a request of names_in belongs to."""
+    """Return the name of a request of names_in()."""
     return request.component, request.ledger_id, request.offload_context.uuid if request.offload_context else ""
 
 
 def vanished(before: Names, after: Names) -> list[PendingDelete]:
-    """Return requests for what is no longer named, the oldest ledger first. An owner that is gone names nothing."""
+    """Return requests for vanished names, oldest ledger first. An owner that is gone has no names."""
     return [before[name] for name in sorted(before.keys() - after.keys(), key=lambda name: (name[1], name))]
 
 
 def _owner_at(path: str) -> tuple[str, str | None, str | None]:
-    """Return the managed ledger, the cursor and the schema's id that a path names. Raises ValueError."""
+    """Return the managed ledger, the cursor and the schema's id in a path. Raises ValueError."""
     if path.startswith(f"{SCHEMAS_ROOT}/"):
         schema_id = checked_schema_id(path.removeprefix(f"{SCHEMAS_ROOT}/"))
         tenant, namespace, encoded = schema_id.split("/")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from streaming.adapters.memory.properties import MemoryTopicProperties
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree, NoNodeError, parent_of
-from streaming.phase_one.marks import DeletableLedgers, Sweep
+from streaming.phase_one.marks import DeletableLedgers, SweepAccess
 from streaming.phase_one.receipts import Receipt
 from tests.builders import NOW_MS, ROOT, TOPIC, UUID
 from udfs.formats.managed_ledger import (
@@ -45,7 +45,7 @@ class Topic:
         self.store = MemoryStore(self.tree)
 
     def api(self) -> DeletableLedgers:
-        sweep = Sweep(self._send, self._look, self._finished, self.now_ms)
+        sweep = SweepAccess(self._send, self._look, self._finished, self.now_ms)
         return DeletableLedgers(self.store, self.properties, sweep, Layout.HIERARCHICAL, ROOT)
 
     def lists(self, *ledgers: LedgerInfo | int) -> None:
@@ -91,9 +91,18 @@ class Topic:
         return answer
 
     def _look(self, message_ids: Collection[str], _since_ms: int) -> dict[str, Receipt]:
-        refused = (Outcome.DEAD_LETTER, Reason.NOT_PULSARS)
         return {
-            each: Receipt(each, None, None, None, *refused, "", 0, self.now_ms())
+            each: Receipt(
+                message_id=each,
+                ledger_id=None,
+                ledger_type=None,
+                topic=None,
+                outcome=Outcome.DEAD_LETTER,
+                reason=Reason.NOT_PULSARS,
+                detail="",
+                attempt=0,
+                at_ms=self.now_ms(),
+            )
             for each in self.letters.intersection(message_ids)
         }
 

@@ -7,7 +7,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.sender import MemoryRequestSender
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.phase_one.client import Surroundings
+from streaming.phase_one.client import Services
 from streaming.phase_one.receipts import Receipt
 from streaming.ports import StoredMessage
 from streaming.topics.setup import ensure_request_topic
@@ -24,11 +24,11 @@ class Memory:
     answers: list[tuple[Outcome, Reason]] = field(default_factory=lambda: [(Outcome.DELETED, Reason.UNREFERENCED)])
     senders: list[MemoryRequestSender] = field(default_factory=list)
 
-    def surroundings(self) -> Surroundings:
-        return Surroundings(
+    def services(self) -> Services:
+        return Services(
             ensure_topic=lambda topic: ensure_request_topic(self.pulsar, self.settings, topic),
             open_sender=self._open,
-            look=self._look,
+            receipts=self._receipts,
             count=lambda: len(self.sent()),
             now_ms=lambda: NOW_MS,
         )
@@ -42,10 +42,20 @@ class Memory:
         self.senders.append(MemoryRequestSender(self.pulsar, topic))
         return self.senders[-1]
 
-    def _look(self, message_ids: Collection[str], since_ms: int) -> Mapping[str, Receipt]:
+    def _receipts(self, message_ids: Collection[str], since_ms: int) -> Mapping[str, Receipt]:
         assert since_ms == NOW_MS
         outcome, reason = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return {
-            each: Receipt(each, 5, None, "persistent://public/default/orders", outcome, reason, "", 0, NOW_MS)
+            each: Receipt(
+                message_id=each,
+                ledger_id=5,
+                ledger_type=None,
+                topic="persistent://public/default/orders",
+                outcome=outcome,
+                reason=reason,
+                detail="",
+                attempt=0,
+                at_ms=NOW_MS,
+            )
             for each in message_ids
         }

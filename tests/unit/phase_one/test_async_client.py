@@ -17,7 +17,7 @@ def test_many_are_sent_at_once_and_each_is_durable() -> None:
     memory = Memory()
 
     async def scene() -> list[str]:
-        async with AsyncLedgerDeletionClient(memory.settings, surroundings=memory.surroundings()) as client:
+        async with AsyncLedgerDeletionClient(memory.settings, services=memory.services()) as client:
             sends = [client.send_pending_delete_ledger(TOPIC, number, None, DATA, LEDGER) for number in range(20)]
             ids = await asyncio.gather(*sends)
             assert await client.estimated_inflight_deletion_ledger_count() == 20
@@ -32,7 +32,7 @@ def test_deletes_return_their_receipts_and_no_longer_than_asked() -> None:
     memory = Memory()
 
     async def scene() -> None:
-        async with AsyncLedgerDeletionClient(memory.settings, surroundings=memory.surroundings()) as client:
+        async with AsyncLedgerDeletionClient(memory.settings, services=memory.services()) as client:
             assert (await client.delete_ledger(TOPIC, 5, DATA)).outcome is Outcome.DELETED
             assert (await client.delete_offloaded_ledger(TOPIC, 5, OffloadContext(UUID))).is_final
             memory.answers = [(Outcome.RETRY, Reason.NOT_CLOSED)]
@@ -46,7 +46,7 @@ def test_an_answer_that_was_lost_is_an_error() -> None:
     memory = Memory()
 
     async def scene() -> None:
-        async with AsyncLedgerDeletionClient(memory.settings, surroundings=memory.surroundings()) as client:
+        async with AsyncLedgerDeletionClient(memory.settings, services=memory.services()) as client:
             memory.pulsar.faults.fail_at(1)
             with pytest.raises(UnavailableError):
                 await client.send_pending_delete_ledger(TOPIC, 5, None, DATA, LEDGER)

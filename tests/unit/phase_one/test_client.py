@@ -24,7 +24,7 @@ def memory() -> Memory:
 
 @pytest.fixture
 def client(memory: Memory) -> LedgerDeletionClient:
-    made = LedgerDeletionClient(memory.settings, surroundings=memory.surroundings())
+    made = LedgerDeletionClient(memory.settings, services=memory.services())
     made.start()
     return made
 
@@ -59,7 +59,7 @@ def test_a_request_whose_answer_was_lost_is_an_error_and_may_be_sent_again(
 
 
 def test_the_topics_are_there_with_their_subscription_before_the_first_request(memory: Memory) -> None:
-    LedgerDeletionClient(memory.settings, surroundings=memory.surroundings()).start()
+    LedgerDeletionClient(memory.settings, services=memory.services()).start()
     topics = memory.settings.topics
     for partition in memory.pulsar.topics[topics.requests[0]].partitions.values():
         assert topics.subscription in partition.cursors
@@ -77,7 +77,7 @@ def test_starting_and_closing_twice_is_harmless(memory: Memory, client: LedgerDe
 @pytest.mark.parametrize("ledger_type", [LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER])
 def test_a_context_is_for_an_offloaded_ledger_alone(client: LedgerDeletionClient, ledger_type: LedgerType) -> None:
     context = OffloadContext(UUID) if ledger_type is LEDGER else None
-    with pytest.raises(ValueError, match="context is for OFFLOAD_LEDGER alone"):
+    with pytest.raises(ValueError, match="context is for OFFLOAD_LEDGER only"):
         client.send_pending_delete_ledger(TOPIC, 5, context, DATA, ledger_type)
 
 
@@ -95,7 +95,7 @@ def test_a_request_that_is_put_off_is_waited_for_no_longer_than_asked(
     memory: Memory, client: LedgerDeletionClient
 ) -> None:
     memory.answers = [(Outcome.RETRY, Reason.IN_USE)]
-    with pytest.raises(UnavailableError, match=r"the last answer is IN_USE.*durable and stay so"):
+    with pytest.raises(UnavailableError, match=r"its newest receipt is IN_USE.*stay durable"):
         client.delete_ledger(TOPIC, 5, DATA, timeout_seconds=0)
     assert len(memory.sent()) == 1
 
@@ -103,10 +103,10 @@ def test_a_request_that_is_put_off_is_waited_for_no_longer_than_asked(
 def test_a_tenants_own_request_topic_may_be_named_if_the_service_reads_it(memory: Memory) -> None:
     own = "persistent://acme/reaper/deletions"
     with pytest.raises(ConfigError, match="no service with this configuration reads"):
-        LedgerDeletionClient(memory.settings, topic=own, surroundings=memory.surroundings())
+        LedgerDeletionClient(memory.settings, topic=own, services=memory.services())
     topics = memory.settings.topics.model_copy(update={"requests": (*memory.settings.topics.requests, own)})
     memory.settings = memory.settings.model_copy(update={"topics": topics})
-    with LedgerDeletionClient(memory.settings, topic=own, surroundings=memory.surroundings()) as client:
+    with LedgerDeletionClient(memory.settings, topic=own, services=memory.services()) as client:
         client.send_pending_delete_ledger(TOPIC, 5, None, DATA, LEDGER)
         assert client.estimated_inflight_deletion_ledger_count() == 0
     assert len(memory.sent(own)) == 1

@@ -27,7 +27,7 @@ def memory() -> Memory:
 
 def test_the_producer_takes_a_ledger_off_the_list_behind_a_durable_request(memory: Memory) -> None:
     seen: list[int] = []
-    with LedgerDeletionClient(memory.settings, surroundings=memory.surroundings()) as client:
+    with LedgerDeletionClient(memory.settings, services=memory.services()) as client:
         _drop()(client, TOPIC, 5, lambda: seen.append(len(memory.sent())))
     assert seen == [1]
     assert [decode(each.payload) for each in memory.sent()] == [data_request(5)]
@@ -35,7 +35,7 @@ def test_the_producer_takes_a_ledger_off_the_list_behind_a_durable_request(memor
 
 def test_the_producer_leaves_the_list_alone_where_the_request_may_not_be_durable(memory: Memory) -> None:
     seen: list[int] = []
-    with LedgerDeletionClient(memory.settings, surroundings=memory.surroundings()) as client:
+    with LedgerDeletionClient(memory.settings, services=memory.services()) as client:
         memory.pulsar.faults.away = True
         with pytest.raises(UnavailableError):
             _drop()(client, TOPIC, 5, lambda: seen.append(5))

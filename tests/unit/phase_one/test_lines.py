@@ -13,7 +13,7 @@ from udfs.wire import encode
 def test_each_valid_line_has_its_receipt_and_invalid_ones_are_listed() -> None:
     memory = Memory()
     lines = [encode(data_request(5)) + b"\n", b"\n", b"no request\n", encode(data_request(6))]
-    report, found = publish_and_wait(memory.settings, memory.surroundings(), lines, 5)
+    report, found = publish_and_wait(memory.settings, memory.services(), lines, 5)
     assert [each.message_id for each in found] == [each.id for each in memory.sent()]
     assert (report.published, [number for number, _why in report.invalid]) == (2, [3])
     assert memory.senders[0].is_closed
@@ -21,14 +21,14 @@ def test_each_valid_line_has_its_receipt_and_invalid_ones_are_listed() -> None:
 
 def test_an_unchecked_line_is_waited_for_too() -> None:
     memory = Memory(answers=[(Outcome.DEAD_LETTER, Reason.NOT_JSON)])
-    report, (found,) = publish_and_wait(memory.settings, memory.surroundings(), [b"no request"], 5, unchecked=True)
+    report, (found,) = publish_and_wait(memory.settings, memory.services(), [b"no request"], 5, unchecked=True)
     assert (report.published, report.invalid, found.reason) == (1, [], Reason.NOT_JSON)
 
 
 def test_a_line_that_was_not_acknowledged_is_an_error_and_the_producer_is_closed() -> None:
     memory = Memory()
     memory.pulsar.faults.fail_at(30)  # after the topics are made
-    around = memory.surroundings()
+    around = memory.services()
     around.ensure_topic(memory.settings.topics.requests[0])
     memory.pulsar.faults.fail_at(9)
     with pytest.raises(UnavailableError):

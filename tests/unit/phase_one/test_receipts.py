@@ -36,7 +36,17 @@ def test_a_final_receipt_counts_before_all_others(tmp_path: Path) -> None:
     )
     found = newest_receipts(state, ["1:1:0", "1:2:0", "1:9:0"], NOW_MS)
     assert found.keys() == {"1:1:0", "1:2:0"}
-    expected = Receipt("1:1:0", 5, LedgerType.LEDGER, None, Outcome.DELETED, Reason.UNREFERENCED, "", 0, NOW_MS)
+    expected = Receipt(
+        message_id="1:1:0",
+        ledger_id=5,
+        ledger_type=LedgerType.LEDGER,
+        topic=None,
+        outcome=Outcome.DELETED,
+        reason=Reason.UNREFERENCED,
+        detail="",
+        attempt=0,
+        at_ms=NOW_MS,
+    )
     assert found["1:1:0"] == expected
     assert (found["1:2:0"].reason, found["1:2:0"].attempt, found["1:2:0"].is_final) == (Reason.NOT_CLOSED, 2, False)
 
@@ -53,7 +63,15 @@ def test_waiting_ends_when_the_last_one_has_its_receipt() -> None:
         final = sorted(ids)[0]
         return {
             each: Receipt(
-                each, 5, None, None, Outcome.DELETED if each == final else Outcome.RETRY, Reason.IN_USE, "", 0, 0
+                message_id=each,
+                ledger_id=5,
+                ledger_type=None,
+                topic=None,
+                outcome=Outcome.DELETED if each == final else Outcome.RETRY,
+                reason=Reason.IN_USE,
+                detail="",
+                attempt=0,
+                at_ms=0,
             )
             for each in ids
         }
@@ -64,7 +82,7 @@ def test_waiting_ends_when_the_last_one_has_its_receipt() -> None:
 
 
 def test_a_service_that_does_not_run_is_told() -> None:
-    with pytest.raises(UnavailableError, match="nothing has answered it yet; does the service run"):
+    with pytest.raises(UnavailableError, match="it has no receipt yet; does the service run"):
         await_receipts(lambda _ids, _since: {}, ["a"], 0, 0)
 
 

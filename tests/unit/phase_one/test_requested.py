@@ -25,7 +25,17 @@ class Answers:
     def look(self, message_ids: Collection[str], since_ms: int) -> Mapping[str, Receipt]:
         self.asked.append((set(message_ids), since_ms))
         return {
-            each: Receipt(each, 5, None, None, self.outcomes[each], Reason.NOT_PULSARS, "", 0, NOW_MS)
+            each: Receipt(
+                message_id=each,
+                ledger_id=5,
+                ledger_type=None,
+                topic=None,
+                outcome=self.outcomes[each],
+                reason=Reason.NOT_PULSARS,
+                detail="",
+                attempt=0,
+                at_ms=NOW_MS,
+            )
             for each in message_ids
             if each in self.outcomes
         }
