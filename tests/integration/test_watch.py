@@ -54,7 +54,7 @@ def asked_for(service: Deployment) -> set[int]:
 
 
 def is_watching(log: Path) -> bool:
-    return "watching what topics" in log.read_text()
+    return "watching the names in topics" in log.read_text()
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_killed_again_and_again_it_asks_for_each_once(
             kill(running)
             before = len(log.read_text())
             running = service.start("watch", log=log)
-        wait_until(lambda: "watching what topics" in log.read_text()[before:], running, log)  # it hears a SIGTERM now
+        wait_until(lambda: "watching the names in topics" in log.read_text()[before:], running, log)  # SIGTERM works
         wait_until(lambda: known - set(topics.data_ledgers(cluster, leaky)) <= asked_for(service), running, log)
         assert len(asked_for(service) & known) >= 4
         stop(running)
