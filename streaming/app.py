@@ -230,7 +230,9 @@ def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> Bla
     def census() -> int:
         return count_ledgers(store, zookeeper.ledgers_root)
 
-    radius = BlastRadius(limits_of(settings.limits), breaker, census, clock, journaled)
+    radius = BlastRadius(
+        limits=limits_of(settings.limits), breaker=breaker, census=census, clock=clock, journaled=journaled
+    )
     radius.recall(deletes_since(state_dir, store, clock.now_ms() - HOUR_MS))
     return radius
 

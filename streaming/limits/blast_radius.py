@@ -33,7 +33,7 @@ from udfs.units import HOUR_MS
 _CENSUS_EVERY_MS = HOUR_MS  # limits that are a share of the existing ledgers do not change faster
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BlastRadius:
     """One per service, used by one thread at a time."""
 

@@ -31,7 +31,7 @@ _COUNT = "count_all"
 _KEEP_HOURS = 48
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSummary:
     """Result of a chunk."""
 

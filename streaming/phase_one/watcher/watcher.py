@@ -200,7 +200,7 @@ class Watcher:
 
     def _compare(self, nodes: Mapping[str, Node], now_ms: int) -> None:
         """Compare znodes with their known names, and commit the changes together with the requests."""
-        changes = _Changes(self._parts.watched.quota_left_of, self._parts.watched.quota_left())
+        changes = _Changes(quota_left_of=self._parts.watched.quota_left_of, quota_left=self._parts.watched.quota_left())
         for path, node in nodes.items():
             if self._stop.is_set():
                 raise StopRequestedError
@@ -258,7 +258,7 @@ class Watcher:
             self._why_not_sent = published.why
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Changes:
     """The results of a comparison, which are committed together."""
 

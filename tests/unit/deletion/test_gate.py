@@ -55,7 +55,9 @@ class Run:
     def __init__(self, state_dir: str, breaker: Breaker, *, resumes: bool) -> None:
         self.clock = ManualClock(NOW_MS)
         self.is_mine = True
-        self.radius = BlastRadius(LIMITS, breaker, lambda: 1000, self.clock, lambda *_: {})
+        self.radius = BlastRadius(
+            limits=LIMITS, breaker=breaker, census=lambda: 1000, clock=self.clock, journaled=lambda *_: {}
+        )
         self.radius.recall([(NOW_MS - 1000, *B)] * 8)
         self.stop = Operator((lambda: breaker.clear(now_ms=NOW_MS)) if resumes else None)
         metrics = Metrics()

@@ -23,7 +23,13 @@ A, B = ("shop", "data:a"), ("shop", "data:b")
 
 def _radius(limits: Limits, clock: ManualClock, journaled: dict[tuple[str, str], int] | None = None) -> BlastRadius:
     begun = journaled or {}
-    return BlastRadius(limits, Breaker(MemoryStore(), "/lr/breaker"), lambda: 100, clock, lambda *_: begun)
+    return BlastRadius(
+        limits=limits,
+        breaker=Breaker(MemoryStore(), "/lr/breaker"),
+        census=lambda: 100,
+        clock=clock,
+        journaled=lambda *_: begun,
+    )
 
 
 def _resume(radius: BlastRadius) -> None:
@@ -69,7 +75,7 @@ def test_what_was_deleted_before_a_restart_still_counts_unless_it_was_granted() 
     assert radius.breaker.reason() == "too much"
     assert radius.breaker.clear(now_ms=clock.now_ms())
     assert radius.breaker.reason() == ""
-    again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
+    again = BlastRadius(limits=limits, breaker=radius.breaker, census=lambda: 100, clock=clock, journaled=lambda *_: {})
     again.recall([(clock.now_ms() - 1000, *A)] * 8)
     assert again.judge(CHUNK, {A: 3}, lambda: DryRunPlan({A: 3}, (3,)))[0] is None
 
@@ -82,7 +88,7 @@ def test_a_resume_given_after_the_start_and_before_the_first_chunk_waits_is_used
     assert why is not None
     radius.trip(why, CHUNK.query)
 
-    again = BlastRadius(limits, radius.breaker, lambda: 100, clock, lambda *_: {})
+    again = BlastRadius(limits=limits, breaker=radius.breaker, census=lambda: 100, clock=clock, journaled=lambda *_: {})
     again.recall([])
     assert again.breaker.clear(now_ms=clock.now_ms())
     assert not again.held()
@@ -144,7 +150,13 @@ def test_the_journal_is_asked_since_the_first_try_of_a_chunk_or_the_one_that_was
         return {}
 
     breaker = Breaker(MemoryStore(), "/lr/breaker")
-    radius = BlastRadius(replace(WIDE, per_hour=1), breaker, lambda: 100, ManualClock(HOUR_MS), journaled)
+    radius = BlastRadius(
+        limits=replace(WIDE, per_hour=1),
+        breaker=breaker,
+        census=lambda: 100,
+        clock=ManualClock(HOUR_MS),
+        journaled=journaled,
+    )
     for since_ms in (500, 700, 900):
         _allows(radius, 2, chunk=replace(CHUNK, since_ms=since_ms))
         radius.interrupted()
