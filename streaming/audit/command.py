@@ -196,7 +196,7 @@ class AuditCommand:
         chosen = self.request.options.filters.arguments()
         return terminal.Commands(
             publish=f"ledger-reaper audit --config {config}{out}{chosen} --last --publish",
-            explain=f"ledger-reaper explain --config {config} --ledger N",
+            explain=f"ledger-reaper explain --config {config} N",
         )
 
     def _findings(self) -> DataFrame:

@@ -31,13 +31,13 @@ def accept(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Confirm that you have looked at something suspicious and that it is right.
+    """Confirm that something suspicious, which you have checked, is right.
 
     If a topic's list suddenly names far fewer ledgers than before (reason SOURCE_SHRANK), the service deletes nothing
-    of that topic. `accept --topic T` says that the new list is right. Several topics need --topic several times.
+    of that topic. `accept --topic T` confirms the new list. Several topics need --topic several times.
 
-    If Pulsar deleted request messages before the service read them, the service raises an alarm. `accept --gaps` says
-    that you have sent these requests again or do not need them; the alarm ends.
+    If Pulsar deleted request messages before the service read them, the service raises an alarm. `accept --gaps`
+    confirms that you have sent these requests again or do not need them, and ends the alarm.
     """
     from streaming.cli import control
     from streaming.clients import command_clients

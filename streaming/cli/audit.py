@@ -9,7 +9,6 @@ from streaming.cli.options import (
     READS_PER_SECOND,
     Config,
     Json,
-    LedgerId,
     ReadsPerSecond,
     Yes,
     completes,
@@ -20,6 +19,8 @@ from streaming.cli.options import (
     settings_of,
 )
 from streaming.config import amounts
+from streaming.errors import ConfigError
+from udfs.paths import MAX_LEDGER_ID
 from udfs.records import LedgerComponent
 
 
@@ -143,12 +144,23 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
 def explain(
     config: Config,
-    ledger: LedgerId,
+    ledger_id: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="Ledger id", min=0, max=MAX_LEDGER_ID, show_default=False)
+    ] = None,
+    ledger: Annotated[
+        int | None, typer.Option("--ledger", help="The same as an option", min=0, max=MAX_LEDGER_ID)
+    ] = None,
     reads_per_second: ReadsPerSecond = READS_PER_SECOND,
     json_lines: Json = False,
 ) -> None:
-    """Say what a ledger is, which topic refers to it, and what the service would answer to a request to delete it."""
+    """Show what a ledger is, which topic refers to it, and how the service would answer a request to delete it.
+
+    If the ledger does not exist, the command searches all topics, cursors and schemas in ZooKeeper for its id.
+    """
+    chosen = ledger if ledger_id is None else ledger_id
+    if chosen is None or None not in (ledger_id, ledger):
+        raise ConfigError("name one ledger, as in `ledger-reaper explain 4711`")
     settings = settings_of(config)
     from streaming.audit.explain import explain as explain_ledger
 
-    explain_ledger(settings, ledger, as_json=json_lines, reads_per_second=reads_per_second)
+    explain_ledger(settings, chosen, as_json=json_lines, reads_per_second=reads_per_second)

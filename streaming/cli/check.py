@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def check(config: Config, json_lines: Json = False) -> None:
-    """Test everything that the service needs, and say what to do about each problem.
+    """Test everything that the service needs, and name a remedy for each problem.
 
-    The exit code is 0 if there is no problem, else 2, 3 or 4 for the worst one.
+    The exit code is 0 if there is no problem, else that of the worst one: 2, 3 or 4. The command creates nothing.
     """
     from streaming.check.preflight import Status, check_without_files, worst
     from streaming.check.preflight import check as look

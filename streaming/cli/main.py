@@ -101,9 +101,10 @@ def ledger_reaper(
 ) -> None:
     """Delete what Apache Pulsar has stopped using in BookKeeper and tiered storage, and never anything else.
 
-    Begin with `check` and `audit`: neither of them deletes anything.
+    Start with `check` and `audit`, which delete nothing.
 
     Exit codes: 0 done; 1 a fault of this program, or a service refused something; 2 the configuration or an option is
-    wrong; 3 a service can't be reached; 4 a person must look: going on could delete data that is in use, or all that
-    is left waits for a person; 130 or 143 stopped by Ctrl-C or SIGTERM.
+    wrong; 3 a service can't be reached; 4 an operator must decide: refused because data in use could be deleted, data
+    missing or in danger, an incomplete audit, or only requests left that wait for an operator; 130 or 143 stopped by
+    Ctrl-C or SIGTERM.
     """

@@ -104,7 +104,6 @@ OptionalConfig = Annotated[
         help=_NAMED,
     ),
 ]
-LedgerId = Annotated[int, typer.Option("--ledger", help="Ledger id", min=0, max=MAX_LEDGER_ID)]
 OneLedger = Annotated[int | None, typer.Option("--ledger", help="Only this ledger id", min=0, max=MAX_LEDGER_ID)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
 ReadsPerSecond = Annotated[

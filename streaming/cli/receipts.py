@@ -31,7 +31,7 @@ def receipts(
         typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}", autocompletion=completes(Outcome)),
     ] = None,
 ) -> None:
-    """Show what became of requests, the oldest first."""
+    """Show what became of requests: the newest as a table, or with --json all of them, the oldest first."""
     load_datasets()
     from streaming.state import parked_queries
     from streaming.state.hold import noted

@@ -32,7 +32,7 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
         bool, typer.Option("--wait", help="Wait for the final receipt of every request, and print the receipts")
     ] = False,
     timeout: Annotated[
-        int, typer.Option("--timeout", min=0, help="With --wait: give up after so many seconds")
+        int, typer.Option("--timeout", min=0, help="With --wait: give up after this many seconds")
     ] = _WAIT_SECONDS,
     json_lines: Json = False,
 ) -> None:
@@ -72,7 +72,7 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
         raise ConfigError(f"{lines} and {was} not published:\n{shown}{more}")
     if dead:
         letters = count_of(dead, "request became a dead letter", "requests became dead letters")
-        raise SafetyError(f"{letters}; `ledger-reaper dlq list` says why")
+        raise SafetyError(f"{letters}; `ledger-reaper dlq list` shows why")
 
 
 def _shown(found: "Sequence[Receipt]", *, json_lines: bool) -> int:

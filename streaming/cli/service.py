@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def run(
     config: Config,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when no request is waiting, or only for a person (exit code 4)")
+        bool,
+        typer.Option("--until-idle", help="End when no request waits, or only for an operator (exit code 4)"),
     ] = False,
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""

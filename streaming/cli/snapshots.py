@@ -171,7 +171,7 @@ def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
     first; `snapshots undo` puts it back. Afterwards the topic is read once, to see that no message of an aborted
     transaction comes out of it. The exit code is 4 where one does, and where that can't be told.
 
-    What it waits for goes to standard error. One that was cut short, or not verified, is gone on with by the next.
+    Standard error shows what the command waits for. Run it again to resume an interrupted or unverified repair.
 
     With --namespace, remove the messages in the topics of indexes and single snapshots that no broker can decode
     (LOAD_BLOCKED): no topic of the namespace loads while one is there. The command names each and asks first; their
@@ -276,10 +276,10 @@ def compact(
     namespace: Annotated[str, typer.Option("--namespace", help="The namespace (tenant/ns)")],
     yes: Yes = False,
 ) -> None:
-    """Take away the tombstones that make brokers answer 500 where somebody deletes a loaded topic of a namespace.
+    """Remove the tombstones that make brokers answer 500 if a loaded topic of the namespace is deleted.
 
-    Sends a record of its own behind them, which no broker reads, and has the segments topic compacted; before that, it
-    makes a guard.
+    The command creates a guard, sends a record after the tombstones that no broker reads, and compacts the segments
+    topic.
     """
     require_namespace(namespace)
     settings = settings_of(config)

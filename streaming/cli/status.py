@@ -28,12 +28,12 @@ def status(
     context: typer.Context,
     config: Config,
     json_lines: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C")] = False,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks of --watch")] = 5.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C")] = False,
+    every: Annotated[float, typer.Option("--every", help="With --watch: seconds between two reads")] = 5.0,
 ) -> None:
-    """Tell what the service does now: whether it runs, what waits, and what holds it. Changes nothing.
+    """Show what the service does now: whether it runs, what waits, and what holds it. Changes nothing.
 
-    The exit code is 3 where something could not be read because a service does not answer. `check` judges; this tells.
+    The exit code is 3 if something could not be read because a service does not answer. `check` finds faults.
     """
     refuse_ignored(context, (not watch, ("--every",), "status is shown once. Add --watch"))
     if not _LEAST_EVERY_S <= every <= _MOST_EVERY_S:

@@ -202,7 +202,7 @@ def test_explain_says_what_would_become_of_a_request(world: World, ledger: str, 
         "lost": world.made.lost,
         "foreign": FOREIGN_ID,
     }
-    (said,) = world.console.json("explain", "--ledger", str(ids[ledger]))
+    (said,) = world.console.json("explain", str(ids[ledger]))
 
     assert (said["request"]["outcome"], said["request"]["reason"]) == (outcome, reason)
     assert said["exists"] is (ledger != "lost")

@@ -10,6 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from streaming.cli.main import ORDER_OF_USE, app
+from streaming.errors import ConfigError
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -84,6 +85,13 @@ def test_dead_letters_are_filtered_by_reason_and_closed_with_a_why() -> None:
     code, text = run("dlq", "write-off", "--reason", "NOT_JSON", "--config", "unread.toml")
     assert code == 2
     assert "--why" in text
+
+
+@pytest.mark.parametrize("ledgers", [(), ("4711", "--ledger", "4712")], ids=["none", "two"])
+def test_explain_takes_one_ledger(ledgers: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["explain", *ledgers, "--config", "unread.toml"])
+    assert isinstance(result.exception, ConfigError)
+    assert "explain 4711" in str(result.exception)
 
 
 @pytest.mark.parametrize("command", ["explain", "undo", "receipts"])
