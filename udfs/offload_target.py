@@ -1,7 +1,7 @@
-"""Which bucket an offloaded ledger's objects are in, and whether we may touch it.
+"""The offload drivers that we support, the bucket that an offload context names, and whether we may touch the bucket.
 
 A request can only choose among the buckets that the operator allowed. We never connect to an address from a request:
-the endpoint is always the one that the operator wrote.
+we use the endpoint that the operator configured.
 """
 
 import re
@@ -9,31 +9,50 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-AWS = ""  # no endpoint: S3 of AWS itself, found by its region
+AWS = ""  # no endpoint: AWS's own S3, whose address follows from the region
 
-# Drivers that speak S3, and where they go when no endpoint is named.
-_DEFAULT_ENDPOINTS = {"aws-s3": AWS, "s3": AWS, "google-cloud-storage": "https://storage.googleapis.com"}
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-_AWS_HOST = re.compile(r"s3([.-](dualstack\.)?[a-z]{2}(-[a-z]+)+-\d)?\.amazonaws\.com")
 
-# An offload context uses the first name, a namespace's policies the second, and policies before Pulsar 2.8 the others.
-_BUCKET_KEYS = (
-    "bucket",
-    "managedLedgerOffloadBucket",
-    "s3ManagedLedgerOffloadBucket",
-    "gcsManagedLedgerOffloadBucket",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """An offload driver whose store speaks S3."""
+
+    names: tuple[str, ...]  # in brokers' configuration, contexts and policies; see _plain for other spellings
+    default_endpoint: str  # of a context or policy that names no endpoint
+    # the driver's own keys, which policies before Pulsar 2.8 use
+    bucket_keys: tuple[str, ...] = ()
+    endpoint_keys: tuple[str, ...] = ()
+
+
+DRIVERS = (
+    Driver(
+        names=("aws-s3", "S3"),
+        default_endpoint=AWS,
+        bucket_keys=("s3ManagedLedgerOffloadBucket",),
+        endpoint_keys=("s3ManagedLedgerOffloadServiceEndpoint",),
+    ),
+    Driver(
+        names=("google-cloud-storage",),
+        default_endpoint="https://storage.googleapis.com",
+        bucket_keys=("gcsManagedLedgerOffloadBucket",),
+    ),
 )
+
+# An offload context uses the first key, a namespace's policies the second. A context may name no driver, so the keys of
+# all drivers are read, in the table's order.
+_DRIVER_KEY = "managedLedgerOffloadDriver"
+_BUCKET_KEYS = ("bucket", "managedLedgerOffloadBucket", *(key for driver in DRIVERS for key in driver.bucket_keys))
 _ENDPOINT_KEYS = (
     "serviceEndpoint",
     "managedLedgerOffloadServiceEndpoint",
-    "s3ManagedLedgerOffloadServiceEndpoint",
+    *(key for driver in DRIVERS for key in driver.endpoint_keys),
 )
-_DRIVER_KEY = "managedLedgerOffloadDriver"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_AWS_HOST = re.compile(r"s3([.-](dualstack\.)?[a-z]{2}(-[a-z]+)+-\d)?\.amazonaws\.com")
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket we may touch."""
+    """A bucket that the operator allowed."""
 
     endpoint: str  # "": AWS's own
     name: str
@@ -44,27 +63,34 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an offload context or policy names; endpoint in its normal form. driver or bucket "": it names none."""
+    """The store that an offload context or policy names."""
 
-    driver: str
-    endpoint: str
-    bucket: str
+    driver: str  # "": it names none
+    endpoint: str  # as normal_endpoint returns it
+    bucket: str  # "": it names none
 
     @property
     def is_supported(self) -> bool:
-        """Whether the driver speaks S3; if none is named, it may."""
-        return not self.driver or _plain(self.driver) in _DEFAULT_ENDPOINTS
+        """Whether the driver speaks S3; an unnamed driver may."""
+        return not self.driver or _driver_named(self.driver) is not None
 
 
 def target_of(driver_name: str, properties: Mapping[str, str]) -> Target:
     """Read driver, endpoint and bucket from an offload context's metadata or from a namespace's policies."""
-    driver = driver_name or properties.get(_DRIVER_KEY) or ""
-    endpoint = _first(properties, _ENDPOINT_KEYS) or _DEFAULT_ENDPOINTS.get(_plain(driver), AWS)
-    return Target(driver, normal_endpoint(endpoint), _first(properties, _BUCKET_KEYS))
+    name = driver_name or properties.get(_DRIVER_KEY) or ""
+    driver = _driver_named(name)
+    endpoint = _first(properties, _ENDPOINT_KEYS) or (driver.default_endpoint if driver is not None else AWS)
+    return Target(name, normal_endpoint(endpoint), _first(properties, _BUCKET_KEYS))
+
+
+def supported_drivers() -> str:
+    """Return the names of all supported drivers, for a message."""
+    *names, last = (name for driver in DRIVERS for name in driver.names)
+    return f"{', '.join(names)} and {last}"
 
 
 def allowed_bucket(target: Target, allowed: Iterable[Bucket]) -> Bucket | None:
-    """Return the operator's entry for the target, or None where the target is not on the list."""
+    """Return the operator's entry for the target; None if the target is not on the list."""
     for bucket in allowed:
         if bucket.name == target.bucket and normal_endpoint(bucket.endpoint) == target.endpoint:
             return bucket
@@ -72,28 +98,33 @@ def allowed_bucket(target: Target, allowed: Iterable[Bucket]) -> Bucket | None:
 
 
 def normal_endpoint(text: str) -> str:
-    """Spell an endpoint so that equal ones compare equal; "" for AWS itself. A text that is no URL stays as it is."""
-    spelt = text.strip()
-    if not spelt:
+    """Return the normal form of an endpoint; "" for AWS itself. A text that is no URL is only stripped."""
+    endpoint = text.strip()
+    if not endpoint:
         return AWS
     try:
-        parts = urlsplit(spelt if "://" in spelt else f"https://{spelt}")
+        parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
         port = parts.port
     except ValueError:
-        return spelt
+        return endpoint
     host = parts.hostname or ""
     if not host or parts.username is not None or parts.query or parts.fragment:
-        return spelt
+        return endpoint
     if _AWS_HOST.fullmatch(host):
         return AWS
-    shown = f"[{host}]" if ":" in host else host
+    address = f"[{host}]" if ":" in host else host
     suffix = "" if port is None or port == _DEFAULT_PORTS.get(parts.scheme) else f":{port}"
-    return f"{parts.scheme}://{shown}{suffix}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{address}{suffix}{parts.path.rstrip('/')}"
 
 
-def _plain(driver: str) -> str:
-    """Spell a driver in one way: brokers ignore case, and a context may hold the name of Java's constant (AWS_S3)."""
-    return driver.lower().replace("_", "-")
+def _driver_named(name: str) -> Driver | None:
+    plain = _plain(name)
+    return next((driver for driver in DRIVERS if plain in map(_plain, driver.names)), None)
+
+
+def _plain(name: str) -> str:
+    """Normalise a driver's name: brokers ignore case, and a context may contain Java's constant (AWS_S3)."""
+    return name.lower().replace("_", "-")
 
 
 def _first(properties: Mapping[str, str], keys: Iterable[str]) -> str:

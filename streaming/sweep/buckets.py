@@ -15,7 +15,7 @@ from streaming.ports import ObjectStore, OffloadConfiguration
 from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.judge import Policy
 from udfs.judge_offload import OffloadPolicy
-from udfs.offload_target import Bucket, Target, allowed_bucket, target_of
+from udfs.offload_target import Bucket, Target, allowed_bucket, supported_drivers, target_of
 from udfs.paths import namespace_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason, Verdict
 
@@ -89,7 +89,7 @@ class OffloadPlaces:
         if not target.is_supported:
             return _never(
                 Reason.DRIVER_NOT_SUPPORTED,
-                f"driver {target.driver} is not supported: aws-s3, S3 and google-cloud-storage are",
+                f"driver {target.driver} is not supported: {supported_drivers()} are",
             )
         if not target.bucket:
             if len(self.allowed) == 1:

@@ -1,8 +1,8 @@
-"""Which bucket is meant, in all the spellings of brokers and operators, and whether it is on the operator's list."""
+"""The bucket that a context or policy names, in all spellings of brokers and operators, and the operator's list."""
 
 import pytest
 
-from udfs.offload_target import Bucket, Target, allowed_bucket, normal_endpoint, target_of
+from udfs.offload_target import DRIVERS, Bucket, Target, allowed_bucket, normal_endpoint, supported_drivers, target_of
 
 OURS = Bucket("http://s3.internal:9000", "offload", "us-east-1")
 CONTEXT = {  # as Pulsar 4.0.8 writes it
@@ -75,6 +75,24 @@ def test_equal_endpoints_are_spelt_equally(text: str, expected: str) -> None:
             Target("aws-s3", "", "b"),
             id="a namespace's policies, older names",
         ),
+        pytest.param(
+            "",
+            {"managedLedgerOffloadDriver": "aws-s3", "s3ManagedLedgerOffloadServiceEndpoint": "http://h"},
+            Target("aws-s3", "http://h", ""),
+            id="a namespace's policies, older name of the endpoint",
+        ),
+        pytest.param(
+            "google-cloud-storage",
+            {"gcsManagedLedgerOffloadBucket": "b"},
+            Target("google-cloud-storage", "https://storage.googleapis.com", "b"),
+            id="a namespace's policies, older name of Google's bucket",
+        ),
+        pytest.param(
+            "",
+            {"gcsManagedLedgerOffloadBucket": "old", "managedLedgerOffloadBucket": "new", "bucket": "context"},
+            Target("", "", "context"),
+            id="a key of all drivers before a driver's own",
+        ),
         pytest.param("", {}, Target("", "", ""), id="nothing"),
     ],
 )
@@ -85,6 +103,14 @@ def test_driver_endpoint_and_bucket_are_read(driver: str, properties: dict[str, 
 @pytest.mark.parametrize("driver", ["aws-s3", "S3", "s3", "AWS_S3", "google-cloud-storage", ""])
 def test_drivers_that_speak_s3_are_supported(driver: str) -> None:
     assert Target(driver, "", "b").is_supported
+
+
+def test_each_driver_of_the_table_is_supported_and_named_to_the_operator() -> None:
+    for driver in DRIVERS:
+        for name in driver.names:
+            assert target_of(name, {}) == Target(name, driver.default_endpoint, "")
+            assert Target(name, "", "b").is_supported
+    assert supported_drivers() == "aws-s3, S3 and google-cloud-storage"
 
 
 @pytest.mark.parametrize("driver", ["azureblob", "aliyun-oss", "filesystem", "transient", "FILE_SYSTEM", "s3-like"])
