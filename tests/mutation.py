@@ -219,7 +219,7 @@ MUTATIONS = (
     Mutation("most owners gone at once is doubted", MASS_LOSS, "if total.gone > above and", "if False and"),
     Mutation("most of the others' owners are doubted too", MASS_LOSS, "if others.gone > min(", "if False and min("),
     Mutation("whoever lost the most is held at least", MASS_LOSS, "        doubted.add(worst)\n", ""),
-    Mutation("a tenant that lost most is doubted", MASS_LOSS, "if each.gone > above and", "if False and"),
+    Mutation("a tenant that lost most is doubted", MASS_LOSS, "if lost.gone > above and", "if False and"),
     Mutation(
         "a loss that may be ours stops everything",
         f"{IN_USE}/missing.py",
@@ -406,7 +406,12 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation("a sighting is signed", SIGHTINGS, "if hmac.compare_digest(", "if True or hmac.compare_digest("),
-    Mutation("no name is no wildcard", OWNERSHIP, "if wanted is None or wanted != found:", "if wanted != found:"),
+    Mutation(
+        "no name is no wildcard",
+        OWNERSHIP,
+        "if requested is None or requested != recorded:",
+        "if requested != recorded:",
+    ),
     Mutation("a cursor's ledger is no data ledger", OWNERSHIP, "if CURSOR in custom and", "if False and"),
     Mutation(
         "somebody said whose BookKeeper it is",
@@ -755,13 +760,13 @@ MUTATIONS = (
     Mutation(
         "a topic that exists keeps its index and its single snapshot",
         JUDGE_SNAPSHOT,
-        '        return _later(Reason.IN_USE, "its topic exists, and may read it whenever it is loaded")\n',
+        '        return _later(Reason.IN_USE, "its topic exists, and may read the message whenever it is loaded")\n',
         "        return None\n",
     ),
     Mutation(
         "a segment that the index names stays",
         JUDGE_SNAPSHOT,
-        "    if number in case.index.numbers or place in case.index.places:\n",
+        "    if number in case.index.numbers or position in case.index.places:\n",
         "    if False:\n",
     ),
     Mutation(

@@ -82,8 +82,8 @@ QUERIES = (
     (
         "a message that is delivered again has one row",
         ROWS,
-        "            if newest is not None and place <= newest:\n",
-        "            if newest is not None and place < (-1,):\n",
+        "            if newest is not None and position <= newest:\n",
+        "            if newest is not None and position < (-1,):\n",
     ),
     (
         "a directory that can't be written is refused at the start",

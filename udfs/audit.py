@@ -1,11 +1,9 @@
-"""What an audit finds out about a ledger: whose it says it is, and which class of finding the judge's verdict makes it.
+"""Rules of the audit: which owner a ledger's own metadata names, and which class of finding a verdict becomes.
 
-Rules:
-1. We ask the one owner that the ledger's own metadata names. A ledger that names none is FOREIGN or UNKNOWN, never
-   ORPHAN.
-2. A ledger is an ORPHAN only if the judge would let the sweep delete it, in two looks one after the other.
-3. Whatever could not be read makes a finding UNKNOWN; an unreadable znode makes everything below it UNKNOWN.
-4. A ledger is MISSING only if its owner's list named it both before and after we looked for it and did not find it.
+1. We ask the owner that the ledger's own metadata names. A ledger that names none is FOREIGN or UNKNOWN, never ORPHAN.
+2. A ledger is an ORPHAN only if the judge would let the sweep delete it, in two checks one after the other.
+3. A fact that could not be read makes a finding UNKNOWN; an unreadable znode makes everything below it UNKNOWN.
+4. A ledger is MISSING only if its owner's list named it both before and after we searched for it without finding it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,19 +28,19 @@ from udfs.references import fixed_paths, key_of, owner_of
 
 
 class FindingClass(StrEnum):
-    """What an audit says of a ledger or object. The last two are not findings; the audit only counts them."""
+    """An audit's result for a ledger or object. The last two are not findings; the audit only counts them."""
 
-    ORPHAN = "ORPHAN"  # nobody refers to it: the sweep would delete it
+    ORPHAN = "ORPHAN"  # no owner refers to it: the sweep would delete it
     MISSING = "MISSING"  # an owner refers to it and it does not exist: data was lost
-    UNKNOWN = "UNKNOWN"  # something that we need to decide could not be read
-    FOREIGN = "FOREIGN"  # its metadata does not say application=pulsar: it is another application's
-    TOO_YOUNG = "TOO_YOUNG"  # nobody refers to it, but it is so new that its owner may still write it into a list
-    OPEN = "OPEN"  # nobody refers to it, but somebody may be writing to it
+    UNKNOWN = "UNKNOWN"  # a fact that the decision needs could not be read
+    FOREIGN = "FOREIGN"  # its metadata does not contain application=pulsar: it is another application's
+    TOO_YOUNG = "TOO_YOUNG"  # no owner refers to it, but it is so new that its owner may still write it into a list
+    OPEN = "OPEN"  # no owner refers to it, but a client may be writing to it
     IN_USE = "IN_USE"
     GONE = "GONE"  # deleted while the audit ran
 
 
-# The judge wants to see these twice, and at the second look it asks for the time of the first.
+# The judge has to see these twice, and needs the time of the first check at the second.
 SEEN_ONCE = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
 # The brokers could not be asked. A later audit may be able to judge it, so this audit is incomplete.
 UNREAD = frozenset({Reason.BROKER_UNAVAILABLE})
@@ -61,7 +59,7 @@ _CLASS_OF_REASON = {
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """A ledger whose metadata names no owner that we could ask: its class, and why."""
+    """A ledger whose metadata names no owner that we could ask."""
 
     finding_class: FindingClass
     reason: Reason
@@ -70,19 +68,19 @@ class Unclaimed:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCheck:
-    """One look at a suspect. is_candidate: a second look may make it an ORPHAN (or, for a reference, MISSING)."""
+    """One check of a suspect."""
 
     finding_class: FindingClass
     reason: Reason
     detail: str = ""
-    is_candidate: bool = False
+    is_candidate: bool = False  # a second check may make it an ORPHAN (or, for a reference, MISSING)
 
 
 def claim_of(ledger_id: int, custom: Mapping[str, bytes]) -> PendingDelete | Unclaimed:
-    """Return the request that would delete the ledger; we make it from the ledger's own custom metadata alone."""
+    """Return the request that would delete the ledger, built from the ledger's own custom metadata alone."""
     if custom.get(APPLICATION) != b"pulsar":
-        named = "another application's" if custom else "it has no custom metadata (before Pulsar 2.6, or not Pulsar's)"
-        return Unclaimed(FindingClass.FOREIGN, Reason.NOT_PULSARS, named)
+        detail = "another application's" if custom else "it has no custom metadata (before Pulsar 2.6, or not Pulsar's)"
+        return Unclaimed(FindingClass.FOREIGN, Reason.NOT_PULSARS, detail)
     component = component_of(custom)
     if component is None:
         return _unknown(Reason.UNKNOWN_COMPONENT, f"component {custom.get(COMPONENT, b'')!r} is not known")
@@ -99,8 +97,12 @@ def claim_of_objects(
 ) -> PendingDelete | Unclaimed:
     """Return the request that would delete an offload attempt's objects.
 
-    custom: the ledger's custom metadata, which the index object embeds; None where there is no readable index. Then
-    the objects' user_metadata (keys in lower case), which newer brokers write, names the owner.
+    Args:
+        ledger_id: the ledger that the objects' keys contain.
+        uuid: the attempt's UUID.
+        custom: the ledger's custom metadata, which the index object embeds; None: there is no readable index.
+        user_metadata: the objects' (keys in lower case), which newer brokers write; it names the owner if `custom`
+            does not.
     """
     context = OffloadContext(uuid)
     if custom:
@@ -108,13 +110,13 @@ def claim_of_objects(
         if isinstance(claim, Unclaimed):
             return claim
         if claim.component is not LedgerComponent.MANAGED_LEDGER:
-            return _unknown(Reason.OTHER_COMPONENT, f"it says that it is a {claim.component}, which is never offloaded")
+            return _unknown(Reason.OTHER_COMPONENT, f"it names component {claim.component}, which is never offloaded")
         return replace(claim, ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-    named = user_metadata.get(MANAGED_LEDGER_KEY)
-    if not named:
-        return _unknown(Reason.PROOF_MISSING, "nothing says whose ledger it was")
+    managed_ledger = user_metadata.get(MANAGED_LEDGER_KEY)
+    if not managed_ledger:
+        return _unknown(Reason.PROOF_MISSING, "no metadata names the ledger's owner")
     try:
-        owner = managed_ledger_name(named)
+        owner = managed_ledger_name(managed_ledger)
     except ValueError as error:
         return _unknown(Reason.BAD_TOPIC_NAME, str(error))
     return PendingDelete(
@@ -123,17 +125,17 @@ def claim_of_objects(
 
 
 def looked(verdict: Verdict) -> SuspectCheck:
-    """Turn the judge's verdict on a suspect into a look."""
+    """Turn the judge's verdict on a suspect into a check."""
     if verdict.outcome is Outcome.DELETED or verdict.reason in SEEN_ONCE:
         return SuspectCheck(FindingClass.ORPHAN, verdict.reason, verdict.detail, is_candidate=True)
     if verdict.outcome is Outcome.ALREADY_GONE:
         return SuspectCheck(FindingClass.GONE, verdict.reason)
-    found = _CLASS_OF_REASON.get(verdict.reason, FindingClass.UNKNOWN)
-    return SuspectCheck(found, verdict.reason, verdict.detail)
+    finding_class = _CLASS_OF_REASON.get(verdict.reason, FindingClass.UNKNOWN)
+    return SuspectCheck(finding_class, verdict.reason, verdict.detail)
 
 
 def concluded(second: SuspectCheck) -> SuspectCheck:
-    """Return what we know after the second look at a candidate; one that was seen only once is UNKNOWN."""
+    """Return the result of a candidate's second check; a candidate that was seen only once is UNKNOWN."""
     if second.reason in SEEN_ONCE:
         return SuspectCheck(FindingClass.UNKNOWN, second.reason, second.detail)
     return second
@@ -143,25 +145,21 @@ def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> Suspec
     """Judge a reference to a ledger that the audit did not find; None: could not be read. Read the ledger first.
 
     A ledger exists before its owner's list names it, and until the list no longer does. So data was lost only if the
-    list named the ledger at the first look, the ledger was not there, and the list still named it at the second look.
+    list named the ledger at the first check, the ledger was not there, and the list still named it at the second.
     """
     if is_there:
         return SuspectCheck(FindingClass.IN_USE, Reason.IN_USE)
     if is_there is None:
-        return SuspectCheck(
-            FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, "referenced; whether it exists can't be told"
-        )
+        return SuspectCheck(FindingClass.UNKNOWN, Reason.LEDGER_UNREADABLE, "referenced, and it could not be read")
     if is_referenced is None:
-        return SuspectCheck(
-            FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, "not there; whether it is referenced can't be told"
-        )
+        return SuspectCheck(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, "not there, and its owner could not be read")
     if not is_referenced:
         return SuspectCheck(FindingClass.GONE, Reason.NOT_FOUND)
     return SuspectCheck(FindingClass.MISSING, Reason.NOT_FOUND, "referenced, and it does not exist", is_candidate=True)
 
 
 def owner_paths(key: str) -> tuple[str, ...]:
-    """Return the znodes that say whether a reference key's ledgers are in use (udfs.references)."""
+    """Return the znodes that decide whether a reference key's ledgers are in use (udfs.references)."""
     return fixed_paths(owner_of(key))
 
 
@@ -169,11 +167,11 @@ def affected_by(paths: Iterable[str], unreadable: Iterable[str]) -> str | None:
     """Return the unreadable path at or above one of the owner's paths, if there is one."""
     blocked = frozenset(unreadable)
     for path in paths:
-        at = path
-        while at:
-            if at in blocked:
-                return at
-            at = at.rpartition("/")[0]
+        ancestor = path
+        while ancestor:
+            if ancestor in blocked:
+                return ancestor
+            ancestor = ancestor.rpartition("/")[0]
     return "/" if "/" in blocked else None
 
 

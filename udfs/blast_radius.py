@@ -1,14 +1,15 @@
-"""How much may be deleted before a person looks: by batch, hour, tenant, owner, and as a share of what exists.
+"""Limits how much may be deleted before an operator checks: by batch, hour, tenant, owner, and share of all ledgers.
 
-A pure state machine: `apply` takes the state and an event, and returns the new state and why deleting must not go on.
+A pure state machine: `apply` takes the state and an event, and returns the new state and why deleting must stop.
 
-1. Before a chunk is swept, it is `Judged` by its requests: it can't delete more than they name. Only where that is too
-   much, a dry run finds out what it would delete, and the chunk is judged by that (`DryRun`).
-2. After the sweep, `Committed` tells what the receipts say was deleted. A chunk that broke off (`Interrupted`) is
-   judged again: what its earlier tries wrote to the journal counts as deleted, up to what it was asked for.
-3. Where a limit would be broken, or the sources of the in-use sets are doubted (`Doubted`), the breaker trips (`Held`)
-   until a person resumes (`Resumed`). The resume forgets what was deleted before. It lets that one plan or doubt pass,
-   once, as long as nothing else was deleted since. It counts for a later run too (`Recalled`).
+1. Before a chunk is swept, it is `Judged` by its requests: it can't delete more than they name. Only if that is too
+   much, a dry run finds out what the chunk would delete, and the chunk is judged by that (`DryRun`).
+2. After the sweep, `Committed` carries the deletes that the receipts record. A chunk that was interrupted
+   (`Interrupted`) is judged again: the deletes that its earlier tries wrote to the journal count as done, up to what
+   was requested.
+3. If a limit would be exceeded, or the sources of the in-use sets are doubted (`Doubted`), the breaker trips (`Held`)
+   until an operator resumes (`Resumed`). The resume forgets all earlier deletes. It lets that plan or doubt pass once,
+   as long as nothing else was deleted since. It counts for a later run too (`Recalled`).
 """
 
 import hashlib
@@ -22,14 +23,14 @@ from udfs.units import HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most deletes allowed. share: of the ledgers that existed an hour ago, 0 to 1; only above share_applies_above."""
+    """The most deletes allowed."""
 
     per_batch: int
     per_hour: int
     per_hour_per_tenant: int
     per_hour_per_owner: int
-    share_per_hour: float
-    share_applies_above: int
+    share_per_hour: float  # of the ledgers that existed an hour ago, 0 to 1
+    share_applies_above: int  # the share limits clusters with more ledgers than this only
 
 
 Planned = Mapping[tuple[str, str], int]
@@ -38,44 +39,34 @@ Planned = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class DryRunPlan:
-    """What a dry run found deletable: by (tenant, owner), and by task, in the order of Spark's partitions."""
+    """The deletes that a dry run found possible."""
 
     by_owner: Planned
-    by_task: tuple[int, ...]
+    by_task: tuple[int, ...]  # in the order of Spark's partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a query's batch that is about to be swept, and since when (the time agreed with ZooKeeper)."""
+    """A part of a query's batch that is about to be swept."""
 
     query: str
     batch_id: int
-    since_ms: int
+    since_ms: int  # start of the sweep (the time agreed with ZooKeeper)
 
 
 @dataclass(frozen=True, slots=True)
 class BlastState:
-    """What the limits remember. The last chunk is the one that was judged last.
+    """The memory of the limits. The last chunk is the chunk that was judged last."""
 
-    deleted: deletes of the last hour, as (at ms, by owner).
-    batches: query -> (batch id, what was deleted of that batch).
-    asked: the most that the last chunk could delete.
-    since_ms: when the first try of the last chunk began; the journal is asked for what was written since then.
-    is_unfinished: the last chunk broke off, and what it has deleted is not known.
-    was_held: the breaker had tripped when we looked last.
-    granted: the one plan or doubt that a person has resumed (see subject_of); "": none, or it was used.
-    plan_digest: stands for what the last dry run planned to delete.
-    """
-
-    deleted: tuple[tuple[int, Planned], ...] = ()
-    batches: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    chunk: Chunk = Chunk("", -1, 0)
-    asked: Planned = field(default_factory=dict)
-    since_ms: int = 0
-    is_unfinished: bool = False
-    was_held: bool = False
-    granted: str = ""
-    plan_digest: str = ""
+    deleted: tuple[tuple[int, Planned], ...] = ()  # deletes of the last hour, as (at ms, by owner)
+    batches: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # query -> (batch id, deletes of that batch)
+    chunk: Chunk = Chunk("", -1, 0)  # the last chunk
+    asked: Planned = field(default_factory=dict)  # the most that the last chunk could delete
+    since_ms: int = 0  # start of the last chunk's first try; the journal is read from then on
+    is_unfinished: bool = False  # the last chunk was interrupted, and its deletes are not known
+    was_held: bool = False  # the breaker had tripped at our last check
+    granted: str = ""  # the plan or doubt that an operator has resumed (see subject_of); "": none, or it was used
+    plan_digest: str = ""  # of the last dry run's plan
 
     def last_hour(self, *, now_ms: int) -> Counter[tuple[str, str]]:
         """Deletes of the last hour by (tenant, owner)."""
@@ -86,53 +77,50 @@ class BlastState:
         return total
 
     def deleted_of_batch(self) -> int:
-        """What was deleted of the last chunk's batch."""
+        """Return how much of the last chunk's batch was deleted."""
         batch_id, deletes = self.batches.get(self.chunk.query, (-1, 0))
         return deletes if batch_id == self.chunk.batch_id else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a limit is looked at, and how many ledgers exist then."""
+    """The time at which limits are checked."""
 
     ms: int
-    existing: int
+    existing: int  # how many ledgers exist then
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The service starts. deletes: those of the last hour, as (at ms, tenant, owner).
+    """The service starts."""
 
-    granted: what a person has resumed while no run was there to go on. granted_ms: when a person resumed last.
-    """
-
-    deletes: Sequence[tuple[int, str, str]]
-    granted: str
-    granted_ms: int
+    deletes: Sequence[tuple[int, str, str]]  # of the last hour, as (at ms, tenant, owner)
+    granted: str  # the plan or doubt that an operator has resumed while the service did not run
+    granted_ms: int  # when an operator resumed last
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A chunk is about to be swept, and asked for so many deletes. Answered with why a dry run is needed."""
+    """A chunk is about to be swept. The answer is why a dry run is needed."""
 
     chunk: Chunk
-    asked: Planned
+    asked: Planned  # the deletes that its requests name
     now: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What the last chunk would delete. journaled: what its earlier tries may have deleted (see needs_journal)."""
+    """A dry run of the last chunk has ended."""
 
-    planned: Planned
-    journaled: Planned
+    planned: Planned  # the deletes that the chunk would do
+    journaled: Planned  # the deletes that its earlier tries may have done (see needs_journal)
     now: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """The sources of the in-use sets of a query's chunk are doubted, for this reason."""
+    """The sources of the in-use sets of a query's chunk are doubted."""
 
     query: str
     why: str
@@ -145,26 +133,23 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The breaker does not hold the work (any more). granted: what a person resumed, as the breaker had noted it."""
+    """The breaker does not hold the work (any more)."""
 
-    granted: str
+    granted: str  # the plan or doubt that an operator resumed, as the breaker had noted it
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The sweep of the last chunk broke off."""
+    """The sweep of the last chunk was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last chunk has its receipts, which say what was deleted.
+    """The last chunk has its receipts."""
 
-    is_doubtful: a task may have run twice, so that more was deleted than that. journaled: as in DryRun.
-    """
-
-    deleted: Planned
-    is_doubtful: bool
-    journaled: Planned
+    deleted: Planned  # by the receipts
+    is_doubtful: bool  # a task may have run twice, and deleted more than the receipts record
+    journaled: Planned  # as in DryRun
     at_ms: int
 
 
@@ -172,7 +157,7 @@ Event = Recalled | Judged | DryRun | Doubted | Held | Resumed | Interrupted | Co
 
 
 def apply(limits: Limits, state: BlastState, event: Event) -> tuple[BlastState, str | None]:
-    """Return the state after the event, and why deleting must not go on (None: it may)."""
+    """Return the state after the event, and why deleting must stop (None: it may continue)."""
     match event:
         case Judged():
             return _judged(limits, state, event)
@@ -185,12 +170,12 @@ def apply(limits: Limits, state: BlastState, event: Event) -> tuple[BlastState, 
 
 
 def subject_of(query: str, what: str) -> str:
-    """What a person resumes, as the breaker notes it: a query's plan (its digest) or doubt, word by word."""
+    """Return what an operator resumes, as the breaker notes it: a plan's digest, or a doubt's text."""
     return f"{query} {what}"
 
 
 def needs_journal(state: BlastState, event: DryRun | Committed) -> bool:
-    """Whether the journal has to be read for this event: only it knows what an unfinished chunk has deleted."""
+    """Whether the journal has to be read for this event: only the journal records an unfinished chunk's deletes."""
     if isinstance(event, DryRun):
         return state.is_unfinished and sum(event.planned.values()) > 0
     return state.is_unfinished or event.is_doubtful
@@ -199,9 +184,14 @@ def needs_journal(state: BlastState, event: DryRun | Committed) -> bool:
 def exceeded(
     limits: Limits, planned: Planned, hour: Mapping[tuple[str, str], int], *, batch: int, existing: int
 ) -> str | None:
-    """Name the first limit that `planned` would break, in the operator's words; None where it may go on.
+    """Name the first limit that `planned` would exceed, for the operator; None if it exceeds none.
 
-    hour: deletes of the last hour; batch: deletes of this batch so far; existing: ledgers that exist now.
+    Args:
+        limits: the limits to check.
+        planned: the deletes to come.
+        hour: deletes of the last hour.
+        batch: deletes of this batch so far.
+        existing: ledgers that exist now.
     """
     coming, past = sum(planned.values()), sum(hour.values())
     if not coming:
@@ -237,7 +227,7 @@ def _crowded(limits: Limits, planned: Planned, hour: Mapping[tuple[str, str], in
 def _judged(limits: Limits, state: BlastState, event: Judged) -> tuple[BlastState, str | None]:
     since_ms = event.chunk.since_ms
     if state.is_unfinished:
-        since_ms = min(since_ms, state.since_ms)  # of its first try; the clock may have gone back since
+        since_ms = min(since_ms, state.since_ms)  # start of the first try; the clock may have gone back since
     after = replace(state, chunk=event.chunk, asked=event.asked, since_ms=since_ms)
     return after, _broken(limits, after, event.asked, event.now)
 
@@ -270,10 +260,8 @@ def _after(state: BlastState, event: Recalled | Held | Resumed | Interrupted | C
 
 
 def _recalled(state: BlastState, event: Recalled) -> BlastState:
-    """What a person has looked at does not count; nor does what is older than an hour.
-
-    The person's clock may be wrong: a resume in the future proves nothing. A delete in the future was one just now.
-    """
+    """Count the deletes of the last hour that no operator has checked yet."""
+    # The operator's clock may be wrong, so a resume in the future proves nothing. A delete in the future counts as now.
     since_ms = max(event.now_ms - HOUR_MS, event.granted_ms if event.granted_ms <= event.now_ms else 0)
     by_time: dict[int, Counter[tuple[str, str]]] = {}
     for at_ms, tenant, owner in event.deletes:
@@ -283,7 +271,7 @@ def _recalled(state: BlastState, event: Recalled) -> BlastState:
 
 
 def _resumed(state: BlastState, event: Resumed) -> BlastState:
-    """A person has looked at all that was deleted up to now; the last chunk begins anew."""
+    """Forget all deletes up to now, which an operator has checked; the last chunk starts again."""
     if not state.was_held:
         return state
     return replace(
@@ -323,6 +311,6 @@ def _at_most(deletes: Planned, asked: Planned) -> Counter[tuple[str, str]]:
 
 
 def _digest(planned: Planned) -> str:
-    """The same for the same deletes of the same owners."""
+    """Return a digest that depends only on the owners and their numbers of deletes."""
     rows = sorted([*owner, n] for owner, n in planned.items() if n)
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Every column name of the service's tables and streams. No other module writes a column's name as a string."""
+"""Every column name of the service's tables and streams. No other module contains a column's name as a string."""
 
 # columns of the Pulsar connector
 TOPIC = "__topic"
@@ -14,17 +14,15 @@ POSITION_LEDGER = "position_ledger"
 POSITION_ENTRY = "position_entry"
 POSITION_BATCH = "position_batch"  # index within a producer's batch, -1 where the message was sent alone
 PUBLISH_MS = "publish_ms"
-DUE_MS = "due_ms"  # publish time + DELAY_TIME; the message is not worked off before
+DUE_MS = "due_ms"  # publish time + DELAY_TIME; the message is not processed before
 ROW = "row"  # 0, 1, 2, … within the source partition of this batch; a large message takes several (units.ROW_BYTES)
 MESSAGE_KEY = "message_key"
 PAYLOAD = "payload"
 MESSAGE_PROPERTIES = "message_properties"
-REFERENCE_KEY = (
-    "reference_key"  # names what could refer to the ledger (udfs.references); null: the message is no request
-)
+REFERENCE_KEY = "reference_key"  # names the owner (udfs.references); null: the message is no request
 TENANT = "tenant"
-NO_REQUEST = "no_request"  # why the message is no request whatever its bytes say, as `<Reason>: <in words>`; else null
-READY_MS = "ready_ms"  # of a waiting retry: its due time, or later if it arrived after that time was worked off
+NO_REQUEST = "no_request"  # why the message is no request, whatever its bytes are: `<Reason>: <detail>`; else null
+READY_MS = "ready_ms"  # of a waiting retry: its due time, or later if it arrived after that time was processed
 
 # a run of entries of a ledger (streaming.schemas.RUN)
 FIRST_ENTRY = "first_entry"
@@ -63,6 +61,6 @@ ASKED = "asked"
 POSITION = (SOURCE, POSITION_LEDGER, POSITION_ENTRY, POSITION_BATCH)
 
 # The watcher's table.
-WATCHED_PATH = "path"  # of the znode; or the name of a note, which begins with no slash
-KEPT = "kept"  # what the znode names (udfs.phase_one.kept_names), or the note; null: it is gone
+WATCHED_PATH = "path"  # of the znode; or the name of a note, which does not start with a slash
+KEPT = "kept"  # the names in the znode (udfs.phase_one.kept_names), or the note; null: it is gone
 REQUEST_NUMBER = "request_number"  # of a request's row; -1 in all others

@@ -1,9 +1,10 @@
-"""Whether a topic's ledger list, or its broker, suddenly names far fewer ledgers than before.
+"""Detects that a topic's ledger list, or its broker, suddenly names far fewer ledgers than before.
 
 Each receipt keeps a line, the certificate, with how many ledgers the two sources of its owner named:
 `zookeeper=12@7 broker=11 at=1700000000000`. The number after @ is the version of the owner's znode; `?` means that a
 source could not be read, `-` that it was not asked or that the owner does not exist. `was=500/480` at the end means:
-these many were named before, and now so many fewer that we delete nothing of this owner until a person has looked.
+the sources named this many before, and now so many fewer that we delete nothing of this owner until an operator has
+checked it.
 """
 
 import re
@@ -15,25 +16,30 @@ _NOW = re.compile(r"zookeeper=(\d+)@\S+ broker=(\d+|-) ")
 
 
 def shrunk(baseline: Counts | None, now: Counts, *, most: float, above: int) -> str:
-    """Say which source names far fewer ledgers than the baseline; "" where none does.
+    """Name the source that names far fewer ledgers than the baseline; "" if neither does.
 
-    most: the largest share that may be missing since the last look (1: any). A source whose baseline is `above`
-    ledgers or fewer is not judged. A source that no longer knows the owner (-1) is not judged here: the judge has its
-    own rules for an owner that is gone.
+    A source that no longer knows the owner (-1) is not judged here: the judge has its own rules for an owner that is
+    gone.
+
+    Args:
+        baseline: None: not known; then nothing shrank.
+        now: the current counts.
+        most: the largest share that may be missing since the last read (1: any).
+        above: a source whose baseline is this many ledgers or fewer is not judged.
     """
     if baseline is None:
         return ""
-    for source, was, is_now in (
+    for source, before, after in (
         ("ZooKeeper", baseline.listed, now.listed),
         ("the broker", baseline.remembered, now.remembered),
     ):
-        if was > above and 0 <= is_now < was * (1 - most):
-            return f"{source} named {was} ledgers of it, and now {is_now}"
+        if before > above and 0 <= after < before * (1 - most):
+            return f"{source} named {before} ledgers of it, and now {after}"
     return ""
 
 
 def certificate(reference: Reference, baseline: Counts | None = None) -> str:
-    """Write down what was read of the owner. baseline: given only where the owner shrank; it then follows `was=`."""
+    """Write the certificate of an owner. baseline: given only if the owner shrank; it then follows `was=`."""
     if reference.presence is Presence.UNREADABLE:
         read = f"? {reference.detail}"[:300]
     elif reference.presence is Presence.GONE:
@@ -48,7 +54,7 @@ def certificate(reference: Reference, baseline: Counts | None = None) -> str:
 
 
 def baseline_in(text: str) -> Counts | None:
-    """Return the counts that the next look is compared with; None where the certificate holds none."""
+    """Return the counts to compare the next read with; None if the certificate contains none."""
     if was := _WAS.search(text):
         return Counts(int(was[1]), int(was[2]))
     if now := _NOW.match(text):
@@ -57,5 +63,5 @@ def baseline_in(text: str) -> Counts | None:
 
 
 def is_unread(text: str) -> bool:
-    """Whether a certificate says that a source could not be read."""
+    """Whether a certificate records a source that could not be read."""
     return text.startswith("?")

@@ -1,4 +1,4 @@
-"""What follows from a verdict: the request is finished, is tried again after a while, or goes to the dead letters."""
+"""Turns a verdict into the request's future: it is finished, retried later, or becomes a dead letter."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -6,9 +6,9 @@ from hashlib import sha256
 from udfs.records import Outcome, Reason, Verdict
 from udfs.retry import MAX_DELAY_MS
 
-# These reasons say nothing about the request itself, so they cost it no try: it waits for a person, for a quarantine
+# These reasons are not about the request itself, so they cost it no try: it waits for an operator, for a quarantine
 # that ends by itself (a day is longer than ten tries ten minutes apart), or for an object store or a broker that is
-# away. Nor does any other reason of which the judge knows when it ends (Verdict.wait_ms).
+# away. Any other reason costs no try either if the judge knows when it ends (Verdict.wait_ms).
 _FREE_OF_CHARGE = frozenset(
     {
         Reason.SOURCE_SHRANK,
@@ -26,27 +26,23 @@ _SHORTEST_FRESH_WAIT_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """outcome is what the receipt says; attempt is what RECONSUMETIMES of a published copy says."""
+    """How a request continues after a verdict."""
 
-    outcome: Outcome
-    attempt: int
+    outcome: Outcome  # of the receipt
+    attempt: int  # RECONSUMETIMES of a published copy
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long until the next try, in ms.
+    """The delays before the next try."""
 
-    base_ms: reconsume_later. cap_ms: the delay doubles from try to try up to this; 0: it does not double.
-    not_closed_ms: the shortest delay for a ledger that is not CLOSED, where the judge can't know how long it stays so.
-    """
-
-    base_ms: int
-    cap_ms: int = 0
-    not_closed_ms: int = 0
+    base_ms: int  # reconsume_later
+    cap_ms: int = 0  # the delay doubles from try to try up to this; 0: it does not double
+    not_closed_ms: int = 0  # the shortest delay for a ledger that is not CLOSED and has no known end of that state
 
 
 def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> Disposition:
-    """Say whether the request is tried again. attempt: how often it was put off so far.
+    """Decide whether the request is tried again. attempt: how often it was retried so far.
 
     We count as the Java client does: copies carry 1, 2, …; the dead letter carries max_retry_delete_count + 1.
     """
@@ -61,10 +57,10 @@ def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> D
 
 
 def next_look(verdict: Verdict, delays: Delays, *, attempt: int, seed: str, fresh_ms: int = 0) -> tuple[int, int]:
-    """Return how long the next try waits, and the number of tries that the copy carries.
+    """Return the delay of the next try, and the number of tries that the copy carries.
 
-    A broker may publish a request before it takes the ledger out of its list. For that long (fresh_ms: what is left of
-    it) an owner that still names the ledger costs the request no try.
+    A broker may publish a request before it removes the ledger from its list. While fresh_ms (the rest of that time) is
+    not over, an owner that still names the ledger costs the request no try.
     """
     if verdict.reason is Reason.IN_USE and fresh_ms > 0:
         return min(delays.base_ms, max(fresh_ms, _SHORTEST_FRESH_WAIT_MS)), attempt - 1
@@ -72,16 +68,13 @@ def next_look(verdict: Verdict, delays: Delays, *, attempt: int, seed: str, fres
 
 
 def delay_ms(verdict: Verdict, delays: Delays, *, attempt: int, seed: str) -> int:
-    """Return how long a request waits that is delayed for the attempt-th time; the same for the same seed.
-
-    Where the judge knows when the reason ends, the next try comes then: a long wait takes a receipt a week
-    (MAX_DELAY_MS), and clocks that differ a little add one at most each base_ms. Any other ledger that is not CLOSED
-    changes in days, if ever.
-    """
+    """Return the delay before the attempt-th retry; the same seed gives the same delay."""
     if verdict.wait_ms > 0:
+        # The next try comes when the reason ends. A longer wait takes one receipt a week (MAX_DELAY_MS), and clocks
+        # that differ a little add at most one receipt for each base_ms.
         return min(max(delays.base_ms, verdict.wait_ms), MAX_DELAY_MS)
     if verdict.reason is Reason.NOT_CLOSED:
-        return max(delays.base_ms, delays.not_closed_ms)
+        return max(delays.base_ms, delays.not_closed_ms)  # such a ledger changes in days, if ever
     if delays.cap_ms:
         return backoff_ms(max(attempt, 1), base_ms=delays.base_ms, cap_ms=delays.cap_ms, seed=seed)
     return delays.base_ms
@@ -90,8 +83,8 @@ def delay_ms(verdict: Verdict, delays: Delays, *, attempt: int, seed: str) -> in
 def backoff_ms(attempt: int, *, base_ms: int, cap_ms: int, seed: str) -> int:
     """Return base_ms for the first attempt, then about twice as long each time, up to cap_ms.
 
-    From the second attempt on up to a quarter is taken off, so that messages put off together don't come back
-    together. The same seed (a message id) and attempt give the same answer: a replayed batch writes the same copy.
+    From the second attempt on it subtracts up to a quarter, so that messages that were delayed together don't come
+    back together. The same seed (a message id) and attempt give the same answer: a replayed batch writes the same copy.
     """
     longest = min(max(cap_ms, base_ms), base_ms << min(max(attempt - 1, 0), 62))
     shortest = max(base_ms, longest - longest // 4)

@@ -1,4 +1,4 @@
-"""The one place that says whether a BookKeeper ledger may be deleted.
+"""Decides whether a BookKeeper ledger may be deleted. No other module decides that.
 
 The owner of a ledger is the znode that could refer to it: a topic's ledger list, a cursor, a schema's locator. The
 rules apply in this order; reasons to keep a ledger come first:
@@ -7,12 +7,12 @@ rules apply in this order; reasons to keep a ledger come first:
 3. a ledger whose own metadata names another owner is refused for good;
 4. a ledger that changed a short while ago is kept for now, and so is one that is not CLOSED, unless it is OPEN, its
    owner is gone or has moved on to a newer ledger, and it has not changed for the quiet period and the quarantine;
-5. if the owner suddenly names far fewer ledgers than at the last look, we keep all that it had;
+5. if the owner suddenly names far fewer ledgers than when last read, we keep all that it had;
 6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
 7. a ledger that its list still names as offloaded is kept unless both of its objects exist in tiered storage: the copy
-   in BookKeeper may be the last one;
-8. where no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the
-   ledger unreferenced twice, far enough apart;
+   in BookKeeper may be the last;
+8. if no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the ledger
+   unreferenced twice, far enough apart;
 9. then, and only then, the ledger is deleted.
 """
 
@@ -41,7 +41,7 @@ from udfs.units import DAY_MS
 # Brokers close a ledger of these components before they write it into its owner's znode. A broker that stalls in
 # between writes it later, which our check of the znode's version can't foresee. A newer ledger in the owner's znode
 # proves nothing either: a schema's locator can be deleted and created again, and buckets are written in any order.
-# So only time tells.
+# So only a long wait protects such a ledger.
 _CLOSED_BEFORE_REFERENCED = frozenset(
     {LedgerComponent.SCHEMA_STORAGE, LedgerComponent.COMPACTED_LEDGER, LedgerComponent.DELAYED_INDEX_BUCKET}
 )
@@ -49,57 +49,47 @@ _CLOSED_BEFORE_REFERENCED = frozenset(
 
 # A broker creates the data ledgers of a list, and the ledgers of a cursor, one after the other, and writes each into
 # the owner's znode by a compare-and-set. Once the znode names a newer ledger, it has another version than the broker
-# that created an older one expects, so that an older one that it does not name can't get into it (docs/decisions/0007).
-# That holds for this znode. One that is created again under its name, before or after we look, counts its versions from
-# 0, so that time has to tell as well.
+# that created an older ledger expects, so that broker can't add the older ledger any more (docs/decisions/0007).
+# This argument covers one znode. A znode that is created again under the same name, before or after our read, counts
+# its versions from 0, so a wait has to protect the ledger as well.
 _WRITTEN_IN_ORDER = frozenset({LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR})
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient to be; times are in milliseconds.
-
-    open_quiet_ms: a ledger that is OPEN must not have changed for so long, and not for above_newest_quarantine_ms
-    either; 0: it is never deleted.
-
-    absence_interval_ms: an owner counts as gone when we saw it gone twice, this far apart. absence_expires_ms: a first
-    sighting older than this counts as none, because the owner may have been there in between; at least ten intervals.
-    max_shrink: the share of an owner's ledgers that may be missing since the last look (1: any); an owner of
-    shrink_applies_above ledgers or fewer may lose any.
-    """
+    """How long to wait before a delete, and how much an owner may shrink."""
 
     min_age_ms: int
     above_newest_quarantine_ms: int
-    absence_interval_ms: int
+    absence_interval_ms: int  # an owner counts as gone when we saw it gone twice, this far apart
+    # an OPEN ledger must not have changed for this long, nor for above_newest_quarantine_ms; 0: it is never deleted
     open_quiet_ms: int = 0
+    # an older first sighting does not count, because the owner may have existed in between; at least ten intervals
     absence_expires_ms: int = DAY_MS
-    max_shrink: float = 1.0
-    shrink_applies_above: int = 0
+    max_shrink: float = 1.0  # the share of an owner's ledgers that may be missing since the last read (1: any)
+    shrink_applies_above: int = 0  # an owner of this many ledgers or fewer may lose any share
 
 
-# What a case knows of an offloaded ledger's objects before tiered storage was asked.
+# The default of a case: before tiered storage was asked, an offloaded ledger is kept.
 NOT_ASKED = Verdict(Outcome.RETRY, Reason.OFFLOAD_UNCONFIRMED, "tiered storage was not asked for its objects")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request with all that is known of it. ledger is None: its znode does not exist.
-
-    absent_since_ms: when we ourselves first saw the owner gone (a compacted ledger: unreferenced); None: never.
-    baseline: how many ledgers the owner's sources named at the last look that can be trusted; None: not known.
-    unconfirmed: why the ledger is kept if its list names it as offloaded; None: both of its objects exist.
-    """
+    """One request and all facts about it."""
 
     request: PendingDelete
-    ledger: LedgerFacts | None
+    ledger: LedgerFacts | None  # None: its znode does not exist
     reference: Reference
+    # when this service first saw the owner gone (a compacted ledger: unreferenced); None: never
     absent_since_ms: int | None = None
-    baseline: Counts | None = None
+    baseline: Counts | None = None  # the owner's counts at the last read that can be trusted; None: not known
+    # why the ledger is kept if its list names it as offloaded; None: both of its objects exist
     unconfirmed: Verdict | None = NOT_ASKED
 
 
 def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
-    """Say DELETED only when every reason to keep the ledger is ruled out. Raises ValueError for OFFLOAD_LEDGER."""
+    """Return DELETED only when every reason to keep the ledger is ruled out. Raises ValueError for OFFLOAD_LEDGER."""
     if case.request.ledger_type is not LedgerType.LEDGER:
         raise ValueError(f"ledger {case.request.ledger_id}: {case.request.ledger_type} is not in BookKeeper")
     kept = _kept_by_owner(case)
@@ -129,19 +119,19 @@ def is_above_newest(request: PendingDelete, reference: Reference) -> bool:
 
 
 def first_sight_ms(absent_since_ms: int | None, policy: Policy, *, now_ms: int) -> int:
-    """When we first saw the owner gone: the earlier sighting as long as it counts, else now."""
+    """Return when we first saw the owner gone: the earlier sighting as long as it counts, else now."""
     return absent_since_ms if absent_since_ms is not None and _counts(absent_since_ms, policy, now_ms) else now_ms
 
 
 def is_second_look(absent_since_ms: int | None, policy: Policy, *, now_ms: int) -> bool:
-    """Whether we saw the owner gone before, long enough ago, and not so long ago that it may have lived since."""
+    """Whether we saw the owner gone before, long enough ago, and not so long ago that it may have existed since."""
     if absent_since_ms is None or not _counts(absent_since_ms, policy, now_ms):
         return False
     return now_ms - absent_since_ms >= policy.absence_interval_ms
 
 
 def _counts(absent_since_ms: int, policy: Policy, now_ms: int) -> bool:
-    """Whether an earlier sighting counts: one from the future does not, nor one that expired."""
+    """Whether an earlier sighting counts: it is neither in the future nor expired."""
     expires_ms = max(policy.absence_expires_ms, 10 * policy.absence_interval_ms)
     return 0 <= now_ms - absent_since_ms <= expires_ms
 
@@ -162,7 +152,8 @@ def _holds(ids: "array[int]", ledger_id: int) -> bool:
 
 
 def unread(reference: Reference) -> Verdict:
-    """Keep all of an owner that could not be read. Only what is wrong with the owner itself costs a try."""
+    """Keep everything of an owner that could not be read."""
+    # only a fault of the owner itself costs a try (udfs.disposition)
     reason = Reason.BROKER_UNAVAILABLE if reference.is_unavailable else Reason.OWNER_UNREADABLE
     return _later(reason, reference.detail)
 
@@ -176,7 +167,7 @@ def _kept_by_owner(case: Case) -> Verdict | None:
 
 
 def kept_by_shrinkage(reference: Reference, baseline: Counts | None, policy: Policy) -> Verdict | None:
-    """Keep all ledgers of an owner that names far fewer than before, until a person has looked why."""
+    """Keep all ledgers of an owner that names far fewer than before, until an operator has checked why."""
     why = shrunk(baseline, reference.counts, most=policy.max_shrink, above=policy.shrink_applies_above)
     return _later(Reason.SOURCE_SHRANK, f"{reference.key}: {why}") if why else None
 
@@ -202,7 +193,7 @@ def _kept_by_state(case: Case, metadata: LedgerMetadata, policy: Policy, unchang
 
 
 def _has_moved_on(case: Case) -> bool:
-    """Whether the owner's znode, as it is, can't come to name an OPEN ledger: it is gone, or names a newer one."""
+    """Whether the current znode can no longer be given this OPEN ledger: it is gone, or names a newer ledger."""
     if case.reference.presence is Presence.GONE:
         return True
     return case.request.component in _WRITTEN_IN_ORDER and case.request.ledger_id < case.reference.newest_id
@@ -221,7 +212,7 @@ def _quarantine_ms(case: Case, metadata: LedgerMetadata, policy: Policy) -> int:
 
 
 def _kept_by_quarantine(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> Verdict | None:
-    """Keep what a stalled broker might still write into its owner's znode, even if recovery has closed it meanwhile."""
+    """Keep what a stalled broker might still write into its owner's znode, even if recovery has closed it."""
     key, newest_id = case.reference.key, case.reference.newest_id
     wait_ms = max(0, _quarantine_ms(case, metadata, policy) - unchanged_ms)
     if is_above_newest(case.request, case.reference) and unchanged_ms < policy.above_newest_quarantine_ms:
@@ -233,14 +224,14 @@ def _kept_by_quarantine(case: Case, metadata: LedgerMetadata, policy: Policy, un
 
 
 def _by_second_look(case: Case, policy: Policy, now_ms: int) -> Verdict:
-    """Delete at once what the check of a znode's version protects, and the rest at the second look."""
+    """Delete a ledger at once if the check of a znode's version protects the delete, else at the second check."""
     is_gone = case.reference.presence is Presence.GONE
     if is_second_look(case.absent_since_ms, policy, now_ms=now_ms):
         return Verdict(Outcome.DELETED, Reason.OWNER_GONE if is_gone else Reason.UNREFERENCED)
     if is_gone:
-        return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; looking again later")
+        return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; it is checked again later")
     if case.request.component is LedgerComponent.COMPACTED_LEDGER:
-        return _later(Reason.UNREFERENCED_ONCE, f"{case.reference.key} may not be durable yet; looking again later")
+        return _later(Reason.UNREFERENCED_ONCE, f"{case.reference.key} may not be durable yet; it is checked again")
     return Verdict(Outcome.DELETED, Reason.UNREFERENCED)
 
 

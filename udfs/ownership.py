@@ -1,7 +1,7 @@
-"""Whether a ledger's own metadata names the owner that a request names.
+"""Checks that a ledger's own metadata names the owner that a request names.
 
 BookKeeper keeps customMetadata with each ledger, and Pulsar fills it when it creates the ledger (LedgerMetadataUtils).
-A request can be forged and a ledger's metadata can't, so where the two differ we trust the ledger.
+A request can be forged and a ledger's metadata can't, so if the two differ we trust the ledger.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ _COMPONENT_NAMES = {
 
 
 def component_of(custom: Mapping[str, bytes]) -> LedgerComponent | None:
-    """Return the component that the ledger's metadata names; None where it names none that we know."""
-    named = custom.get(COMPONENT, b"")
-    found = [component for component, names in _COMPONENT_NAMES.items() if named in names]
-    if len(found) > 1:  # data and cursor ledgers share a name; only the latter name a cursor
+    """Return the component that the ledger's metadata names; None if we know none of that name."""
+    name = custom.get(COMPONENT, b"")
+    components = [component for component, names in _COMPONENT_NAMES.items() if name in names]
+    if len(components) > 1:  # data and cursor ledgers share a name; only the latter name a cursor
         return LedgerComponent.MANAGED_CURSOR if CURSOR in custom else LedgerComponent.MANAGED_LEDGER
-    return found[0] if found else None
+    return components[0] if components else None
 
 
 def mismatch(request: PendingDelete, custom: Mapping[str, bytes]) -> tuple[Reason, str] | None:
-    """Return None if the ledger's metadata names the request's owner; else why not, in a name and in words."""
+    """Return None if the ledger's metadata names the request's owner; else the reason and its detail."""
     if custom.get(APPLICATION) != b"pulsar":
-        return Reason.NOT_PULSARS, "the ledger's metadata does not say application=pulsar"
+        return Reason.NOT_PULSARS, "the ledger's metadata does not contain application=pulsar"
     component = custom.get(COMPONENT, b"")
     if component not in _COMPONENT_NAMES[request.component]:
         return Reason.OTHER_COMPONENT, f"the ledger's component is {_text(component)}"
@@ -48,20 +48,20 @@ def mismatch(request: PendingDelete, custom: Mapping[str, bytes]) -> tuple[Reaso
         return Reason.OTHER_COMPONENT, f"it is a ledger of cursor {_text(custom[CURSOR])}"
     if CURSOR not in custom and request.component is LedgerComponent.MANAGED_CURSOR:
         return Reason.OTHER_COMPONENT, "it is no cursor ledger"
-    for key, wanted, found in _owner_names(request, custom):
-        if wanted is None or wanted != found:
-            return Reason.OTHER_OWNER, f"{key} is {found!r}, the request says {wanted!r}"
+    for key, requested, recorded in _owner_names(request, custom):
+        if requested is None or requested != recorded:
+            return Reason.OTHER_OWNER, f"{key} is {recorded!r}, the request names {requested!r}"
     return None
 
 
 def names_another(request: PendingDelete, custom: Mapping[str, bytes]) -> bool:
-    """Whether the ledger's metadata says that it is Pulsar's, and names another owner than the request."""
+    """Whether the ledger's metadata is Pulsar's and names another owner than the request."""
     why = mismatch(request, custom)
     return why is not None and why[0] in (Reason.OTHER_OWNER, Reason.OTHER_COMPONENT)
 
 
 def _owner_names(request: PendingDelete, custom: Mapping[str, bytes]) -> list[tuple[str, str | None, str | None]]:
-    """Return (key, what the request says, what the ledger says) for each key that names the owner."""
+    """Return (key, the request's name, the ledger's name) for each key that names the owner."""
     if request.component is LedgerComponent.SCHEMA_STORAGE:
         return [(SCHEMA_ID, request.schema_id, _utf8(custom, SCHEMA_ID))]
     if request.component is LedgerComponent.COMPACTED_LEDGER:
@@ -83,7 +83,7 @@ def _utf8(custom: Mapping[str, bytes], key: str) -> str | None:
 
 
 def _topic(custom: Mapping[str, bytes], key: str) -> str | None:
-    """Return the managed ledger's name, whichever form of the topic's name the broker wrote."""
+    """Return the managed ledger's name for any form of the topic's name that the broker wrote."""
     name = _utf8(custom, key)
     try:
         return managed_ledger_name(name) if name else None

@@ -1,8 +1,8 @@
-"""Where Pulsar and BookKeeper keep things: topic names, their encoded forms, and znode paths.
+"""Topic names, their encoded forms, and the znode paths of Pulsar and BookKeeper.
 
 A managed ledger is named `tenant/ns/persistent/<encoded local name>` (V1: `tenant/cluster/ns/persistent/...`).
 Every function that takes a topic takes that form or `persistent://...`. It raises ValueError for a name that Pulsar
-would not have written: no znode stands at a path made from a wrong name, which would look like an owner that is gone.
+would not have written: no znode exists at the path of a wrong name, so its owner would seem to be gone.
 """
 
 import re
@@ -16,7 +16,7 @@ MANAGED_LEDGERS_ROOT = "/managed-ledgers"
 SCHEMAS_ROOT = "/schemas"
 LEDGERS_ROOT = "/ledgers"
 
-# No operator has longer names; we refuse them before they get into logs and paths.
+# No cluster has longer names; we refuse them before they get into logs and paths.
 MAX_NAME_LENGTH = 4096
 
 # Ids from here on don't fit the short form of hierarchical layouts (Integer.MAX_VALUE itself is already long).
@@ -34,12 +34,12 @@ _NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._*-]")
 
 @dataclass(frozen=True, slots=True)
 class _TopicName:
-    """A topic name taken apart; local_name is decoded, full_namespace holds the cluster of V1 names."""
+    """The parts of a topic name."""
 
     tenant: str
     namespace: str
-    full_namespace: str
-    local_name: str
+    full_namespace: str  # with the tenant, and the cluster of V1 names
+    local_name: str  # decoded
 
 
 def encode_name(name: str) -> str:
@@ -49,7 +49,7 @@ def encode_name(name: str) -> str:
     try:
         return quote_plus(name, safe="*").replace("~", "%7E")
     except UnicodeEncodeError:
-        raise ValueError("name holds half of a surrogate pair, which has no UTF-8 form") from None
+        raise ValueError("name contains half of a surrogate pair, which has no UTF-8 form") from None
 
 
 def decode_name(encoded: str) -> str:
@@ -96,11 +96,11 @@ def topic_of(managed_ledger: str) -> str:
 
 
 def topic_named(name: str) -> str:
-    """Return `persistent://tenant/ns/name` for a name that a person wrote or copied.
+    """Return `persistent://tenant/ns/name` for a name that an operator wrote or copied.
 
-    Takes what pulsar-admin takes (`persistent://tenant/ns/name`, `tenant/ns/name`, and `name` for a topic in
-    public/default), what our tables print, and managed ledgers (`tenant/ns/persistent/encoded`); partitions, and V1
-    names with their cluster, too. Requests and znodes name topics more strictly: see managed_ledger_name.
+    Accepts pulsar-admin's forms (`persistent://tenant/ns/name`, `tenant/ns/name`, and `name` for a topic in
+    public/default), the names that our tables print, and managed ledgers (`tenant/ns/persistent/encoded`); partitions,
+    and V1 names with their cluster, too. Requests and znodes name topics more strictly: see managed_ledger_name.
     """
     parts = name.split("/")
     if "://" in name or _DOMAIN in parts[2:-1]:
@@ -122,12 +122,12 @@ def base_topic(topic: str) -> str:
 
 
 def partition_index(topic: str) -> int:
-    """Return N of `...-partition-N`, -1 where there is none."""
+    """Return N of `...-partition-N`; -1 if the topic is no partition."""
     return _partition_index(_parse(topic).local_name)
 
 
 def tenant_of(topic: str) -> str:
-    """Return the tenant."""
+    """Return the topic's tenant."""
     return _parse(topic).tenant
 
 
@@ -171,7 +171,7 @@ def schema_path(schema_id: str, root: str = SCHEMAS_ROOT) -> str:
 
 
 class Layout(StrEnum):
-    """How ledger ids become znode paths; what BookKeeper's LAYOUT znode names."""
+    """The mapping of ledger ids to znode paths, which BookKeeper's LAYOUT znode names."""
 
     HIERARCHICAL = "HIERARCHICAL"
     LONG_HIERARCHICAL = "LONG_HIERARCHICAL"
@@ -183,7 +183,7 @@ _LAYOUT_BY_CLASS = {
     # the metadata-store: driver of Pulsar's bookies and brokers; same hybrid paths
     "org.apache.pulsar.metadata.bookkeeper.PulsarLedgerManagerFactory": Layout.HIERARCHICAL,
 }
-# LAYOUT of format 1 held a type name in place of a class
+# LAYOUT of format 1 contained a type name instead of a class
 _LAYOUT_BY_TYPE = {"hierarchical": Layout.HIERARCHICAL, "longhierarchical": Layout.LONG_HIERARCHICAL}
 
 
@@ -193,47 +193,47 @@ def parse_layout(data: bytes) -> Layout:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         raise ValueError("LAYOUT is not text; is this BookKeeper's ledgers root?") from None
-    known = {"1": _LAYOUT_BY_TYPE, "2": _LAYOUT_BY_CLASS}.get(lines[0])
-    if known is None or len(lines) < 2:
+    layouts = {"1": _LAYOUT_BY_TYPE, "2": _LAYOUT_BY_CLASS}.get(lines[0])
+    if layouts is None or len(lines) < 2:
         raise ValueError(f"LAYOUT {_shown(data.decode())} is not of format 1 or 2; is this BookKeeper's ledgers root?")
     name, colon, version = lines[1].partition(":")
-    if name not in known:
+    if name not in layouts:
         raise ValueError(
             f"ledger manager {_shown(name)} is not supported: only hierarchical and long-hierarchical layouts are"
         )
     if not colon or version != "1":
         raise ValueError(f"ledger manager {_shown(name)} has version {_shown(version)}; only version 1 is known")
-    return known[name]
+    return layouts[name]
 
 
 def ledger_path(layout: Layout, root: str, ledger_id: int) -> str:
-    """Return the znode of a ledger's metadata; ValueError for ids that BookKeeper does not give out."""
-    parent, leaf = _ledger_place(layout, ledger_id)
+    """Return the znode of a ledger's metadata; ValueError for ids that BookKeeper does not assign."""
+    parent, leaf = _ledger_node(layout, ledger_id)
     return f"{_checked_root(root)}/{parent}/{leaf}"
 
 
 def ledger_id_of(layout: Layout, root: str, path: str) -> int | None:
-    """Return the ledger whose metadata is at path, None where the layout keeps no ledger there."""
+    """Return the ledger whose metadata is at path; None if the layout keeps no ledger there."""
     prefix = f"{_checked_root(root)}/"
     digits = path.removeprefix(prefix).replace("/L", "/").replace("/", "")
     if not path.startswith(prefix) or not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
         return None
     ledger_id = int(digits)
-    # An id has one place only: the path must be that one, not merely hold the same digits.
+    # An id has a single path, and `path` must be exactly that, not merely contain the same digits.
     return ledger_id if ledger_id <= MAX_LEDGER_ID and ledger_path(layout, root, ledger_id) == path else None
 
 
 def parent_paths(layout: Layout, root: str, ledger_ids: Iterable[int]) -> dict[str, dict[str, int]]:
-    """Return {parent path: {child name: ledger id}}: what to list to see which of the ledgers exist."""
+    """Return {parent path: {child name: ledger id}}: the znodes to list to see which of the ledgers exist."""
     checked_root = _checked_root(root)
     parents: dict[str, dict[str, int]] = {}
     for ledger_id in ledger_ids:
-        parent, leaf = _ledger_place(layout, ledger_id)
+        parent, leaf = _ledger_node(layout, ledger_id)
         parents.setdefault(f"{checked_root}/{parent}", {})[leaf] = ledger_id
     return parents
 
 
-def _ledger_place(layout: Layout, ledger_id: int) -> tuple[str, str]:
+def _ledger_node(layout: Layout, ledger_id: int) -> tuple[str, str]:
     """Return (parent below the root, child name)."""
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise ValueError(f"{ledger_id} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
@@ -275,7 +275,7 @@ def _check_entity(part: str, what: str) -> None:
 
 def _check_local_name(local_name: str) -> None:
     if "/" in local_name:
-        raise ValueError(f"topic name {_shown(local_name)} holds a slash")
+        raise ValueError(f"topic name {_shown(local_name)} contains a slash")
     _check_segment(encode_name(local_name))
 
 
@@ -284,10 +284,10 @@ def _check_segment(segment: str) -> None:
     if not segment or segment in (".", ".."):
         raise ValueError(f"{_shown(segment)} cannot be the name of a znode")
     if "/" in segment:
-        raise ValueError(f"{_shown(segment)} holds a slash, so it is not one encoded name")
+        raise ValueError(f"{_shown(segment)} contains a slash, so it is no encoded name")
     _check_length(segment)
     if _CONTROL_CHARACTER.search(segment):  # Pulsar encodes those of a topic's or a subscription's name
-        raise ValueError(f"{_shown(segment)} holds a control character")
+        raise ValueError(f"{_shown(segment)} contains a control character")
 
 
 def _check_length(name: str) -> None:

@@ -1,15 +1,15 @@
-"""Which znode could refer to a ledger (its owner), and what that znode and the broker together refer to.
+"""Finds a ledger's owner (the znode that could refer to it), and unites what that znode and the broker refer to.
 
 Rules:
-1. A ledger is in use if either of the two sources, ZooKeeper or the broker, says so.
+1. A ledger is in use if either of the two sources, ZooKeeper or the broker, names it.
 2. If a part could not be read or parsed, the whole reference is UNREADABLE, never empty.
-3. An owner is GONE only if its znode is absent and the brokers, when asked, say so too.
-4. A ledger whose list entry says "offload complete, bookkeeperDeleted" is not in use in BookKeeper, although ZooKeeper
+3. An owner is GONE only if its znode is absent and the brokers, when asked, confirm that.
+4. A ledger whose list entry has "offload complete, bookkeeperDeleted" is not in use in BookKeeper, although ZooKeeper
    and the broker both list it (the broker's answer does not show bookkeeperDeleted).
-5. A topic that no broker has loaded is in nobody's memory: its znodes alone say what it refers to. They say so
-   completely, but for the compacted ledger, which they name only where the topic was closed in an orderly way.
-6. newest_id counts what a znode names, not what the broker knows: the broker may know a ledger before it writes it
-   down. Delayed-delivery buckets have no newest id, because each cursor writes its own, in any order.
+5. No broker remembers a topic that no broker has loaded: only its znodes name what it refers to. They name all of it,
+   except for the compacted ledger, which they name only if the topic was closed in an orderly way.
+6. newest_id counts the ids that a znode names, not those that the broker knows: the broker may know a ledger before it
+   writes the list. Delayed-delivery buckets have no newest id, because each cursor writes its own, in any order.
 """
 
 from array import array
@@ -39,25 +39,25 @@ _Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the br
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
-    """A reference key taken apart. kind: data, cursor, schema, compacted or buckets."""
+    """The parts of a reference key."""
 
-    kind: str
+    kind: str  # data, cursor, schema, compacted or buckets
     name: str
     cursor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ZnodeRead:
-    """A znode as we saw it. data is None where it does not exist; error says why it could not be read."""
+    """A znode as it was read."""
 
     path: str
-    data: bytes | None = None
+    data: bytes | None = None  # None: it does not exist, or could not be read
     version: int = -1
-    error: str = ""
+    error: str = ""  # why it could not be read
 
 
 def key_of(request: PendingDelete) -> str:
-    """Return the reference key, `<kind>:<owner>`, which names what could refer to the request's ledger."""
+    """Return the reference key, `<kind>:<owner>`, which names the owner that could refer to the request's ledger."""
     kind = _KIND_OF[request.component]
     if kind == "schema":
         return f"schema:{request.schema_id}"
@@ -67,7 +67,7 @@ def key_of(request: PendingDelete) -> str:
 
 
 def owner_of(key: str) -> KeyOwner:
-    """Take a key apart. Raises ValueError for a key that key_of does not make."""
+    """Take a key apart. Raises ValueError for a key that key_of does not return."""
     kind, _, name = key.partition(":")
     if kind not in _KIND_OF.values() or not name:
         raise ValueError(f"not a reference key: {key!r}")
@@ -78,7 +78,7 @@ def owner_of(key: str) -> KeyOwner:
 
 
 def tenant_of_key(key: str) -> str:
-    """Return the tenant of a key's owner. Raises ValueError for a key that key_of does not make."""
+    """Return the tenant of a key's owner. Raises ValueError for a key that key_of does not return."""
     return owner_of(key).name.partition("/")[0]
 
 
@@ -94,10 +94,14 @@ def fixed_paths(owner: KeyOwner) -> tuple[str, ...]:
 
 
 def reference_of(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, *, read_at_ms: int) -> Reference:
-    """Unite what ZooKeeper and the broker said of an owner. The first of `seen` says whether the owner exists.
+    """Unite the answers of ZooKeeper and the broker about an owner.
 
-    broker is None where there was nothing to ask it, or where the configuration says not to ask; in the latter case an
-    absent owner is UNREADABLE.
+    Args:
+        key: the owner's reference key.
+        seen: the owner's znodes; the first shows whether the owner exists.
+        broker: None: no question to the broker was needed, or the configuration forbids asking; an absent owner is
+            then UNREADABLE.
+        read_at_ms: when both were read.
     """
     unreadable = [s for s in seen if s.error]
     if unreadable:
@@ -143,12 +147,12 @@ def _data(key: str, seen: ZnodeRead, broker: BrokerView | None, read_at_ms: int)
     remembered = -1 if broker is None or _is_silent(broker) else len(broker.ledgers)
     counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), remembered)
     offloads = frozenset(listed.offloads)
-    found = Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
-    return replace(found, given_up=listed.bookkeeper_free)
+    reference = Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
+    return replace(reference, given_up=listed.bookkeeper_free)
 
 
 def _is_silent(broker: BrokerView | None) -> bool:
-    """Whether there is no broker's memory to compare with."""
+    """Whether no broker's memory is available to compare with."""
     return broker is None or not broker.is_loaded
 
 
@@ -159,25 +163,24 @@ def _cursor_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerView |
 
 
 def _schema_ids(_owner: KeyOwner, seen: Sequence[ZnodeRead], _broker: BrokerView | None) -> _Named:
-    """The locator alone names them: what a broker calls schemaLedgers it has read from the same znode."""
+    """Return the ids of the locator alone: a broker reads its schemaLedgers from the same znode."""
     written = ledger_ids(seen[0].data or b"")
     return set(written), set(), max(written)
 
 
 def _compacted_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerView | None) -> _Named:
-    """Of a loaded topic only the broker knows: the property may be in the cursor ledger's last entry.
-
-    A broker may answer before it has opened the cursor (lazyCursorRecovery); then it knows of no compacted ledger yet.
-    One that was frozen may answer for a topic that another has taken over; it does not know the ledger that the other
-    began then, as a broker does whenever it opens a topic.
-    """
+    """Return the compacted ledgers that znodes and broker name; of a loaded topic only the broker knows them all."""
     if broker is None or broker.presence is not Presence.PRESENT:
-        raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not tell")
+        # the property may be in the cursor ledger's last entry, which we do not read
+        raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not answer")
     if not broker.is_loaded:
         return _compacted_ids_unloaded(owner, seen[1:])
+    # A broker that was frozen may answer for a topic that another broker has taken over. It does not know the ledger
+    # that the other broker started then, as brokers do whenever they open a topic.
     newest_id = in_use_ids(seen[0].data or b"").newest_id
     if newest_id >= 0 and newest_id not in broker.ledgers:
-        raise FormatError(f"the broker of {owner.name} has not heard of ledger {newest_id}, which its list names")
+        raise FormatError(f"the broker of {owner.name} does not know ledger {newest_id}, which its list names")
+    # A broker may answer before it has opened the cursor (lazyCursorRecovery), and then knows no compacted ledger yet.
     cursors = [cursor.data for cursor in seen[1:] if cursor.data is not None]
     if cursors and COMPACTION_CURSOR not in broker.cursors:
         raise FormatError(f"the broker of {owner.name} has not opened its cursor {COMPACTION_CURSOR} yet")
@@ -187,14 +190,14 @@ def _compacted_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerVie
 
 
 def _compacted_ids_unloaded(owner: KeyOwner, cursors: Sequence[ZnodeRead]) -> _Named:
-    """The cursor's znode names it, if the cursor was closed when the topic was unloaded.
+    """Return the compacted ledger that the cursor's znode names, if the cursor was closed when the topic was unloaded.
 
     A broker that loads the topic gives the cursor a ledger before it names another compacted ledger there, and writes
     the znode for it: so the versions in the delete's transaction guard this reference.
     """
     written = compacted_by_znodes([cursor.data for cursor in cursors if cursor.data is not None])
     if written is None:
-        raise FormatError(f"the compacted ledger of {owner.name} is in a cursor ledger, and no broker has it loaded")
+        raise FormatError(f"a cursor ledger holds the compacted ledger of {owner.name}, which no broker has loaded")
     return {written}, set(), written
 
 
@@ -213,7 +216,7 @@ def _bucket_ids(_owner: KeyOwner, seen: Sequence[ZnodeRead], _broker: BrokerView
     ids: set[int] = set()
     for cursor in seen[1:]:
         if cursor.data is None:
-            raise FormatError(f"{cursor.path} was listed, and not found a moment later")
+            raise FormatError(f"{cursor.path} was listed, and missing a moment later")
         ids.update(_buckets_in(parse_cursor(cursor.data).cursor_properties.items()))
     return ids, set(), -1
 
@@ -227,7 +230,7 @@ def _buckets_in(properties: Iterable[tuple[str, str]]) -> Iterable[int]:
 def bucket_id(value: str) -> int:
     """Return the ledger that a delayed bucket's property names. Raises FormatError.
 
-    Whoever subscribes writes properties of a cursor, so that any text may stand here.
+    Any subscriber can write properties of its cursor, so `value` may be any text.
     """
     try:
         ledger_id = int(value)

@@ -1,11 +1,11 @@
-"""Which request topic a dead letter may be published to again, or why it stays.
+"""Decides to which request topic a dead letter may be published again, or why it stays.
 
-A request has the rights of the topic that it comes to, and whoever can write to the dead-letter topic can write any
-letter with any properties. So:
+A request has the rights of the topic that it is published to, and any client that can write to the dead-letter topic
+can write any letter with any properties. So:
 1. Only our own receipts prove which request topic a letter came from. It goes back there.
-2. Where no receipt does, a person names the topic.
-3. It never gets more rights than it had: not those of a topic of another tenant, nor of a trusted tenant's, unless it
-   came from one. Here a letter's own words count as well, since they can only take rights away.
+2. If no receipt proves it, the operator names the topic.
+3. A letter never gets more rights than it had: neither those of another tenant's topic, nor those of a trusted tenant's
+   topic, unless it came from there. Here the letter's own properties count as well, since they can only remove rights.
 """
 
 from collections.abc import Callable, Collection
@@ -21,21 +21,18 @@ REFUSED = "they were refused as OTHER_TENANT, and requests of --to's tenant may 
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """The letter stays where it is. why: in words, without anything that the letter says."""
+    """The letter stays in the dead-letter topic."""
 
-    why: str
+    why: str  # for the operator, without any text of the letter
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a letter came from. proven: the request topics that our receipts of this very request name.
+    """The request topic that a letter came from."""
 
-    said: what its own properties say (REAL_TOPIC), "" for nothing. is_other_tenants: whether they say OTHER_TENANT.
-    """
-
-    proven: Collection[str]
-    said: str = ""
-    is_other_tenants: bool = False
+    proven: Collection[str]  # the request topics that our receipts of this very request name
+    claimed: str = ""  # REAL_TOPIC of the letter's own properties; "": none
+    is_other_tenants: bool = False  # whether its own properties contain OTHER_TENANT
 
 
 def replay_target(
@@ -46,9 +43,14 @@ def replay_target(
     is_request_topic: Callable[[str], bool],
     is_there: Callable[[str], bool],
 ) -> str | Stays:
-    """Return the topic, or why the letter stays. to: the topic that a person named, "" for none.
+    """Return the topic, or why the letter stays.
 
-    is_request_topic: whether a topic is one of ours to read. is_there: whether it exists and is partitioned.
+    Args:
+        origin: of the letter.
+        to: the topic that the operator named; "": none.
+        trusted_tenants: their request topics may name any owner.
+        is_request_topic: whether the service reads a topic.
+        is_there: whether a topic exists and is partitioned.
     """
     if len(set(origin.proven)) > 1:
         return Stays(AMBIGUOUS)
@@ -64,12 +66,12 @@ def replay_target(
 
 
 def _more_rights(origin: Origin, proven: str, to: str, trusted_tenants: Collection[str]) -> str:
-    """Why `to` would give a letter rights that it did not have; "" where it would not."""
+    """Return why `to` would give a letter rights that it did not have; "" if it would not."""
     trusted = tenant_of(to) in trusted_tenants
     if not proven and origin.is_other_tenants and trusted:
         return REFUSED
     try:
-        tenant = tenant_of(proven or origin.said)
-    except ValueError:  # a name that is no topic's says nothing
+        tenant = tenant_of(proven or origin.claimed)
+    except ValueError:  # the claimed name is no topic name, so it is no evidence
         return ""
     return "" if tenant in trusted_tenants or tenant == tenant_of(to) else MORE_RIGHTS

@@ -1,7 +1,7 @@
-"""Properties of retry and dead letters, as the Java client writes and reads them: each can go on with the other's.
+"""Properties of retries and dead letters, as the Java client writes and reads them: each continues the other's copies.
 
-Anybody who can publish can write these properties. So nonsense in them counts as absent, and a number that is too large
-counts as the largest that can't hold a query up or overflow a counter.
+Any sender can write these properties. So nonsense in them counts as absent, and a number that is too large counts as
+the largest that can't delay a query or overflow a counter.
 """
 
 import base64
@@ -21,11 +21,11 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 # The Java client has deprecated this one, but still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it.
 ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
-# Our own: <receipts table>/<sequence id>. By it we recognise a copy when the broker has forgotten its producer.
+# Our own: <receipts table>/<sequence id>. It identifies a copy when the broker has forgotten its producer.
 COPY_ID = "COPY_ID"
-# On a copy whose key is not the original's, but that one's bytes in base64.
+# Of a copy whose key is the original's bytes in base64.
 BASE64_KEY = "BASE64_KEY"
-# On a copy that holds less than the original payload, mostly its beginning: how many bytes the original had.
+# Of a copy that contains less than the original payload, mostly its start: the original's length in bytes.
 CUT_FROM = "CUT_FROM"
 
 # Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
@@ -35,19 +35,19 @@ MAX_DELAY_MS = 7 * DAY_MS
 MAX_REASON_LENGTH = 1000
 # Limits of a copy; brokers take messages of 5 MiB in all (maxMessageSize), unless they are configured to take less.
 DEFAULT_MESSAGE_BYTES = 5 * 1024 * 1024
-# What we write about a copy, without the payload, has at most half as many bytes.
+# Key, properties and metadata of a copy take at most half of its limit.
 LEAST_MESSAGE_BYTES = 16 * 1024
 MAX_ABOUT_BYTES = 256 * 1024
-# Behind an open transaction we get a copy from the admin API only, its key and properties as HTTP headers. Nobody can
-# read an answer whose headers are larger than 64 KiB, or hold a control character.
+# After an open transaction only the admin API returns a copy, with its key and properties as HTTP headers. No client
+# can read an answer whose headers are larger than 64 KiB, or contain a control character.
 MAX_SHOWN_BYTES = 32 * 1024
 MAX_PROPERTY_BYTES = 4096
 CUT_BYTES = 64 * 1024
-# The producer's name, times, ids, COPY_ID, and what stands around each property.
+# The producer's name, times, ids and COPY_ID, and the encoding of each property.
 _ENVELOPE_BYTES = 1024
 _PROPERTY_OVERHEAD_BYTES = 16
 _SHORT_REASON_LENGTH = 200
-# What we write into any property but REAL_TOPIC and REASON is shorter.
+# Any property that we write, except REAL_TOPIC and REASON, is shorter.
 _SHORT_BYTES = 256
 _MAX_CUT_FROM = 1 << 40
 _CUT_FROM_BYTES = 64
@@ -56,14 +56,14 @@ _RETRY_PROPERTIES = frozenset(
     {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON, COPY_ID}
 )
 _OURS = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
-# What stays of a message that says too much about itself.
+# The properties that a copy keeps if key and properties are too large.
 KEPT = _OURS | {CUT_FROM}
-# Left out first where a broker takes little: another property says the same, or we do not read it.
+# Dropped first if a broker accepts small messages only: another property has the same value, or we do not read it.
 _FOR_OTHER_READERS = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_IDY_TIME})
 
 
 def attempt_of(properties: Mapping[str, str | None]) -> int:
-    """Return how often the message was put off: 0 for an original and for nonsense, at most MAX_ATTEMPT."""
+    """Return how often the message was retried: 0 for an original and for nonsense, at most MAX_ATTEMPT."""
     return _number(properties.get(RECONSUMETIMES), MAX_ATTEMPT)
 
 
@@ -73,7 +73,7 @@ def delay_ms_of(properties: Mapping[str, str | None]) -> int:
 
 
 def due_ms(publish_time_ms: int, properties: Mapping[str, str | None]) -> int:
-    """Return the time from which on the message may be worked off: Pulsar hands delayed messages to readers at once."""
+    """Return when the message may be processed. Pulsar does not delay it: readers get it at once."""
     return publish_time_ms + delay_ms_of(properties)
 
 
@@ -87,8 +87,8 @@ def retry_properties(
 ) -> dict[str, str]:
     """Return the properties of a copy for the retry topic, sorted by name as Java's are.
 
-    The message's own properties are kept, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id
-    replaces the one that the message has, so that all receipts of a request carry the same.
+    The copy keeps the message's own properties, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id
+    replaces the message's, so that all receipts of a request carry the same id.
     """
     return _copied(properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), DELAY_TIME: str(delay_ms)})
 
@@ -110,60 +110,65 @@ def fitting(
     *,
     most_shown: int | None = None,
 ) -> tuple[bytes, bytes, dict[str, str]]:
-    """Cut a copy down to what its broker stores: an original may have got in compressed, and be larger than that.
+    """Shorten a copy to a size that its broker accepts: an original may have arrived compressed, and be larger.
 
-    most_bytes: what the broker takes in all; from LEAST_MESSAGE_BYTES on, every copy can be made to fit. most_shown:
-    how many bytes key and properties may have as the admin API shows them. The key and others' properties are dropped
-    whole: half a property would mean something else. A key that is no plain text becomes base64 (BASE64_KEY), so that
-    every copy can be shown. Of a request that is too long, what we do not read is left out. Any other payload is cut,
-    so that nothing of a request is lost unless the request itself is longer than the broker takes. CUT_FROM says how
-    many bytes there were.
+    A request that is too long loses the fields that we do not read. Any other payload is cut, so nothing of a request
+    is lost unless the request itself is longer than the broker accepts. CUT_FROM records the original length.
+
+    Args:
+        payload: of the copy.
+        key: of the copy; a key that is not plain text becomes base64 (BASE64_KEY), so that every copy can be shown.
+        properties: of the copy.
+        most_bytes: the largest message that the broker accepts; from LEAST_MESSAGE_BYTES on, every copy fits.
+        most_shown: the most bytes of key and properties, as the admin API shows them.
     """
     kept = dict(properties)
     if not _is_plain(key):
         key, kept = base64.b64encode(key), kept | {BASE64_KEY: "true"}
-    if says_too_much(key, kept) or _is_too_much(key, kept, most_bytes, most_shown):
-        key, kept = b"", kept_of(kept)
-    if _is_too_much(key, kept, most_bytes, most_shown):
+    # The key and others' properties are dropped as a whole: half a property would have another meaning.
+    if is_oversized(key, kept) or _exceeds(key, kept, most_bytes, most_shown):
+        key, kept = b"", essential_properties(kept)
+    if _exceeds(key, kept, most_bytes, most_shown):
         kept |= {REASON: kept[REASON][:_SHORT_REASON_LENGTH]} if REASON in kept else {}
         kept = {name: value for name, value in kept.items() if _is_needed(name, value)}
-    room = max(0, min(MAX_PAYLOAD_BYTES, most_bytes - _stored_about(key, kept) - _CUT_FROM_BYTES))
-    if len(payload) > room:
+    available = max(0, min(MAX_PAYLOAD_BYTES, most_bytes - _stored_about(key, kept) - _CUT_FROM_BYTES))
+    if len(payload) > available:
         kept[CUT_FROM] = str(max(len(payload), _number(kept.get(CUT_FROM), _MAX_CUT_FROM)))
-        payload = _shortened(payload, room)
+        payload = _shortened(payload, available)
     return payload, key, kept
 
 
-def says_too_much(key: bytes, properties: Mapping[str, str]) -> bool:
+def is_oversized(key: bytes, properties: Mapping[str, str]) -> bool:
     """Whether key and properties of a message are larger than we carry (MAX_ABOUT_BYTES)."""
     return _size_about(key, properties) > MAX_ABOUT_BYTES
 
 
-def kept_of(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return what stays of the properties of a message that says too much about itself."""
+def essential_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that an oversized message keeps."""
     return {name: value for name, value in properties.items() if name in KEPT and _size(value) <= MAX_PROPERTY_BYTES}
 
 
 def _is_plain(key: bytes) -> bool:
-    """Whether a key can be an HTTP header as it is: printable ASCII, and no space at its ends."""
+    """Whether a key can be an HTTP header unchanged: printable ASCII, without a space at its ends."""
     return key.isascii() and key.decode("ascii").isprintable() and key == key.strip()
 
 
-def _is_too_much(key: bytes, properties: Mapping[str, str], most_bytes: int, most_shown: int | None) -> bool:
+def _exceeds(key: bytes, properties: Mapping[str, str], most_bytes: int, most_shown: int | None) -> bool:
     if _stored_about(key, properties) > most_bytes // 2:
         return True
     return most_shown is not None and len(key) + len(json.dumps(dict(properties))) > most_shown
 
 
 def _is_needed(name: str, value: str) -> bool:
-    """Whether a property stays where a broker takes little. By REAL_TOPIC we know whose rights a request has."""
+    """Whether a property stays if a broker accepts small messages only."""
+    # REAL_TOPIC decides which rights a request has
     return name in (REAL_TOPIC, REASON) or (name not in _FOR_OTHER_READERS and _size(value) <= _SHORT_BYTES)
 
 
-def _shortened(payload: bytes, room: int) -> bytes:
+def _shortened(payload: bytes, available: int) -> bytes:
     request = decode(payload, MAX_PAYLOAD_BYTES)
     written = None if isinstance(request, Rejection) else encode(request)
-    return payload[: min(CUT_BYTES, room)] if written is None or len(written) > room else written
+    return payload[: min(CUT_BYTES, available)] if written is None or len(written) > available else written
 
 
 def _size_about(key: bytes, properties: Mapping[str, str]) -> int:
@@ -171,8 +176,8 @@ def _size_about(key: bytes, properties: Mapping[str, str]) -> int:
 
 
 def _stored_about(key: bytes, properties: Mapping[str, str]) -> int:
-    """At most so many bytes lie in an entry beside the payload. A byte of a key that is no text is stored as three."""
-    written = len(key) if key.isascii() else 3 * len(key)
+    """Return an upper bound of an entry's bytes without the payload."""
+    written = len(key) if key.isascii() else 3 * len(key)  # a byte that is not text is stored as three
     return _size_about(b"", properties) + written + len(properties) * _PROPERTY_OVERHEAD_BYTES + _ENVELOPE_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The only module of udfs that serves Spark: functions over Arrow record batches, for mapInArrow.
+"""Functions over Arrow record batches, for Spark's mapInArrow; no other module of udfs imports Spark's libraries.
 
 They run in Spark's Python workers, and call the plain functions of the other modules.
 """
@@ -16,8 +16,8 @@ from udfs.formats.message_id import MessagePosition, parse_message_id
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
 from udfs.references import key_of
-from udfs.retry import CUT_FROM, due_ms, kept_of, says_too_much
-from udfs.undelivered import UndeliveredMessage, said_of
+from udfs.retry import CUT_FROM, due_ms, essential_properties, is_oversized
+from udfs.undelivered import UndeliveredMessage, refusal_of
 from udfs.units import ROW_BYTES
 from udfs.wire import decode
 
@@ -33,35 +33,40 @@ def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: i
     """Add position, due time, row number in its source and reference key to raw messages (columns RAW, in that order).
 
     A source's messages come one after the other, in ascending order. The connector delivers some again after it has
-    lost its connection: those are left out, before they could get into another chunk. If one was not delivered before,
-    queries/completion.py finds it missing. most_bytes: a message whose payload is larger is no request.
+    lost its connection: repeated messages are dropped here, so that none gets into another chunk. If a dropped message
+    was not delivered before, queries/completion.py finds it missing.
+
+    Args:
+        batches: the raw messages.
+        schema: of the returned batches.
+        most_bytes: a message with a larger payload is no request.
     """
     row, source, newest = -1, None, None
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         rows = []
         for topic, message_id, publish_ms, key, payload, properties in zip(*columns, strict=True):
-            place = _place_of(parse_message_id(message_id))
+            position = _position_of(parse_message_id(message_id))
             if topic != source:
                 row, source, newest = -1, topic, None
-            if newest is not None and place <= newest:
+            if newest is not None and position <= newest:
                 continue
-            newest = place
+            newest = position
             content = (key, payload, dict(properties or ()))
             row += _rows_of(content)
-            rows.append(_annotated(topic, place, publish_ms, content, most_bytes) | {c.ROW: row})
+            rows.append(_annotated(topic, position, publish_ms, content, most_bytes) | {c.ROW: row})
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _place_of(position: MessagePosition) -> tuple[int, int, int]:
-    return position.ledger_id, position.entry_id, position.batch_index
+def _position_of(message: MessagePosition) -> tuple[int, int, int]:
+    return message.ledger_id, message.entry_id, message.batch_index
 
 
 def _annotated(
-    topic: str, place: tuple[int, int, int], publish_ms: int, content: _Content, most_bytes: int
+    topic: str, position: tuple[int, int, int], publish_ms: int, content: _Content, most_bytes: int
 ) -> dict[str, Any]:
     key, payload, properties = content
-    ledger, entry, index = place
+    ledger, entry, index = position
     request = decode(payload, most_bytes)
     return {
         c.SOURCE: topic,
@@ -81,63 +86,64 @@ def _annotated(
 def entry_runs(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Turn positions and row numbers of messages (columns.POSITION, ROW) into runs of entries (schema: RUN).
 
-    Neither record batches nor entries have to end where the others do. None of a
-    run's messages has a greater row number than the run.
+    An entry may continue in the next record batch. A run's row number is at least that of each of its messages.
     """
     newest = 0
 
-    def places() -> Iterator[MessageAddress]:
+    def addresses() -> Iterator[MessageAddress]:
         nonlocal newest
         for batch in batches:
-            for *place, row in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+            for *address, row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 newest = max(newest, row)
-                source, ledger, entry, index = place
+                source, ledger, entry, index = address
                 yield source, ledger, entry, index
 
-    runs = ((source, run.ledger, run.first, run.last, is_whole, newest) for source, run, is_whole in runs_of(places()))
+    runs = (
+        (source, run.ledger, run.first, run.last, is_whole, newest) for source, run, is_whole in runs_of(addresses())
+    )
     while rows := list(islice(runs, _RUNS)):
         yield pa.RecordBatch.from_arrays([pa.array(column) for column in zip(*rows, strict=True)], schema=schema)
 
 
 def size_of(key: bytes | None, payload: bytes | None, properties: Iterable[tuple[str, str | None]]) -> int:
-    """Bytes of key and payload, and characters of the properties: about what a message takes in memory."""
+    """Return about how much memory a message takes: bytes of key and payload, and characters of the properties."""
     about = sum(len(name) + len(value or "") for name, value in properties)
     return about + len(key or b"") + len(payload or b"")
 
 
 def _rows_of(content: _Content) -> int:
-    """As how many rows a chunk counts a message; streaming.schemas.ROWS says the same in Spark SQL."""
+    """Return as how many rows a chunk counts a message; streaming.schemas.ROWS is the same in Spark SQL."""
     key, payload, properties = content
     return 1 + size_of(key, payload, properties.items()) // ROW_BYTES
 
 
-def found_row(source: str, position: Position, found: UndeliveredMessage, most_bytes: int) -> dict[str, Any]:
-    """Return the row of a message that was read another way than by the connector. Its row number is left to others.
+def fallback_row(source: str, position: Position, message: UndeliveredMessage, most_bytes: int) -> dict[str, Any]:
+    """Return the row of a message that was read without the connector; the caller adds the row number.
 
-    most_bytes: as annotate takes it. The row is bounded as streaming.queries.transforms bounds the connector's.
+    most_bytes: as in annotate. The row is bounded as streaming.queries.transforms bounds the connector's.
     """
-    content, said = found.content, said_of(found)
+    content, refusal = message.content, refusal_of(message)
     properties = {_encodable(name): _encodable(value) for name, value in content.properties.items()}
     key, kept, properties = _bounded((content.key, content.payload, properties), most_bytes)
-    # what is no request is not looked into
+    # the payload of a message that is no request is not parsed
     row = _annotated(
         source,
-        (*position, found.batch_index),
-        found.publish_ms,
-        (key, kept if said is None else b"", properties),
+        (*position, message.batch_index),
+        message.publish_ms,
+        (key, kept if refusal is None else b"", properties),
         most_bytes,
     )
-    if said is None:
+    if refusal is None:
         return row
-    return row | {c.PAYLOAD: kept, c.DUE_MS: 0, c.NO_REQUEST: _encodable(said)}
+    return row | {c.PAYLOAD: kept, c.DUE_MS: 0, c.NO_REQUEST: _encodable(refusal)}
 
 
 def _bounded(
     content: tuple[bytes | None, bytes, dict[str, str]], most_bytes: int
 ) -> tuple[bytes | None, bytes, dict[str, str]]:
     key, payload, properties = content
-    if says_too_much(key or b"", properties):
-        key, properties = None, kept_of(properties)
+    if is_oversized(key or b"", properties):
+        key, properties = None, essential_properties(properties)
     if len(payload) > most_bytes + 1:
         properties = properties | {CUT_FROM: str(len(payload))}
         payload = payload[: most_bytes + 1]

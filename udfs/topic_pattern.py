@@ -1,10 +1,10 @@
-"""A pattern for request topics: which topic names match it, and which are never a request topic.
+"""The pattern for request topics.
 
 1. A pattern is `persistent://tenant/namespace/topic`. Each of the three parts is a regular expression that has to match
-   that part of a topic's name as a whole. So the pattern itself says in which tenants and namespaces to look.
-2. Retry-letter and dead-letter topics, single partitions, and topics that Pulsar made for itself never match.
-3. Nor does a name that the connector would take for another topic's: it takes a list of names apart at each comma, and
-   blanks off both ends. Whoever may make topics could have us read one that is none of ours.
+   that part of a topic's name as a whole. So the pattern itself limits the tenants and namespaces to search.
+2. Retry-letter and dead-letter topics, single partitions, and topics that Pulsar creates for itself never match.
+3. A name that the connector would take for another topic's never matches: it splits a list of names at each comma, and
+   strips blanks from both ends. Otherwise, any user who may create topics could make us read a topic that is not ours.
 """
 
 import re
@@ -35,12 +35,12 @@ class TopicPattern:
 
     @property
     def only_tenant(self) -> str | None:
-        """The one tenant it can match; None where it may match several."""
+        """Return the single tenant that can match; None if several may."""
         return None if _SPECIAL & set(self.tenant) else self.tenant
 
     @property
     def only_namespace(self) -> str | None:
-        """The one namespace (without its tenant) it can match; None where it may match several."""
+        """Return the single namespace (without its tenant) that can match; None if several may."""
         return None if _SPECIAL & set(self.namespace) else self.namespace
 
     def takes_tenant(self, tenant: str) -> bool:
@@ -48,7 +48,7 @@ class TopicPattern:
         return tenant not in PULSARS_TENANTS and re.fullmatch(self.tenant, tenant) is not None
 
     def takes_namespace(self, namespace: str) -> bool:
-        """Whether topics of `tenant/ns` can match; those of V1 names (`tenant/cluster/ns`) never do."""
+        """Whether topics of `tenant/ns` can match; V1 names (`tenant/cluster/ns`) never do."""
         tenant, _, name = namespace.partition("/")
         return "/" not in name and self.takes_tenant(tenant) and re.fullmatch(self.namespace, name) is not None
 
@@ -67,7 +67,7 @@ class TopicPattern:
 
 
 def is_one_name(topic: str) -> bool:
-    """Whether the connector takes this for the name of just this topic."""
+    """Whether the connector takes this text for the name of exactly this topic."""
     return "," not in topic and topic == topic.strip() and topic.isprintable()
 
 
@@ -79,7 +79,7 @@ def _is_whole(topic: str) -> bool:
 
 
 def parse_pattern(text: str) -> TopicPattern:
-    """Read a pattern. Raises ValueError that says what is wrong."""
+    """Parse a pattern. Raises ValueError with a message for the operator."""
     rest = text.removeprefix(_SCHEME)
     parts = _PART.findall(rest)
     if rest == text or len(parts) != 3 or "/".join(parts) != rest:

@@ -1,16 +1,16 @@
-"""What becomes of an entry that was not read by the connector: its messages, and why one of them is no request.
+"""The messages of an entry that was read without the connector, and why a message is no request.
 
-| entry | what becomes of it |
+| entry | result |
 |---|---|
-| messages, alone or in a batch | each goes the way of any message |
-| those of a committed transaction | the same |
-| those of an aborted or open transaction | a dead letter each: what was taken back, or not yet said, is not acted on |
-| encrypted, alone or a batch | one dead letter with the encrypted bytes |
-| a part of a larger message (chunk), sent alone | one dead letter: a request has no parts |
-| what can't be read (metadata, compression, a batch's lengths) | one dead letter with the bytes, behind the messages |
-|  | that can be read |
-| what the broker would not show, whoever asked | one dead letter without bytes |
-| a marker | nothing: no client sent a message, and no client is ever given one |
+| messages, alone or in a batch | processed like any message |
+| messages of a committed transaction | the same |
+| messages of an aborted or open transaction | a dead letter each: they do not count, or not yet |
+| encrypted, alone or a batch | a dead letter with the encrypted bytes |
+| a part of a larger message (chunk), sent alone | a dead letter: a request has no parts |
+| an unreadable part (metadata, compression, a batch's lengths) | a dead letter with the bytes, after the readable |
+|  | messages |
+| an entry that the broker returned by none of its interfaces | a dead letter without bytes |
+| a marker | nothing: no client sends or receives markers |
 | messages that were compacted away | nothing |
 
 An open transaction may still be committed. Its messages then have their receipts already, and are left out.
@@ -24,11 +24,11 @@ from udfs.formats.entry import Content, Entry, EntryState, contents_of, parse_en
 from udfs.formats.errors import FormatError
 from udfs.records import Reason, Rejection
 
-_LONGEST = 300  # of a detail: it stands in receipts and logs
+_LONGEST = 300  # of a detail, which receipts and logs contain
 
 
 class Undeliverable(StrEnum):
-    """Why a message is no request, whatever its bytes say. Each is a Reason of that name."""
+    """Why a message is no request, whatever its bytes are. Each is a Reason of that name."""
 
     ENCRYPTED = "ENCRYPTED"
     CHUNK = "CHUNK"
@@ -46,28 +46,25 @@ _OF_TRANSACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredMessage:
-    """A message of an entry. batch_index -1: it was sent alone, or stands for the whole entry.
+    """A message of an entry."""
 
-    why None: it goes the way of any message. publish_ms 0: nobody knows.
-    """
-
-    batch_index: int
+    batch_index: int  # -1: it was sent alone, or represents the whole entry
     content: Content
-    publish_ms: int = 0
-    why: Undeliverable | None = None
+    publish_ms: int = 0  # 0: not known
+    why: Undeliverable | None = None  # None: it is processed like any message
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NotShown:
-    """An entry that the broker would not show; reason: in words."""
+    """An entry that the broker did not return."""
 
-    reason: str
+    reason: str  # for the operator
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def found_in(entry: Entry, standing: EntryState = EntryState.DELIVERED) -> Iterator[UndeliveredMessage]:
-    """Yield every message of an entry, so that each ends in one receipt; none of a marker."""
+    """Yield every message of an entry, so that each ends in one receipt; no message for a marker."""
     if entry.marker_type is not None:
         return
     if entry.is_encrypted:
@@ -80,7 +77,7 @@ def found_in(entry: Entry, standing: EntryState = EntryState.DELIVERED) -> Itera
 
 
 def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
-    """The same of an entry as it lies in its partition, whatever it is."""
+    """Yield the same for an entry's stored bytes, whatever they are."""
     try:
         entry = parse_entry(data)
     except FormatError as error:
@@ -90,7 +87,7 @@ def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
 
 
 def not_shown(entry: NotShown) -> UndeliveredMessage:
-    """The one that stands for an entry whose bytes nobody could be made to tell."""
+    """Return the message that represents an entry whose bytes could not be read."""
     return UndeliveredMessage(
         -1, Content(None, b"", entry.properties), why=Undeliverable.NOT_SHOWN, detail=entry.reason
     )
@@ -104,7 +101,7 @@ def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[UndeliveredMe
             yield UndeliveredMessage(index, content, entry.publish_ms, why, detail)
             after = index + 1
     except FormatError as error:
-        # behind those that could be read, and where none could, for the whole
+        # after the readable messages; if no message is readable, it represents the whole entry
         content = _whole_content(entry)
         yield UndeliveredMessage(after, content, entry.publish_ms, Undeliverable.UNREADABLE, str(error))
 
@@ -117,12 +114,12 @@ def _whole_content(entry: Entry) -> Content:
     return Content(entry.key, entry.payload, entry.properties, entry.is_null, entry.schema_version)
 
 
-def said_of(found: UndeliveredMessage) -> str | None:
-    """Return why a message is no request, for columns.NO_REQUEST; None: it goes the way of any message."""
-    return None if found.why is None else f"{found.why}: {found.detail}"[:_LONGEST]
+def refusal_of(message: UndeliveredMessage) -> str | None:
+    """Return why a message is no request, for columns.NO_REQUEST; None: it is processed like any message."""
+    return None if message.why is None else f"{message.why}: {message.detail}"[:_LONGEST]
 
 
-def rejection_of(said: str) -> Rejection:
-    """Read what said_of returned."""
-    reason, _, detail = said.partition(": ")
+def rejection_of(refusal: str) -> Rejection:
+    """Parse what refusal_of returned."""
+    reason, _, detail = refusal.partition(": ")
     return Rejection(Reason(reason), detail)

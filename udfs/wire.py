@@ -2,9 +2,9 @@
 
 1. We ignore unknown fields, take null for absent, and refuse a wrong type: a guess could delete something else.
 2. decode never raises, whatever the bytes: no message may end the query.
-3. We escape untrusted text and cut it short before we put it into a detail, since details end up in logs.
-4. The work grows with the payload's length, whatever it holds, and a payload that is too long is not parsed: whoever
-   may publish could keep all others waiting otherwise.
+3. We escape untrusted text and shorten it before we put it into a detail, since details end up in logs.
+4. The work grows with the payload's length, whatever the content, and a payload that is too long is not parsed:
+   otherwise a sender could delay everyone else's requests.
 """
 
 import json
@@ -24,9 +24,9 @@ from udfs.records import (
 )
 from udfs.snapshots.keys import SnapshotKind, is_topic, segment_key_of
 
-# A request is a few hundred bytes. What is larger than this is no request, unless service.max_request_bytes says so.
+# A request is a few hundred bytes. The default of service.max_request_bytes: a larger payload is no request.
 MAX_REQUEST_BYTES = 64 * 1024
-# service.max_request_bytes may be this at most: so large a payload is still held whole, many at a time.
+# The largest value of service.max_request_bytes: many payloads of this size are held in memory as a whole.
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 _MAX_DETAIL_LENGTH = 300
@@ -51,7 +51,7 @@ class _RefusedError(Exception):
 
 
 def decode(payload: bytes | None, most_bytes: int = MAX_REQUEST_BYTES) -> PendingDelete | Rejection:
-    """Read a message's payload. Never raises: a payload that is no request becomes a Rejection that says why.
+    """Read a message's payload. Never raises: a payload that is no request becomes a Rejection.
 
     A payload of more than most_bytes is not parsed.
     """
@@ -62,7 +62,7 @@ def decode(payload: bytes | None, most_bytes: int = MAX_REQUEST_BYTES) -> Pendin
 
 
 def encode(request: PendingDelete) -> bytes:
-    """Write a request with its Java field names; decode gives it back."""
+    """Write a request with its Java field names; decode reads it."""
     fields: dict[str, Any] = {"topicName": request.managed_ledger, "ledgerComponent": request.component}
     if request.cursor_name is not None:
         fields["cursorName"] = request.cursor_name
@@ -81,7 +81,7 @@ def _json_object(payload: bytes | None, most_bytes: int) -> dict[str, Any]:
     if not payload:
         _refuse(Reason.EMPTY_PAYLOAD, "message has no payload: publish requests as JSON")
     if len(payload) > most_bytes:
-        # how many bytes it had is not known here: streaming/queries/transforms.py may have cut it
+        # the payload's original length is not known here: streaming/queries/transforms.py may have cut it
         _refuse(Reason.TOO_LARGE, f"payload of more than {most_bytes} bytes, the most that a request may have")
     try:
         parsed = _DECODER.decode(bytes(payload).decode("utf-8"))
@@ -93,13 +93,13 @@ def _json_object(payload: bytes | None, most_bytes: int) -> dict[str, Any]:
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a field that is given twice: JSON parsers differ on which of the two counts."""
+    """Refuse a repeated field: JSON parsers differ on which of its values counts."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                _refuse(Reason.NOT_JSON, f"field {_shown(name)} stands twice")
+                _refuse(Reason.NOT_JSON, f"field {_shown(name)} appears twice")
             seen.add(name)
     return fields
 
@@ -108,8 +108,8 @@ def _refuse_constant(name: str) -> NoReturn:
     _refuse(Reason.NOT_JSON, f"{name} is no JSON")
 
 
-# json.loads would make one for each payload, which takes longer than to read it. (It also refuses a byte order mark at
-# once, with which no JSON begins; so does this one.)
+# json.loads would create a decoder for each payload, which takes longer than reading it. (Like json.loads, this decoder
+# refuses a byte order mark, with which no JSON starts.)
 _DECODER = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=_refuse_constant)
 
 
@@ -134,8 +134,8 @@ def _request(fields: dict[str, Any]) -> PendingDelete:
 def _component(fields: Mapping[str, Any]) -> LedgerComponent:
     name = _required_text(fields, "ledgerComponent")
     if name not in LedgerComponent.__members__:
-        known = ", ".join(LedgerComponent)
-        _refuse(Reason.UNKNOWN_COMPONENT, f"ledgerComponent is {_shown(name)}, expected one of {known}")
+        components = ", ".join(LedgerComponent)
+        _refuse(Reason.UNKNOWN_COMPONENT, f"ledgerComponent is {_shown(name)}, expected one of {components}")
     return LedgerComponent(name)
 
 
@@ -215,9 +215,9 @@ def _snapshot_context(
         return None
     context = _required(fields, "snapshotContext")
     kind, key, entry_id = (_required(context, name) for name in ("kind", "key", "entryId"))
-    for name, value, wanted in (("kind", kind, str), ("key", key, str), ("entryId", entry_id, int)):
-        if type(value) is not wanted:
-            _refuse_type(name, value, _JSON_TYPES[wanted])
+    for name, value, expected in (("kind", kind, str), ("key", key, str), ("entryId", entry_id, int)):
+        if type(value) is not expected:
+            _refuse_type(name, value, _JSON_TYPES[expected])
     if kind not in BROKERS_KINDS:
         _refuse(Reason.BAD_SNAPSHOT_CONTEXT, f"kind is {_shown(kind)}, expected one of {', '.join(BROKERS_KINDS)}")
     if _topic_in(kind, key) != topic_of(managed_ledger):
@@ -264,7 +264,7 @@ def _context_uuid(context: Mapping[str, Any], msb_name: str, lsb_name: str) -> s
 def _context_long(context: Mapping[str, Any], name: str, default: int | None) -> int:
     number: int | None = _context_field(context, name, int, default)
     if number is None:
-        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"offloadContext lacks {name}: which upload is meant can't be told")
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"offloadContext has no {name}, so it does not identify an upload")
     if not -(1 << 63) <= number < 1 << 63:
         _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{name} of offloadContext does not fit 64 bits")
     return number
@@ -290,14 +290,14 @@ def _text_map(pairs: list[tuple[Any, Any]]) -> dict[str, str]:
         _refuse(Reason.BAD_OFFLOAD_CONTEXT, "a property of the offload driver is not a string")
     texts = {_checked_text(key): _checked_text(value) for key, value in pairs}
     if len(texts) != len(pairs):
-        _refuse(Reason.BAD_OFFLOAD_CONTEXT, "a property of the offload driver stands twice")
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, "a property of the offload driver appears twice")
     return texts
 
 
 def _checked_text(text: str) -> str:
     """Refuse half of a surrogate pair: JSON can carry it, but the table of receipts can't."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{_shown(text)} holds half of a surrogate pair")
+        _refuse(Reason.BAD_OFFLOAD_CONTEXT, f"{_shown(text)} contains half of a surrogate pair")
     return text
 
 

@@ -19,7 +19,7 @@ from streaming.queries.side_by_side import side_by_side
 from streaming.queries.slots import ReadSlots
 from udfs import columns as c
 from udfs.entry_ranges import EntrySpan, split
-from udfs.spark import found_row, size_of
+from udfs.spark import fallback_row, size_of
 
 _ENTRIES_PER_TASK = 2000
 _READS_PER_TASK = 4
@@ -70,7 +70,7 @@ class ReadEntries:
         spans = [EntrySpan(*span) for span in zip(*columns, strict=True)]
         controls = Controls(admin, source, others, self.gives_up)
         for position, message in fallback_entries(self.settings.pulsar, admin, source, spans, controls):
-            row = found_row(source, position, message, most_bytes)
+            row = fallback_row(source, position, message, most_bytes)
             yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
 
 

@@ -263,7 +263,7 @@ _BEYOND_A_SCHEMA = {
     "other tenant's schema",
     "with partition",
     "nameless topic",
-    "a property stands twice",
+    "a property appears twice",
     "key of another topic",
 }
 

@@ -1,4 +1,4 @@
-"""ACLs as bytes that can be kept in a journal: a JSON list of perms (READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16)."""
+"""ACLs as bytes for the undo journal: a JSON list of perms (READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16)."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class AclEntry(NamedTuple):
-    """What one identity may do."""
+    """The rights of one identity."""
 
     perms: int
     scheme: str
@@ -24,7 +24,7 @@ def acl_bytes(entries: Iterable[AclEntry]) -> bytes:
 
 
 def acl_entries(acl: bytes) -> list[AclEntry]:
-    """Read what acl_bytes wrote. Raises ValueError for anything else."""
+    """Parse the bytes of acl_bytes. Raises ValueError for any others."""
     try:
         return [AclEntry(int(entry["perms"]), str(entry["scheme"]), str(entry["id"])) for entry in json.loads(acl)]
     except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Where a bookie says it can be reached by HTTP: BookieServiceInfo, in its znode below `available`."""
+"""A bookie's HTTP address: BookieServiceInfo, in its znode below `available`."""
 
 from google.protobuf.message import DecodeError
 
@@ -8,7 +8,7 @@ _HTTP_SERVER = "httpserver"
 
 
 def http_address(data: bytes) -> str | None:
-    """Return "http://host:port"; None where the bookie has no HTTP server, or wrote something that we don't know."""
+    """Return "http://host:port"; None if the bookie has no HTTP server, or wrote an unknown format."""
     try:
         info = BookieServiceInfoFormat.FromString(data)
     except DecodeError:

@@ -34,7 +34,7 @@ class Compression(StrEnum):
 
 
 def unwrap(data: bytes) -> bytes:
-    """Return the bare message. Raises FormatError if there is a wrapper that does not hold what its header says."""
+    """Return the bare message. Raises FormatError if a wrapper's content contradicts its header."""
     if not data.startswith(_MAGIC):
         return data
     metadata, payload = _split(data)
@@ -45,21 +45,21 @@ def unwrap(data: bytes) -> bytes:
 
 
 def decompress(payload: bytes, compression: Compression, size: int, what: str) -> bytes:
-    """Return exactly `size` bytes, and never take memory for more. Raises FormatError, which names `what`.
+    """Return exactly `size` bytes, and never allocate more. Raises FormatError, which names `what`.
 
-    The caller has looked that `size` is one it can bear.
+    The caller has checked that it can allocate `size` bytes.
     """
     try:
         message = _DECODERS[compression](payload, size)
     except (cramjam.DecompressionError, zlib.error, ValueError, OverflowError) as error:
         raise FormatError(f"{what} does not decompress with {compression}: {str(error)[:200]!a}") from None
     if len(message) != size:
-        raise FormatError(f"{what} decompresses to {len(message)} bytes, its header says {size}")
+        raise FormatError(f"{what} decompresses to {len(message)} bytes, not to its header's {size}")
     return message
 
 
 def wrap(message: bytes, compression: Compression) -> bytes:
-    """Write as a broker with that compression type configured does: NONE adds no wrapper."""
+    """Write a message as a broker with that compression type configured does: NONE adds no wrapper."""
     if compression is Compression.NONE:
         return message
     metadata = ManagedInfoMetadata(compressionType=compression.value, uncompressedSize=len(message)).SerializeToString()
@@ -77,24 +77,22 @@ def _split(data: bytes) -> tuple[ManagedInfoMetadata, bytes]:
         metadata = ManagedInfoMetadata.FromString(data[_PREFIX.size : end])
     except DecodeError as error:
         raise FormatError(f"header of a compressed znode is damaged: {error}") from None
-    # FromString does not check that required fields are there, and treats a type it does not know as absent.
+    # FromString does not check that required fields are present, and treats an unknown type as absent.
     if not metadata.IsInitialized():
         raise FormatError("header of a compressed znode names no size or no known compression type")
     return metadata, data[end:]
 
 
 def _lz4_block(payload: bytes, size: int) -> bytes:
-    """Decompress a bare LZ4 block.
-
-    The library fills up to the size that we ask for. If one byte less would have been enough, the block is shorter than
-    its header says. (decompress_block_into guesses whether a size stands in front, and is wrong for some blocks.)
-    """
+    """Decompress a bare LZ4 block."""
+    # decompress_block_into guesses whether a size precedes the block, and is wrong for some blocks
     message = bytes(cramjam.lz4.decompress_block(payload, output_len=size))
+    # The library pads its result to the requested size. If one byte less is enough, the block is too short.
     try:
         cramjam.lz4.decompress_block(payload, output_len=size - 1)
     except (cramjam.DecompressionError, ValueError, OverflowError):
         return message
-    raise FormatError(f"LZ4 block is shorter than the {size} bytes its header says")
+    raise FormatError(f"LZ4 block is shorter than its header's {size} bytes")
 
 
 def _zlib(payload: bytes, size: int) -> bytes:

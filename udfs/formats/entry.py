@@ -1,11 +1,11 @@
-"""One entry of a partition, as brokers store it and send it: what stands before the payload, and the messages in it.
+"""An entry of a partition, as brokers store and send it: the metadata before the payload, and the messages in it.
 
-A sender chooses every byte of it, and brokers check none of them. So:
-1. Whatever stands there, reading ends with messages or with FormatError, in memory bounded by MAX_UNCOMPRESSED_BYTES.
-   (Pulsar's C++ client ends the process for some batches; docs/findings-odd-messages.md has them.)
-2. What two clients read differently is read as Java does, for the connector is Java: of a property that stands there
-   twice the last value counts, and a compression that nobody knows is none.
-3. Times outside of 1970 to 9999 become the nearest that is inside, so that nobody's sum overflows.
+The sender chooses every byte, and brokers check none of them. So:
+1. Whatever the bytes are, reading ends with messages or with FormatError, in memory bounded by MAX_UNCOMPRESSED_BYTES.
+   (Pulsar's C++ client ends the process for some batches, which docs/findings-odd-messages.md lists.)
+2. If clients read the same bytes differently, we read them as Java does, since the connector is Java: the last value of
+   a repeated property counts, and an unknown compression is none.
+3. Times outside of 1970 to 9999 become the nearest time inside, so that no sum overflows.
 """
 
 import base64
@@ -22,8 +22,8 @@ from udfs.formats.compression import Compression, decompress
 from udfs.formats.errors import FormatError
 from udfs.proto.pulsar_api_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 
-# Brokers store 5 MiB unless they are told otherwise, and clients fill a batch up to that before they compress it.
-# Above it stand only messages that are no requests, and bombs.
+# Brokers store 5 MiB unless configured otherwise, and clients fill a batch up to that before they compress it.
+# Only messages that are no requests, and compression bombs, are larger.
 MAX_UNCOMPRESSED_BYTES = 8 * 1024 * 1024
 LATEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
 
@@ -38,68 +38,61 @@ _Parsed = TypeVar("_Parsed", MessageMetadata, SingleMessageMetadata)
 
 
 class EntryState(StrEnum):
-    """How the broker holds an entry. DELIVERED: whoever reads the topic gets it."""
+    """Whether the broker delivers an entry."""
 
-    DELIVERED = "DELIVERED"
-    ABORTED = "ABORTED"
-    OPEN = "OPEN"
+    DELIVERED = "DELIVERED"  # every reader of the topic gets it
+    ABORTED = "ABORTED"  # its transaction was aborted
+    OPEN = "OPEN"  # its transaction is not committed yet
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A message as its sender gave it. key None: it has none. payload is empty where its value is null.
+    """A message as its sender published it."""
 
-    schema_version: as brokers number them (eight bytes for the most part); empty where it was sent without a schema.
-    is_plain: the payload lies in the entry as it is here, neither compressed nor in a batch.
-    """
-
-    key: bytes | None
-    payload: bytes
+    key: bytes | None  # None: it has none
+    payload: bytes  # empty if the value is null
     properties: Mapping[str, str]
     is_null: bool = False
-    schema_version: bytes = b""
-    is_plain: bool = field(default=True, compare=False)
+    schema_version: bytes = b""  # the broker's number (mostly eight bytes); empty: sent without a schema
+    is_plain: bool = field(default=True, compare=False)  # stored in the entry neither compressed nor in a batch
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """Which part of a larger message an entry is: the first is number 0. All parts carry the same uuid."""
+    """The part of a larger message that an entry is."""
 
-    uuid: bytes
-    number: int
+    uuid: bytes  # the same for all parts
+    number: int  # from 0
     of: int
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry whose metadata could be read; payload is as it lies there, perhaps compressed, encrypted or a batch.
-
-    batch_size None: one message that was sent alone. transaction: (most, least significant bits) of its id.
-    """
+    """An entry whose metadata could be read."""
 
     publish_ms: int
     key: bytes | None
     properties: Mapping[str, str]
-    payload: bytes
+    payload: bytes  # as stored: possibly compressed, encrypted or a batch
     compression: Compression
     uncompressed_size: int
-    batch_size: int | None
+    batch_size: int | None  # None: a message that was sent alone
     is_encrypted: bool
     marker_type: int | None
     chunk: ChunkPart | None
-    transaction: tuple[int, int] | None
+    transaction: tuple[int, int] | None  # (most, least significant bits) of its id
     is_null: bool = False
     schema_version: bytes = b""
 
 
 def parse_entry(data: bytes) -> Entry:
-    """Read what stands before the payload. Raises FormatError."""
+    """Parse an entry's metadata, and split off its payload. Raises FormatError."""
     metadata, end = _metadata(data)
     return _entry(metadata, data[end:])
 
 
 def messages_in(data: bytes) -> int:
-    """Return how many messages an entry says that it has, as brokers count them; 1 where nobody can tell."""
+    """Return how many messages an entry claims to have, as brokers count them; 1 if it can't be read."""
     try:
         return max(_metadata(data)[0].num_messages_in_batch, 1)
     except FormatError:
@@ -107,24 +100,24 @@ def messages_in(data: bytes) -> int:
 
 
 def _metadata(data: bytes) -> tuple[MessageMetadata, int]:
-    """Return an entry's metadata, and where its payload begins."""
-    begin = 0
-    if data[:2] == _BROKER_METADATA:  # a broker's own addition, where it was told to make one
-        begin = 2 + _SIZE.size + _size_at(data, 2)
-    if data[begin : begin + 2] == _CHECKSUM:  # the broker has checked it, and so does whoever sends the entry on
-        begin += 2 + _CHECKSUM_BYTES
-    first = begin + _SIZE.size
-    end = first + _size_at(data, begin)
+    """Return an entry's metadata, and the offset of its payload."""
+    start = 0
+    if data[:2] == _BROKER_METADATA:  # brokers add it if configured to
+        start = 2 + _SIZE.size + _size_at(data, 2)
+    if data[start : start + 2] == _CHECKSUM:  # the broker has checked it, as does every sender of the entry
+        start += 2 + _CHECKSUM_BYTES
+    first = start + _SIZE.size
+    end = first + _size_at(data, start)
     if end > len(data):
-        raise FormatError(f"entry of {len(data)} bytes says that its metadata ends at byte {end}")
+        raise FormatError(f"entry of {len(data)} bytes claims that its metadata ends at byte {end}")
     return _parsed(MessageMetadata, data[first:end], "metadata"), end
 
 
 def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:
     """Yield the messages of an entry that is neither encrypted nor a marker nor a chunk: (index in the batch, message).
 
-    The index is -1 where the message was sent alone. Messages that were compacted away are left out. Raises FormatError
-    behind the last message that can be read.
+    The index is -1 if the message was sent alone. Messages that were compacted away are left out. Raises FormatError
+    after the last message that can be read.
     """
     payload = uncompressed(entry)
     if entry.batch_size is None:
@@ -135,20 +128,20 @@ def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:
 
 
 def uncompressed(entry: Entry) -> bytes:
-    """Return the payload as it was before it was compressed. Raises FormatError."""
+    """Return the decompressed payload. Raises FormatError."""
     if entry.compression is Compression.NONE:
         return entry.payload
     if entry.uncompressed_size > MAX_UNCOMPRESSED_BYTES:
         raise FormatError(
-            f"payload says that it decompresses to {entry.uncompressed_size} bytes; at most {MAX_UNCOMPRESSED_BYTES} "
-            "are read"
+            f"payload claims to decompress to {entry.uncompressed_size} bytes; at most {MAX_UNCOMPRESSED_BYTES} are "
+            "read"
         )
     return decompress(entry.payload, entry.compression, entry.uncompressed_size, "payload")
 
 
 def _entry(metadata: MessageMetadata, payload: bytes) -> Entry:
     if not (metadata.HasField("producer_name") and metadata.HasField("publish_time")):
-        raise FormatError("metadata lacks the producer's name or the publish time")  # brokers pass such entries over
+        raise FormatError("metadata has no producer name or no publish time")  # brokers skip such entries
     has_transaction = metadata.HasField("txnid_most_bits") and metadata.HasField("txnid_least_bits")
     return Entry(
         publish_ms=_within_years(metadata.publish_time),
@@ -168,31 +161,31 @@ def _entry(metadata: MessageMetadata, payload: bytes) -> Entry:
 
 
 def _batch(payload: bytes, size: int, schema_version: bytes) -> Iterator[tuple[int, Content]]:
-    at = index = 0
+    offset = index = 0
     while index < size:
-        if at >= len(payload):
-            raise FormatError(f"batch says that it has {size} messages, and ends behind {index}")
-        single, at = _single(payload, at, index)
-        if not 0 <= single.payload_size <= len(payload) - at:
-            raise FormatError(f"message {index} of a batch says that it has {single.payload_size} bytes")
+        if offset >= len(payload):
+            raise FormatError(f"batch claims to have {size} messages, and ends after {index}")
+        single, offset = _single(payload, offset, index)
+        if not 0 <= single.payload_size <= len(payload) - offset:
+            raise FormatError(f"message {index} of a batch claims to have {single.payload_size} bytes")
         if not single.compacted_out:
-            body = payload[at : at + single.payload_size]
+            body = payload[offset : offset + single.payload_size]
             properties = _texts(single.properties)
             yield index, Content(_key(single), body, properties, single.null_value != 0, schema_version, is_plain=False)
-        at += single.payload_size
+        offset += single.payload_size
         index += 1
     if size < 1 and payload:
-        raise FormatError(f"batch of {len(payload)} bytes says that it has {size} messages")
+        raise FormatError(f"batch of {len(payload)} bytes claims to have {size} messages")
 
 
-def _single(payload: bytes, at: int, index: int) -> tuple[SingleMessageMetadata, int]:
-    begin = at + _SIZE.size
-    end = begin + _size_at(payload, at)
+def _single(payload: bytes, offset: int, index: int) -> tuple[SingleMessageMetadata, int]:
+    start = offset + _SIZE.size
+    end = start + _size_at(payload, offset)
     if end > len(payload):
-        raise FormatError(f"message {index} of a batch says that its metadata ends at byte {end} of {len(payload)}")
-    single = _parsed(SingleMessageMetadata, payload[begin:end], f"metadata of message {index} of a batch")
+        raise FormatError(f"message {index} of a batch claims that its metadata ends at byte {end} of {len(payload)}")
+    single = _parsed(SingleMessageMetadata, payload[start:end], f"metadata of message {index} of a batch")
     if not single.HasField("payload_size"):
-        raise FormatError(f"message {index} of a batch does not say how long it is")
+        raise FormatError(f"message {index} of a batch has no length")
     return single, end
 
 
@@ -203,11 +196,11 @@ def _parsed(kind: type[_Parsed], data: bytes, what: str) -> _Parsed:
         raise FormatError(f"{what} can't be parsed: {error}") from None
 
 
-def _size_at(data: bytes, at: int) -> int:
+def _size_at(data: bytes, offset: int) -> int:
     try:
-        return int(_SIZE.unpack_from(data, at)[0])
+        return int(_SIZE.unpack_from(data, offset)[0])
     except struct.error:
-        raise FormatError(f"{len(data)} bytes end before the size at byte {at}") from None
+        raise FormatError(f"{len(data)} bytes end before the size at byte {offset}") from None
 
 
 def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
@@ -222,7 +215,7 @@ def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
 
 
 def _texts(properties: Iterable[KeyValue]) -> dict[str, str]:
-    return {each.key.decode("utf-8", "replace"): each.value.decode("utf-8", "replace") for each in properties}
+    return {pair.key.decode("utf-8", "replace"): pair.value.decode("utf-8", "replace") for pair in properties}
 
 
 def _chunk(metadata: MessageMetadata) -> ChunkPart | None:

@@ -1,7 +1,8 @@
-"""An entry as a broker's admin API shows it, asked for by its position: the payload is the body, the rest are headers.
+"""An entry as a broker's admin API returns it for a position: the payload is the body, all metadata are headers.
 
-The body is decompressed, yet a batch is one body. Text that is not ASCII arrives as "?": headers have no more. Of a
-transaction behind another one that is open, a broker does not say whether it was committed: it counts as open.
+The body is decompressed, and a batch is a single body. Text that is not ASCII arrives as "?", since headers are ASCII.
+After the start of an open transaction, a broker does not report whether another transaction was committed: it counts
+as open.
 """
 
 import base64
@@ -17,35 +18,35 @@ _PREFIX = "x-pulsar-"
 
 
 def entry_of(headers: Mapping[str, str], body: bytes) -> tuple[Entry, EntryState]:
-    """Read a broker's answer; a header with nonsense in it counts as none. headers: by their names in small letters."""
-    said = {name.removeprefix(_PREFIX): text for name, text in headers.items() if name.startswith(_PREFIX)}
-    most, least = _number(said.get("txnid-most-bits")), _number(said.get("txnid-least-bits"))
+    """Read a broker's answer; a header with nonsense counts as absent. headers: by their names in lower case."""
+    fields = {name.removeprefix(_PREFIX): text for name, text in headers.items() if name.startswith(_PREFIX)}
+    most, least = _number(fields.get("txnid-most-bits")), _number(fields.get("txnid-least-bits"))
     entry = Entry(
-        publish_ms=_millis(said.get("publish-time", "")),
-        key=_key(said),
-        properties=_properties(said.get("property", "")),
+        publish_ms=_millis(fields.get("publish-time", "")),
+        key=_key(fields),
+        properties=_properties(fields.get("property", "")),
         payload=body,
         compression=Compression.NONE,
         uncompressed_size=len(body),
-        batch_size=_number(said.get("num-batch-message")),
-        is_encrypted=said.get("is-encrypted") == "true",
-        marker_type=_number(said.get("marker-type")),
-        chunk=_chunk(said),
+        batch_size=_number(fields.get("num-batch-message")),
+        is_encrypted=fields.get("is-encrypted") == "true",
+        marker_type=_number(fields.get("marker-type")),
+        chunk=_chunk(fields),
         transaction=None if most is None or least is None else (most, least),
     )
     if entry.transaction is None:
-        # "uncommitted" is said of everything behind the first message of an open transaction
+        # brokers set "uncommitted" on every entry after the first message of an open transaction
         return entry, EntryState.DELIVERED
-    if said.get("txn-aborted") == "true":
+    if fields.get("txn-aborted") == "true":
         return entry, EntryState.ABORTED
-    return entry, EntryState.OPEN if said.get("txn-uncommitted") == "true" else EntryState.DELIVERED
+    return entry, EntryState.OPEN if fields.get("txn-uncommitted") == "true" else EntryState.DELIVERED
 
 
-def _key(said: Mapping[str, str]) -> bytes | None:
-    key = said.get("partition-key")
-    if key is None or said.get("null-partition-key") == "true":
+def _key(fields: Mapping[str, str]) -> bytes | None:
+    key = fields.get("partition-key")
+    if key is None or fields.get("null-partition-key") == "true":
         return None
-    if said.get("partition-key-b64-encoded") == "true":
+    if fields.get("partition-key-b64-encoded") == "true":
         try:
             return base64.b64decode(key, validate=True)
         except (binascii.Error, ValueError):
@@ -55,17 +56,17 @@ def _key(said: Mapping[str, str]) -> bytes | None:
 
 def _properties(text: str) -> dict[str, str]:
     try:
-        named = json.loads(text)
+        properties = json.loads(text)
     except ValueError:
         return {}
-    return {str(name): str(value) for name, value in named.items()} if isinstance(named, dict) else {}
+    return {str(name): str(value) for name, value in properties.items()} if isinstance(properties, dict) else {}
 
 
-def _chunk(said: Mapping[str, str]) -> ChunkPart | None:
-    number, of = _number(said.get("chunk-id")), _number(said.get("num-chunks-from-msg"))
+def _chunk(fields: Mapping[str, str]) -> ChunkPart | None:
+    number, of = _number(fields.get("chunk-id")), _number(fields.get("num-chunks-from-msg"))
     if number is None or of is None or of == 1:
         return None
-    return ChunkPart(said.get("uuid", "").encode(), number, of)
+    return ChunkPart(fields.get("uuid", "").encode(), number, of)
 
 
 def _number(text: str | None) -> int | None:

@@ -2,4 +2,4 @@
 
 
 class FormatError(ValueError):
-    """Stored bytes could not be parsed. The caller must take what they should say as unknown, never as empty."""
+    """Stored bytes could not be parsed. The caller must treat their content as unknown, never as empty."""

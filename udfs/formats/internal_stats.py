@@ -1,7 +1,7 @@
-"""internalStats of a topic as the broker's admin API gives them: no other module knows the keys of that JSON.
+"""internalStats of a topic as the broker's admin API returns them: no other module knows the keys of that JSON.
 
-1. InternalStats is for counting what waits. An answer of another form than known is a FormatError, never a zero.
-2. view_of is for the broker as a witness. It reads other fields, and an answer of another form is UNREADABLE.
+1. InternalStats counts the backlog. An answer of an unknown form is a FormatError, never a zero.
+2. view_of reads the broker's references to ledgers, from other fields. An answer of an unknown form is UNREADABLE.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,45 +19,39 @@ BEFORE_ALL: Position = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class InternalStats:
-    """One partition, or one topic without partitions.
+    """A partition, or a topic without partitions."""
 
-    ledgers: (ledger, entries), oldest first, the one being written included. cursors: encoded name of a subscription's
-    cursor -> up to where it has acknowledged. pending_adds: entries that the broker has not got to the bookies yet.
-    sizes: ledger -> bytes, as they are stored; 0 where the broker does not say. compacted: (ledger, entries) of the
-    compacted ledger; (-1, 0) where the topic has none.
-    """
-
-    ledgers: tuple[tuple[int, int], ...]
-    cursors: Mapping[str, Position]
-    pending_adds: int
-    sizes: Mapping[int, int] = field(default_factory=dict)
-    compacted: tuple[int, int] = (-1, 0)
+    ledgers: tuple[tuple[int, int], ...]  # (ledger, entries), oldest first, with the ledger being written
+    cursors: Mapping[str, Position]  # encoded name of a subscription's cursor -> last acknowledged position
+    pending_adds: int  # entries that the broker has not written to the bookies yet
+    sizes: Mapping[int, int] = field(default_factory=dict)  # ledger -> stored bytes; 0: the broker did not report them
+    compacted: tuple[int, int] = (-1, 0)  # (ledger, entries) of the compacted ledger; (-1, 0): the topic has none
 
     @property
     def horizon(self) -> Position:
-        """The last entry that the compacted ledger stands for; before everything where the topic has none."""
+        """Return the last entry that the compacted ledger covers; BEFORE_ALL if the topic has none."""
         return self.cursors.get(COMPACTION_CURSOR, BEFORE_ALL) if self.compacted[0] >= 0 else BEFORE_ALL
 
     def mark_deleted(self, subscription: str) -> Position:
-        """Up to where the subscription has acknowledged; before everything where there is none."""
+        """Return the subscription's last acknowledged position; BEFORE_ALL if there is no such subscription."""
         return self.cursors.get(encode_name(subscription), BEFORE_ALL)
 
     def has_subscription(self, subscription: str) -> bool:
-        """Whether there is a subscription of that name."""
+        """Whether a subscription of that name exists."""
         return encode_name(subscription) in self.cursors
 
     @property
     def last(self) -> Position:
-        """Position of the newest entry; entry -1 of the newest ledger where there is none."""
+        """Return the newest entry's position; entry -1 of the newest ledger if there is no entry."""
         filled = [(ledger, entries - 1) for ledger, entries in self.ledgers if entries]
         newest = self.ledgers[-1][0] if self.ledgers else BEFORE_ALL[0]
         return filled[-1] if filled else (newest, -1)
 
     def entries_after(self, after: Position) -> int:
-        """How many entries are stored behind a position; (ledger, -1) is before that ledger's first."""
-        whole = sum(entries for ledger, entries in self.ledgers if ledger > after[0])
+        """Return how many entries are stored after a position; (ledger, -1) is before that ledger's first entry."""
+        later = sum(entries for ledger, entries in self.ledgers if ledger > after[0])
         rest = sum(max(0, entries - after[1] - 1) for ledger, entries in self.ledgers if ledger == after[0])
-        return whole + rest
+        return later + rest
 
 
 def parse_internal_stats(stats: Any) -> InternalStats:
@@ -71,11 +65,11 @@ def parse_internal_stats(stats: Any) -> InternalStats:
             _compacted(stats.get("compactedLedger")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"internalStats of a form not known: {error!r}") from error
+        raise FormatError(f"internalStats of an unknown form: {error!r}") from error
 
 
 def view_of(stats: Any) -> BrokerView:
-    """Read internalStats; UNREADABLE where anything that decides is missing or of another type than known."""
+    """Read internalStats; UNREADABLE if a field that the judge needs is missing or of an unknown type."""
     try:
         _ids(stats["schemaLedgers"])  # not needed, but part of every answer that we know
         return BrokerView(
@@ -86,7 +80,7 @@ def view_of(stats: Any) -> BrokerView:
             compacted_by_cursor=_compacted_by_cursor(stats["cursors"].get(COMPACTION_CURSOR)),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        return BrokerView(Presence.UNREADABLE, detail=f"internalStats of a form not known: {error!r}")
+        return BrokerView(Presence.UNREADABLE, detail=f"internalStats of an unknown form: {error!r}")
 
 
 def _ledgers(listed: Sequence[Mapping[str, Any]], current_entries: int) -> tuple[tuple[int, int], ...]:
@@ -106,13 +100,13 @@ def _sizes(listed: Sequence[Mapping[str, Any]], current_size: int) -> dict[int, 
     return sizes
 
 
-def _compacted(found: Mapping[str, Any] | None) -> tuple[int, int]:
-    ledger = int(found["ledgerId"]) if found else -1
-    return (ledger, max(0, int(found["entries"]))) if found and ledger >= 0 else (-1, 0)
+def _compacted(stats: Mapping[str, Any] | None) -> tuple[int, int]:
+    ledger = int(stats["ledgerId"]) if stats else -1
+    return (ledger, max(0, int(stats["entries"]))) if stats and ledger >= 0 else (-1, 0)
 
 
 def _position(text: str) -> Position:
-    """Read `ledger:entry`. Behind a space a broker may say that the entry's whole batch is acknowledged: (ackSet …)."""
+    """Read `ledger:entry`. A broker may append the acknowledged messages of the entry's batch: ` (ackSet …)`."""
     ledger, _, entry = text.partition(" ")[0].partition(":")
     return int(ledger), int(entry)
 

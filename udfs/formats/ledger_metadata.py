@@ -1,8 +1,8 @@
 """A ledger's znode as BookKeeper writes it: an ASCII header with a version, then a body.
 
-The body of version 3 (since BookKeeper 4.9) is a length-delimited protobuf message, that of version 2 the same message
-as text, that of version 1 lines of text. lastEntryId and length mean something only once the ledger is CLOSED. We never
-keep the ledger's password.
+The body of version 3 (since BookKeeper 4.9) is a length-delimited protobuf message, of version 2 the same message as
+text, of version 1 lines of text. lastEntryId and length are valid only once the ledger is CLOSED. We never keep the
+ledger's password.
 """
 
 from collections.abc import Sequence
@@ -65,9 +65,9 @@ def parse_message(data: bytes) -> LedgerMetadata:
 
 
 def serialize_v3(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1:3181",)) -> bytes:
-    """Write a ledger znode as BookKeeper 4.9 and later do, for tests and made-up ledgers.
+    """Write a ledger znode as BookKeeper 4.9 and later do, for tests and invented ledgers.
 
-    The ledger has one ensemble from entry 0 on, made of `bookies`, and an empty password as Pulsar's have.
+    The ledger has one ensemble of `bookies` from entry 0 on, and an empty password as Pulsar's have.
     """
     message = to_message(metadata, bookies=bookies)
     return _HEADER_V3 + _varint32(len(message)) + message
@@ -105,7 +105,7 @@ def _split_header(data: bytes) -> tuple[bytes, bytes]:
 def _parse_v3(data: bytes) -> LedgerMetadata:
     size, start = _read_varint32(data, len(_HEADER_V3))
     if start + size != len(data):
-        raise FormatError(f"ledger metadata says {size} bytes follow, {len(data) - start} do")
+        raise FormatError(f"ledger metadata claims that {size} bytes follow, {len(data) - start} do")
     return parse_message(data[start:])
 
 
@@ -144,9 +144,9 @@ def _v1_record(length_bytes: int, lines: list[list[str]]) -> LedgerMetadata:
 
 
 def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
-    # FromString does not check that required fields are there, and treats a state it does not know as absent.
+    # FromString does not check that required fields are present, and treats an unknown state as absent.
     if not message.IsInitialized():
-        raise FormatError("ledger metadata lacks a required field, or has a state unknown to this version")
+        raise FormatError("ledger metadata has no value for a required field, or a state unknown to this version")
     state = _STATE_OF[message.state]
     ctime_ms = message.ctime if message.HasField("ctime") and message.ctime > 0 else None
     custom = _custom_metadata(message)
@@ -162,9 +162,9 @@ def _custom_metadata(message: LedgerMetadataFormat) -> dict[str, bytes]:
     # The parser returns a string field that is not UTF-8 as bytes.
     if not all(isinstance(key, str) for key in custom):
         raise FormatError("a custom metadata key is not UTF-8")
-    # If two entries named two owners, we could not tell whose the ledger is.
+    # If two entries named two owners, the ledger's owner would be ambiguous.
     if len(custom) != len(message.customMetadata):
-        raise FormatError("a custom metadata key stands twice")
+        raise FormatError("a custom metadata key appears twice")
     return custom
 
 

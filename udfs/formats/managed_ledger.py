@@ -1,8 +1,8 @@
-"""The znodes that say which ledgers a topic refers to: its ledger list, and one znode per durable cursor.
+"""The znodes that name a topic's ledgers: its ledger list, and a znode for each durable cursor.
 
-1. Anything doubtful is a FormatError. A list without ledgers counts as empty only if it holds no unknown fields either.
-2. Fields of newer Pulsar versions are ignored, except where they could refer to storage (in offload contexts).
-3. Where a list has two entries for one ledger, the ledger is in use if either entry says so.
+1. Anything doubtful is a FormatError. A list without ledgers counts as empty only if it has no unknown fields either.
+2. Fields of newer Pulsar versions are ignored, unless they could refer to storage (in offload contexts).
+3. If a list has two entries for a ledger, the ledger is in use if it is in use by either entry.
 """
 
 from array import array
@@ -23,9 +23,9 @@ _Info = TypeVar("_Info", pb.ManagedLedgerInfo, pb.ManagedCursorInfo)
 
 @dataclass(frozen=True, slots=True)
 class OffloadState:
-    """Where a ledger was offloaded to. uuid is None if only segments (of a streaming offload) name objects."""
+    """The objects to which a ledger was offloaded."""
 
-    uuid: str | None
+    uuid: str | None  # None: only segments (of a streaming offload) name objects
     complete: bool = False
     bookkeeper_deleted: bool = False
     timestamp_ms: int = 0
@@ -36,10 +36,10 @@ class OffloadState:
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """One entry of a topic's list. entries is None for the ledger being written."""
+    """An entry of a topic's list."""
 
     ledger_id: int
-    entries: int | None = None
+    entries: int | None = None  # None: the ledger is being written
     size_bytes: int = 0
     timestamp_ms: int = 0
     offload: OffloadState | None = None
@@ -55,9 +55,10 @@ class ManagedLedgerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ManagedCursorInfo:
-    """A cursor's znode. cursors_ledger_id -1: it has no ledger. Mark-delete position -1:-1: the znode holds none."""
+    """A cursor's znode."""
 
-    cursors_ledger_id: int
+    cursors_ledger_id: int  # -1: the cursor has no ledger
+    # the mark-delete position; -1:-1: the znode contains none
     mark_delete_ledger_id: int = -1
     mark_delete_entry_id: int = -1
     last_active_ms: int = 0
@@ -67,20 +68,16 @@ class ManagedCursorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ListedLedgers:
-    """What a topic's list refers to; both arrays are array('q'), ascending, without duplicates.
+    """The ledgers of a topic's list. Both arrays are array('q'), ascending, without duplicates."""
 
-    ids: ledgers in use in BookKeeper. bookkeeper_free: ledgers in the list that are needed in tiered storage only.
-    offloads: (ledger id, uuid) of all uploads, complete or not. newest_id: the highest id, -1 for an empty list.
-    """
-
-    ids: "array[int]"
-    bookkeeper_free: "array[int]"
-    offloads: tuple[tuple[int, str], ...]
-    newest_id: int
+    ids: "array[int]"  # in use in BookKeeper
+    bookkeeper_free: "array[int]"  # needed in tiered storage only
+    offloads: tuple[tuple[int, str], ...]  # (ledger id, uuid) of all uploads, complete or not
+    newest_id: int  # the highest id; -1: the list is empty
 
 
 def in_use_ids(data: bytes) -> ListedLedgers:
-    """Return the ledgers that a topic's znode refers to. Raises FormatError. No bytes at all are an empty list."""
+    """Return the ledgers that a topic's znode refers to. Raises FormatError. Empty data are an empty list."""
     info = _ledger_message(data)
     kept: list[int] = []
     free: set[int] = set()
@@ -105,7 +102,7 @@ def in_use_ids(data: bytes) -> ListedLedgers:
 
 
 def parse_managed_ledger(data: bytes) -> ManagedLedgerInfo:
-    """Parse a topic's znode in full. Raises FormatError. No bytes at all are an empty list."""
+    """Parse a topic's znode in full. Raises FormatError. Empty data are an empty list."""
     info = _ledger_message(data)
     ledgers = tuple(_ledger_info(ledger) for ledger in info.ledgerInfo)
     return ManagedLedgerInfo(ledgers, _texts((entry.key, entry.value) for entry in info.properties))
@@ -154,9 +151,9 @@ def _message(kind: type[_Info], raw: bytes) -> _Info:
         message = kind.FromString(raw)
     except DecodeError as error:
         raise FormatError(f"znode is no {kind.DESCRIPTOR.name}: {error}") from None
-    # FromString does not check that required fields are there.
+    # FromString does not check that required fields are present.
     if not message.IsInitialized():
-        raise FormatError(f"{kind.DESCRIPTOR.name} lacks a required field")
+        raise FormatError(f"{kind.DESCRIPTOR.name} has no value for a required field")
     return message
 
 
@@ -192,8 +189,8 @@ def _refuse_unknown_references(info: pb.ManagedLedgerInfo) -> None:
             for part in (ledger.offloadContext, *ledger.offloadContext.offloadSegment):
                 if _unknown_numbers(part):
                     raise FormatError(
-                        f"ledger {ledger.ledgerId} has an offload context of a newer Pulsar version: "
-                        "what it refers to can't be told"
+                        f"ledger {ledger.ledgerId} has an offload context of a newer Pulsar version, "
+                        "which may refer to unknown objects"
                     )
 
 
@@ -205,7 +202,7 @@ def _uuids(context: pb.OffloadContext) -> list[str]:
 def _uuid(part: pb.OffloadContext | pb.OffloadSegment) -> str | None:
     has_msb, has_lsb = part.HasField("uidMsb"), part.HasField("uidLsb")
     if has_msb != has_lsb:
-        raise FormatError("an offload context holds half of a UUID")
+        raise FormatError("an offload context contains half of a UUID")
     return uuid_text(part.uidMsb, part.uidLsb) if has_msb else None
 
 
@@ -243,11 +240,11 @@ _Value = TypeVar("_Value")
 
 
 def _unique(pairs: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
-    """Make a map. Refuse a second value for a name: one of the two would be a reference that we don't see."""
+    """Build a map. Refuse a second value for a name: a map of names would hide one of the two references."""
     unique: dict[str, _Value] = {}
     for name, value in pairs:
         if name in unique:
-            raise FormatError(f"property {name[:100]!a} stands twice")
+            raise FormatError(f"property {name[:100]!a} appears twice")
         unique[name] = value
     return unique
 

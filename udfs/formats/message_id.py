@@ -1,4 +1,4 @@
-"""The connector's `__messageId` column: Pulsar's MessageIdData, which is a message's place in its topic."""
+"""The connector's `__messageId` column: Pulsar's MessageIdData, a message's position in its topic."""
 
 from dataclasses import dataclass
 
@@ -12,30 +12,30 @@ _MAX_LONG = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
-    """Where a message stands. partition -1: the topic has none; batch_index -1: it was not sent in a batch."""
+    """A message's position."""
 
     ledger_id: int
     entry_id: int
-    partition: int = -1
-    batch_index: int = -1
+    partition: int = -1  # -1: the topic has none
+    batch_index: int = -1  # -1: the message was not sent in a batch
 
     def __str__(self) -> str:
-        """Return the text form of Java's MessageId, as ORIGIN_MESSAGE_ID holds it."""
+        """Return the text form of Java's MessageId, as in ORIGIN_MESSAGE_ID."""
         return message_id_text(self.ledger_id, self.entry_id, self.partition, self.batch_index)
 
 
 def parse_message_id(data: bytes) -> MessagePosition:
-    """Parse what the connector delivers. Raises FormatError."""
+    """Parse the connector's column. Raises FormatError."""
     try:
         message = MessageIdData.FromString(data)
     except DecodeError as error:
         raise FormatError(f"message id is no MessageIdData: {error}") from None
-    # FromString does not check that required fields are there.
+    # FromString does not check that required fields are present.
     if not message.IsInitialized():
-        raise FormatError("message id lacks its ledger or entry")
+        raise FormatError("message id has no ledger or no entry")
     # Java's longs are signed: a larger number is negative there, as in the id of "earliest". No message has such an id.
     if message.ledgerId > _MAX_LONG or message.entryId > _MAX_LONG:
-        raise FormatError("message id is no message's")
+        raise FormatError("no message has this message id")
     return MessagePosition(message.ledgerId, message.entryId, message.partition, message.batch_index)
 
 
@@ -46,7 +46,7 @@ def message_id_text(ledger_id: int, entry_id: int, partition: int = -1, batch_in
 
 
 def serialize_message_id(position: MessagePosition) -> bytes:
-    """Write what parse_message_id reads."""
+    """Write the bytes that parse_message_id reads."""
     message = MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)
     if position.partition >= 0:
         message.partition = position.partition

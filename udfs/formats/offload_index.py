@@ -1,6 +1,6 @@
 """The two objects of an offloaded ledger as brokers write them: their names, and the format of the index object (V1).
 
-The index embeds the ledger's BookKeeper metadata with its custom metadata. So it proves whose ledger it was even when
+The index embeds the ledger's BookKeeper metadata with its custom metadata. So it proves the ledger's owner even when
 BookKeeper has no metadata of it any more. All numbers are big-endian.
 """
 
@@ -25,26 +25,26 @@ _NAME = re.compile(r"([0-9a-f-]{36})-ledger-(0|[1-9][0-9]{0,18})(-index)?")
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Where a block of the data object begins: its first entry, its part number (from 1), its offset in bytes."""
+    """The start of a block of the data object."""
 
     first_entry_id: int
-    part_id: int
-    offset: int
+    part_id: int  # from 1
+    offset: int  # in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadIndex:
-    """An index object. data_bytes: length of the data object it belongs to; data_header_bytes: of its block headers."""
+    """The content of an index object."""
 
     metadata: LedgerMetadata
-    data_bytes: int
-    data_header_bytes: int
+    data_bytes: int  # length of the data object
+    data_header_bytes: int  # length of the headers of the data object's blocks
     entries: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """A key of the bucket taken apart."""
+    """The parts of an object's key."""
 
     uuid: str
     ledger_id: int
@@ -52,7 +52,7 @@ class ObjectName:
 
 
 def object_name(uuid: str, ledger_id: int) -> str:
-    """Return the key of the data object. Raises ValueError for a text that is no UUID, or a number that is no id."""
+    """Return the key of the data object. Raises ValueError if `uuid` or `ledger_id` is invalid."""
     uuid_halves(uuid)
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise ValueError(f"{ledger_id} is no ledger id")
@@ -65,7 +65,7 @@ def index_name(uuid: str, ledger_id: int) -> str:
 
 
 def parse_object_name(key: str) -> ObjectName | None:
-    """Take a key apart; None for a key that no offload writes (another application's, or a streaming offload's)."""
+    """Take a key apart; None for another application's key, or a streaming offload's."""
     match = _NAME.fullmatch(key)
     if match is None:
         return None
@@ -80,12 +80,12 @@ def parse_object_name(key: str) -> ObjectName | None:
 def parse_offload_index(data: bytes) -> OffloadIndex:
     """Parse an index object. Raises FormatError if a length or count in it does not add up."""
     if len(data) >= 4 and int.from_bytes(data[:4], "big") == _MAGIC_V2:
-        raise FormatError("index of a streaming offload (V2): it does not say whose ledger it was")
+        raise FormatError("index of a streaming offload (V2), which does not name the ledger's owner")
     if len(data) < _HEADER.size:
         raise FormatError(f"offload index ends after {len(data)} bytes, within its header")
     magic, length, data_bytes, header_bytes, count, metadata_bytes = _HEADER.unpack_from(data)
     if magic != _MAGIC_V1:
-        raise FormatError(f"offload index begins with {magic:#x} instead of {_MAGIC_V1:#x}")
+        raise FormatError(f"offload index starts with {magic:#x} instead of {_MAGIC_V1:#x}")
     entries_at = _HEADER.size + metadata_bytes
     if length != len(data) or entries_at + count * _ENTRY.size != length:
         raise FormatError(

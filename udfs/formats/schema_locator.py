@@ -1,7 +1,7 @@
-"""A schema's locator znode: it names one BookKeeper ledger per schema version, and old messages need all of them.
+"""A schema's locator znode: it names a BookKeeper ledger for each schema version, and old messages need all of them.
 
-A broker that needs a version below the lowest in the list looks for it in the ledger of the lowest. No Pulsar that we
-know removes versions from the list; but if it does not begin at version 0, it does not name all ledgers in use.
+A broker that needs a version below the lowest in the list searches for it in the ledger of the lowest. No Pulsar that
+we know removes versions from the list; but a list that does not start at version 0 does not name all ledgers in use.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ def ledger_ids(data: bytes) -> frozenset[int]:
         locator = SchemaLocator.FromString(data)
     except DecodeError as error:
         raise FormatError(f"znode is no SchemaLocator: {error}") from None
-    # FromString does not check that required fields are there, and ignores a field of the wrong type.
+    # FromString does not check that required fields are present, and ignores a field of the wrong type.
     if not locator.IsInitialized():
-        raise FormatError("SchemaLocator lacks a required field")
+        raise FormatError("SchemaLocator has no value for a required field")
     entries = (locator.info, *locator.index)
     ids = frozenset(entry.position.ledgerId for entry in entries)
     first_version = min(entry.version for entry in entries)
     if _size_without_unknown_fields(locator) != len(data):
-        raise FormatError("SchemaLocator has fields unknown to this version: what it refers to can't be told")
+        raise FormatError("SchemaLocator has fields unknown to this version, which may refer to unknown ledgers")
     if min(ids) < 0:
         raise FormatError(f"SchemaLocator names ledger {min(ids)}")
     if first_version != 0:
-        raise FormatError("SchemaLocator does not list version 0: older versions are known to their ledgers only")
+        raise FormatError("SchemaLocator does not list version 0: only ledgers name the older versions")
     return ids
 
 

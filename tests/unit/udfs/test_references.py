@@ -341,7 +341,7 @@ class TestUnloaded:
         cursor = seen(COMPACTION_PATH, cursor_znode(11, properties={"CompactedTopicLedger": 3}), 2)
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=unloaded())
         assert reference.presence is Presence.UNREADABLE
-        assert "is in a cursor ledger" in reference.detail
+        assert "a cursor ledger holds" in reference.detail
 
 
 class TestCompacted:

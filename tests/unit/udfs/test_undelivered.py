@@ -8,7 +8,7 @@ from udfs import columns as c
 from udfs.formats.entry import Content, EntryState, parse_entry
 from udfs.records import Reason, Rejection
 from udfs.retry import CUT_FROM, MAX_ABOUT_BYTES
-from udfs.spark import found_row
+from udfs.spark import fallback_row
 from udfs.undelivered import (
     NotShown,
     Undeliverable,
@@ -16,8 +16,8 @@ from udfs.undelivered import (
     found_in,
     found_in_bytes,
     not_shown,
+    refusal_of,
     rejection_of,
-    said_of,
 )
 from udfs.wire import encode
 
@@ -126,16 +126,16 @@ def test_an_entry_that_nobody_shows_is_one_message_without_bytes() -> None:
 
 @pytest.mark.parametrize("why", Undeliverable)
 def test_why_it_is_no_request_can_be_written_down_and_read_as_a_reason(why: Undeliverable) -> None:
-    said = said_of(UndeliveredMessage(-1, PLAIN, why=why, detail="a: b"))
+    said = refusal_of(UndeliveredMessage(-1, PLAIN, why=why, detail="a: b"))
     assert said is not None
     assert rejection_of(said) == Rejection(Reason(why.value), "a: b")
-    assert said_of(UndeliveredMessage(-1, PLAIN)) is None
+    assert refusal_of(UndeliveredMessage(-1, PLAIN)) is None
 
 
 def test_a_message_becomes_a_row_that_is_bounded_and_that_every_table_can_hold() -> None:
     large = Content(b"k", b"x" * (3 << 20), {"a": "\ud800", "b": "c"})
     found = UndeliveredMessage(2, large, SENT_MS, Undeliverable.CHUNK, "why")
-    row = found_row("persistent://t/ns/x-partition-0", (5, 6), found, 4_096)
+    row = fallback_row("persistent://t/ns/x-partition-0", (5, 6), found, 4_096)
     assert [row[name] for name in c.POSITION] == ["persistent://t/ns/x-partition-0", 5, 6, 2]
     assert (row[c.PUBLISH_MS], row[c.DUE_MS], row[c.NO_REQUEST]) == (SENT_MS, 0, "CHUNK: why")
     assert row[c.PAYLOAD] == b"x" * 4_097
@@ -144,7 +144,7 @@ def test_a_message_becomes_a_row_that_is_bounded_and_that_every_table_can_hold()
 
 def test_what_is_larger_than_a_request_may_be_is_none_whatever_is_left_of_it() -> None:
     asked = encode(data_request(5))
-    row = found_row(
+    row = fallback_row(
         "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked + b" " * 9, {}), SENT_MS), len(asked)
     )
     assert (row[c.REFERENCE_KEY], len(row[c.PAYLOAD])) == (None, len(asked) + 1)
@@ -152,7 +152,7 @@ def test_what_is_larger_than_a_request_may_be_is_none_whatever_is_left_of_it() -
 
 @pytest.mark.parametrize(("key", "kept"), [(b"k", b"k"), (b"k" * (MAX_ABOUT_BYTES + 1), None)], ids=["small", "large"])
 def test_what_is_said_about_a_message_is_bounded_too(key: bytes, kept: bytes | None) -> None:
-    row = found_row("persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(key, b"", {"a": "b"}), SENT_MS), 9)
+    row = fallback_row("persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(key, b"", {"a": "b"}), SENT_MS), 9)
     assert row[c.MESSAGE_KEY] == kept
     assert row[c.MESSAGE_PROPERTIES] == ([("a", "b")] if kept else [])
 
@@ -160,7 +160,7 @@ def test_what_is_said_about_a_message_is_bounded_too(key: bytes, kept: bytes | N
 def test_what_only_looks_like_a_request_has_no_owner_that_would_be_read_for_it() -> None:
     asked = encode(data_request(5))
     rows = [
-        found_row(
+        fallback_row(
             "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked, {}), SENT_MS, why), len(asked)
         )
         for why in (None, Undeliverable.OPEN_TRANSACTION)

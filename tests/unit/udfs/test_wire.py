@@ -276,7 +276,7 @@ def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], reason: Reason
         ),
         pytest.param(
             NESTED | {"driverMetadata": {"properties": [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]}},
-            id="a property stands twice",
+            id="a property appears twice",
         ),
         pytest.param(FLAT | {"metadata": []}, id="flat properties are an array"),
         pytest.param(FLAT | {"metadata": {"a": 1}}, id="a flat property is a number"),
@@ -413,7 +413,7 @@ class Name(str):
 def test_a_field_that_stands_twice_is_found_in_work_that_grows_with_the_number_of_fields() -> None:
     pairs: list[tuple[str, Any]] = [(Name(f"field-{number}"), 0) for number in range(5_000)]
     Name.comparisons = 0
-    with pytest.raises(_RefusedError, match=r"'field-4999' stands twice"):
+    with pytest.raises(_RefusedError, match=r"'field-4999' appears twice"):
         _object_of([*pairs, (Name("field-4999"), 1)])
     assert Name.comparisons < 3 * len(pairs)
 

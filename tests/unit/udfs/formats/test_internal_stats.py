@@ -82,5 +82,5 @@ def test_the_size_of_the_ledger_that_is_written_stands_in_a_field_of_its_own() -
     ],
 )
 def test_a_form_that_is_not_known_is_no_zero(stats: object) -> None:
-    with pytest.raises(FormatError, match="form not known"):
+    with pytest.raises(FormatError, match="unknown form"):
         parse_internal_stats(stats)
