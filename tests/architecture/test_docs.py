@@ -235,7 +235,7 @@ def _examples() -> Iterator[Any]:
     """The examples of tests/unit/udfs/test_wire.py that are JSON, each under its id there."""
     for function, place in (
         (test_wire.test_requests_are_read, None),
-        (test_wire.test_what_is_no_json_object_is_refused, None),
+        (test_wire.test_a_payload_that_is_no_json_object_is_refused, None),
         (test_wire.test_a_wrong_field_is_refused_by_name, None),
         (test_wire.test_a_wrong_offload_context_is_refused, "offloadContext"),
         (test_wire.test_a_wrong_snapshot_context_is_refused, "snapshotContext"),

@@ -1,4 +1,4 @@
-"""Who may ask for what: by the topic that a request first came to, and by what the operator allows."""
+"""The rights of a request: those of the topic to which it was first published, limited by the configuration."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ RULES = Admission(frozenset({SYSTEM, OURS, THEIRS}), frozenset({"pulsar"}))
     [
         pytest.param(SYSTEM, RULES, None, id="a trusted tenant's topic names any owner"),
         pytest.param(OURS, RULES, None, id="a tenant's own topic names its own"),
-        pytest.param(THEIRS, RULES, Reason.OTHER_TENANT, id="and nobody else's"),
+        pytest.param(THEIRS, RULES, Reason.OTHER_TENANT, id="a tenant's ledger, requested by another tenant"),
         pytest.param(THEIRS, replace(RULES, trusted_tenants=frozenset({"rival"})), None, id="unless it is trusted"),
         pytest.param(SYSTEM, replace(RULES, namespaces=frozenset({"public/default"})), None, id="namespace allowed"),
         pytest.param(SYSTEM, replace(RULES, namespaces=frozenset({"public"})), None, id="its tenant allowed"),
@@ -40,14 +40,14 @@ RULES = Admission(frozenset({SYSTEM, OURS, THEIRS}), frozenset({"pulsar"}))
         ),
     ],
 )
-def test_a_request_is_refused_unless_its_sender_may_ask_for_that(
+def test_a_request_is_refused_unless_its_topic_has_the_right_to_it(
     requester: str, rules: Admission, reason: Reason | None
 ) -> None:
     answer = admit(data_request(5), requester, rules)
     assert answer == data_request(5) if reason is None else isinstance(answer, Rejection) and answer.reason is reason
 
 
-def test_a_snapshot_is_removed_only_where_the_configuration_names_its_component() -> None:
+def test_a_snapshot_is_removed_only_if_the_configuration_names_its_component() -> None:
     request = snapshot_request(SnapshotKind.SINGLE, 0, (100, 0))
     for components in (frozenset[LedgerComponent](), frozenset({LedgerComponent.MANAGED_LEDGER})):
         answer = admit(request, SYSTEM, replace(RULES, components=components))
@@ -57,16 +57,21 @@ def test_a_snapshot_is_removed_only_where_the_configuration_names_its_component(
 
 
 @pytest.mark.parametrize("topic", ["pulsar/x/persistent/t", "publicx/y/persistent/t"])
-def test_a_tenant_is_not_another_one_whose_name_begins_alike(topic: str) -> None:
+def test_a_tenant_is_not_another_tenant_with_the_same_prefix(topic: str) -> None:
     assert isinstance(admit(cursor_request(5, topic), OURS, RULES), Rejection)
 
 
 @pytest.mark.parametrize(
-    ("source", "said", "first"),
+    ("source", "claimed", "first"),
     [
-        pytest.param(f"{THEIRS}-partition-3", SYSTEM, THEIRS, id="a request topic speaks for itself, whatever is said"),
+        pytest.param(
+            f"{THEIRS}-partition-3",
+            SYSTEM,
+            THEIRS,
+            id="a request topic has its own rights, whatever the property names",
+        ),
         pytest.param(f"{SYSTEM}-RETRY-partition-0", THEIRS, THEIRS, id="a retry speaks for its first topic"),
-        pytest.param(f"{SYSTEM}-RETRY", None, f"{SYSTEM}-RETRY", id="a retry that says nothing"),
+        pytest.param(f"{SYSTEM}-RETRY", None, f"{SYSTEM}-RETRY", id="a retry without the property"),
         pytest.param(
             "persistent://rival/reaper/requests-RETRY",
             "persistent://pulsar/system/anything",
@@ -75,11 +80,13 @@ def test_a_tenant_is_not_another_one_whose_name_begins_alike(topic: str) -> None
         ),
     ],
 )
-def test_a_request_speaks_for_the_topic_it_first_came_to(source: str, said: str | None, first: str) -> None:
-    assert first_topic(source, {REAL_TOPIC: said}, RULES) == first
+def test_a_request_has_the_rights_of_the_topic_it_was_first_published_to(
+    source: str, claimed: str | None, first: str
+) -> None:
+    assert first_topic(source, {REAL_TOPIC: claimed}, RULES) == first
 
 
-def test_a_request_topics_message_counts_as_published_for_the_first_time() -> None:
+def test_a_message_on_a_request_topic_counts_as_first_published_there() -> None:
     forged = {
         RECONSUMETIMES: "9",
         REAL_TOPIC: SYSTEM,
@@ -90,7 +97,7 @@ def test_a_request_topics_message_counts_as_published_for_the_first_time() -> No
     assert as_original(forged) == {"a": TOPIC}
 
 
-def test_a_topic_of_the_pattern_speaks_for_its_own_tenant_also_by_a_copy_and_when_it_is_gone() -> None:
+def test_a_topic_of_the_pattern_has_its_own_tenants_rights_also_in_a_copy_and_after_it_is_gone() -> None:
     rules = Admission(frozenset({SYSTEM}), frozenset({"pulsar"}), requests_pattern=parse_pattern("persistent://.*/r/d"))
     theirs = "persistent://rival/r/d"
     retry = "persistent://pulsar/ledger-deletion/r-RETRY-partition-1"

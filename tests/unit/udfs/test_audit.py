@@ -1,4 +1,4 @@
-"""Whose a ledger claims to be, and what looks at it make of that."""
+"""The owner that a ledger's metadata names, and the findings that verdicts become."""
 
 from collections.abc import Mapping
 
@@ -41,7 +41,7 @@ from udfs.records import LedgerType, Outcome, PendingDelete, Reason, Verdict
     ("custom", "expected"),
     [
         pytest.param(data_custom(), data_request(), id="data ledger"),
-        pytest.param(cursor_custom(), cursor_request(), id="cursor ledger: component says managed-ledger"),
+        pytest.param(cursor_custom(), cursor_request(), id="cursor ledger: its component is managed-ledger"),
         pytest.param(schema_custom(), schema_request(), id="schema ledger"),
         pytest.param(compacted_custom(), compacted_request(), id="compacted ledger"),
         pytest.param(
@@ -61,7 +61,7 @@ def test_a_ledger_claims_the_owner_that_its_own_metadata_names(
     [data_custom(), cursor_custom(), schema_custom(), compacted_custom(), bucket_custom()],
     ids=["data", "cursor", "schema", "compacted", "bucket"],
 )
-def test_the_judge_never_finds_another_owner_than_the_claimed_one(custom: Mapping[str, bytes]) -> None:
+def test_the_judge_never_finds_another_owner_than_the_claimed_owner(custom: Mapping[str, bytes]) -> None:
     claim = claim_of(5, custom)
 
     assert isinstance(claim, PendingDelete)
@@ -98,7 +98,7 @@ def test_the_judge_never_finds_another_owner_than_the_claimed_one(custom: Mappin
         pytest.param(schema_custom("a/b"), FindingClass.UNKNOWN, Reason.BAD_TOPIC_NAME, id="no schema id"),
     ],
 )
-def test_a_ledger_without_an_owner_to_ask_is_never_an_orphan(
+def test_a_ledger_that_names_no_owner_is_never_an_orphan(
     custom: Mapping[str, bytes], expected: FindingClass, reason: Reason
 ) -> None:
     claim = claim_of(5, custom)
@@ -134,7 +134,7 @@ def test_a_verdict_becomes_a_class(verdict: Verdict, expected: FindingClass, is_
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_no_reason_to_keep_makes_an_orphan_in_the_end(reason: Reason) -> None:
+def test_no_reason_to_keep_becomes_an_orphan(reason: Reason) -> None:
     kept = concluded(looked(Verdict(Outcome.RETRY, reason)))
 
     assert kept.finding_class is not FindingClass.ORPHAN
@@ -144,20 +144,20 @@ def test_no_reason_to_keep_makes_an_orphan_in_the_end(reason: Reason) -> None:
     ("is_referenced", "is_there", "expected"),
     [
         pytest.param(True, False, FindingClass.MISSING, id="named, not there"),
-        pytest.param(True, True, FindingClass.IN_USE, id="named and there: made after the listing"),
-        pytest.param(False, False, FindingClass.GONE, id="trimmed meanwhile"),
+        pytest.param(True, True, FindingClass.IN_USE, id="named and there: created after the listing"),
+        pytest.param(False, False, FindingClass.GONE, id="trimmed during the audit"),
         pytest.param(None, False, FindingClass.UNKNOWN, id="owner unreadable"),
         pytest.param(True, None, FindingClass.UNKNOWN, id="ledger unreadable"),
         pytest.param(False, None, FindingClass.UNKNOWN, id="ledger unreadable, reference gone"),
     ],
 )
-def test_only_a_reference_that_stands_without_its_ledger_is_missing(
+def test_only_a_confirmed_reference_without_its_ledger_is_missing(
     is_referenced: bool | None, is_there: bool | None, expected: FindingClass
 ) -> None:
     assert missing_look(is_referenced=is_referenced, is_there=is_there).finding_class is expected
 
 
-def test_what_was_seen_once_only_is_unknown_after_the_second_look() -> None:
+def test_a_candidate_seen_only_once_is_unknown_after_the_second_check() -> None:
     assert concluded(SuspectCheck(FindingClass.ORPHAN, Reason.OWNER_ABSENT_ONCE)).finding_class is FindingClass.UNKNOWN
     assert concluded(SuspectCheck(FindingClass.ORPHAN, Reason.UNREFERENCED)).finding_class is FindingClass.ORPHAN
 
@@ -180,7 +180,7 @@ def test_what_was_seen_once_only_is_unknown_after_the_second_look() -> None:
         pytest.param(f"data:{TOPIC}", "/", "/", id="everything"),
     ],
 )
-def test_an_unreadable_path_affects_what_lies_at_or_below_it(key: str, unreadable: str, expected: str | None) -> None:
+def test_an_unreadable_path_affects_itself_and_all_paths_below(key: str, unreadable: str, expected: str | None) -> None:
     assert affected_by(owner_paths(key), [unreadable]) == expected
 
 
@@ -193,7 +193,7 @@ def test_objects_claim_the_owner_that_their_index_embeds() -> None:
     assert claim.offload_context.uuid == UUID
 
 
-def test_objects_without_an_index_claim_what_newer_brokers_wrote_beside_them() -> None:
+def test_objects_without_an_index_claim_the_owner_in_their_user_metadata() -> None:
     claim = claim_of_objects(7, UUID, None, {"managedledgername": TOPIC})
 
     assert isinstance(claim, PendingDelete)
@@ -203,7 +203,7 @@ def test_objects_without_an_index_claim_what_newer_brokers_wrote_beside_them() -
 @pytest.mark.parametrize(
     ("custom", "user", "expected"),
     [
-        pytest.param(None, {}, FindingClass.UNKNOWN, id="nothing says whose"),
+        pytest.param(None, {}, FindingClass.UNKNOWN, id="no metadata names an owner"),
         pytest.param({}, {}, FindingClass.UNKNOWN, id="index of an old broker"),
         pytest.param({"application": b"x"}, {}, FindingClass.FOREIGN, id="another application's"),
         pytest.param(cursor_custom(), {}, FindingClass.UNKNOWN, id="cursors are never offloaded"),

@@ -63,14 +63,14 @@ A, B, OTHER = ("shop", "data:a"), ("shop", "data:b"), ("bank", "data:c")
         ),
     ],
 )
-def test_a_limit_is_broken_by_one_delete_more_than_it_says(
+def test_a_limit_is_exceeded_by_one_more_delete_than_it_allows(
     limits: Limits, planned: dict[tuple[str, str], int], hour: dict[tuple[str, str], int], key: str | None
 ) -> None:
     why = exceeded(limits, planned, hour, batch=0, existing=100)
     assert (why is None) if key is None else (why is not None and key in why)
 
 
-def test_what_deletes_nothing_breaks_no_limit_however_much_went_before() -> None:
+def test_a_chunk_without_deletes_exceeds_no_limit_after_any_number_of_deletes() -> None:
     assert exceeded(replace(WIDE, per_hour=10), {A: 0}, {B: 50}, batch=0, existing=100) is None
 
 
@@ -106,11 +106,11 @@ def test_deletes_are_remembered_for_an_hour() -> None:
     [
         pytest.param(NOW.ms - HOUR_MS + 1, 0, True, id="within the hour"),
         pytest.param(NOW.ms - HOUR_MS, 0, False, id="an hour ago"),
-        pytest.param(NOW.ms - 1_000, NOW.ms - 1_001, True, id="after a person resumed"),
-        pytest.param(NOW.ms - 1_000, NOW.ms - 1_000, False, id="when a person resumed"),
+        pytest.param(NOW.ms - 1_000, NOW.ms - 1_001, True, id="after an operator resumed"),
+        pytest.param(NOW.ms - 1_000, NOW.ms - 1_000, False, id="when an operator resumed"),
     ],
 )
-def test_a_start_remembers_the_last_hour_as_far_as_nobody_has_looked_at_it(
+def test_a_start_remembers_the_deletes_of_the_last_hour_since_the_last_resume(
     at_ms: int, granted_ms: int, *, counts: bool
 ) -> None:
     state = _after(Recalled([(at_ms, *A), (at_ms, *B), (at_ms, *A)], SUBJECT, granted_ms, NOW.ms))
@@ -118,12 +118,12 @@ def test_a_start_remembers_the_last_hour_as_far_as_nobody_has_looked_at_it(
     assert state.granted == SUBJECT
 
 
-def test_a_resume_by_a_clock_that_is_ahead_takes_no_delete_from_the_last_hour() -> None:
+def test_a_resume_by_a_clock_that_is_ahead_forgets_no_delete_of_the_last_hour() -> None:
     state = _after(Recalled([(NOW.ms - 1, *A)], "", NOW.ms + 366 * 24 * HOUR_MS, NOW.ms))
     assert state.last_hour(now_ms=NOW.ms) == Counter({A: 1})
 
 
-def test_a_delete_that_is_dated_ahead_counts_for_an_hour_from_the_start() -> None:
+def test_a_delete_dated_in_the_future_counts_for_an_hour_from_the_start() -> None:
     state = _after(Recalled([(NOW.ms + 366 * 24 * HOUR_MS, *A)], "", 0, NOW.ms))
     assert state.last_hour(now_ms=NOW.ms) == Counter({A: 1})
     assert state.last_hour(now_ms=NOW.ms + HOUR_MS) == Counter()
@@ -142,27 +142,25 @@ def test_a_clock_that_goes_back_hides_no_try_of_a_chunk_from_the_journal() -> No
         pytest.param(_committed({}), True, id="it is over"),
     ],
 )
-def test_the_journal_is_needed_after_an_interruption_and_not_before(
-    event: DryRun | Committed, *, is_needed: bool
-) -> None:
+def test_the_journal_is_needed_only_after_an_interruption(event: DryRun | Committed, *, is_needed: bool) -> None:
     begun = _after(_judged({A: 5}))
     assert not needs_journal(begun, event)
     assert needs_journal(_after(Interrupted(), state=begun), event) is is_needed
 
 
-def test_the_journal_is_needed_where_a_task_may_have_run_twice() -> None:
+def test_the_journal_is_needed_if_a_task_may_have_run_twice() -> None:
     assert needs_journal(BlastState(), _committed({}, is_doubtful=True))
 
 
 @pytest.mark.parametrize(
     ("journaled", "coming", "is_held"),
     [
-        pytest.param(6, 4, False, id="with what went before as many as allowed"),
+        pytest.param(6, 4, False, id="together with earlier deletes, as many as allowed"),
         pytest.param(6, 5, True, id="one more"),
         pytest.param(50, 0, False, id="nothing is left to delete"),
     ],
 )
-def test_what_a_chunk_deleted_before_it_broke_off_is_judged_with_the_rest(
+def test_deletes_of_an_interrupted_chunk_are_judged_with_the_rest(
     journaled: int, coming: int, *, is_held: bool
 ) -> None:
     limits = replace(WIDE, per_hour=10)
@@ -171,25 +169,25 @@ def test_what_a_chunk_deleted_before_it_broke_off_is_judged_with_the_rest(
     assert (why is not None) is is_held
 
 
-def test_the_journal_counts_up_to_what_was_asked_for_and_receipts_count_in_full() -> None:
+def test_the_journal_counts_up_to_the_requested_deletes_and_receipts_count_in_full() -> None:
     state = _after(_judged({A: 4}), Interrupted(), _committed({A: 2, B: 1}, journaled={A: 9}))
     assert state.last_hour(now_ms=NOW.ms) == {A: 4, B: 1}
     assert not state.is_unfinished
 
 
-def test_the_first_try_of_a_chunk_says_since_when_the_journal_counts() -> None:
+def test_the_journal_counts_from_the_first_try_of_a_chunk() -> None:
     state = _after(_judged({A: 4}, since_ms=500), Interrupted(), _judged({A: 4}, since_ms=900))
     assert state.since_ms == 500
     assert _after(_committed({A: 1}), _judged({A: 4}, since_ms=1_100), state=state).since_ms == 1_100
 
 
-def test_a_batch_adds_up_and_the_next_one_begins_at_nothing() -> None:
+def test_deletes_of_a_batch_add_up_and_the_next_batch_starts_at_zero() -> None:
     state = _after(_judged({A: 6}), _committed({A: 6}), _judged({A: 5}), _committed({A: 5}))
     assert state.deleted_of_batch() == 11
     assert _after(_judged({A: 1}, batch_id=2), state=state).deleted_of_batch() == 0
 
 
-def test_a_resume_forgets_what_was_deleted_only_where_something_was_held() -> None:
+def test_a_resume_forgets_earlier_deletes_only_if_the_breaker_had_tripped() -> None:
     state = _after(_judged({A: 6}), _committed({A: 6}), _judged({A: 5}, since_ms=900), Interrupted())
     assert _after(Resumed(SUBJECT), state=state) == state
     resumed = _after(Held(), Resumed(SUBJECT), state=state)
@@ -203,15 +201,15 @@ def test_a_resume_forgets_what_was_deleted_only_where_something_was_held() -> No
         pytest.param("retry", {}, True, id="another query deleted nothing"),
         pytest.param("retry", {A: 1}, False, id="another query deleted something"),
         pytest.param("requests", {}, False, id="the chunk itself has gone by"),
-        pytest.param("requests-1a2b3c4d", {}, True, id="a query whose name only begins alike"),
+        pytest.param("requests-1a2b3c4d", {}, True, id="a query whose name has the same prefix"),
     ],
 )
-def test_a_resume_is_good_until_something_comes_between(query: str, deleted: Planned, *, is_left: bool) -> None:
+def test_a_resume_is_valid_until_something_else_is_deleted(query: str, deleted: Planned, *, is_left: bool) -> None:
     state = _after(Recalled([], SUBJECT, 0, NOW.ms), Judged(Chunk(query, 1, 0), deleted, NOW), _committed(deleted))
     assert (state.granted == SUBJECT) is is_left
 
 
-def test_what_a_person_resumed_passes_once_word_by_word() -> None:
+def test_a_resumed_plan_or_doubt_passes_once_and_only_unchanged() -> None:
     state = _after(Recalled([], SUBJECT, 0, NOW.ms))
     for other in (Doubted("requests", "10 of 10 owners"), Doubted("retry", "9 of 10 owners")):
         assert apply(WIDE, state, other) == (state, other.why)
@@ -226,10 +224,10 @@ TRIES = st.lists(st.tuples(DELETES, st.booleans()), min_size=1, max_size=3)
 
 
 @given(st.lists(TRIES, max_size=8), st.integers(1, 15), st.integers(1, 15))
-def test_no_history_deletes_more_than_the_limits_allow_before_a_person_looks(
+def test_no_history_deletes_more_than_the_limits_allow_before_an_operator_resumes(
     chunks: list[list[tuple[Planned, bool]]], per_batch: int, per_hour: int
 ) -> None:
-    """Each chunk has tries; each try deletes all that it plans, and breaks off or not before its receipts."""
+    """Each chunk has tries; each try deletes all of its plan, and may be interrupted before its receipts."""
     limits, state = replace(WIDE, per_batch=per_batch, per_hour=per_hour), BlastState()
     deleted: Counter[tuple[str, str]] = Counter()
     for tries in chunks:
@@ -245,7 +243,7 @@ def test_no_history_deletes_more_than_the_limits_allow_before_a_person_looks(
             if not breaks_off:
                 break
             state = _after(Interrupted(), state=state)
-        # what a try before the last one deleted was gone already for the last one, so its receipts do not tell
+        # deletes of earlier tries were gone already for the last try, so its receipts do not contain them
         state = _after(_committed(planned, journaled=journaled), state=state)
         assert state.last_hour(now_ms=NOW.ms) == +deleted
     assert deleted.total() <= min(per_batch, per_hour)

@@ -1,4 +1,4 @@
-"""Completeness certificates: what they say, what the next look is compared with, and what is too little."""
+"""Completeness certificates: their text, the baseline of the next read, and which losses are too large."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ PRESENT = replace(reference(checks=(("/managed-ledgers/x", 7),)), counts=Counts(
         pytest.param(Counts(500, 500), Counts(0, 500), "ZooKeeper", id="an empty list"),
     ],
 )
-def test_a_source_that_names_far_less_is_named(before: Counts, now: Counts, source: str) -> None:
+def test_a_source_that_names_far_fewer_ledgers_is_named(before: Counts, now: Counts, source: str) -> None:
     why = shrunk(before, now, most=0.8, above=100)
     assert why.startswith(f"{source} named")
 
@@ -35,7 +35,7 @@ def test_a_source_that_names_far_less_is_named(before: Counts, now: Counts, sour
         pytest.param(Counts(500, 500), Counts(-1, -1), id="the owner is gone"),
     ],
 )
-def test_a_source_that_names_about_as_much_did_not_shrink(before: Counts | None, now: Counts) -> None:
+def test_a_source_that_names_about_as_many_ledgers_did_not_shrink(before: Counts | None, now: Counts) -> None:
     assert shrunk(before, now, most=0.8, above=100) == ""
 
 
@@ -55,7 +55,7 @@ def test_a_source_that_names_about_as_much_did_not_shrink(before: Counts | None,
         ),
     ],
 )
-def test_a_certificate_says_what_each_source_said(of, baseline, text) -> None:  # type: ignore[no-untyped-def]
+def test_a_certificate_records_the_answer_of_each_source(of, baseline, text) -> None:  # type: ignore[no-untyped-def]
     assert certificate(of, baseline) == text
     assert is_unread(text) == (of.presence is Presence.UNREADABLE)
 
@@ -63,15 +63,15 @@ def test_a_certificate_says_what_each_source_said(of, baseline, text) -> None:  
 @pytest.mark.parametrize(
     ("text", "baseline"),
     [
-        pytest.param("zookeeper=12@7 broker=11 at=1", Counts(12, 11), id="what it says"),
+        pytest.param("zookeeper=12@7 broker=11 at=1", Counts(12, 11), id="its own counts"),
         pytest.param("zookeeper=12@7,9,2,… broker=- at=1", Counts(12, -1), id="several znodes, no broker"),
-        pytest.param("zookeeper=12@7 broker=11 at=1 was=500/480", Counts(500, 480), id="what was baseline before"),
+        pytest.param("zookeeper=12@7 broker=11 at=1 was=500/480", Counts(500, 480), id="the earlier baseline"),
         pytest.param("zookeeper=- broker=- at=1", None, id="an owner that is gone"),
-        pytest.param("? no answer zookeeper=12@7 broker=11 at=1", None, id="what was not read"),
+        pytest.param("? no answer zookeeper=12@7 broker=11 at=1", None, id="a source that was not read"),
         pytest.param("", None, id="an old receipt"),
     ],
 )
-def test_the_next_look_is_compared_with_the_baseline(text: str, baseline: Counts | None) -> None:
+def test_the_next_read_is_compared_with_the_baseline(text: str, baseline: Counts | None) -> None:
     assert baseline_in(text) == baseline
 
 

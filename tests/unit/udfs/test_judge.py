@@ -1,4 +1,4 @@
-"""The judge's rules, each on both sides of its boundary, each starting from a request that nothing speaks against."""
+"""The judge's rules, each on both sides of its boundary, each starting from a case without a reason to keep."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ EVERY_COMPONENT = [
 
 
 def case_of(request: PendingDelete, *, last_change_ms: int = LONG_AGO, **changes: object) -> Case:
-    """A deletable case for any component, changed as asked."""
+    """Return a deletable case for any component, with these changes."""
     built = Case(request, facts(request, last_change_ms=last_change_ms), reference(in_use=(8, 9)))
     return replace(built, **changes)  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ def why(case: Case, policy: Policy = POLICY, now_ms: int = NOW_MS) -> tuple[Outc
 
 
 @pytest.mark.parametrize("request_", [data_request(5), cursor_request(5), schema_request(5), bucket_request(5)])
-def test_a_ledger_is_deleted_when_nothing_speaks_for_it(request_: PendingDelete) -> None:
+def test_a_ledger_is_deleted_if_there_is_no_reason_to_keep_it(request_: PendingDelete) -> None:
     assert why(case_of(request_)) == (Outcome.DELETED, Reason.UNREFERENCED)
 
 
@@ -97,12 +97,12 @@ def test_a_ledger_is_deleted_when_nothing_speaks_for_it(request_: PendingDelete)
             id="its metadata can't be parsed",
         ),
         pytest.param(
-            replace(DELETABLE, ledger=facts(state=LedgerState.OPEN)), Reason.NOT_CLOSED, id="somebody may be writing"
+            replace(DELETABLE, ledger=facts(state=LedgerState.OPEN)), Reason.NOT_CLOSED, id="a client may be writing"
         ),
         pytest.param(
             replace(DELETABLE, ledger=facts(state=LedgerState.IN_RECOVERY)),
             Reason.NOT_CLOSED,
-            id="somebody is recovering it",
+            id="a client is recovering it",
         ),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_ledger_that_does_not_exist_is_already_gone() -> None:
         ),
     ],
 )
-def test_a_ledger_is_refused_for_good_when_it_says_it_is(custom: dict[str, bytes], reason: Reason) -> None:
+def test_a_ledger_is_refused_for_good_if_its_metadata_names(custom: dict[str, bytes], reason: Reason) -> None:
     case = replace(DELETABLE, ledger=facts(last_change_ms=LONG_AGO, custom_metadata=custom))
     assert why(case) == (Outcome.DEAD_LETTER, reason)
 
@@ -164,7 +164,7 @@ def test_min_age_counts_from_the_last_change(age_ms: int, expected: Outcome) -> 
 )
 @pytest.mark.parametrize("request_", CLOSED_BEFORE_REFERENCED)
 @pytest.mark.parametrize("newest", [3, 9])
-def test_what_is_closed_before_it_is_referred_to_stays_for_the_quarantine_even_below_the_newest(
+def test_a_ledger_that_is_closed_before_it_is_listed_stays_for_the_quarantine_even_below_the_newest(
     request_: PendingDelete, age_ms: int, expected: Outcome, newest: int
 ) -> None:
     """A stalled broker publishes late; "create if absent" succeeds again once a newer locator was deleted."""
@@ -211,7 +211,7 @@ def test_a_closed_ledger_that_was_perhaps_never_named_stays_for_the_quarantine(
     ("age_ms", "expected"),
     [pytest.param(DAY_MS, Outcome.DELETED, id="after"), pytest.param(DAY_MS - 1, Outcome.RETRY, id="before")],
 )
-def test_of_a_gone_owner_what_could_still_be_published_anew_stays_for_the_quarantine(
+def test_a_ledger_that_a_gone_owner_could_name_again_stays_for_the_quarantine(
     request_: PendingDelete, age_ms: int, expected: Outcome
 ) -> None:
     case = case_of(request_, last_change_ms=NOW_MS - age_ms, reference=gone(), absent_since_ms=NOW_MS - 10 * MINUTE_MS)
@@ -257,12 +257,12 @@ def test_above_newest_ends_with_the_quarantine(age_ms: int, expected: Outcome, n
         pytest.param(NOW_MS + 1, (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE), id="in the future: clocks disagree"),
     ],
 )
-def test_an_owner_is_gone_when_it_was_seen_gone_before(since_ms: int | None, expected: tuple[Outcome, Reason]) -> None:
+def test_an_owner_is_gone_if_it_was_seen_gone_before(since_ms: int | None, expected: tuple[Outcome, Reason]) -> None:
     assert why(replace(DELETABLE, reference=gone(), absent_since_ms=since_ms)) == expected
 
 
 @pytest.mark.parametrize(("intervals", "expected"), [(1, Outcome.DELETED), (10, Outcome.DELETED), (11, Outcome.RETRY)])
-def test_a_sighting_lives_for_ten_intervals_however_long_they_are(intervals: int, expected: Outcome) -> None:
+def test_a_sighting_is_valid_for_ten_intervals_of_any_length(intervals: int, expected: Outcome) -> None:
     patient = replace(POLICY, absence_interval_ms=7 * DAY_MS)
     case = replace(DELETABLE, reference=gone(), absent_since_ms=NOW_MS - intervals * 7 * DAY_MS)
     assert judge(case, patient, now_ms=NOW_MS).outcome is expected
@@ -282,7 +282,7 @@ def test_a_compacted_ledger_must_be_seen_unreferenced_twice_because_no_znode_ver
     assert why(case_of(compacted_request(5), absent_since_ms=since_ms)) == expected
 
 
-def test_a_sighting_of_absence_counts_for_nothing_while_the_owner_is_there() -> None:
+def test_a_sighting_of_absence_does_not_count_while_the_owner_exists() -> None:
     case = replace(DELETABLE, reference=reference(in_use=(5,)), absent_since_ms=NOW_MS - DAY_MS)
     assert why(case) == (Outcome.RETRY, Reason.IN_USE)
 
@@ -292,34 +292,34 @@ class TestOpenLedgers:
     PATIENT = replace(POLICY, open_quiet_ms=QUIET_MS)
 
     def opened(self, request: PendingDelete, *, quiet_ms: int = DAY_MS, **changes: object) -> Case:
-        """A ledger that is OPEN and has not changed for so long; its owner names 8 and 9, and not it."""
+        """Return a case of a ledger that is OPEN and unchanged for this long; its owner names only 8 and 9."""
         about = facts(request, last_change_ms=NOW_MS - quiet_ms, state=LedgerState.OPEN)
         return replace(case_of(request, ledger=about), **changes)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("request_", EVERY_COMPONENT)
-    def test_are_never_deleted_where_the_quiet_period_is_never(self, request_: PendingDelete) -> None:
+    def test_are_never_deleted_if_the_quiet_period_is_never(self, request_: PendingDelete) -> None:
         for case in (self.opened(request_, quiet_ms=NOW_MS), self.opened(request_, quiet_ms=NOW_MS, reference=gone())):
             verdict = judge(case, POLICY, now_ms=NOW_MS)
             assert (verdict.outcome, verdict.reason, verdict.wait_ms) == (Outcome.RETRY, Reason.NOT_CLOSED, 0)
 
     @pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
-    def test_are_deleted_after_both_periods_when_their_owner_names_a_newer_one(self, request_: PendingDelete) -> None:
+    def test_are_deleted_after_both_periods_if_their_owner_names_a_newer_ledger(self, request_: PendingDelete) -> None:
         assert why(self.opened(request_), self.PATIENT) == (Outcome.DELETED, Reason.UNREFERENCED)
 
-    def test_are_deleted_after_both_periods_when_their_list_is_gone_twice(self) -> None:
+    def test_are_deleted_after_both_periods_if_their_list_was_seen_gone_twice(self) -> None:
         case = self.opened(data_request(5), reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
         assert why(case, self.PATIENT) == (Outcome.DELETED, Reason.OWNER_GONE)
         assert why(replace(case, absent_since_ms=None), self.PATIENT)[1] is Reason.OWNER_ABSENT_ONCE
 
     @pytest.mark.parametrize("request_", [data_request(5), cursor_request(5)])
-    def test_of_a_newer_ones_owner_wait_for_the_quarantine_as_well(self, request_: PendingDelete) -> None:
-        """The owner may be deleted and created again, before this look or after: its versions begin at 0 then."""
+    def test_of_an_owner_of_newer_ledgers_wait_for_the_quarantine_as_well(self, request_: PendingDelete) -> None:
+        """The owner may be deleted and created again, before this check or after: its versions then start at 0."""
         verdict = judge(self.opened(request_, quiet_ms=self.QUIET_MS), self.PATIENT, now_ms=NOW_MS)
         assert (verdict.reason, verdict.wait_ms) == (Reason.NOT_CLOSED, DAY_MS - self.QUIET_MS)
 
     @pytest.mark.parametrize("request_", EVERY_COMPONENT)
     def test_of_a_gone_owner_wait_for_the_quarantine_as_well(self, request_: PendingDelete) -> None:
-        """Both periods count from the last change, and one wait is for both."""
+        """Both periods count from the last change, and a single wait covers both."""
         case = self.opened(request_, quiet_ms=self.QUIET_MS, reference=gone(), absent_since_ms=NOW_MS - HOUR_MS)
         verdict = judge(case, self.PATIENT, now_ms=NOW_MS)
         assert (verdict.reason, verdict.wait_ms) == (Reason.NOT_CLOSED, DAY_MS - self.QUIET_MS)
@@ -327,15 +327,15 @@ class TestOpenLedgers:
         assert why(case, self.PATIENT) == (Outcome.DELETED, Reason.OWNER_GONE)
 
     @pytest.mark.parametrize("request_", CLOSED_BEFORE_REFERENCED)
-    def test_that_are_written_before_they_are_referred_to_stay_however_new_a_ledger_their_owner_names(
+    def test_that_are_written_before_they_are_listed_stay_for_any_newest_ledger_of_their_owner(
         self, request_: PendingDelete
     ) -> None:
         """A compaction may write for days; a schema's locator is deleted and created; buckets are in no order."""
         verdict = judge(self.opened(request_, quiet_ms=NOW_MS), self.PATIENT, now_ms=NOW_MS)
         assert (verdict.reason, verdict.wait_ms) == (Reason.NOT_CLOSED, 0)
 
-    def test_say_how_long_they_still_wait(self) -> None:
-        policy = replace(self.PATIENT, open_quiet_ms=2 * DAY_MS)  # a quiet period that is the longer one
+    def test_return_how_long_they_still_wait(self) -> None:
+        policy = replace(self.PATIENT, open_quiet_ms=2 * DAY_MS)  # the quiet period is longer than the quarantine
         verdict = judge(self.opened(cursor_request(5), quiet_ms=2 * DAY_MS - 1), policy, now_ms=NOW_MS)
         assert (verdict.outcome, verdict.reason, verdict.wait_ms) == (Outcome.RETRY, Reason.NOT_CLOSED, 1)
 
@@ -348,7 +348,7 @@ class TestOpenLedgers:
             pytest.param(reference(in_use=(), newest_id=-1), id="a cursor that was closed names none"),
         ],
     )
-    def test_are_kept_while_a_broker_may_come_to_name_them(self, request_: PendingDelete, owner: Reference) -> None:
+    def test_are_kept_while_a_broker_may_still_list_them(self, request_: PendingDelete, owner: Reference) -> None:
         case = self.opened(request_, quiet_ms=NOW_MS, reference=owner)
         assert why(case, self.PATIENT) == (Outcome.RETRY, Reason.NOT_CLOSED)
 
@@ -366,10 +366,12 @@ class TestOpenLedgers:
         pytest.param(schema_request(5), reference(in_use=(8, 9)), HOUR_MS, 23 * HOUR_MS, id="schema: the quarantine"),
         pytest.param(cursor_request(5), gone(), HOUR_MS, 23 * HOUR_MS, id="gone cursor: the quarantine"),
         pytest.param(data_request(5), reference(in_use=(4,)), HOUR_MS, 0, id="its owner may name a newer one any time"),
-        pytest.param(schema_request(5), reference(in_use=(4,)), HOUR_MS, 23 * HOUR_MS, id="which tells of no schema"),
+        pytest.param(
+            schema_request(5), reference(in_use=(4,)), HOUR_MS, 23 * HOUR_MS, id="which proves nothing about a schema"
+        ),
     ],
 )
-def test_a_verdict_says_how_long_it_holds_where_time_alone_ends_it(
+def test_a_verdict_that_time_alone_ends_contains_the_remaining_time(
     request_: PendingDelete, owner: Reference, age_ms: int, wait_ms: int
 ) -> None:
     case = case_of(request_, last_change_ms=NOW_MS - age_ms, reference=owner)
@@ -401,7 +403,7 @@ EVERY_REASON = {
 
 
 @pytest.mark.parametrize("reason", EVERY_REASON)
-def test_every_reason_the_judge_can_give(reason: Reason) -> None:
+def test_every_reason_the_judge_can_return(reason: Reason) -> None:
     assert why(EVERY_REASON[reason])[1] is reason
 
 
@@ -414,9 +416,9 @@ def test_a_request_for_tiered_storage_is_not_for_this_judge() -> None:
 ids = st.integers(0, 12)
 
 
-@given(in_use=st.sets(ids), wanted=ids)
-def test_refers_to_is_membership(in_use: set[int], wanted: int) -> None:
-    assert refers_to(reference(in_use=in_use), wanted) == (wanted in in_use)
+@given(in_use=st.sets(ids), ledger_id=ids)
+def test_refers_to_is_membership(in_use: set[int], ledger_id: int) -> None:
+    assert refers_to(reference(in_use=in_use), ledger_id) == (ledger_id in in_use)
 
 
 @pytest.mark.parametrize("request_", EVERY_COMPONENT)
@@ -454,7 +456,7 @@ cases = st.builds(
 
 
 def _with_its_own_ledger(case: Case) -> tuple[Case, LedgerFacts]:
-    """The case with a ledger that its request rightly asks for, of the drawn age and state."""
+    """Return the case with a ledger that belongs to the request's owner, of the drawn age and state."""
     assert case.ledger is not None
     state = case.ledger.metadata.state if case.ledger.metadata else LedgerState.CLOSED
     about = facts(case.request, last_change_ms=case.ledger.last_change_ms, state=state)
@@ -463,38 +465,38 @@ def _with_its_own_ledger(case: Case) -> tuple[Case, LedgerFacts]:
 
 @pytest.mark.parametrize("component", OF_LEDGERS)
 @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.GONE])
-def test_of_the_drawn_facts_some_let_a_ledger_go(component: LedgerComponent, presence: Presence) -> None:
-    """Else the next test would show nothing."""
+def test_some_of_the_drawn_facts_allow_a_delete(component: LedgerComponent, presence: Presence) -> None:
+    """Otherwise the next test would prove nothing."""
 
     def goes(case: Case) -> bool:
-        known = case.request.component is component and case.reference.presence is presence
-        return known and judge(_with_its_own_ledger(case)[0], POLICY, now_ms=NOW_MS).outcome is Outcome.DELETED
+        is_drawn = case.request.component is component and case.reference.presence is presence
+        return is_drawn and judge(_with_its_own_ledger(case)[0], POLICY, now_ms=NOW_MS).outcome is Outcome.DELETED
 
     assert find(cases, goes, settings=settings(max_examples=5_000))
 
 
 @given(case=cases, open_quiet_ms=st.sampled_from([0, 6 * HOUR_MS, 7 * DAY_MS]))
-def test_whatever_the_facts_deletion_needs_all_of_them(case: Case, open_quiet_ms: int) -> None:
+def test_deletion_needs_every_condition_for_all_facts(case: Case, open_quiet_ms: int) -> None:
     case, about = _with_its_own_ledger(case)
     assert about.metadata is not None
     state = about.metadata.state
     policy = replace(POLICY, open_quiet_ms=open_quiet_ms)
     if judge(case, policy, now_ms=NOW_MS).outcome is not Outcome.DELETED:
         return
-    told, age_ms = case.reference, NOW_MS - about.last_change_ms
-    assert told.presence is not Presence.UNREADABLE
-    assert 5 not in told.in_use
+    owner, age_ms = case.reference, NOW_MS - about.last_change_ms
+    assert owner.presence is not Presence.UNREADABLE
+    assert 5 not in owner.in_use
     assert age_ms >= 5 * MINUTE_MS
     if state is not LedgerState.CLOSED:
         assert state is LedgerState.OPEN
         assert 0 < open_quiet_ms <= age_ms
         assert age_ms >= DAY_MS
         in_order = case.request.component in (LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR)
-        assert told.presence is Presence.GONE or (in_order and told.newest_id > 5)
-    assert told.presence is Presence.PRESENT or case.absent_since_ms == NOW_MS - 10 * MINUTE_MS
-    assert told.newest_id >= 5 or told.presence is Presence.GONE or age_ms >= DAY_MS
+        assert owner.presence is Presence.GONE or (in_order and owner.newest_id > 5)
+    assert owner.presence is Presence.PRESENT or case.absent_since_ms == NOW_MS - 10 * MINUTE_MS
+    assert owner.newest_id >= 5 or owner.presence is Presence.GONE or age_ms >= DAY_MS
 
 
-def test_the_text_names_the_owner_so_that_an_operator_can_look() -> None:
+def test_the_detail_names_the_owner_so_that_an_operator_can_check_it() -> None:
     verdict = judge(replace(DELETABLE, reference=reference(in_use=(5,))), POLICY, now_ms=NOW_MS)
     assert TOPIC in verdict.detail

@@ -48,12 +48,12 @@ SIGNED = {"pulsarclustername": "ours", "managedledgername": TOPIC}
 OLD_MS = NOW_MS - 30 * DAY_MS
 
 
-def stored(changed_ms: int = OLD_MS, **said: str) -> StoredObject:
-    return StoredObject(1_000, changed_ms, SIGNED | said)
+def stored(changed_ms: int = OLD_MS, **metadata: str) -> StoredObject:
+    return StoredObject(1_000, changed_ms, SIGNED | metadata)
 
 
-def unsigned(changed_ms: int = OLD_MS, **said: str) -> StoredObject:
-    return StoredObject(1_000, changed_ms, said)
+def unsigned(changed_ms: int = OLD_MS, **metadata: str) -> StoredObject:
+    return StoredObject(1_000, changed_ms, metadata)
 
 
 def upload(begun_ms: int) -> UnfinishedUpload:
@@ -76,7 +76,7 @@ def verdict_of(case: OffloadCase, policy: OffloadPolicy = POLICY) -> tuple[Outco
 
 @pytest.mark.parametrize("reference", [pytest.param(REFERENCE, id="listed"), pytest.param(gone(), id="owner gone")])
 @pytest.mark.parametrize("objects", [PAIR, DATA_ONLY, PARTS_ONLY], ids=["a pair", "data", "parts"])
-def test_our_clusters_name_proves_nothing_where_another_may_have_it(
+def test_our_clusters_name_proves_nothing_if_another_cluster_may_have_it(
     objects: OffloadFacts, reference: Reference
 ) -> None:
     shared = replace(DELETABLE, objects=objects, reference=reference, cluster_names_are_unique=False)
@@ -108,7 +108,7 @@ def test_an_old_attempt_of_a_ledger_that_is_listed_with_another_uuid_is_garbage(
         pytest.param(
             replace(REFERENCE, offloads=frozenset({(6, UUID)})),
             (Outcome.DELETED, Reason.UNREFERENCED),
-            id="the UUID stands at another ledger",
+            id="another ledger has the UUID",
         ),
         pytest.param(
             replace(REFERENCE, presence=Presence.UNREADABLE, offloads=frozenset()),
@@ -130,7 +130,7 @@ def test_the_owner_decides_by_uuid(reference: Reference, expected: tuple[Outcome
     "objects",
     [pytest.param(NOTHING, id="nothing stored"), pytest.param(PAIR, id="a pair"), pytest.param(PARTS_ONLY, id="parts")],
 )
-def test_an_owner_that_refers_to_it_keeps_it_whatever_is_stored(objects: OffloadFacts) -> None:
+def test_an_owner_that_refers_to_an_attempt_keeps_any_stored_objects(objects: OffloadFacts) -> None:
     in_use = replace(REFERENCE, offloads=frozenset({(5, UUID)}))
     assert verdict_of(replace(DELETABLE, objects=objects, reference=in_use)) == (Outcome.RETRY, Reason.IN_USE)
 
@@ -181,7 +181,7 @@ def test_nothing_under_the_name_is_already_gone_even_of_an_owner_seen_gone_once(
         ),
     ],
 )
-def test_objects_that_say_they_are_anothers_are_refused_for_good(objects: OffloadFacts, expected: Reason) -> None:
+def test_objects_that_name_another_owner_are_refused_for_good(objects: OffloadFacts, expected: Reason) -> None:
     assert verdict_of(replace(DELETABLE, objects=objects)) == (Outcome.DEAD_LETTER, expected)
 
 
@@ -225,14 +225,14 @@ def test_objects_that_say_they_are_anothers_are_refused_for_good(objects: Offloa
             Outcome.RETRY,
             id="neither custom metadata nor signature",
         ),
-        pytest.param(PARTS_ONLY, False, Outcome.RETRY, id="parts say nothing"),
+        pytest.param(PARTS_ONLY, False, Outcome.RETRY, id="parts have no metadata"),
         pytest.param(PARTS_ONLY, True, Outcome.DELETED, id="parts in an exclusive bucket, the ledger names the owner"),
-        pytest.param(UNASKED, True, Outcome.RETRY, id="parts of a ledger that nobody asked for"),
+        pytest.param(UNASKED, True, Outcome.RETRY, id="parts of a ledger that was not read"),
         pytest.param(
             replace(PARTS_ONLY, ledger=None, ledger_unread="too large"),
             True,
             Outcome.RETRY,
-            id="parts of a ledger that could not be read, whatever the list says",
+            id="parts of a ledger that could not be read, with any list",
         ),
         pytest.param(
             replace(PARTS_ONLY, ledger=None), True, Outcome.DELETED, id="parts of a ledger that only the list names"
@@ -249,7 +249,7 @@ def test_unproven_objects_are_kept(objects: OffloadFacts, exclusive: bool, expec
 
 @pytest.mark.parametrize("offloads", [frozenset(), frozenset({(8, UUID)})], ids=["none", "another ledger"])
 @pytest.mark.parametrize("ledger", [None, metadata({})], ids=["gone from BookKeeper", "an old broker's"])
-def test_parts_of_a_ledger_that_neither_bookkeeper_nor_the_list_gives_to_the_owner_are_kept(
+def test_parts_of_a_ledger_are_kept_if_neither_bookkeeper_nor_the_list_proves_the_owner(
     ledger: LedgerMetadata | None, offloads: frozenset[tuple[int, str]]
 ) -> None:
     reference = replace(REFERENCE, offloads=offloads)
@@ -268,14 +268,14 @@ def test_parts_of_a_ledger_that_neither_bookkeeper_nor_the_list_gives_to_the_own
         pytest.param({"application": b"else"}, Reason.NOT_PULSARS, id="another application's"),
     ],
 )
-def test_parts_of_anothers_ledger_are_refused_for_good_whatever_the_list_says(
+def test_parts_of_another_owners_ledger_are_refused_for_good_with_any_list(
     custom: dict[str, bytes], expected: Reason
 ) -> None:
     parts = replace(PARTS_ONLY, ledger=metadata(custom))
     assert verdict_of(replace(DELETABLE, objects=parts, exclusive=True)) == (Outcome.DEAD_LETTER, expected)
 
 
-def test_without_knowing_our_own_name_no_signature_is_believed() -> None:
+def test_no_clusters_name_is_proof_while_our_own_is_unknown() -> None:
     nameless = replace(POLICY, cluster="")
     assert verdict_of(DELETABLE, nameless) == (Outcome.RETRY, Reason.PROOF_MISSING)
     by_owner = replace(DELETABLE, objects=replace(PAIR, index=unsigned()), exclusive=True)
@@ -291,7 +291,7 @@ def test_without_knowing_our_own_name_no_signature_is_believed() -> None:
             Reason.TOO_YOUNG,
             id="pair, one millisecond younger",
         ),
-        pytest.param(replace(PAIR, data=stored(NOW_MS)), Reason.TOO_YOUNG, id="old index, data object stored anew"),
+        pytest.param(replace(PAIR, data=stored(NOW_MS)), Reason.TOO_YOUNG, id="old index, data object stored again"),
         pytest.param(replace(PAIR, index=stored(NOW_MS + MINUTE_MS)), Reason.TOO_YOUNG, id="stored in the future"),
         pytest.param(replace(DATA_ONLY, data=stored(NOW_MS - HOUR_MS)), None, id="no index, exactly the grace old"),
         pytest.param(
@@ -302,7 +302,7 @@ def test_without_knowing_our_own_name_no_signature_is_believed() -> None:
         pytest.param(
             replace(NOTHING, index=stored(NOW_MS - 5 * MINUTE_MS), metadata=metadata(data_custom())),
             None,
-            id="index left over, no data: nobody uploads an index first",
+            id="index left over, no data: brokers never upload an index first",
         ),
         pytest.param(replace(PARTS_ONLY, uploads=(upload(NOW_MS - HOUR_MS),)), None, id="parts, exactly the grace old"),
         pytest.param(
@@ -317,9 +317,9 @@ def test_without_knowing_our_own_name_no_signature_is_believed() -> None:
         ),
     ],
 )
-def test_what_may_still_be_written_is_kept(objects: OffloadFacts, expected: Reason | None) -> None:
-    wanted = (Outcome.RETRY, expected) if expected else (Outcome.DELETED, Reason.UNREFERENCED)
-    assert verdict_of(replace(DELETABLE, objects=objects, exclusive=True)) == wanted
+def test_an_upload_that_may_still_continue_is_kept(objects: OffloadFacts, expected: Reason | None) -> None:
+    verdict = (Outcome.RETRY, expected) if expected else (Outcome.DELETED, Reason.UNREFERENCED)
+    assert verdict_of(replace(DELETABLE, objects=objects, exclusive=True)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_what_may_still_be_written_is_kept(objects: OffloadFacts, expected: Reas
         pytest.param(4, DAY_MS, (Outcome.DELETED, Reason.UNREFERENCED), id="after the quarantine"),
     ],
 )
-def test_a_list_older_than_the_ledger_is_not_believed_at_once(
+def test_a_list_older_than_the_ledger_does_not_count_at_once(
     newest_id: int, age_ms: int, expected: tuple[Outcome, Reason]
 ) -> None:
     case = replace(
@@ -359,7 +359,7 @@ def test_an_owner_must_be_seen_gone_twice(since_ms: int | None, expected: tuple[
     assert verdict_of(replace(DELETABLE, reference=gone(), absent_since_ms=since_ms)) == expected
 
 
-def test_a_sighting_does_not_matter_while_the_owner_is_there() -> None:
+def test_a_sighting_does_not_count_while_the_owner_exists() -> None:
     in_use = replace(REFERENCE, offloads=frozenset({(5, UUID)}))
     assert verdict_of(replace(DELETABLE, absent_since_ms=OLD_MS)) == (Outcome.DELETED, Reason.UNREFERENCED)
     assert verdict_of(replace(DELETABLE, reference=in_use, absent_since_ms=OLD_MS)) == (Outcome.RETRY, Reason.IN_USE)
@@ -372,14 +372,16 @@ def test_reasons_to_keep_go_before_reasons_to_refuse() -> None:
     assert verdict_of(replace(DELETABLE, objects=foreign)) == (Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)
 
 
-@pytest.mark.parametrize("component", [each for each in LedgerComponent if each is not LedgerComponent.MANAGED_LEDGER])
-def test_what_no_broker_offloads_is_refused_before_anything_is_looked_at(component: LedgerComponent) -> None:
+@pytest.mark.parametrize(
+    "component", [component for component in LedgerComponent if component is not LedgerComponent.MANAGED_LEDGER]
+)
+def test_a_component_that_no_broker_offloads_is_refused_before_anything_is_read(component: LedgerComponent) -> None:
     refused = refuse_request(replace(REQUEST, component=component, cursor_name="c", schema_id="s"))
     assert refused is not None
     assert (refused.outcome, refused.reason) == (Outcome.DEAD_LETTER, Reason.OTHER_COMPONENT)
 
 
-def test_a_request_that_does_not_say_which_upload_is_refused() -> None:
+def test_a_request_that_names_no_upload_is_refused() -> None:
     refused = refuse_request(replace(REQUEST, offload_context=None))
     assert refused is not None
     assert (refused.outcome, refused.reason) == (Outcome.DEAD_LETTER, Reason.BAD_OFFLOAD_CONTEXT)

@@ -24,14 +24,14 @@ def judged(case: SnapshotCase, **changes: object) -> Verdict:
 
 
 @pytest.mark.parametrize("kind", [SnapshotKind.SINGLE, SnapshotKind.SEGMENT, SnapshotKind.INDEX])
-def test_of_a_topic_that_is_gone_everything_goes_at_the_second_look(kind: SnapshotKind) -> None:
+def test_every_message_of_a_topic_that_is_gone_goes_at_the_second_check(kind: SnapshotKind) -> None:
     case = replace(OF_GONE, request=snapshot_request(kind), segments=0)
     assert judged(case) == Verdict(Outcome.DELETED, Reason.OWNER_GONE)
     assert judged(case, absent_since_ms=SEEN_MS + 1).reason is Reason.OWNER_ABSENT_ONCE
     assert judged(case, absent_since_ms=None).reason is Reason.OWNER_ABSENT_ONCE
 
 
-def test_of_a_living_topic_only_a_segment_that_its_index_has_left_behind_goes() -> None:
+def test_an_existing_topic_loses_only_a_segment_that_its_index_has_dropped() -> None:
     assert judged(OF_LIVING) == Verdict(Outcome.DELETED, Reason.UNREFERENCED)
     assert judged(OF_LIVING, absent_since_ms=None).reason is Reason.UNREFERENCED_ONCE
 
@@ -42,14 +42,14 @@ def test_of_a_living_topic_only_a_segment_that_its_index_has_left_behind_goes() 
         pytest.param({"request": snapshot_request(SnapshotKind.INDEX), "segments": 0}, id="its index"),
         pytest.param({"request": snapshot_request(SnapshotKind.SINGLE), "segments": 0}, id="its single snapshot"),
         pytest.param({"request": snapshot_request(number=1)}, id="the number is named"),
-        pytest.param({"index": replace(INDEX, places=frozenset({(5, 0)}))}, id="the place is named"),
-        pytest.param({"request": snapshot_request(number=3)}, id="it is behind all that is named"),
+        pytest.param({"index": replace(INDEX, places=frozenset({(5, 0)}))}, id="the position is named"),
+        pytest.param({"request": snapshot_request(number=3)}, id="it is after all that are named"),
         pytest.param({"index": replace(INDEX, numbers=frozenset())}, id="the index names none"),
         pytest.param({"index": NO_INDEX}, id="there is no index"),
         pytest.param({"index": replace(INDEX, standing=IndexStanding.FAULTY)}, id="the index can't be read"),
     ],
 )
-def test_what_a_living_topic_may_need_stays(changes: dict[str, object]) -> None:
+def test_a_message_that_an_existing_topic_may_need_stays(changes: dict[str, object]) -> None:
     verdict = judged(OF_LIVING, **changes)
     assert (verdict.outcome, verdict.reason) == (Outcome.RETRY, Reason.IN_USE)
 
@@ -73,7 +73,7 @@ def test_brokers_that_could_not_be_asked_keep_everything() -> None:
         pytest.param(replace(OLD, fault="UNREADABLE"), Outcome.DEAD_LETTER, Reason.NOT_PULSARS, id="no broker's"),
     ],
 )
-def test_only_the_value_that_was_asked_for_goes(latest: MessageFacts, outcome: Outcome, reason: Reason) -> None:
+def test_only_the_requested_value_goes(latest: MessageFacts, outcome: Outcome, reason: Reason) -> None:
     verdict = judged(OF_GONE, latest=latest)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
 
@@ -91,7 +91,7 @@ def test_no_segment_goes_while_nothing_guards_the_others() -> None:
     assert judged(of_single, is_guarded=False).outcome is Outcome.DELETED
 
 
-def test_an_index_goes_behind_its_segments() -> None:
+def test_an_index_goes_after_its_segments() -> None:
     of_index = replace(OF_GONE, request=snapshot_request(SnapshotKind.INDEX))
     assert judged(of_index).reason is Reason.OWNER_ABSENT_ONCE
     assert judged(of_index, segments=0).outcome is Outcome.DELETED

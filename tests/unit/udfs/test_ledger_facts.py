@@ -24,7 +24,7 @@ def written(ctime_ms: int | None) -> bytes:
         pytest.param(written(EARLY_MS), MIDDLE_MS, LATE_MS, id="the znode's last change"),
         pytest.param(written(None), LATE_MS, EARLY_MS, id="metadata without a time, the znode's creation"),
         pytest.param(written(None), EARLY_MS, LATE_MS, id="metadata without a time, the znode's last change"),
-        # the clock of ZooKeeper's new leader may be behind the old one's: then a change is earlier than the creation
+        # the clock of ZooKeeper's new leader may be slow: then a change is earlier than the creation
         pytest.param(b"no metadata", LATE_MS, EARLY_MS, id="nothing to parse, the znode's creation"),
         pytest.param(b"no metadata", EARLY_MS, LATE_MS, id="nothing to parse, the znode's last change"),
     ],
@@ -34,7 +34,7 @@ def test_the_last_change_is_the_latest_time_of_all(data: bytes, ctime_ms: int, m
     assert facts.last_change_ms == LATE_MS
 
 
-def test_facts_hold_what_was_read() -> None:
+def test_facts_contain_the_read_values() -> None:
     facts = facts_of(LEDGER, PATH, written(EARLY_MS), VERSION, (1, 1))
     assert (facts.ledger_id, facts.path, facts.version) == (LEDGER, PATH, VERSION)
     assert facts.metadata == replace(metadata(data_custom()), ctime_ms=EARLY_MS)

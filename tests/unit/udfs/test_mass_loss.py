@@ -11,11 +11,11 @@ EVERYTHING = "everything"
 
 
 def judged(tenants: dict[str, tuple[int, int]], *, most: float = MOST) -> set[str]:
-    """Who is doubted; tenants: (gone, known)."""
+    """Return the doubted tenants, or EVERYTHING; tenants: (gone, known)."""
     losses = {name: Losses(known, gone, f"data:{name}/t" if gone else "") for name, (gone, known) in tenants.items()}
-    found = doubts(losses, most=most, above=ABOVE)
-    assert not (found.everything and found.tenants)
-    return {EVERYTHING} if found.everything else set(found.tenants)
+    doubted = doubts(losses, most=most, above=ABOVE)
+    assert not (doubted.everything and doubted.tenants)
+    return {EVERYTHING} if doubted.everything else set(doubted.tenants)
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def judged(tenants: dict[str, tuple[int, int]], *, most: float = MOST) -> set[st
         pytest.param({"a": (76, 76), "b": (25, 50)}, {"a"}, id="held as the one that lost most, small as it is"),
     ],
 )
-def test_who_is_doubted(tenants: dict[str, tuple[int, int]], doubted: set[str]) -> None:
+def test_which_tenants_are_doubted(tenants: dict[str, tuple[int, int]], doubted: set[str]) -> None:
     assert judged(tenants) == doubted
 
 
 @pytest.mark.parametrize("most", [0.1, 0.3, 0.5, 0.8, 0.99])
 @pytest.mark.parametrize("others", [1, 10, 10_000])
-def test_one_tenant_never_holds_others_whatever_it_deletes(most: float, others: int) -> None:
+def test_no_deletion_of_one_tenant_holds_others(most: float, others: int) -> None:
     assert judged({"a": (10**6, 10**6), "b": (0, others), "c": (0, 1)}, most=most) == {"a"}
 
 
-def test_where_any_share_may_go_nothing_is_doubted() -> None:
+def test_nothing_is_doubted_if_any_share_may_go() -> None:
     assert judged({"a": (10**6, 10**6), "b": (10**6, 10**6)}, most=1.0) == set()
 
 
@@ -61,10 +61,10 @@ owners = st.integers(0, 400).flatmap(lambda known: st.tuples(st.integers(0, know
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), owners, min_size=1), st.sampled_from([0.2, 0.5, 0.8]))
-def test_where_all_owners_together_lost_too_much_somebody_is_held_who_lost_too_much(
+def test_if_all_owners_together_lost_too_much_a_tenant_that_lost_too_much_is_held(
     tenants: dict[str, tuple[int, int]], most: float
 ) -> None:
-    """The judgement over all tenants is as strong as it is without tenants: what it holds has lost more than may go."""
+    """The rule by tenants is as strong as a rule without them: each doubted tenant lost more than may go."""
     gone, known = (sum(column) for column in zip(*tenants.values(), strict=True))
     doubted = judged(tenants, most=most)
     if gone > ABOVE and gone > most * known:
@@ -74,16 +74,16 @@ def test_where_all_owners_together_lost_too_much_somebody_is_held_who_lost_too_m
 
 
 @given(st.dictionaries(st.sampled_from("bcdef"), owners, min_size=1), owners)
-def test_a_tenant_that_does_not_lose_half_is_not_held_by_what_another_one_does(
+def test_a_tenant_that_loses_less_than_half_is_not_held_by_another_tenants_deletes(
     others: dict[str, tuple[int, int]], attacker: tuple[int, int]
 ) -> None:
     calm = {tenant: (min(gone, known // 2), known) for tenant, (gone, known) in others.items()}
     assert judged(calm | {"attacker": attacker}) <= {"attacker"}
 
 
-def test_a_doubt_tells_how_many_and_one_of_them() -> None:
-    found = doubts({"a": Losses(200, 161, "data:a/ns/persistent/t"), "b": Losses(900)}, most=MOST, above=ABOVE)
-    assert found == Doubts(
+def test_a_doubt_names_the_number_and_an_example() -> None:
+    doubted = doubts({"a": Losses(200, 161, "data:a/ns/persistent/t"), "b": Losses(900)}, most=MOST, above=ABOVE)
+    assert doubted == Doubts(
         tenants={
             "a": "161 of the 200 owners known of tenant a are gone at once, for example data:a/ns/persistent/t",
         }

@@ -42,7 +42,7 @@ CONTEXT = {  # as Pulsar 4.0.8 writes it
         pytest.param("http://", "http://", id="no host"),
     ],
 )
-def test_equal_endpoints_are_spelt_equally(text: str, expected: str) -> None:
+def test_equal_endpoints_have_the_same_normal_form(text: str, expected: str) -> None:
     assert normal_endpoint(text) == expected
     assert normal_endpoint(expected) == expected
 

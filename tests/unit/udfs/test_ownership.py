@@ -1,4 +1,4 @@
-"""Whose a ledger is: the ledger's own metadata has the word, and has to name all that the request names."""
+"""A ledger's owner: its own metadata decides, and has to contain every name of the request."""
 
 from dataclasses import replace
 
@@ -37,24 +37,24 @@ def test_a_ledger_matches_the_request_that_names_its_owner(component: LedgerComp
 
 
 @pytest.mark.parametrize("asked", OF_LEDGERS)
-@pytest.mark.parametrize("found", OF_LEDGERS)
-def test_a_ledger_of_another_component_names_another(asked: LedgerComponent, found: LedgerComponent) -> None:
-    assert names_another(REQUESTS[asked], custom_of(REQUESTS[found])) == (asked is not found)
+@pytest.mark.parametrize("recorded", OF_LEDGERS)
+def test_a_ledger_of_another_component_names_another(asked: LedgerComponent, recorded: LedgerComponent) -> None:
+    assert names_another(REQUESTS[asked], custom_of(REQUESTS[recorded])) == (asked is not recorded)
 
 
-def test_a_ledger_that_does_not_say_that_it_is_pulsars_names_nobody() -> None:
+def test_a_ledger_without_pulsars_metadata_names_no_owner() -> None:
     assert not names_another(data_request(), {})
     assert not names_another(data_request(), {**data_custom(), "application": b"else"})
     assert names_another(data_request(), data_custom("public/default/persistent/payments"))
 
 
 @pytest.mark.parametrize("asked", OF_LEDGERS)
-@pytest.mark.parametrize("found", OF_LEDGERS)
+@pytest.mark.parametrize("recorded", OF_LEDGERS)
 def test_a_ledger_of_one_component_never_matches_a_request_for_another(
-    asked: LedgerComponent, found: LedgerComponent
+    asked: LedgerComponent, recorded: LedgerComponent
 ) -> None:
-    why = mismatch(REQUESTS[asked], custom_of(REQUESTS[found]))
-    assert (why is None) == (asked is found)
+    why = mismatch(REQUESTS[asked], custom_of(REQUESTS[recorded]))
+    assert (why is None) == (asked is recorded)
     assert why is None or why[0] is Reason.OTHER_COMPONENT
 
 
@@ -128,7 +128,7 @@ def test_a_request_that_names_no_owner_matches_no_ledger(request_: PendingDelete
         pytest.param({**data_custom(), "application": b"Pulsar"}, id="another spelling"),
     ],
 )
-def test_what_is_not_pulsars_is_refused(custom: dict[str, bytes]) -> None:
+def test_a_ledger_of_another_application_is_refused(custom: dict[str, bytes]) -> None:
     why = mismatch(data_request(), custom)
     assert why is not None
     assert why[0] is Reason.NOT_PULSARS
@@ -143,7 +143,7 @@ def test_an_unknown_component_is_in_use_for_ever(component: bytes) -> None:
         assert why[0] is Reason.OTHER_COMPONENT
 
 
-def test_t8_a_cursor_ledger_is_told_from_a_data_ledger_by_the_cursor_key_alone() -> None:
+def test_t8_only_the_cursor_key_distinguishes_a_cursor_ledger_from_a_data_ledger() -> None:
     as_data = mismatch(data_request(), cursor_custom())
     as_cursor = mismatch(cursor_request(), data_custom())
     assert as_data is not None
@@ -154,7 +154,7 @@ def test_t8_a_cursor_ledger_is_told_from_a_data_ledger_by_the_cursor_key_alone()
 
 
 @pytest.mark.parametrize("written", [b"compacted-ledger", b"compacted-topic"])
-def test_t9_the_compaction_component_is_known_under_the_codes_name_and_the_documentations(written: bytes) -> None:
+def test_t9_the_compaction_component_is_known_by_its_name_in_the_code_and_in_the_documentation(written: bytes) -> None:
     assert mismatch(compacted_request(), {**compacted_custom(), "component": written}) is None
 
 

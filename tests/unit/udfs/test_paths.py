@@ -1,4 +1,4 @@
-"""Names and paths: what Java writes, and what we refuse because it would lead to another owner's znode."""
+"""Names and paths as Java writes them; other spellings are refused, as they could lead to another owner's znode."""
 
 import string
 from collections.abc import Callable
@@ -132,7 +132,7 @@ def test_a_topic_has_one_managed_ledger_and_one_full_name(topic: str, managed_le
     ],
 )
 @pytest.mark.parametrize("function", [paths.managed_ledger_name, paths.topic_of, paths.schema_id_of])
-def test_what_is_no_persistent_topic_is_refused(function: Callable[[str], str], name: str) -> None:
+def test_a_name_that_is_no_persistent_topic_is_refused(function: Callable[[str], str], name: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is checked below
         function(name)
     assert str(caught.value).isprintable()
@@ -141,7 +141,7 @@ def test_what_is_no_persistent_topic_is_refused(function: Callable[[str], str], 
 
 @settings(max_examples=150, deadline=None)
 @given(tenant=ENTITIES, cluster=st.none() | ENTITIES, namespace=ENTITIES, local_name=LOCAL_NAMES)
-def test_a_topic_survives_the_way_to_its_managed_ledger_and_back(
+def test_a_topic_round_trips_through_its_managed_ledger(
     tenant: str, cluster: str | None, namespace: str, local_name: str
 ) -> None:
     where = f"{tenant}/{namespace}" if cluster is None else f"{tenant}/{cluster}/{namespace}"
@@ -223,7 +223,7 @@ def test_a_cursor_is_known_by_its_encoded_name(name: str, encoded: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "\ud800", "x" * 5000])
-def test_what_is_no_cursor_is_refused(name: str) -> None:
+def test_a_name_that_is_no_cursor_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be|control|surrogate|characters"):
         paths.encode_cursor(name)
 
@@ -242,7 +242,7 @@ def test_a_cursor_path_never_leaves_its_managed_ledger(cursor: str) -> None:
 
 
 @pytest.mark.parametrize("schema_id", ["", "x", "t/ns", "t/ns/", "t/ns/a b", "t/c/ns/x", "../ns/x", "t/ns/..", "t//x"])
-def test_what_is_no_schema_id_is_refused(schema_id: str) -> None:
+def test_a_name_that_is_no_schema_id_is_refused(schema_id: str) -> None:
     with pytest.raises(ValueError, match=r"is no|not|cannot be"):
         paths.schema_path(schema_id)
 
@@ -313,7 +313,7 @@ def test_ledger_paths(ledger_id: int, hierarchical: str, long_hierarchical: str)
 
 @pytest.mark.parametrize("ledger_id", [-1, -(2**63), 2**63])
 @pytest.mark.parametrize("layout", list(Layout))
-def test_no_path_is_made_for_an_impossible_id(layout: Layout, ledger_id: int) -> None:
+def test_an_impossible_id_has_no_path(layout: Layout, ledger_id: int) -> None:
     with pytest.raises(ValueError, match="no ledger id"):
         paths.ledger_path(layout, "/ledgers", ledger_id)
     with pytest.raises(ValueError, match="no ledger id"):
@@ -324,12 +324,12 @@ def test_no_path_is_made_for_an_impossible_id(layout: Layout, ledger_id: int) ->
 @given(layout=st.sampled_from(Layout), root=st.sampled_from(["/ledgers", "/a/b/ledgers/", "/"]), ledger_id=LEDGER_IDS)
 @example(layout=Layout.HIERARCHICAL, root="/ledgers", ledger_id=paths.FIRST_LONG_ID - 1)
 @example(layout=Layout.HIERARCHICAL, root="/ledgers", ledger_id=paths.FIRST_LONG_ID)
-def test_a_ledger_is_found_again_by_its_path(layout: Layout, root: str, ledger_id: int) -> None:
+def test_a_path_leads_back_to_its_ledger(layout: Layout, root: str, ledger_id: int) -> None:
     path = paths.ledger_path(layout, root, ledger_id)
     assert paths.ledger_id_of(layout, root, path) == ledger_id
     [(parent, children)] = paths.parent_paths(layout, root, [ledger_id]).items()
-    [(leaf, found)] = children.items()
-    assert (f"{parent}/{leaf}", found) == (path, ledger_id)
+    [(leaf, child_id)] = children.items()
+    assert (f"{parent}/{leaf}", child_id) == (path, ledger_id)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_ledger_is_found_again_by_its_path(layout: Layout, root: str, ledger_i
         pytest.param("/ledgers/922/3372/0368/5477/L5808", id="beyond 63 bits"),
     ],
 )
-def test_what_is_no_ledger_has_no_id(path: str) -> None:
+def test_a_path_that_is_no_ledgers_has_no_id(path: str) -> None:
     assert paths.ledger_id_of(Layout.HIERARCHICAL, "/ledgers", path) is None
 
 
@@ -395,14 +395,14 @@ def test_a_root_is_an_absolute_path(root: str) -> None:
 )
 def test_a_topic_may_be_named_as_pulsar_admin_and_our_tables_do(name: str, topic: str | None) -> None:
     if topic is None:
-        with pytest.raises(ValueError):  # noqa: PT011  each message is its own
+        with pytest.raises(ValueError):  # noqa: PT011  the messages differ
             paths.topic_named(name)
     else:
         assert paths.topic_named(name) == topic
 
 
 @given(ENTITIES, ENTITIES, LOCAL_NAMES)
-def test_what_our_tables_print_names_the_topic(tenant: str, namespace: str, local: str) -> None:
+def test_a_name_that_our_tables_print_names_the_topic(tenant: str, namespace: str, local: str) -> None:
     topic = f"persistent://{tenant}/{namespace}/{local}"
     assert paths.topic_named(topic.removeprefix("persistent://")) == topic
     assert paths.topic_named(paths.managed_ledger_name(topic)) == topic

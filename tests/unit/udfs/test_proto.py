@@ -1,4 +1,4 @@
-"""The generated protobuf modules are what their .proto files say."""
+"""The generated protobuf modules match their .proto files."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,4 +20,4 @@ def test_generated_modules_are_up_to_date(tmp_path: Path) -> None:
     generated = {path.name: path.read_text() for path in (tmp_path / "udfs/proto").iterdir()}
     assert len(generated) == 2 * len(protos)
     committed = {path.name: path.read_text() for path in (ROOT / "udfs/proto").glob("*_pb2.py*")}
-    assert generated == committed, "make them anew as udfs/proto/__init__.py says"
+    assert generated == committed, "generate them again as udfs/proto/__init__.py describes"

@@ -1,4 +1,4 @@
-"""What an owner refers to: two witnesses united, unreadable never empty; the traps of Pulsar's metadata by number."""
+"""References of an owner: two sources united, unreadable never empty; the traps of Pulsar's metadata by number."""
 
 import pytest
 
@@ -89,7 +89,7 @@ class TestKeys:
         assert key_of(snapshot_request()) == key_of(data_request())
 
     @pytest.mark.parametrize("text", ["", "data:", "data", "nothing:x", "Data:x", ":x"])
-    def test_what_is_no_key_is_refused(self, text: str) -> None:
+    def test_a_text_that_is_no_key_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a reference key"):
             owner_of(text)
 
@@ -148,11 +148,11 @@ class TestUnreadable:
         assert reference.presence is Presence.UNREADABLE
 
     @pytest.mark.parametrize("broker", [None, GONE], ids=["not asked", "says gone"])
-    def test_the_compacted_ledger_of_a_topic_whose_broker_does_not_tell(self, broker: BrokerView | None) -> None:
+    def test_the_compacted_ledger_of_a_topic_whose_broker_does_not_answer(self, broker: BrokerView | None) -> None:
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=broker)
         assert reference.presence is Presence.UNREADABLE
 
-    def test_names_no_ids_at_all_so_nobody_can_take_it_for_an_empty_list(self) -> None:
+    def test_names_no_ids_at_all_so_it_can_not_be_mistaken_for_an_empty_list(self) -> None:
         reference = refer(DATA, ZnodeRead(LIST_PATH, error="too large"))
         assert not reference.in_use
         assert reference.checks == ()
@@ -162,10 +162,10 @@ class TestBrokersThatCouldNotBeAsked:
     AWAY = BrokerView(Presence.UNREADABLE, detail="maybe loaded: b2 did not answer", is_unavailable=True)
 
     @pytest.mark.parametrize("key", EVERY_KEY)
-    def test_are_told_apart_from_an_owner_of_which_they_said_something_odd(self, key: str) -> None:
+    def test_differ_from_brokers_with_an_odd_answer_about_the_owner(self, key: str) -> None:
         absent = seen(FIRST_PATH[key], None)
         references = [refer(key, absent, broker=broker) for broker in (self.AWAY, UNREADABLE, None, PRESENT)]
-        assert [each.is_unavailable for each in references] == [True, False, False, False]
+        assert [reference.is_unavailable for reference in references] == [True, False, False, False]
         assert references[0].presence is Presence.UNREADABLE
 
     def test_excuse_no_znode_that_can_not_be_read(self) -> None:
@@ -206,18 +206,18 @@ class TestData:
         assert reference.checks == ((LIST_PATH, 7),)
 
     @pytest.mark.parametrize("broker", [None, GONE, PRESENT], ids=["not asked", "gone", "present"])
-    def test_the_list_speaks_whatever_the_broker_says(self, broker: BrokerView | None) -> None:
+    def test_the_list_counts_with_any_answer_of_the_broker(self, broker: BrokerView | None) -> None:
         assert list(with_list(list_znode(1, 2), broker).in_use) == [1, 2]
 
     def test_an_empty_znode_is_a_topic_that_names_nothing_yet(self) -> None:
         reference = with_list(b"")
         assert (reference.presence, list(reference.in_use), reference.newest_id) == (Presence.PRESENT, [], -1)
 
-    def test_only_the_list_says_what_is_published(self) -> None:
-        """The broker's memory runs ahead of the list; what it names there may yet fail to be written."""
+    def test_only_the_list_shows_which_ledgers_are_published(self) -> None:
+        """The broker's memory is ahead of the list, and the write of the list may still fail."""
         assert with_list(list_znode(1, 2), view(1, 2, 9)).newest_id == 2
 
-    def test_t1_a_listed_ledger_is_free_in_bookkeeper_once_offloaded_and_given_up_there(self) -> None:
+    def test_t1_a_listed_ledger_is_free_in_bookkeeper_once_offloaded_and_deleted_there(self) -> None:
         reference = with_list(list_znode(offloaded(1), offloaded(2), 3), view(1, 2, 3))
         assert list(reference.in_use) == [3]
         assert reference.offloads == {(1, UUID), (2, UUID)}
@@ -254,7 +254,7 @@ class TestData:
         assert refers_to(reference, 1)
 
     def test_t12_a_broker_that_dropped_a_ledger_from_memory_only_has_not_freed_it(self) -> None:
-        """W2: the write of the list failed, or nobody knows whether it did; the znode still names the ledger."""
+        """W2: the write of the list failed, or its result is unknown; the znode still names the ledger."""
         assert refers_to(with_list(list_znode(1, 2, 3), view(2, 3)), 1)
 
 
@@ -272,11 +272,11 @@ class TestCursor:
         reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(-1)), broker=view(cursors={CURSOR: -1}))
         assert (list(reference.in_use), reference.newest_id) == ([], -1)
 
-    def test_other_cursors_do_not_speak_for_it(self) -> None:
+    def test_other_cursors_are_no_evidence_for_it(self) -> None:
         reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(6)), broker=view(cursors={"audit": 9}))
         assert list(reference.in_use) == [6]
 
-    def test_without_broker_the_znode_speaks_alone(self) -> None:
+    def test_without_a_broker_only_the_znode_counts(self) -> None:
         assert list(refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(6)), broker=None).in_use) == [6]
 
 
@@ -301,7 +301,7 @@ class TestSchema:
 
 
 class TestUnloaded:
-    """No broker has the topic loaded: its znodes alone say what it refers to, and their versions guard the delete."""
+    """No broker has the topic loaded: only its znodes name its ledgers, and their versions guard the delete."""
 
     def test_data_ledgers_are_those_of_the_list(self) -> None:
         reference = with_list(list_znode(1, 3), unloaded())
@@ -312,7 +312,7 @@ class TestUnloaded:
         reference = refer(CURSOR_KEY, seen(CURSOR_PATH, cursor_znode(11), 2), broker=unloaded())
         assert (list(reference.in_use), reference.checks) == ([11], ((CURSOR_PATH, 2),))
 
-    def test_a_topic_that_a_broker_lists_and_that_has_no_znode_for_us_is_unreadable(self) -> None:
+    def test_a_topic_that_a_broker_lists_and_that_has_no_znode_is_unreadable(self) -> None:
         assert with_list_absent(unloaded()).presence is Presence.UNREADABLE
 
     def test_a_cursor_without_a_znode_is_gone(self) -> None:
@@ -337,7 +337,7 @@ class TestUnloaded:
         guarded = ((LIST_PATH, 7), (COMPACTION_PATH, 2)) if cursor is not None else ((LIST_PATH, 7),)
         assert reference.checks == guarded
 
-    def test_the_compacted_ledger_is_unknown_where_the_cursor_was_not_closed(self) -> None:
+    def test_the_compacted_ledger_is_unknown_if_the_cursor_was_not_closed(self) -> None:
         cursor = seen(COMPACTION_PATH, cursor_znode(11, properties={"CompactedTopicLedger": 3}), 2)
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=unloaded())
         assert reference.presence is Presence.UNREADABLE
@@ -359,7 +359,7 @@ class TestCompacted:
         assert list(reference.in_use) == [3, 4]
         assert reference.checks == ((LIST_PATH, 7), (COMPACTION_PATH, 2))
 
-    def test_is_known_by_the_brokers_cursor_where_its_reader_did_not_come_up(self) -> None:
+    def test_is_known_by_the_brokers_cursor_if_its_reader_did_not_start(self) -> None:
         cursor = seen(COMPACTION_PATH, cursor_znode(11, properties={"CompactedTopicLedger": 3}), 2)
         broker = view(1, cursors={"__compaction": 11}, compacted_ledger=-1, compacted_by_cursor=4)
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), cursor, broker=broker)
@@ -383,7 +383,7 @@ class TestCompacted:
     def test_is_not_known_by_a_broker_whose_memory_is_older_than_the_topics_list(
         self, remembered: tuple[int, ...], presence: Presence
     ) -> None:
-        """A broker that was frozen answers for a moment for a topic that another one has taken over."""
+        """A broker that was frozen answers for a moment for a topic that another broker has taken over."""
         cursor = seen(COMPACTION_PATH, cursor_znode(11), 2)
         broker = view(*remembered, cursors={"__compaction": 11}, compacted_ledger=4)
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1, 3, 5)), cursor, broker=broker)

@@ -1,4 +1,4 @@
-"""Where a dead letter may go again: where it came from, or where a person says, and never with more rights."""
+"""A dead letter goes back to its topic, or to the topic that an operator names, and never with more rights."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def _proven(topic: str) -> Origin:
 @pytest.mark.parametrize("topic", [SYSTEM, ACME])
 def test_a_letter_goes_back_to_the_topic_that_receipts_name(topic: str) -> None:
     assert _target(_proven(topic)) == topic
-    assert _target(Origin({topic}, RIVAL, is_other_tenants=True)) == topic  # whatever the letter says itself
+    assert _target(Origin({topic}, RIVAL, is_other_tenants=True)) == topic  # whatever its own properties name
 
 
 @pytest.mark.parametrize(
@@ -36,44 +36,46 @@ def test_a_letter_goes_back_to_the_topic_that_receipts_name(topic: str) -> None:
         pytest.param(_proven(ACME), ACMES_SECOND, id="to another of the same tenant"),
         pytest.param(_proven(GONE), ACME, id="from a topic that is gone to another of its tenant"),
         pytest.param(_proven(OLD), ACME, id="from a topic that is none of ours any more"),
-        pytest.param(Origin(()), SYSTEM, id="a letter that says nothing, where a person says it"),
-        pytest.param(Origin((), SYSTEM), SYSTEM, id="one that names the topic that the person names"),
-        pytest.param(Origin((), "no topic at all"), SYSTEM, id="one that says nonsense"),
-        pytest.param(Origin((), is_other_tenants=True), ACME, id="a refused one, to a tenant's own topic"),
-        pytest.param(Origin({SYSTEM}, is_other_tenants=True), SYSTEM, id="a refused one that did come from there"),
+        pytest.param(Origin(()), SYSTEM, id="a letter that names no topic, and an operator names it"),
+        pytest.param(Origin((), SYSTEM), SYSTEM, id="a letter that names the topic that the operator names"),
+        pytest.param(Origin((), "no topic at all"), SYSTEM, id="a letter with a nonsensical name"),
+        pytest.param(Origin((), is_other_tenants=True), ACME, id="a refused letter, to a tenant's own topic"),
+        pytest.param(Origin({SYSTEM}, is_other_tenants=True), SYSTEM, id="a refused letter that did come from there"),
     ],
 )
-def test_a_person_may_send_it_where_it_has_no_more_rights(origin: Origin, to: str) -> None:
+def test_an_operator_may_send_it_to_a_topic_without_more_rights(origin: Origin, to: str) -> None:
     assert _target(origin, to) == to
 
 
 @pytest.mark.parametrize(
     ("origin", "to", "why"),
     [
-        pytest.param(Origin(()), "", UNPROVEN, id="no receipt and no word"),
-        pytest.param(Origin((), SYSTEM), "", UNPROVEN, id="no receipt, and its own word only"),
-        pytest.param(Origin((), ACME), "", UNPROVEN, id="its own word, for a tenant's topic"),
+        pytest.param(Origin(()), "", UNPROVEN, id="no receipt and no property"),
+        pytest.param(Origin((), SYSTEM), "", UNPROVEN, id="no receipt, and its own property only"),
+        pytest.param(Origin((), ACME), "", UNPROVEN, id="its own property, for a tenant's topic"),
         pytest.param(Origin({""}), "", UNPROVEN, id="a receipt that names no topic"),
         pytest.param(Origin({SYSTEM, ACME}), "", AMBIGUOUS, id="two receipts that differ"),
-        pytest.param(Origin({SYSTEM, ACME}), SYSTEM, AMBIGUOUS, id="two receipts that differ, and a person's word"),
+        pytest.param(
+            Origin({SYSTEM, ACME}), SYSTEM, AMBIGUOUS, id="two receipts that differ, and an operator's choice"
+        ),
         pytest.param(_proven(ACME), SYSTEM, MORE_RIGHTS, id="from a tenant's topic to a trusted one"),
         pytest.param(_proven(GONE), SYSTEM, MORE_RIGHTS, id="from a tenant's topic that is gone to a trusted one"),
         pytest.param(_proven(OLD), SYSTEM, MORE_RIGHTS, id="from a topic that is none of ours any more"),
         pytest.param(_proven(ACME), RIVAL, MORE_RIGHTS, id="from one tenant's topic to another's"),
-        pytest.param(Origin((), ACME), SYSTEM, MORE_RIGHTS, id="its own word takes rights away"),
-        pytest.param(Origin((), is_other_tenants=True), SYSTEM, REFUSED, id="a refused one, to a trusted topic"),
+        pytest.param(Origin((), ACME), SYSTEM, MORE_RIGHTS, id="its own property removes rights"),
+        pytest.param(Origin((), is_other_tenants=True), SYSTEM, REFUSED, id="a refused letter, to a trusted topic"),
         pytest.param(
-            Origin((), SYSTEM, is_other_tenants=True), SYSTEM, REFUSED, id="a refused one that says otherwise"
+            Origin((), SYSTEM, is_other_tenants=True), SYSTEM, REFUSED, id="a refused letter that names a trusted topic"
         ),
     ],
 )
-def test_else_it_stays_and_says_why(origin: Origin, to: str, why: str) -> None:
+def test_any_other_letter_stays_and_names_the_reason(origin: Origin, to: str, why: str) -> None:
     assert _target(origin, to) == Stays(why)
 
 
 @pytest.mark.parametrize(("topic", "why"), [(GONE, "no partitioned topic"), (OLD, "no request topic of this service")])
-def test_it_stays_where_the_topic_it_came_from_is_gone(topic: str, why: str) -> None:
-    found = _target(_proven(topic))
-    assert isinstance(found, Stays)
-    assert why in found.why
-    assert topic in found.why
+def test_it_stays_if_the_topic_it_came_from_is_gone(topic: str, why: str) -> None:
+    stays = _target(_proven(topic))
+    assert isinstance(stays, Stays)
+    assert why in stays.why
+    assert topic in stays.why

@@ -11,7 +11,7 @@ from udfs.retry import attempt_of, dead_letter_properties, delay_ms_of, due_ms, 
 ORIGIN = "5:7:2"
 TOPIC = "persistent://pulsar/system/__ledger_deletion"
 WEEK_MS = 604_800_000
-# what a copy may have, in bytes: beside its payload, in one of our properties, in a payload, in one that is cut
+# limits of a copy, in bytes: beside its payload, of a property of ours, of a payload, of a payload that is cut
 ABOUT, PROPERTY, PAYLOAD, CUT = 262_144, 4_096, 1_048_576, 65_536
 
 
@@ -82,14 +82,14 @@ def test_a_later_copy_keeps_the_first_topic_and_counts_on() -> None:
     assert second == first | {"RECONSUMETIMES": "2", "DELAY_TIME": "10"}
 
 
-def test_the_origin_is_the_callers_word() -> None:
+def test_the_caller_chooses_the_origin() -> None:
     copied = retry_properties(
         {"ORIGIN_MESSAGE_ID": "forged"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=1, delay_ms=5
     )
     assert copied["ORIGIN_MESSAGE_ID"] == copied["ORIGIN_MESSAGE_IDY_TIME"] == ORIGIN
 
 
-def test_a_dead_letter_says_why() -> None:
+def test_a_dead_letter_contains_its_reason() -> None:
     first = retry_properties({"zone": "a"}, real_topic=TOPIC, origin_id=ORIGIN, attempt=10, delay_ms=5)
     dead = dead_letter_properties(
         first, real_topic=f"{TOPIC}-RETRY", origin_id=ORIGIN, attempt=11, reason="IN_USE: listed"
@@ -97,7 +97,7 @@ def test_a_dead_letter_says_why() -> None:
     assert dead == first | {"RECONSUMETIMES": "11", "REASON": "IN_USE: listed"}
 
 
-def test_a_reason_is_cut_to_what_a_property_may_hold() -> None:
+def test_a_reason_is_cut_to_the_length_of_a_property() -> None:
     dead = dead_letter_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=0, reason="ab" * 2500)
     assert dead["REASON"] == "ab" * 500
     whole = dead_letter_properties({}, real_topic=TOPIC, origin_id=ORIGIN, attempt=0, reason="x" * 1000)
@@ -136,7 +136,7 @@ def test_no_property_that_only_we_write_is_left_on_an_original(name: str) -> Non
 
 
 class TestFitting:
-    def test_a_copy_as_large_as_a_broker_stores_goes_as_it_is(self) -> None:
+    def test_a_copy_that_a_broker_accepts_is_unchanged(self) -> None:
         payload, key, properties = bytes(PAYLOAD), b"k" * 4, {"a": "x" * (ABOUT - 5)}
         assert fitted(payload, key, **properties) == (payload, key, properties)
 
@@ -149,29 +149,29 @@ class TestFitting:
             pytest.param(b"", {"a" * ABOUT: "x"}, id="a long name"),
             pytest.param(b"", {"a": "x" * (ABOUT // 2 - 1), "b": "x" * (ABOUT // 2)}, id="two properties"),
             pytest.param(b"", {"a": "\u00e4" * (ABOUT // 2)}, id="bytes count, not letters"),
-            pytest.param(b"", {"a": "\ud800" * (ABOUT // 3)}, id="what is no text"),
+            pytest.param(b"", {"a": "\ud800" * (ABOUT // 3)}, id="a value that is no text"),
         ],
     )
-    def test_key_and_what_others_wrote_go_whole_where_they_are_too_large_together(
+    def test_key_and_others_properties_are_dropped_whole_if_they_are_too_large_together(
         self, key: bytes, properties: dict[str, str]
     ) -> None:
         assert fitted(b"payload", key, **properties, REASON="NOT_JSON") == (b"payload", b"", {"REASON": "NOT_JSON"})
 
-    def test_of_ours_what_is_as_long_as_none_that_we_write_goes_too(self) -> None:
+    def test_our_properties_that_are_longer_than_we_write_are_dropped_too(self) -> None:
         large = {"a": "x" * ABOUT}
         ours = {"REASON": "r" * PROPERTY, "REAL_TOPIC": "t" * (PROPERTY + 1), "OWNER_ABSENT_SINCE": "\u00e4" * 2049}
         assert fitted(b"", b"", **large, **ours)[2] == {"REASON": "r" * PROPERTY}
 
-    def test_ours_stays_however_long_where_all_is_small_enough(self) -> None:
+    def test_our_properties_of_any_length_stay_if_the_copy_is_small_enough(self) -> None:
         assert fitted(REAL_TOPIC="t" * (PROPERTY + 1))[2] == {"REAL_TOPIC": "t" * (PROPERTY + 1)}
 
-    def test_a_payload_that_is_too_large_is_cut_to_its_beginning_and_says_so(self) -> None:
+    def test_a_payload_that_is_too_large_is_cut_to_its_start_and_records_its_length(self) -> None:
         payload = bytes(range(256)) * (PAYLOAD // 256) + b"!"
         assert fitted(payload, b"k", a="b") == (payload[:CUT], b"k", {"a": "b", "CUT_FROM": str(PAYLOAD + 1)})
 
-    def test_both_are_cut_where_both_are_too_large(self) -> None:
-        found = fitted(bytes(PAYLOAD + 1), b"k", a="x" * ABOUT, REASON="r")
-        assert found == (bytes(CUT), b"", {"REASON": "r", "CUT_FROM": str(PAYLOAD + 1)})
+    def test_both_are_cut_if_both_are_too_large(self) -> None:
+        copy = fitted(bytes(PAYLOAD + 1), b"k", a="x" * ABOUT, REASON="r")
+        assert copy == (bytes(CUT), b"", {"REASON": "r", "CUT_FROM": str(PAYLOAD + 1)})
 
     def test_the_given_properties_are_not_changed(self) -> None:
         properties = {"a": "b"}
@@ -212,12 +212,12 @@ def test_a_wait_is_repeatable_and_within_its_bounds(attempt: int, base_ms: int, 
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(["RECONSUMETIMES", "DELAY_TIME"]), st.none() | st.text(max_size=30)))
-def test_whatever_is_written_is_a_number_within_its_bounds(properties: dict[str, str | None]) -> None:
+def test_any_property_is_read_as_a_number_within_its_bounds(properties: dict[str, str | None]) -> None:
     assert 0 <= attempt_of(properties) <= retry.MAX_ATTEMPT
     assert 0 <= delay_ms_of(properties) <= retry.MAX_DELAY_MS
 
 
-def test_a_cut_at_the_source_is_told_also_where_the_copy_is_cut_again() -> None:
+def test_a_cut_at_the_source_is_still_recorded_if_the_copy_is_cut_again() -> None:
     about = {retry.CUT_FROM: "5000000"}
     payload, _, properties = retry.fitting(b"x" * 65_537, b"", about, retry.LEAST_MESSAGE_BYTES)
     assert (len(payload) < 16_384, properties) == (True, about)
@@ -234,7 +234,7 @@ def test_a_cut_at_the_source_is_told_also_where_the_copy_is_cut_again() -> None:
     st.integers(0, 2_000),
     st.dictionaries(st.sampled_from(sorted(retry.KEPT)), st.integers(0, 5_000).map(lambda n: "\U0001f980" * n)),
 )
-def test_every_copy_fits_from_the_least_that_a_broker_may_take(
+def test_every_copy_fits_from_the_smallest_limit_of_a_broker_on(
     most_bytes: int, key: bytes, size: int, foreign: int, ours: dict[str, str]
 ) -> None:
     sent = {f"{n}": "" for n in range(foreign)} | ours

@@ -1,4 +1,4 @@
-"""A sighting counts only if we made it, for this owner, and nobody touched it since."""
+"""A sighting counts only if we signed it, for this owner, and it is unchanged."""
 
 from dataclasses import replace
 
@@ -53,11 +53,11 @@ MAC = GENUINE.partition(":")[2]
         pytest.param(f":{MAC}", id="no time"),
     ],
 )
-def test_a_forged_sighting_is_as_none(forged: str | None) -> None:
+def test_a_forged_sighting_does_not_count(forged: str | None) -> None:
     assert read(forged) is None
 
 
-def test_a_sighting_of_one_owner_says_nothing_about_another() -> None:
+def test_a_sighting_of_one_owner_does_not_count_for_another() -> None:
     assert read(GENUINE) == SINCE_MS
     assert read(GENUINE, key="data:public/default/persistent/payments") is None
     assert read(GENUINE, key="cursor:public/default/persistent/orders/x") is None
@@ -72,7 +72,7 @@ def test_a_sighting_of_one_owner_says_nothing_about_another() -> None:
         pytest.param(replace(data_request(5), offload_context=OffloadContext(UUID)), id="an upload"),
     ],
 )
-def test_a_sighting_for_one_request_says_nothing_for_another(other: PendingDelete) -> None:
+def test_a_sighting_for_one_request_does_not_count_for_another(other: PendingDelete) -> None:
     made = signed(SECRET, subject_of(data_request(5)), SINCE_MS)
     assert read(made, key=subject_of(data_request(5))) == SINCE_MS
     assert read(made, key=subject_of(other)) is None
@@ -83,5 +83,5 @@ def test_a_sighting_signed_with_another_clusters_key_is_none() -> None:
 
 
 @given(value=st.text())
-def test_no_text_makes_it_fail(value: str) -> None:
+def test_no_text_raises_an_error(value: str) -> None:
     assert read(value) is None

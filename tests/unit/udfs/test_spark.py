@@ -1,4 +1,4 @@
-"""The functions over record batches: where Spark cuts them makes no difference."""
+"""The functions over record batches: the boundaries between batches make no difference."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -29,12 +29,12 @@ def _batches(rows: list[MessageAddress], cuts: list[int]) -> Iterator[pa.RecordB
 
 
 @given(delivered(), st.lists(st.integers(0, 200), max_size=6))
-def test_runs_of_entries_go_on_over_the_ends_of_record_batches(rows: list[MessageAddress], cuts: list[int]) -> None:
-    found = [row for batch in entry_runs(_batches(rows, cuts), schemas.RUN) for row in batch.to_pylist()]
-    assert [tuple(row.values())[:-1] for row in found] == [
+def test_runs_of_entries_continue_over_the_ends_of_record_batches(rows: list[MessageAddress], cuts: list[int]) -> None:
+    runs = [row for batch in entry_runs(_batches(rows, cuts), schemas.RUN) for row in batch.to_pylist()]
+    assert [tuple(row.values())[:-1] for row in runs] == [
         (source, run.ledger, run.first, run.last, ok) for source, run, ok in runs_of(rows)
     ]
-    greatest = {source: max(row[c.ROW] for row in found if row[c.SOURCE] == source) for source, *_ in rows}
+    greatest = {source: max(row[c.ROW] for row in runs if row[c.SOURCE] == source) for source, *_ in rows}
     assert all(number <= greatest[source] < len(rows) for number, (source, *_) in enumerate(rows))
 
 
@@ -55,7 +55,7 @@ def _raw(places: list[MessageAddress]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(RAW))
 
 
-def test_what_is_delivered_again_has_no_second_row_and_takes_no_number() -> None:
+def test_a_repeated_message_has_no_second_row_and_takes_no_number() -> None:
     once = [("a", 5, n, -1) for n in range(60)] + [("a", 5, 60, 0), ("a", 5, 60, 1)]
     again = [("a", 5, n, -1) for n in range(40, 60)] + [("a", 5, 60, n) for n in range(3)] + [("a", 6, 0, -1)]
     other = [("b", 5, 0, -1), ("b", 5, 1, -1), ("b", 5, 0, -1), ("a", 5, 0, -1)]

@@ -1,4 +1,4 @@
-"""Which topics a pattern takes, and which none may take."""
+"""The topics that a pattern matches, and those that no pattern may match."""
 
 import pytest
 
@@ -34,7 +34,7 @@ ANY = r"persistent://[^/]+/.*/.*"
         pytest.param(ANY, "persistent://sla-monitor/c/h", False, id="the monitor's tenant"),
     ],
 )
-def test_a_topic_is_taken_by_its_whole_name_and_pulsars_own_never(pattern: str, topic: str, is_taken: bool) -> None:
+def test_a_topic_matches_by_its_whole_name_and_pulsars_own_never_do(pattern: str, topic: str, is_taken: bool) -> None:
     assert parse_pattern(pattern).matches(topic) is is_taken
 
 
@@ -46,7 +46,9 @@ def test_a_topic_is_taken_by_its_whole_name_and_pulsars_own_never(pattern: str, 
         pytest.param("persistent://a.*/reaper/x", None, "reaper", id="a namespace of each tenant"),
     ],
 )
-def test_where_to_look_is_known_from_the_pattern(pattern: str, tenant: str | None, namespace: str | None) -> None:
+def test_the_pattern_limits_the_tenants_and_namespaces_to_search(
+    pattern: str, tenant: str | None, namespace: str | None
+) -> None:
     parsed = parse_pattern(pattern)
     assert (parsed.only_tenant, parsed.only_namespace) == (tenant, namespace)
 
@@ -62,7 +64,7 @@ def test_where_to_look_is_known_from_the_pattern(pattern: str, tenant: str | Non
         pytest.param("persistent://a/b/(c", "(c is no regular expression", id="no regular expression"),
     ],
 )
-def test_what_is_no_pattern_is_refused(pattern: str, says: str) -> None:
+def test_a_text_that_is_no_pattern_is_refused(pattern: str, says: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
         parse_pattern(pattern)
     assert says in str(refused.value)

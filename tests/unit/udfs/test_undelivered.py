@@ -1,4 +1,4 @@
-"""What becomes of entries that the connector did not deliver: each message once, and nothing of a marker."""
+"""Entries that the connector did not deliver: each message once, and no message for a marker."""
 
 import pytest
 
@@ -27,8 +27,8 @@ SENT_MS = 1_700_000_000_000
 IN_TRANSACTION = {"txnid_most_bits": 1, "txnid_least_bits": 2}
 
 
-def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
-    return found.batch_index, found.content.payload, found.why
+def _why(message: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
+    return message.batch_index, message.content.payload, message.why
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
                 num_chunks_from_msg=3,
             ),
             [(0, REQUEST, None), (2, REQUEST, None)],
-            id="a batch that says it is a part of a message, which the connector delivers",
+            id="a batch marked as a part of a message, which the connector delivers",
         ),
         pytest.param(entry(REQUEST, marker_type=10), [], id="a marker"),
         pytest.param(entry(REQUEST, marker_type=99, encryption_keys=[b""]), [], id="a marker of any kind"),
@@ -72,7 +72,7 @@ def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
         pytest.param(
             entry(b"zz", compression=2, uncompressed_size=5),
             [(-1, b"zz", Undeliverable.UNREADABLE)],
-            id="not compressed as it says",
+            id="not compressed as its metadata claims",
         ),
         pytest.param(
             entry(single(REQUEST), num_messages_in_batch=2),
@@ -86,8 +86,8 @@ def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
         ),
     ],
 )
-def test_what_an_entry_holds(written: bytes, expected: list[tuple[int, bytes, Undeliverable | None]]) -> None:
-    assert [_why(found) for found in found_in_bytes(written)] == expected
+def test_the_messages_of_an_entry(written: bytes, expected: list[tuple[int, bytes, Undeliverable | None]]) -> None:
+    assert [_why(message) for message in found_in_bytes(written)] == expected
 
 
 @pytest.mark.parametrize(
@@ -102,47 +102,47 @@ def test_messages_of_a_transaction_are_requests_once_it_is_committed(
     standing: EntryState, why: Undeliverable | None
 ) -> None:
     written = parse_entry(entry(single(REQUEST) * 2, num_messages_in_batch=2, **IN_TRANSACTION))
-    assert [_why(found) for found in found_in(written, standing)] == [(0, REQUEST, why), (1, REQUEST, why)]
+    assert [_why(message) for message in found_in(written, standing)] == [(0, REQUEST, why), (1, REQUEST, why)]
 
 
 @pytest.mark.parametrize("standing", EntryState)
-def test_a_transactions_marker_is_nothing_however_it_ended(standing: EntryState) -> None:
+def test_a_transactions_marker_is_no_message_whether_committed_or_aborted(standing: EntryState) -> None:
     assert not list(found_in(parse_entry(entry(b"", marker_type=22, **IN_TRANSACTION)), standing))
 
 
-def test_key_properties_and_time_come_with_a_dead_letter_too() -> None:
+def test_a_dead_letter_has_key_properties_and_time_too() -> None:
     written = entry(
         b"?!", encryption_keys=[b""], partition_key="k", properties=[key_value("a", "b")], publish_time=SENT_MS
     )
-    (found,) = found_in_bytes(written)
-    assert (found.content, found.publish_ms) == (Content(b"k", b"?!", {"a": "b"}), SENT_MS)
+    (message,) = found_in_bytes(written)
+    assert (message.content, message.publish_ms) == (Content(b"k", b"?!", {"a": "b"}), SENT_MS)
 
 
-def test_an_entry_that_nobody_shows_is_one_message_without_bytes() -> None:
-    found = not_shown(NotShown("the broker does not say"))
-    assert _why(found) == (-1, b"", Undeliverable.NOT_SHOWN)
-    assert found.detail == "the broker does not say"
+def test_an_entry_that_the_broker_does_not_return_is_one_message_without_bytes() -> None:
+    message = not_shown(NotShown("the broker returns nothing"))
+    assert _why(message) == (-1, b"", Undeliverable.NOT_SHOWN)
+    assert message.detail == "the broker returns nothing"
 
 
 @pytest.mark.parametrize("why", Undeliverable)
-def test_why_it_is_no_request_can_be_written_down_and_read_as_a_reason(why: Undeliverable) -> None:
-    said = refusal_of(UndeliveredMessage(-1, PLAIN, why=why, detail="a: b"))
-    assert said is not None
-    assert rejection_of(said) == Rejection(Reason(why.value), "a: b")
+def test_a_refusal_can_be_written_and_read_as_a_reason(why: Undeliverable) -> None:
+    refusal = refusal_of(UndeliveredMessage(-1, PLAIN, why=why, detail="a: b"))
+    assert refusal is not None
+    assert rejection_of(refusal) == Rejection(Reason(why.value), "a: b")
     assert refusal_of(UndeliveredMessage(-1, PLAIN)) is None
 
 
-def test_a_message_becomes_a_row_that_is_bounded_and_that_every_table_can_hold() -> None:
+def test_a_message_becomes_a_bounded_row_that_every_table_can_store() -> None:
     large = Content(b"k", b"x" * (3 << 20), {"a": "\ud800", "b": "c"})
-    found = UndeliveredMessage(2, large, SENT_MS, Undeliverable.CHUNK, "why")
-    row = fallback_row("persistent://t/ns/x-partition-0", (5, 6), found, 4_096)
+    message = UndeliveredMessage(2, large, SENT_MS, Undeliverable.CHUNK, "why")
+    row = fallback_row("persistent://t/ns/x-partition-0", (5, 6), message, 4_096)
     assert [row[name] for name in c.POSITION] == ["persistent://t/ns/x-partition-0", 5, 6, 2]
     assert (row[c.PUBLISH_MS], row[c.DUE_MS], row[c.NO_REQUEST]) == (SENT_MS, 0, "CHUNK: why")
     assert row[c.PAYLOAD] == b"x" * 4_097
     assert dict(row[c.MESSAGE_PROPERTIES]) == {"a": "?", "b": "c", CUT_FROM: str(3 << 20)}
 
 
-def test_what_is_larger_than_a_request_may_be_is_none_whatever_is_left_of_it() -> None:
+def test_a_message_larger_than_a_request_may_be_is_no_request_even_after_a_cut() -> None:
     asked = encode(data_request(5))
     row = fallback_row(
         "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked + b" " * 9, {}), SENT_MS), len(asked)
@@ -151,13 +151,13 @@ def test_what_is_larger_than_a_request_may_be_is_none_whatever_is_left_of_it() -
 
 
 @pytest.mark.parametrize(("key", "kept"), [(b"k", b"k"), (b"k" * (MAX_ABOUT_BYTES + 1), None)], ids=["small", "large"])
-def test_what_is_said_about_a_message_is_bounded_too(key: bytes, kept: bytes | None) -> None:
+def test_key_and_properties_of_a_message_are_bounded_too(key: bytes, kept: bytes | None) -> None:
     row = fallback_row("persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(key, b"", {"a": "b"}), SENT_MS), 9)
     assert row[c.MESSAGE_KEY] == kept
     assert row[c.MESSAGE_PROPERTIES] == ([("a", "b")] if kept else [])
 
 
-def test_what_only_looks_like_a_request_has_no_owner_that_would_be_read_for_it() -> None:
+def test_a_refused_message_that_resembles_a_request_has_no_owner_to_read() -> None:
     asked = encode(data_request(5))
     rows = [
         fallback_row(

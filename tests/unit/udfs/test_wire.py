@@ -170,7 +170,7 @@ def test_requests_are_read(fields: dict[str, Any], request_: PendingDelete) -> N
         pytest.param(b"{}", Reason.MISSING_FIELD, id="empty object"),
     ],
 )
-def test_what_is_no_json_object_is_refused(data: bytes | None, reason: Reason) -> None:
+def test_a_payload_that_is_no_json_object_is_refused(data: bytes | None, reason: Reason) -> None:
     assert refused(data).reason is reason
 
 
@@ -368,7 +368,7 @@ FIELDS = st.sampled_from([*OFFLOAD, "cursorName", "schemaId", "unknown"])
         lambda fields: payload(OFFLOAD | {"offloadContext": NESTED | fields})
     )
 )
-def test_whatever_the_bytes_the_answer_is_a_request_or_a_named_reason(data: bytes) -> None:
+def test_any_bytes_become_a_request_or_a_named_reason(data: bytes) -> None:
     answer = decode(data)
     if isinstance(answer, PendingDelete):
         assert decode(encode(answer)) == answer
@@ -383,13 +383,13 @@ def test_whatever_the_bytes_the_answer_is_a_request_or_a_named_reason(data: byte
         pytest.param(1_025, Reason.TOO_LARGE, id="a byte more"),
     ],
 )
-def test_how_large_a_request_may_be_is_the_callers_word(size: int, reason: Reason) -> None:
+def test_the_caller_limits_the_size_of_a_request(size: int, reason: Reason) -> None:
     answer = decode(b"{}".ljust(size), 1_024)
     assert isinstance(answer, Rejection)
     assert answer.reason is reason
 
 
-def test_a_payload_that_is_too_large_is_not_even_looked_at() -> None:
+def test_a_payload_that_is_too_large_is_not_parsed() -> None:
     class Unread(bytes):
         def decode(self, *_: Any) -> str:
             raise AssertionError("it was read")
@@ -398,7 +398,7 @@ def test_a_payload_that_is_too_large_is_not_even_looked_at() -> None:
 
 
 class Name(str):
-    """A field's name that counts how often one is compared with another."""
+    """A field's name that counts its comparisons with other names."""
 
     __slots__ = ()
     comparisons = 0
@@ -410,7 +410,7 @@ class Name(str):
     __hash__ = str.__hash__
 
 
-def test_a_field_that_stands_twice_is_found_in_work_that_grows_with_the_number_of_fields() -> None:
+def test_a_repeated_field_is_found_in_work_that_grows_with_the_number_of_fields() -> None:
     pairs: list[tuple[str, Any]] = [(Name(f"field-{number}"), 0) for number in range(5_000)]
     Name.comparisons = 0
     with pytest.raises(_RefusedError, match=r"'field-4999' appears twice"):
@@ -439,7 +439,7 @@ def test_a_field_that_stands_twice_is_found_in_work_that_grows_with_the_number_o
         ),
     ],
 )
-def test_the_largest_payload_that_can_be_allowed_is_refused_whatever_fills_it(data: bytes, reason: Reason) -> None:
+def test_the_largest_configurable_payload_is_refused_with_any_content(data: bytes, reason: Reason) -> None:
     assert len(data) <= MAX_PAYLOAD_BYTES
     answer = decode(data, MAX_PAYLOAD_BYTES)
     assert isinstance(answer, Rejection)

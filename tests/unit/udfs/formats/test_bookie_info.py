@@ -1,4 +1,4 @@
-"""A bookie's znode tells where its HTTP server is, if it has one."""
+"""A bookie's znode contains the address of its HTTP server, if it has a server."""
 
 import pytest
 
@@ -13,8 +13,8 @@ REAL = (
 
 
 def _info(**endpoint: object) -> bytes:
-    known = {"id": "httpserver", "host": "b1", "port": 8000, "protocol": "http"}
-    return BookieServiceInfoFormat(endpoints=[known | endpoint]).SerializeToString()
+    defaults = {"id": "httpserver", "host": "b1", "port": 8000, "protocol": "http"}
+    return BookieServiceInfoFormat(endpoints=[defaults | endpoint]).SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -30,5 +30,5 @@ def _info(**endpoint: object) -> bytes:
         pytest.param(b"\xff\xff", None, id="something else"),
     ],
 )
-def test_the_http_address_is_read_where_there_is_one(data: bytes, address: str | None) -> None:
+def test_the_http_address_is_read_if_there_is_one(data: bytes, address: str | None) -> None:
     assert http_address(data) == address

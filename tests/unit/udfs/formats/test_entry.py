@@ -36,7 +36,7 @@ def test_a_message_that_was_sent_alone() -> None:
     assert parse_entry(written).publish_ms == 1_700_000_000_000
 
 
-def test_only_what_was_sent_alone_and_not_compressed_lies_there_as_it_is() -> None:
+def test_only_an_uncompressed_message_that_was_sent_alone_is_plain() -> None:
     plain, packed = entry(REQUEST), entry(PACK[1](REQUEST), compression=1, uncompressed_size=len(REQUEST))
     batch = entry(single(REQUEST), num_messages_in_batch=1)
     assert [content.is_plain for data in (plain, packed, batch) for _index, content in _read(data)] == [
@@ -54,7 +54,7 @@ def test_only_what_was_sent_alone_and_not_compressed_lies_there_as_it_is() -> No
         pytest.param(b"\x0e\x02\x00\x00\x00\x03abc\x0e\x01crc!", id="both"),
     ],
 )
-def test_what_brokers_put_before_an_entry_is_passed_over(before: bytes) -> None:
+def test_metadata_that_brokers_add_to_an_entry_are_skipped(before: bytes) -> None:
     assert _read(before + entry(REQUEST)) == [(-1, PLAIN)]
 
 
@@ -65,7 +65,7 @@ def test_what_brokers_put_before_an_entry_is_passed_over(before: bytes) -> None:
         pytest.param(-1, 0, id="before 1970"),
         pytest.param(-(1 << 63), 0, id="the smallest"),
         pytest.param(LATEST_MS, LATEST_MS, id="the last of 9999"),
-        pytest.param(LATEST_MS + 1, LATEST_MS, id="behind 9999"),
+        pytest.param(LATEST_MS + 1, LATEST_MS, id="after 9999"),
         pytest.param((1 << 63) - 1, LATEST_MS, id="the largest"),
     ],
 )
@@ -79,16 +79,16 @@ def test_a_publish_time_is_brought_within_years_that_have_four_digits(publish_ti
         pytest.param({}, None, id="none"),
         pytest.param({"partition_key": b"\xff"}, b"\xff", id="no text"),
         pytest.param({"partition_key": "AP8=", "partition_key_b64_encoded": 1}, b"\x00\xff", id="bytes"),
-        pytest.param({"partition_key": "no!", "partition_key_b64_encoded": 1}, b"no!", id="said to be bytes"),
-        pytest.param({"partition_key": "k", "null_partition_key": 1}, None, id="said to be null"),
+        pytest.param({"partition_key": "no!", "partition_key_b64_encoded": 1}, b"no!", id="marked as bytes"),
+        pytest.param({"partition_key": "k", "null_partition_key": 1}, None, id="marked as null"),
     ],
 )
-def test_a_key_is_what_java_takes_it_for_and_never_an_error(fields: dict[str, int | str | bytes], key: bytes) -> None:
+def test_a_key_is_read_as_by_java_and_never_an_error(fields: dict[str, int | str | bytes], key: bytes) -> None:
     assert _read(entry(REQUEST, **fields)) == [(-1, Content(key, REQUEST, {}))]
     assert _read(entry(single(REQUEST, **fields), num_messages_in_batch=1)) == [(0, Content(key, REQUEST, {}))]
 
 
-def test_of_a_property_that_stands_there_twice_the_last_value_counts_and_what_is_no_text_is_replaced() -> None:
+def test_the_last_value_of_a_repeated_property_counts_and_bytes_that_are_no_text_are_replaced() -> None:
     properties = [key_value("twice", "a"), key_value("twice", "b"), key_value(b"\xff", b"\xc3\x28")]
     assert parse_entry(entry(REQUEST, properties=properties)).properties == {"twice": "b", "�": "�("}
 
@@ -101,7 +101,7 @@ def test_every_compression_of_pulsar_is_undone(compression: int) -> None:
     assert _read(entry(packed, **fields)) == [(0, PLAIN), (1, PLAIN)]
 
 
-def test_a_compression_that_nobody_knows_is_none_as_for_java_or_the_one_that_stood_there_before() -> None:
+def test_an_unknown_compression_is_none_as_for_java_or_the_value_before_it() -> None:
     assert _read(entry(REQUEST, compression=9, uncompressed_size=3)) == [(-1, PLAIN)]
     packed = zlib.compress(REQUEST)
     assert _read(entry(packed, compression=[2, 9], uncompressed_size=len(REQUEST))) == [(-1, PLAIN)]
@@ -118,7 +118,7 @@ def test_a_compression_that_nobody_knows_is_none_as_for_java_or_the_one_that_sto
         pytest.param(0, "does not decompress|bytes, not to its header's", id="nothing"),
     ],
 )
-def test_what_does_not_decompress_is_refused(compression: int, size: int, why: str) -> None:
+def test_a_payload_that_does_not_decompress_is_refused(compression: int, size: int, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         _read(entry(REQUEST, compression=compression, uncompressed_size=size))
 
@@ -138,24 +138,24 @@ def test_a_bomb_takes_no_more_memory_than_the_bound(compression: int) -> None:
         tracemalloc.stop()
 
 
-def test_of_a_batch_what_was_compacted_away_is_left_out_and_the_others_keep_their_places() -> None:
+def test_compacted_messages_of_a_batch_are_left_out_and_the_others_keep_their_indices() -> None:
     batch = single(REQUEST) + single(REQUEST, compacted_out=1) + single(b"", null_value=1)
     assert _read(entry(batch, num_messages_in_batch=3)) == [(0, PLAIN), (2, Content(None, b"", {}, is_null=True))]
 
 
-@pytest.mark.parametrize("said", [1 << 32, 1 << 62, -(1 << 63), 0])
-def test_a_bool_whose_low_32_bits_are_zero_is_false_as_for_java(said: int) -> None:
+@pytest.mark.parametrize("flag", [1 << 32, 1 << 62, -(1 << 63), 0])
+def test_a_bool_whose_low_32_bits_are_zero_is_false_as_for_java(flag: int) -> None:
     names = ("null_value", "null_partition_key", "partition_key_b64_encoded")
-    flags: dict[str, int | str] = {**dict.fromkeys(names, said), "partition_key": "AP8="}
+    flags: dict[str, int | str] = {**dict.fromkeys(names, flag), "partition_key": "AP8="}
     read = Content(b"AP8=", REQUEST, {})
     assert _read(entry(REQUEST, **flags)) == [(-1, read)]
-    assert _read(entry(single(REQUEST, compacted_out=said, **flags), num_messages_in_batch=1)) == [(0, read)]
+    assert _read(entry(single(REQUEST, compacted_out=flag, **flags), num_messages_in_batch=1)) == [(0, read)]
 
 
-@pytest.mark.parametrize("said", [1, 2, -1, (1 << 32) + 1, (1 << 63) - 1])
-def test_any_other_bool_is_true(said: int) -> None:
-    assert _read(entry(REQUEST, null_value=said)) == [(-1, Content(None, REQUEST, {}, is_null=True))]
-    assert _read(entry(single(REQUEST, compacted_out=said), num_messages_in_batch=1)) == []
+@pytest.mark.parametrize("flag", [1, 2, -1, (1 << 32) + 1, (1 << 63) - 1])
+def test_any_other_bool_is_true(flag: int) -> None:
+    assert _read(entry(REQUEST, null_value=flag)) == [(-1, Content(None, REQUEST, {}, is_null=True))]
+    assert _read(entry(single(REQUEST, compacted_out=flag), num_messages_in_batch=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -174,19 +174,17 @@ def test_any_other_bool_is_true(said: int) -> None:
         pytest.param(b"\x00\x00", 1, 0, "end before the size", id="cut short"),
     ],
 )
-def test_of_a_batch_that_says_what_is_not_so_the_messages_before_it_are_read(
-    payload: bytes, size: int, readable: int, why: str
-) -> None:
+def test_messages_before_a_false_claim_of_a_batch_are_read(payload: bytes, size: int, readable: int, why: str) -> None:
     read = []
     try:
         for index, content in contents_of(parse_entry(entry(payload, num_messages_in_batch=size))):
             read.append((index, content))
-        said = ""
+        error_text = ""
     except FormatError as error:
-        said = str(error)
+        error_text = str(error)
     assert read == [(index, PLAIN) for index in range(readable)]
-    assert why in said
-    assert bool(said) == bool(why)
+    assert why in error_text
+    assert bool(error_text) == bool(why)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +204,8 @@ def test_metadata_that_no_broker_can_read_is_refused(data: bytes, why: str) -> N
         parse_entry(data)
 
 
-def test_what_a_sender_says_of_an_entry_is_told() -> None:
-    said = parse_entry(
+def test_the_senders_metadata_of_an_entry_are_returned() -> None:
+    parsed = parse_entry(
         entry(
             REQUEST,
             encryption_keys=[key_value("k", b"v")],
@@ -219,7 +217,7 @@ def test_what_a_sender_says_of_an_entry_is_told() -> None:
             txnid_least_bits=6,
         )
     )
-    assert (said.is_encrypted, said.marker_type, said.chunk, said.transaction) == (
+    assert (parsed.is_encrypted, parsed.marker_type, parsed.chunk, parsed.transaction) == (
         True,
         22,
         ChunkPart(b"u", 1, 3),
@@ -232,7 +230,7 @@ def test_what_a_sender_says_of_an_entry_is_told() -> None:
 
 @given(st.binary(max_size=300))
 @example(base64.b64decode("DgIAAAAA"))
-def test_no_bytes_end_in_anything_else_than_messages_or_a_refusal(data: bytes) -> None:
+def test_any_bytes_end_in_messages_or_a_refusal(data: bytes) -> None:
     try:
         _read(data)
     except FormatError:

@@ -1,4 +1,4 @@
-"""An entry as the admin API shows it: what its headers say, and nonsense in them counts as if it were not there."""
+"""An entry as the admin API returns it: its headers are read, and nonsense in them counts as absent."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from udfs.undelivered import Undeliverable, UndeliveredMessage, found_in
 REQUEST = b'{"ledgerId": 7}'
 
 
-def _why(found: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
-    return found.batch_index, found.content.payload, found.why
+def _why(message: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]:
+    return message.batch_index, message.content.payload, message.why
 
 
 # as a broker of Pulsar 4.0.8 answers
@@ -31,7 +31,7 @@ SHOWN = {
 TRANSACTION = {"x-pulsar-txnid-least-bits": "0", "x-pulsar-txnid-most-bits": "3"}
 
 
-def test_an_entry_that_the_admin_api_shows_is_read_from_its_headers() -> None:
+def test_an_entry_that_the_admin_api_returns_is_read_from_its_headers() -> None:
     shown, standing = entry_of(SHOWN, REQUEST)
     assert standing is EntryState.DELIVERED
     assert (shown.publish_ms, shown.key, shown.properties, shown.payload) == (
@@ -40,20 +40,24 @@ def test_an_entry_that_the_admin_api_shows_is_read_from_its_headers() -> None:
         {"p": "v"},
         REQUEST,
     )
-    assert [_why(found) for found in found_in(shown, standing)] == [(-1, REQUEST, None)]
+    assert [_why(message) for message in found_in(shown, standing)] == [(-1, REQUEST, None)]
 
 
 @pytest.mark.parametrize(
-    ("said", "standing"),
+    ("headers", "standing"),
     [
         pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "true"}, EntryState.ABORTED, id="aborted"),
         pytest.param(TRANSACTION | {"x-pulsar-txn-uncommitted": "true"}, EntryState.OPEN, id="open"),
         pytest.param(TRANSACTION | {"x-pulsar-txn-aborted": "false"}, EntryState.DELIVERED, id="committed"),
-        pytest.param({"x-pulsar-txn-uncommitted": "true"}, EntryState.DELIVERED, id="of none, behind an open one"),
+        pytest.param(
+            {"x-pulsar-txn-uncommitted": "true"},
+            EntryState.DELIVERED,
+            id="of no transaction, after an open transaction",
+        ),
     ],
 )
-def test_how_a_transaction_ended_is_read_from_the_headers(said: dict[str, str], standing: EntryState) -> None:
-    assert entry_of(SHOWN | said, REQUEST)[1] is standing
+def test_how_a_transaction_ended_is_read_from_the_headers(headers: dict[str, str], standing: EntryState) -> None:
+    assert entry_of(SHOWN | headers, REQUEST)[1] is standing
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_how_a_transaction_ended_is_read_from_the_headers(said: dict[str, str], 
         pytest.param("is-encrypted", "true", {"is_encrypted": True}, id="encrypted"),
     ],
 )
-def test_each_header_is_read_and_nonsense_in_it_is_as_if_it_were_not_there(
+def test_each_header_is_read_and_nonsense_in_it_counts_as_absent(
     name: str, text: str, expected: dict[str, object]
 ) -> None:
     plain, _ = entry_of(SHOWN, REQUEST)
@@ -82,13 +86,13 @@ def test_each_header_is_read_and_nonsense_in_it_is_as_if_it_were_not_there(
 @pytest.mark.parametrize(
     ("key", "expected"), [("AP8=", b"\x00\xff"), ("no base64!", b"no base64!"), ("ä", "ä".encode())]
 )
-def test_a_key_said_to_be_base64_is_its_bytes_where_it_is(key: str, expected: bytes) -> None:
-    said = {"x-pulsar-partition-key": key, "x-pulsar-partition-key-b64-encoded": "true"}
-    assert entry_of(SHOWN | said, REQUEST)[0].key == expected
+def test_a_key_marked_as_base64_is_decoded_if_it_is(key: str, expected: bytes) -> None:
+    headers = {"x-pulsar-partition-key": key, "x-pulsar-partition-key-b64-encoded": "true"}
+    assert entry_of(SHOWN | headers, REQUEST)[0].key == expected
 
 
-def test_a_part_of_a_message_is_told_by_its_headers_and_one_in_a_single_part_is_whole() -> None:
+def test_a_chunk_is_recognised_by_its_headers_and_a_single_chunk_is_whole() -> None:
     of_three = SHOWN | {"x-pulsar-chunk-id": "1", "x-pulsar-num-chunks-from-msg": "3", "x-pulsar-uuid": "u"}
-    (found,) = found_in(entry_of(of_three, REQUEST)[0])
-    assert found.why is Undeliverable.CHUNK
+    (message,) = found_in(entry_of(of_three, REQUEST)[0])
+    assert message.why is Undeliverable.CHUNK
     assert entry_of(of_three | {"x-pulsar-num-chunks-from-msg": "1"}, REQUEST)[0].chunk is None

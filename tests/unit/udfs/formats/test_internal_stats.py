@@ -1,4 +1,4 @@
-"""Counting what waits from internalStats: both ends of each ledger, and nothing concluded from a form not known."""
+"""The backlog counted from internalStats: both ends of each ledger, and no conclusion from an unknown form."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from udfs.formats.internal_stats import InternalStats, parse_internal_stats
 
 
 def _json(*entries: int, current: int = 0) -> dict[str, Any]:
-    ledgers = [{"ledgerId": 10 + number, "entries": each} for number, each in enumerate(entries)]
+    ledgers = [{"ledgerId": 10 + number, "entries": count} for number, count in enumerate(entries)]
     return {"ledgers": ledgers, "currentLedgerEntries": current, "cursors": {}, "pendingAddEntriesCount": 0}
 
 
@@ -24,7 +24,7 @@ def _stats(*entries: int, current: int = 0) -> InternalStats:
         pytest.param(_stats(0), (-1, -1), 0, id="an empty ledger"),
         pytest.param(_stats(0, current=5), (10, -1), 5, id="before the first entry"),
         pytest.param(_stats(0, current=5), (10, 3), 1, id="one left"),
-        pytest.param(_stats(0, current=5), (10, 4), 0, id="behind the last entry"),
+        pytest.param(_stats(0, current=5), (10, 4), 0, id="after the last entry"),
         pytest.param(_stats(3, 4, 0, current=2), (10, 2), 6, id="at the end of an older ledger"),
         pytest.param(_stats(3, 4, 0, current=2), (10, 1), 7, id="within an older ledger"),
         pytest.param(_stats(3, 4, 0, current=2), (9, 7), 9, id="at a ledger that was trimmed"),
@@ -32,13 +32,13 @@ def _stats(*entries: int, current: int = 0) -> InternalStats:
         pytest.param(_stats(3, 4, current=4), (10, 2), 4, id="the newest ledger is listed with its entries"),
     ],
 )
-def test_what_waits_is_every_entry_behind_the_position(
+def test_the_backlog_is_every_entry_after_the_position(
     stats: InternalStats, after: tuple[int, int], expected: int
 ) -> None:
     assert stats.entries_after(after) == expected
 
 
-def test_without_a_subscription_everything_waits() -> None:
+def test_without_a_subscription_every_entry_is_backlog() -> None:
     assert _stats(3).mark_deleted("ledger-reaper") == (-1, -1)
     assert not _stats(3).has_subscription("ledger-reaper")
 
@@ -53,11 +53,11 @@ def test_a_subscription_has_read_up_to_its_mark_delete_position(cursor: str, sub
     assert stats.has_subscription(subscription)
 
 
-def test_what_is_under_way_to_the_bookies_is_told() -> None:
+def test_pending_adds_are_reported() -> None:
     assert parse_internal_stats(_json(3) | {"pendingAddEntriesCount": 7}).pending_adds == 7
 
 
-def test_the_size_of_the_ledger_that_is_written_stands_in_a_field_of_its_own() -> None:
+def test_the_size_of_the_ledger_being_written_is_in_a_field_of_its_own() -> None:
     listed = [{"ledgerId": 10, "entries": 3, "size": 50}, {"ledgerId": 11, "entries": 0, "size": 0}]
     stats = parse_internal_stats(_json(current=2) | {"ledgers": listed, "currentLedgerSize": 70})
     assert stats.sizes == {10: 50, 11: 70}
@@ -81,6 +81,6 @@ def test_the_size_of_the_ledger_that_is_written_stands_in_a_field_of_its_own() -
         pytest.param({name: each for name, each in _json(3).items() if name != "pendingAddEntriesCount"}, id="no adds"),
     ],
 )
-def test_a_form_that_is_not_known_is_no_zero(stats: object) -> None:
+def test_an_unknown_form_is_no_zero(stats: object) -> None:
     with pytest.raises(FormatError, match="unknown form"):
         parse_internal_stats(stats)

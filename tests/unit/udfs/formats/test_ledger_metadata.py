@@ -1,4 +1,4 @@
-"""Ledger znodes: golden vectors of BookKeeper's own test for all three versions, and everything that is not one."""
+"""Ledger znodes: golden vectors of BookKeeper's own test for all three versions, and bytes that are no ledger."""
 
 import base64
 from dataclasses import replace
@@ -85,7 +85,7 @@ def test_every_version_that_bookkeeper_wrote_is_read(data: bytes, expected: Ledg
         pytest.param(HEADER + b"3\n", id="version 3 without length"),
         pytest.param(HEADER + b"3\n\x00", id="version 3, empty message"),
         pytest.param(HEADER + b"3\n\x80\x80\x80\x80\x80\x01", id="endless varint"),
-        pytest.param(HEADER + b"foobar\nblahblah", id="version is a word"),
+        pytest.param(HEADER + b"foobar\nblahblah", id="version is a text"),
         pytest.param(HEADER + b"123456789123456789\nblahblah", id="version too long"),
         pytest.param(HEADER + b"4\n", id="version 4"),
         pytest.param(HEADER + b"03\n" + VERSION_3[30:], id="version 03"),
@@ -97,7 +97,7 @@ def test_every_version_that_bookkeeper_wrote_is_read(data: bytes, expected: Ledg
         pytest.param(VERSION_2.replace(b"IN_RECOVERY", b"LOST"), id="version 2 with an unknown state"),
         pytest.param(VERSION_2 + b"state: CLOSED\n", id="version 2 with two states"),
         pytest.param(VERSION_2 + b"\xff", id="version 2 that is not UTF-8"),
-        pytest.param(VERSION_1.replace(b"\n3\n", b"\nx\n", 1), id="version 1 with a word for the ensemble size"),
+        pytest.param(VERSION_1.replace(b"\n3\n", b"\nx\n", 1), id="version 1 with a text for the ensemble size"),
         pytest.param(HEADER + b"1\n2\n3\n0\n", id="version 1 without ensemble"),
         pytest.param(HEADER + b"1\n2\n3\n0\n5\tCLOSED", id="version 1 closed without ensemble"),
         pytest.param(HEADER + b"1\n2\n3\n0\n0\n5\tCLOSED", id="version 1, ensemble without bookies"),
@@ -112,7 +112,7 @@ def test_anything_else_is_an_error_and_never_a_ledger(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("field", ["quorumSize", "ensembleSize", "length", "state", "lastEntryId"])
-def test_a_closed_ledger_must_say_how_it_was_closed(field: str) -> None:
+def test_a_closed_ledger_must_contain_its_length_and_last_entry(field: str) -> None:
     message = LedgerMetadataFormat.FromString(to_message(CLOSED))
     message.ClearField(field)
     with pytest.raises(FormatError):
@@ -125,7 +125,7 @@ def test_a_state_of_a_future_version_is_an_error() -> None:
         parse_ledger_metadata(data.replace(b"\x28\x03", b"\x28\x04"))
 
 
-def test_length_and_last_entry_of_an_unclosed_ledger_mean_nothing() -> None:
+def test_length_and_last_entry_of_an_unclosed_ledger_are_ignored() -> None:
     message = LedgerMetadataFormat.FromString(to_message(CLOSED))
     message.state = LedgerMetadataFormat.OPEN
     parsed = parse_message(message.SerializeToString())
@@ -137,7 +137,7 @@ def test_a_creation_time_of_zero_or_less_counts_as_not_recorded(ctime: int, expe
     assert parse_message(to_message(replace(CLOSED, ctime_ms=ctime))).ctime_ms == expected
 
 
-def test_unknown_fields_are_passed_over() -> None:
+def test_unknown_fields_are_skipped() -> None:
     assert parse_message(to_message(CLOSED) + b"\xf8\x07\x01") == CLOSED
 
 
@@ -161,7 +161,7 @@ def test_a_custom_key_that_is_not_text_is_an_error() -> None:
     ctime_ms=st.none() | st.integers(1, 2**63 - 1),
     custom=st.dictionaries(st.text(max_size=20), st.binary(max_size=200), max_size=4),
 )
-def test_what_is_written_is_read_again(
+def test_written_metadata_are_read_again(
     state: LedgerState, length_bytes: int, last_entry_id: int, ctime_ms: int | None, custom: dict[str, bytes]
 ) -> None:
     closed = state is LedgerState.CLOSED
@@ -188,11 +188,11 @@ def test_no_bytes_do_more_than_raise_a_format_error(prefix: bytes, tail: bytes) 
         pytest.param(serialize_v3(CLOSED, bookies=("b1:3181", "b2:3181")), {"b1:3181", "b2:3181"}, id="version 3"),
     ],
 )
-def test_every_bookie_that_a_ledger_names_is_told(data: bytes, bookies: set[str]) -> None:
+def test_every_bookie_that_a_ledger_names_is_returned(data: bytes, bookies: set[str]) -> None:
     assert bookies_of(data) == bookies
     assert bookies_of(data.replace(b"-102\tCLOSED", b"17\tCLOSED")) == bookies
 
 
-def test_bookies_of_what_is_no_ledger_are_not_guessed() -> None:
+def test_bytes_that_are_no_ledger_have_no_bookies() -> None:
     with pytest.raises(FormatError):
         bookies_of(b"garbage")

@@ -111,7 +111,7 @@ def test_in_use_ids_are_those_that_bookkeeper_must_keep() -> None:
         pytest.param(OFFLOADED, True, id="complete and given up in BookKeeper"),
         pytest.param(replace(OFFLOADED, complete=False), False, id="given up but not complete"),
         pytest.param(replace(OFFLOADED, bookkeeper_deleted=False), False, id="complete but not given up"),
-        pytest.param(OffloadState(UUID_A), False, id="just begun"),
+        pytest.param(OffloadState(UUID_A), False, id="just started"),
     ],
 )
 def test_a_listed_ledger_is_free_in_bookkeeper_only_after_a_complete_offload(offload: OffloadState, free: bool) -> None:
@@ -121,7 +121,7 @@ def test_a_listed_ledger_is_free_in_bookkeeper_only_after_a_complete_offload(off
     assert listed.newest_id == 5
 
 
-def test_of_two_entries_for_one_ledger_the_one_that_keeps_it_counts() -> None:
+def test_the_entry_that_keeps_a_ledger_counts_if_a_list_has_two() -> None:
     twice = ManagedLedgerInfo((LedgerInfo(5, offload=OFFLOADED), LedgerInfo(5), LedgerInfo(5)))
     listed = in_use_ids(serialize_managed_ledger(twice))
     assert (list(listed.ids), list(listed.bookkeeper_free)) == ([5], [])
@@ -145,7 +145,7 @@ def test_a_list_may_be_empty_and_have_properties() -> None:
     assert list(in_use_ids(serialize_managed_ledger(ManagedLedgerInfo(properties={"a": "b"}))).ids) == []
 
 
-def test_fields_of_a_newer_pulsar_are_passed_over() -> None:
+def test_fields_of_a_newer_pulsar_are_skipped() -> None:
     info = pb.ManagedLedgerInfo.FromString(serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(7),))))
     newer = b"\xf2\x07\x01x"  # field 126, one byte
     info.ledgerInfo[0].MergeFromString(newer)
@@ -153,7 +153,7 @@ def test_fields_of_a_newer_pulsar_are_passed_over() -> None:
     assert parse_cursor(serialize_cursor(CURSOR) + newer) == CURSOR
 
 
-def test_a_cursor_whose_acknowledged_ranges_are_passed_over_is_read() -> None:
+def test_a_cursor_with_acknowledged_ranges_is_read_without_them() -> None:
     ranges = b"\x22\x0c\x0a\x04\x08\x07\x10\x03\x12\x04\x08\x07\x10\x05"  # individualDeletedMessages
     assert parse_cursor(serialize_cursor(CURSOR) + ranges) == CURSOR
 
@@ -286,7 +286,7 @@ def test_a_damaged_wrapper_is_an_error_and_never_an_empty_list(data: bytes) -> N
 
 
 @pytest.mark.parametrize("size", [MAX_UNCOMPRESSED_BYTES + 1, 2**31 - 1])
-def test_no_memory_is_taken_for_a_size_beyond_the_limit(size: int) -> None:
+def test_no_memory_is_allocated_for_a_size_beyond_the_limit(size: int) -> None:
     with pytest.raises(FormatError, match="at most"):
         in_use_ids(header(Compression.ZSTD, size))
 
@@ -304,7 +304,7 @@ def test_an_empty_list_may_be_compressed(compression: Compression) -> None:
     assert parse_managed_ledger(serialize_managed_ledger(ManagedLedgerInfo(), compression)) == ManagedLedgerInfo()
 
 
-def test_an_lz4_block_that_looks_like_it_had_a_size_in_front_is_read_as_a_block() -> None:
+def test_an_lz4_block_that_seems_to_start_with_a_size_is_read_as_a_block() -> None:
     # five literals 00 00 00 10 41; some decoders take the first four bytes for a size and find one literal
     block = bytes.fromhex("500000001041")
     with pytest.raises(FormatError, match="no ManagedLedgerInfo"):

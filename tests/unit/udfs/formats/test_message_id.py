@@ -44,7 +44,7 @@ def test_message_ids_written_by_pulsar_are_read_and_printed_as_java_does(
         pytest.param(base64.b64decode("CP///////////wEQ////////////ATAA"), id="MessageId.earliest"),
     ],
 )
-def test_what_is_no_messages_id_is_an_error(data: bytes) -> None:
+def test_bytes_that_are_no_message_id_are_an_error(data: bytes) -> None:
     with pytest.raises(FormatError):
         parse_message_id(data)
 

@@ -131,11 +131,11 @@ def test_objects_are_named_as_pulsars_offloader_names_them() -> None:
         pytest.param(f"{'-' * 36}-ledger-30", id="dashes instead of a UUID"),
     ],
 )
-def test_other_keys_are_nobodys_ledger(key: str) -> None:
+def test_other_keys_are_no_ledgers_objects(key: str) -> None:
     assert parse_object_name(key) is None
 
 
 @pytest.mark.parametrize(("uuid", "ledger_id"), [("x", 1), (UUID.upper(), 1), (UUID, -1), (UUID, 2**63)])
-def test_no_name_is_made_for_an_impossible_object(uuid: str, ledger_id: int) -> None:
+def test_an_impossible_object_has_no_name(uuid: str, ledger_id: int) -> None:
     with pytest.raises(ValueError, match="is no"):
         object_name(uuid, ledger_id)

@@ -1,4 +1,4 @@
-"""A schema's locator: every version's ledger is in use, and a doubtful locator names nobody's."""
+"""A schema's locator: every version's ledger is in use, and a doubtful locator is an error."""
 
 import base64
 
@@ -22,12 +22,12 @@ def test_what_pulsar_wrote_is_read() -> None:
     assert ledger_ids(BY_PULSAR) == {11, 3_000_000_000}
 
 
-def test_the_ledger_of_info_counts_even_if_the_index_lacks_it() -> None:
+def test_the_ledger_of_info_counts_even_if_the_index_does_not_name_it() -> None:
     assert ledger_ids(SchemaLocator(info=entry(1, 8), index=[entry(0, 7)]).SerializeToString()) == {7, 8}
     assert ledger_ids(SchemaLocator(info=entry(0, 8)).SerializeToString()) == {8}
 
 
-def test_a_ledger_that_holds_two_versions_is_named_once() -> None:
+def test_a_ledger_with_two_versions_is_named_once() -> None:
     assert ledger_ids(serialize_schema_locator([(7, 0), (7, 1)])) == {7}
 
 

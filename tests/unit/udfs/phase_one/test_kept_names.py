@@ -1,4 +1,4 @@
-"""What the watcher keeps of a znode comes back as it was, and names what it named."""
+"""Packed names of a znode are unpacked unchanged."""
 
 import pytest
 
@@ -37,19 +37,21 @@ ZNODES = {
 
 
 @pytest.mark.parametrize(("path", "data"), ZNODES.values(), ids=ZNODES)
-def test_names_come_back_as_they_were(path: str, data: bytes) -> None:
+def test_names_are_unpacked_as_they_were_packed(path: str, data: bytes) -> None:
     names = names_in(path, data)
     kept = packed(names)
     assert unpacked(path, kept) == names
     assert packed(dict(reversed(names.items()))) == kept, "equal names are equal bytes"
-    wanted = {(ledger_id, uuid) for _component, ledger_id, uuid in names}
-    by_clients = {(each, "") for component, each, _ in names if component in BY_CLIENTS}
-    assert still_named(kept, wanted | {(10**15, ""), (5, "other")}) == wanted - by_clients
+    candidates = {(ledger_id, uuid) for _component, ledger_id, uuid in names}
+    by_clients = {(ledger_id, "") for component, ledger_id, _ in names if component in BY_CLIENTS}
+    assert still_named(kept, candidates | {(10**15, ""), (5, "other")}) == candidates - by_clients
     assert still_named(kept, {(10**15, "")}) == set()
 
 
 def test_an_upload_alone_keeps_no_ledger_in_bookkeeper() -> None:
-    kept = packed({name: each for name, each in names_in(managed_ledger_path(TOPIC), UPLOADED).items() if name[2]})
+    kept = packed(
+        {name: request for name, request in names_in(managed_ledger_path(TOPIC), UPLOADED).items() if name[2]}
+    )
     assert still_named(kept, {(5, ""), (6, ""), (2**62, ""), (5, UUID)}) == {(5, UUID)}
 
 

@@ -1,4 +1,4 @@
-"""Marks of many ledgers take few keys, are read back as they were written, and what is not ours is left alone."""
+"""Marks of many ledgers take few keys and are read back as written; other properties are left alone."""
 
 import tracemalloc
 from dataclasses import replace
@@ -17,12 +17,12 @@ BUCKET = OffloadContext(UUID, driver_name="aws-s3", driver_properties={"bucket":
 
 
 def uploads(*ids: int, context: OffloadContext = BUCKET) -> dict[tuple[int, str], OffloadContext]:
-    named = {each: f"{each:08x}{UUID[8:]}" for each in ids}
-    return {(each, uuid): replace(context, uuid=uuid) for each, uuid in named.items()}
+    uuids = {ledger_id: f"{ledger_id:08x}{UUID[8:]}" for ledger_id in ids}
+    return {(ledger_id, uuid): replace(context, uuid=uuid) for ledger_id, uuid in uuids.items()}
 
 
 @given(st.sets(st.integers(0, 300) | st.integers(0, MAX_LEDGER_ID)), st.sets(st.integers(0, 99)), st.integers(64, 300))
-def test_what_is_written_is_read_again(ledgers: set[int], offloaded: set[int], most_bytes: int) -> None:
+def test_marks_round_trip(ledgers: set[int], offloaded: set[int], most_bytes: int) -> None:
     marks = Marks(frozenset(ledgers), uploads(*offloaded))
     written = properties_of(marks, "m", most_bytes)
     assert read_marks(written).all == marks
@@ -43,7 +43,7 @@ def test_values_stay_below_the_limit_however_scattered_the_ids_are() -> None:
     assert read_marks(written).all.ledgers == scattered
 
 
-def test_uploads_to_one_place_share_its_description() -> None:
+def test_uploads_to_one_store_share_its_description() -> None:
     other = replace(BUCKET, driver_properties={"bucket": "c"})
     written = properties_of(Marks(uploads={**uploads(1, 2), **uploads(3, context=other)}), "m")
     assert len(written) == 2
@@ -81,13 +81,13 @@ def test_other_properties_are_no_marks() -> None:
         pytest.param("[" * 100_000, id="deep"),
     ],
 )
-def test_a_key_that_cannot_be_read_marks_nothing_and_is_told(value: str) -> None:
+def test_a_key_that_can_not_be_read_marks_nothing_and_is_reported(value: str) -> None:
     marked = read_marks({f"{PREFIX}x.0": value, f"{PREFIX}y.0": '{"v":1,"ledgers":"5"}'})
     assert marked.all == Marks(frozenset({5}))
     assert marked.unreadable == (f"{PREFIX}x.0",)
 
 
-def test_of_one_topic_so_many_ledgers_are_read_and_the_keys_with_the_fewest_come_first() -> None:
+def test_the_ledgers_read_of_a_topic_are_bounded_and_the_keys_with_the_fewest_come_first() -> None:
     """Ten properties of some 600 bytes named ten million ledgers: 1.4 GB."""
     forged = {f"{PREFIX}x.{n}": f'{{"v":1,"ledgers":"{n}000000-{n}499995"}}' for n in range(1, 11)}
     honest = properties_of(Marks(frozenset({5, 6, 8})), "y")
@@ -112,7 +112,7 @@ def test_the_same_ledger_under_two_keys_is_marked_once() -> None:
     assert read_marks(both).all.ledgers == {5, 6, 7}
 
 
-def test_taking_away_leaves_the_rest() -> None:
+def test_without_returns_the_rest() -> None:
     marks = Marks(frozenset({5, 6}), uploads(5, 6))
     left = marks.without({5}, uploads(6))
     assert left == Marks(frozenset({6}), uploads(5))

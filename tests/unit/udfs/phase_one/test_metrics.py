@@ -1,4 +1,4 @@
-"""PIP-186 lists nine metrics; a receipt counts towards those that it is about."""
+"""PIP-186 lists nine metrics; a receipt counts towards those that fit its outcome."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_there_are_nine_and_each_has_a_help_text() -> None:
         pytest.param(Outcome.DEAD_LETTER, Reason.OTHER_OWNER, set(), set(), id="refused at once"),
     ],
 )
-def test_a_receipt_counts_once_for_each_metric_it_is_about(
+def test_a_receipt_counts_once_for_each_of_its_metrics(
     outcome: Outcome, reason: Reason, of_ledgers: set[Metric], of_offloads: set[Metric]
 ) -> None:
     for ledger_type, expected in zip(BOTH, (of_ledgers, of_offloads), strict=True):
@@ -67,20 +67,20 @@ def test_a_message_of_a_snapshot_topic_is_no_ledger() -> None:
         assert set(counted_as(LedgerType.COMPACTED_MESSAGE, Outcome.DELETED, reason)) == READ
 
 
-def test_what_is_no_request_is_read_and_acknowledged_all_the_same() -> None:
+def test_a_message_that_is_no_request_counts_as_received_and_acknowledged() -> None:
     assert set(counted_as(None, Outcome.DEAD_LETTER, Reason.NOT_JSON)) == READ
 
 
-def test_what_puts_off_is_what_the_rules_say_retry_to_and_the_page_of_reasons_calls_kept() -> None:
+def test_reasons_for_a_retry_are_those_of_the_rules_and_of_the_page_of_reasons() -> None:
     root = Path(__file__).parents[4]
     page = (root / "docs" / "reasons.md").read_text()
     kept = page.partition("\n## Kept for now")[2].partition("\n## ")[0]
-    assert {str(each) for each in PUTS_OFF} == set(re.findall(r"^\| `(\w+)`", kept, re.MULTILINE))
+    assert {str(reason) for reason in PUTS_OFF} == set(re.findall(r"^\| `(\w+)`", kept, re.MULTILINE))
     files = [*(root / "udfs").glob("*.py"), *(root / "streaming" / "sweep").glob("*.py")]
-    said = re.findall(r"(?:_later|Outcome\.RETRY)[(,]\s*Reason\.(\w+)", "".join(each.read_text() for each in files))
-    assert len(set(said)) >= 14
-    assert set(said) <= {str(each) for each in PUTS_OFF}
+    retried = re.findall(r"(?:_later|Outcome\.RETRY)[(,]\s*Reason\.(\w+)", "".join(file.read_text() for file in files))
+    assert len(set(retried)) >= 14
+    assert set(retried) <= {str(reason) for reason in PUTS_OFF}
 
 
-def test_what_was_sent_is_counted_by_its_kind() -> None:
+def test_a_sent_request_is_counted_by_its_kind() -> None:
     assert tuple(map(sent_as, BOTH)) == SENT

@@ -1,4 +1,4 @@
-"""Arguments become a request that the sweep understands, or an error that says what is wrong with them."""
+"""Arguments become a request that the sweep accepts, or an error that names their fault."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDel
 @pytest.mark.parametrize(
     "topic", [pytest.param(TOPIC, id="managed ledger"), pytest.param("persistent://public/default/orders", id="full")]
 )
-def test_a_data_ledger_is_asked_for_by_any_form_of_its_topic(topic: str) -> None:
+def test_a_data_ledger_is_requested_by_any_form_of_its_topic(topic: str) -> None:
     assert request_for(topic, 5, LedgerComponent.MANAGED_LEDGER) == data_request(5)
 
 

@@ -1,4 +1,4 @@
-"""What a broker is about to drop, on both sides of each boundary; and what a changed znode tells of its topic."""
+"""The ledgers that a broker is about to drop, on both sides of each boundary; and what a changed znode reveals."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def closed(ledger_id: int, at_ms: int = OLD_MS, size_bytes: int = MIB) -> Ledger
 def outlook(
     *ledgers: LedgerInfo, cursors: tuple[Position, ...] = (), retention: Retention = HOUR, open_bytes: int = 0
 ) -> Outlook:
-    """Of ledgers with an open one behind them."""
+    """Return the outlook of closed ledgers that an open ledger follows."""
     newest = LedgerInfo(99)
     return about_to_drop([*ledgers, newest], open_bytes, cursors, retention, now_ms=NOW_MS, ahead_ms=AHEAD_MS)
 
@@ -58,19 +58,19 @@ def test_by_time_a_ledger_is_about_to_go_shortly_before_its_retention_ends(age_m
     assert outlook(closed(1, NOW_MS - age_ms)).ids == ids
 
 
-def test_what_is_too_early_says_when_it_is_time_and_that_is_exact() -> None:
-    found = outlook(closed(1), closed(2, NOW_MS - 10 * MINUTE_MS), closed(3))
-    assert found == Outlook((1,), NOW_MS + 47 * MINUTE_MS + 1)  # the broker stops at the first that stays
-    assert found.next_ms is not None
+def test_the_prediction_of_the_next_drop_is_exact() -> None:
+    predicted = outlook(closed(1), closed(2, NOW_MS - 10 * MINUTE_MS), closed(3))
+    assert predicted == Outlook((1,), NOW_MS + 47 * MINUTE_MS + 1)  # the broker stops at the first ledger that stays
+    assert predicted.next_ms is not None
     ledgers = [closed(2, NOW_MS - 10 * MINUTE_MS), LedgerInfo(99)]
-    for at_ms, ids in ((found.next_ms - 1, ()), (found.next_ms, (2,))):
+    for at_ms, ids in ((predicted.next_ms - 1, ()), (predicted.next_ms, (2,))):
         assert about_to_drop(ledgers, 0, (), HOUR, now_ms=at_ms, ahead_ms=AHEAD_MS).ids == ids
 
 
 @pytest.mark.parametrize(
     ("cursors", "ids"),
     [
-        pytest.param((), (1, 2), id="nobody has to read it"),
+        pytest.param((), (1, 2), id="no cursor has to read it"),
         pytest.param(((99, -1),), (1, 2), id="everything was read"),
         pytest.param(((2, 9),), (1, 2), id="the last entry of a ledger was read"),
         pytest.param(((2, 8),), (1,), id="one entry of it was not"),
@@ -80,11 +80,13 @@ def test_what_is_too_early_says_when_it_is_time_and_that_is_exact() -> None:
         pytest.param(((0, 9),), (), id="a cursor was set back before everything"),
     ],
 )
-def test_only_what_every_cursor_is_past_is_about_to_go(cursors: tuple[Position, ...], ids: tuple[int, ...]) -> None:
+def test_only_a_ledger_that_every_cursor_is_past_is_about_to_go(
+    cursors: tuple[Position, ...], ids: tuple[int, ...]
+) -> None:
     assert outlook(closed(1), closed(2), cursors=cursors).ids == ids
 
 
-def test_a_ledger_of_which_the_entries_are_not_known_is_past_only_for_cursors_behind_it() -> None:
+def test_a_ledger_with_unknown_entries_is_past_only_for_cursors_in_later_ledgers() -> None:
     crashed = LedgerInfo(2, None, 0, OLD_MS)
     assert outlook(closed(1), crashed, cursors=((2, 9),)).ids == (1,)
     assert outlook(closed(1), crashed, cursors=((3, -1),)).ids == (1, 2)
@@ -93,20 +95,20 @@ def test_a_ledger_of_which_the_entries_are_not_known_is_past_only_for_cursors_be
 @pytest.mark.parametrize(
     ("megabytes", "open_bytes", "ids"),
     [
-        # three closed ledgers of 1 MiB, and one more as large as the largest
+        # three closed ledgers of 1 MiB, and another as large as the largest
         pytest.param(4, 0, (), id="with one more ledger it has four MiB: none may go"),
         pytest.param(3, 0, (1,), id="one ledger is too many then"),
         pytest.param(3, 1, (1,), id="a byte in the open one changes nothing"),
         pytest.param(4, MIB, (1,), id="a full open one makes it five"),
         pytest.param(4, MIB - 1, (), id="one byte less does not"),
-        pytest.param(1, 0, (1, 2, 3), id="all but what one more ledger takes"),
+        pytest.param(1, 0, (1, 2, 3), id="all but the size of another ledger"),
     ],
 )
-def test_by_size_a_ledger_is_about_to_go_when_one_more_makes_the_topic_too_large(
+def test_by_size_a_ledger_is_about_to_go_if_one_more_makes_the_topic_too_large(
     megabytes: int, open_bytes: int, ids: tuple[int, ...]
 ) -> None:
-    found = outlook(closed(1), closed(2), closed(3), retention=Retention(-1, megabytes), open_bytes=open_bytes)
-    assert found == Outlook(ids)
+    predicted = outlook(closed(1), closed(2), closed(3), retention=Retention(-1, megabytes), open_bytes=open_bytes)
+    assert predicted == Outlook(ids)
 
 
 def test_either_limit_is_enough() -> None:
@@ -123,7 +125,7 @@ def test_without_retention_nothing_can_be_marked_before_it_goes(retention: Reten
     assert retention.is_none
 
 
-def test_the_newest_ledger_stays_whatever_its_age() -> None:
+def test_the_newest_ledger_stays_at_any_age() -> None:
     for ledgers in ([], [closed(1)]):
         assert about_to_drop(ledgers, 0, (), HOUR, now_ms=NOW_MS, ahead_ms=AHEAD_MS) == Outlook()
     both = [closed(2), closed(1)]
@@ -138,7 +140,7 @@ def test_an_offloaded_ledger_is_marked_with_its_upload() -> None:
     assert marks_for(info, ()) == Marks()
 
 
-def test_what_is_marked_already_needs_no_question() -> None:
+def test_ledgers_that_are_marked_already_need_no_question() -> None:
     info = ManagedLedgerInfo((LedgerInfo(1, 10, offload=OFFLOAD), LedgerInfo(2, 10), LedgerInfo(3)))
     assert has_unmarked(info, Marks())
     assert has_unmarked(info, Marks(frozenset({1, 2})))
@@ -146,7 +148,7 @@ def test_what_is_marked_already_needs_no_question() -> None:
     assert not has_unmarked(ManagedLedgerInfo((LedgerInfo(3),)), Marks())
 
 
-def test_only_marks_of_what_is_not_listed_are_to_be_worked_off() -> None:
+def test_only_marks_of_ledgers_that_are_no_longer_listed_are_processed() -> None:
     uploads = marks_for(ManagedLedgerInfo((LedgerInfo(1, 10, offload=OFFLOAD),)), (1,)).uploads
     marked = MarkedTopic({"a": Marks(frozenset({1})), "b": Marks(frozenset(), uploads)})
     assert not no_longer_listed(marked, [1, 2], [(1, UUID)])
@@ -156,7 +158,7 @@ def test_only_marks_of_what_is_not_listed_are_to_be_worked_off() -> None:
 
 
 def topic(*ledgers: int) -> bytes:
-    return serialize_managed_ledger(ManagedLedgerInfo(tuple(LedgerInfo(each, 10) for each in ledgers)))
+    return serialize_managed_ledger(ManagedLedgerInfo(tuple(LedgerInfo(ledger_id, 10) for ledger_id in ledgers)))
 
 
 def cursor(ledger_id: int) -> bytes:
@@ -169,17 +171,17 @@ TOPIC_AT, CURSOR_AT, SCHEMA_AT = managed_ledger_path(TOPIC), cursor_path(TOPIC, 
 @pytest.mark.parametrize(
     ("path", "before", "after", "sign"),
     [
-        pytest.param(TOPIC_AT, topic(1), topic(1, 2), Sign.LOADED, id="a ledger was begun"),
+        pytest.param(TOPIC_AT, topic(1), topic(1, 2), Sign.LOADED, id="a ledger was started"),
         pytest.param(TOPIC_AT, topic(1, 2), topic(2), Sign.LOADED, id="one was dropped"),
         pytest.param(TOPIC_AT, topic(1, 2), topic(1, 2), None, id="properties change no name"),
         pytest.param(CURSOR_AT, cursor(5), cursor(6), Sign.LOADED, id="a cursor took a new ledger"),
-        pytest.param(CURSOR_AT, cursor(-1), cursor(6), Sign.LOADED, id="a cursor began a ledger"),
+        pytest.param(CURSOR_AT, cursor(-1), cursor(6), Sign.LOADED, id="a cursor started a ledger"),
         pytest.param(CURSOR_AT, cursor(5), cursor(-1), Sign.CLOSED, id="a cursor gave its ledger up"),
         pytest.param(CURSOR_AT, cursor(-1), cursor(-1), None, id="a cursor without a ledger"),
-        pytest.param(SCHEMA_AT, locator_znode(1), locator_znode(2), None, id="schemas tell nothing"),
+        pytest.param(SCHEMA_AT, locator_znode(1), locator_znode(2), None, id="schemas reveal nothing"),
     ],
 )
-def test_a_changed_znode_tells_whether_the_topic_is_loaded(
+def test_a_changed_znode_reveals_whether_the_topic_is_loaded(
     path: str, before: bytes, after: bytes, sign: Sign | None
 ) -> None:
     kind = kind_of(path)

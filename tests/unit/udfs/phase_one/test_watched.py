@@ -1,4 +1,4 @@
-"""What vanishes from an owner's znode becomes a request that the sweep understands; what can't be read does not."""
+"""A name that vanishes from an owner's znode becomes a request; a znode that can't be read requests nothing."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ TOPIC_PATH = managed_ledger_path(TOPIC)
 
 
 def listed(*ledgers: LedgerInfo | int) -> bytes:
-    infos = [LedgerInfo(each, 10) if isinstance(each, int) else each for each in ledgers]
+    infos = [LedgerInfo(ledger, 10) if isinstance(ledger, int) else ledger for ledger in ledgers]
     return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
 
 
@@ -78,14 +78,14 @@ def gone(path: str, before: bytes, after: bytes | None) -> list[PendingDelete]:
         ),
     ],
 )
-def test_what_vanishes_from_a_list_is_asked_for(
+def test_a_ledger_that_vanishes_from_a_list_is_requested(
     before: bytes, after: bytes | None, expected: list[PendingDelete]
 ) -> None:
-    found = gone(TOPIC_PATH, before, after)
-    assert found == expected
-    assert [decode(encode(each)) for each in found] == [
-        replace(each, offload_context=replace(each.offload_context)) if each.offload_context else each
-        for each in expected
+    requests = gone(TOPIC_PATH, before, after)
+    assert requests == expected
+    assert [decode(encode(request)) for request in requests] == [
+        replace(request, offload_context=replace(request.offload_context)) if request.offload_context else request
+        for request in expected
     ]
 
 
@@ -93,9 +93,9 @@ def cursor(ledger_id: int = 5, **rest: dict[str, int] | dict[str, str]) -> bytes
     return serialize_cursor(ManagedCursorInfo(ledger_id, **rest))  # type: ignore[arg-type]
 
 
-def test_what_vanishes_from_a_cursor_is_asked_for() -> None:
+def test_a_ledger_that_vanishes_from_a_cursor_is_requested() -> None:
     path = cursor_path(TOPIC, CURSOR)
-    bucket = {"cursor_properties": {"#pulsar.internal.delayed.bucket_1_9": "8", "mine": "9"}}
+    bucket = {"cursor_properties": {"#pulsar.internal.delayed.bucket_1_9": "8", "client's own": "9"}}
     assert gone(path, cursor(5), cursor(6)) == [cursor_request(5)]
     assert gone(path, cursor(5), cursor(-1)) == [cursor_request(5)]
     assert gone(path, cursor(5), None) == [cursor_request(5)]
@@ -108,13 +108,13 @@ def test_the_compacted_ledger_is_known_by_the_cursor_of_compaction_alone() -> No
     assert gone(cursor_path(TOPIC, CURSOR), cursor(5, **named), cursor(5)) == []
 
 
-def test_a_schema_that_went_leaves_all_its_versions() -> None:
+def test_all_versions_of_a_schema_that_is_gone_are_requested() -> None:
     locator = serialize_schema_locator([(5, 0), (6, 0)])
     assert gone(schema_path(SCHEMA), locator, None) == [schema_request(5), schema_request(6)]
 
 
 @pytest.mark.parametrize("path", [TOPIC_PATH, cursor_path(TOPIC, CURSOR), schema_path(SCHEMA)])
-def test_what_cannot_be_parsed_is_an_error_and_nothing_has_vanished(path: str) -> None:
+def test_a_znode_that_can_not_be_parsed_is_an_error_and_nothing_has_vanished(path: str) -> None:
     with pytest.raises(FormatError):
         names_in(path, b"\xff\xff")
 
@@ -135,5 +135,5 @@ def test_what_cannot_be_parsed_is_an_error_and_nothing_has_vanished(path: str) -
         ("/ledgers/00/0000/L0001", None),
     ],
 )
-def test_a_path_says_what_stands_there_or_nothing(path: str, kind: ZnodeKind | None) -> None:
+def test_a_path_has_a_kind_or_none(path: str, kind: ZnodeKind | None) -> None:
     assert kind_of(path) is kind
