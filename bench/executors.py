@@ -42,7 +42,12 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
     """Delete these ledgers as an executor would; returns the CPU seconds that it took."""
     settings, clock = load(config), SystemClock()
     store = clients_for(settings).store
-    rules = SweepRules(ledgers.LAYOUT, "/ledgers", (EPOCH, 0), Policy(0, 0, 0))
+    rules = SweepRules(
+        ledgers.LAYOUT,
+        "/ledgers",
+        (EPOCH, 0),
+        Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0),
+    )
     owner = managed_ledger_name(topic)
     jobs = [Job(PendingDelete(owner, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each)) for each in ids]
     store.read_many([EPOCH])

@@ -66,7 +66,15 @@ def reference(key: str, ledgers: int = 10, cursors: int = 2) -> Reference:
     paths = [f"/managed-ledgers/{key}", *(f"/managed-ledgers/{key}/subscription-{each}" for each in range(cursors))]
     checks = tuple((path, 1_000 + len(path)) for path in paths)
     in_use = array("q", range(2_000_000, 2_000_000 + ledgers))
-    return Reference(key, Presence.PRESENT, NOW_MS, checks, in_use, in_use[-1], counts=Counts(ledgers, ledgers))
+    return Reference(
+        key=key,
+        presence=Presence.PRESENT,
+        read_at_ms=NOW_MS,
+        checks=checks,
+        in_use=in_use,
+        newest_id=in_use[-1],
+        counts=Counts(ledgers, ledgers),
+    )
 
 
 def receipt(request: PendingDelete, number: int, *, is_retry: bool) -> dict[str, Any]:

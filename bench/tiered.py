@@ -142,7 +142,7 @@ def loop_with_proof(client: Any, pairs: int) -> None:
 
 
 def sweep(endpoint: str, pairs: int) -> None:
-    bucket = Bucket(endpoint, "sweep", "us-east-1", exclusive=True)
+    bucket = Bucket(endpoint=endpoint, name="sweep", region="us-east-1", exclusive=True)
     named = {"bucket": bucket.name, "serviceEndpoint": endpoint}
     jobs = [
         Job(
@@ -174,7 +174,9 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
     tree.create(owner, serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(pairs + 1),))))
     tree.create(EPOCH, b"")
     loader = InUseLoader(MemoryStore(tree), None, clock)
-    policy = OffloadPolicy(Policy(0, 0, 0), offload_grace_ms=0, cluster="bench")
+    policy = OffloadPolicy(
+        Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0), offload_grace_ms=0, cluster="bench"
+    )
     store = S3Objects(S3Settings(bucket.endpoint, bucket.name, credentials_file=credentials))
     places = OffloadPlaces(loader, NoConfiguration(), (bucket,), lambda _bucket: store, patience_seconds=60.0)
     journal = ParquetJournal(state, "bench", 0, clock)

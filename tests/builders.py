@@ -151,7 +151,7 @@ def facts(request: PendingDelete | None = None, *, last_change_ms: int = 0, **ch
     wanted = request or data_request()
     about = replace(metadata(custom_of(wanted)), **changes)  # type: ignore[arg-type]
     path = ledger_path(Layout.HIERARCHICAL, ROOT, wanted.ledger_id)
-    return LedgerFacts(wanted.ledger_id, path, 1, about, last_change_ms)
+    return LedgerFacts(ledger_id=wanted.ledger_id, path=path, version=1, metadata=about, last_change_ms=last_change_ms)
 
 
 def reference(
@@ -164,11 +164,13 @@ def reference(
 ) -> Reference:
     ids = array("q", sorted(in_use))
     newest = max(ids, default=-1) if newest_id is None else newest_id
-    return Reference(key, presence, NOW_MS, checks, ids, newest, detail="no answer")
+    return Reference(
+        key=key, presence=presence, read_at_ms=NOW_MS, checks=checks, in_use=ids, newest_id=newest, detail="no answer"
+    )
 
 
 def gone(key: str = f"data:{TOPIC}") -> Reference:
-    return Reference(key, Presence.GONE, NOW_MS)
+    return Reference(key=key, presence=Presence.GONE, read_at_ms=NOW_MS)
 
 
 def list_znode(*entries: int | LedgerInfo) -> bytes:

@@ -463,8 +463,8 @@ MUTATIONS = (
     Mutation(
         "the newest is what znodes name",
         REFERENCES,
-        "in_use, listed.newest_id,",
-        "in_use, max(listed.newest_id, *(broker.ledgers if broker else ()), -1),",
+        "newest_id=listed.newest_id,",
+        "newest_id=max(listed.newest_id, *(broker.ledgers if broker else ()), -1),",
     ),
     Mutation("buckets have no newest", REFERENCES, "return ids, set(), -1", "return ids, set(), max(ids, default=-1)"),
     Mutation(

@@ -15,7 +15,7 @@ from udfs.retry import REAL_TOPIC
 from udfs.topic_pattern import TopicPattern
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """The configured rights of request topics."""
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from udfs.units import HOUR_MS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The most deletes allowed."""
 
@@ -54,7 +54,7 @@ class Chunk:
     since_ms: int  # start of the sweep (the time agreed with ZooKeeper)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlastState:
     """The memory of the limits. The last chunk is the chunk that was judged last."""
 

@@ -55,7 +55,7 @@ _CLOSED_BEFORE_REFERENCED = frozenset(
 _WRITTEN_IN_ORDER = frozenset({LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How long to wait before a delete, and how much an owner may shrink."""
 
@@ -74,7 +74,7 @@ class Policy:
 NOT_ASKED = Verdict(Outcome.RETRY, Reason.OFFLOAD_UNCONFIRMED, "tiered storage was not asked for its objects")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One request and all facts about it."""
 

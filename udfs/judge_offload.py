@@ -51,7 +51,7 @@ class OffloadPolicy:
     cluster_unread: str = ""  # why the brokers did not return the name; "": they returned it, or none
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadCase:
     """One request and all facts about it. The reference must have been read after the objects."""
 

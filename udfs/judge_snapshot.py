@@ -52,7 +52,7 @@ class IndexFacts:
     places: frozenset[Position] = frozenset()  # positions of the segments' messages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotCase:
     """One request and all facts about its message."""
 

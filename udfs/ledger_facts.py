@@ -13,5 +13,13 @@ def facts_of(ledger_id: int, path: str, data: bytes, version: int, times_ms: tup
     try:
         metadata = parse_ledger_metadata(data)
     except FormatError:
-        return LedgerFacts(ledger_id, path, version, None, last_change_ms)
-    return LedgerFacts(ledger_id, path, version, metadata, max(last_change_ms, metadata.ctime_ms or 0))
+        return LedgerFacts(
+            ledger_id=ledger_id, path=path, version=version, metadata=None, last_change_ms=last_change_ms
+        )
+    return LedgerFacts(
+        ledger_id=ledger_id,
+        path=path,
+        version=version,
+        metadata=metadata,
+        last_change_ms=max(last_change_ms, metadata.ctime_ms or 0),
+    )

@@ -50,7 +50,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _AWS_HOST = re.compile(r"s3([.-](dualstack\.)?[a-z]{2}(-[a-z]+)+-\d)?\.amazonaws\.com")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
     """A bucket that the operator allowed."""
 

@@ -169,7 +169,7 @@ class LedgerMetadata:
     custom_metadata: Mapping[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
     """A ledger as its znode describes it."""
 
@@ -180,7 +180,7 @@ class LedgerFacts:
     last_change_ms: int  # the latest time that the znode or the metadata names (udfs.ledger_facts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
     """One object as its bucket describes it."""
 
@@ -201,7 +201,7 @@ class UnfinishedUpload:
     initiated_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadFacts:
     """The content of a bucket for one offload attempt, `<uuid>-ledger-<id>`."""
 
@@ -258,7 +258,7 @@ class Counts:
     remembered: int = -1  # by the broker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """Everything that one owner refers to, as read at one moment, and the znode versions that this is based on."""
 

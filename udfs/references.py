@@ -122,7 +122,7 @@ def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
     owner = owner_of(key)
     if broker.presence is Presence.PRESENT and not (owner.kind == "cursor" and owner.cursor not in broker.cursors):
         return _unreadable(key, read_at_ms, "znode absent, but the broker knows the owner")
-    return Reference(key, Presence.GONE, read_at_ms)
+    return Reference(key=key, presence=Presence.GONE, read_at_ms=read_at_ms)
 
 
 def _present(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, read_at_ms: int) -> Reference:
@@ -133,7 +133,15 @@ def _present(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, rea
     written, remembered, newest_id = _ids_of[owner.kind](owner, seen, broker)
     ids = array("q", sorted({*written, *remembered} - {-1}))
     counts = Counts(len(written - {-1}), -1 if _is_silent(broker) else len(remembered - {-1}))
-    return Reference(key, Presence.PRESENT, read_at_ms, checks, ids, newest_id, counts=counts)
+    return Reference(
+        key=key,
+        presence=Presence.PRESENT,
+        read_at_ms=read_at_ms,
+        checks=checks,
+        in_use=ids,
+        newest_id=newest_id,
+        counts=counts,
+    )
 
 
 def _data(key: str, seen: ZnodeRead, broker: BrokerView | None, read_at_ms: int) -> Reference:
@@ -147,8 +155,17 @@ def _data(key: str, seen: ZnodeRead, broker: BrokerView | None, read_at_ms: int)
     remembered = -1 if broker is None or _is_silent(broker) else len(broker.ledgers)
     counts = Counts(len(listed.ids) + len(listed.bookkeeper_free), remembered)
     offloads = frozenset(listed.offloads)
-    reference = Reference(key, Presence.PRESENT, read_at_ms, checks, in_use, listed.newest_id, offloads, counts=counts)
-    return replace(reference, given_up=listed.bookkeeper_free)
+    return Reference(
+        key=key,
+        presence=Presence.PRESENT,
+        read_at_ms=read_at_ms,
+        checks=checks,
+        in_use=in_use,
+        newest_id=listed.newest_id,
+        offloads=offloads,
+        counts=counts,
+        given_up=listed.bookkeeper_free,
+    )
 
 
 def _is_silent(broker: BrokerView | None) -> bool:
@@ -242,7 +259,7 @@ def bucket_id(value: str) -> int:
 
 
 def _unreadable(key: str, read_at_ms: int, detail: str) -> Reference:
-    return Reference(key, Presence.UNREADABLE, read_at_ms, detail=detail)
+    return Reference(key=key, presence=Presence.UNREADABLE, read_at_ms=read_at_ms, detail=detail)
 
 
 _ids_of = {"cursor": _cursor_ids, "schema": _schema_ids, "compacted": _compacted_ids, "buckets": _bucket_ids}

@@ -86,7 +86,7 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     key = key_of(claim)
     reference = loader.load([key])[key]
     now_ms = clock.now_ms()
-    case, policy = Case(claim, facts, reference), policy_of(settings)
+    case, policy = Case(request=claim, ledger=facts, reference=reference), policy_of(settings)
     verdict = judge(case, policy, now_ms=now_ms)
     if verdict == NOT_ASKED:
         (unconfirmed,) = OffloadedCopies(loader, places_for(settings, loader))([(claim, reference)])

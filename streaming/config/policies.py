@@ -12,7 +12,13 @@ from udfs.offload_target import Bucket
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
     """Translate tiered_storage.allowed for udfs.offload_target."""
     return tuple(
-        Bucket(entry.endpoint, entry.bucket, entry.region, entry.exclusive, bool(entry.cluster_names_are_unique))
+        Bucket(
+            endpoint=entry.endpoint,
+            name=entry.bucket,
+            region=entry.region,
+            exclusive=entry.exclusive,
+            cluster_names_are_unique=bool(entry.cluster_names_are_unique),
+        )
         for entry in settings.tiered_storage.allowed
     )
 

@@ -139,7 +139,14 @@ class Sweeper:
             one.length_bytes = facts.metadata.length_bytes
             one.is_anothers = names_another(one.job.request, facts.metadata.custom_metadata)
         one.was_there = node is not None
-        case = Case(one.job.request, facts, one.judged_on, one.job.absent_since_ms, one.job.baseline, unconfirmed)
+        case = Case(
+            request=one.job.request,
+            ledger=facts,
+            reference=one.judged_on,
+            absent_since_ms=one.job.absent_since_ms,
+            baseline=one.job.baseline,
+            unconfirmed=unconfirmed,
+        )
         return judge(case, self._rules.policy, now_ms=self._clock.now_ms())
 
     def _journaled(self, deletable: Sequence[LedgerJob], nodes: Nodes) -> list[LedgerJob]:

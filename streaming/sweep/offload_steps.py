@@ -114,16 +114,18 @@ def _going_on(jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
 
 def _by_index(index: StoredObject | Unreadable | None) -> OffloadFacts:
     if not isinstance(index, StoredObject):
-        return OffloadFacts(None, None, index_detail="there is no index object")
+        return OffloadFacts(data=None, index=None, index_detail="there is no index object")
     if index.content is None:
-        return OffloadFacts(None, index, index_detail="the index object is archived and can't be read")
+        return OffloadFacts(data=None, index=index, index_detail="the index object is archived and can't be read")
     try:
         parsed = parse_offload_index(index.content)
     except FormatError as error:
-        return OffloadFacts(None, index, index_detail=str(error))
+        return OffloadFacts(data=None, index=index, index_detail=str(error))
     # The index names the ledger's owner and the cluster, and without versions an undo needs nothing of the data object.
     is_proof = bool(parsed.metadata.custom_metadata) and CLUSTER_KEY in index.user_metadata and not index.version_id
-    return OffloadFacts(None, index, parsed.metadata, data_bytes=parsed.data_bytes, index_only=is_proof)
+    return OffloadFacts(
+        data=None, index=index, metadata=parsed.metadata, data_bytes=parsed.data_bytes, index_only=is_proof
+    )
 
 
 def _bytes_of(facts: OffloadFacts) -> int:

@@ -111,13 +111,13 @@ class OffloadSweeper:
         for one in jobs:
             one.judged_on = references[one.key]
             case = OffloadCase(
-                one.job.request,
-                one.facts,
-                one.judged_on,
-                one.place.exclusive,
-                one.place.cluster_names_are_unique,
-                one.job.absent_since_ms,
-                one.job.baseline,
+                request=one.job.request,
+                objects=one.facts,
+                reference=one.judged_on,
+                exclusive=one.place.exclusive,
+                cluster_names_are_unique=one.place.cluster_names_are_unique,
+                absent_since_ms=one.job.absent_since_ms,
+                baseline=one.job.baseline,
             )
             one.verdict = judge_offload(case, self._rules.policy, now_ms=self._clock.now_ms())
 

@@ -217,13 +217,13 @@ class SnapshotSweeper:
             one.length_bytes = 0 if latest is None else latest.size_bytes
             one.data = b"" if latest is None else latest.data
             case = SnapshotCase(
-                one.job.request,
-                None if latest is None else _facts(latest),
-                look.indexes.get(one.topic, IndexFacts()),
-                len(look.segments.get(one.topic, ())),
-                look.is_guarded,
-                one.judged_on,
-                one.job.absent_since_ms,
+                request=one.job.request,
+                latest=None if latest is None else _facts(latest),
+                index=look.indexes.get(one.topic, IndexFacts()),
+                segments=len(look.segments.get(one.topic, ())),
+                is_guarded=look.is_guarded,
+                reference=one.judged_on,
+                absent_since_ms=one.job.absent_since_ms,
             )
             one.verdict = judge_snapshot(case, self._rules.policy, now_ms=self._clock.now_ms())
 

@@ -28,7 +28,7 @@ class World:
 
     def __init__(self, server: S3Server, folder: Path, *, versioned: bool) -> None:
         self.client: Any = server.client()
-        self.bucket = Bucket(server.endpoint, f"undo-{uuid4().hex[:20]}", "us-east-1")
+        self.bucket = Bucket(endpoint=server.endpoint, name=f"undo-{uuid4().hex[:20]}", region="us-east-1")
         self.client.create_bucket(Bucket=self.bucket.name)
         if versioned:
             on = {"Status": "Enabled"}

@@ -66,7 +66,7 @@ class ChunkPart:
     of: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """An entry whose metadata could be read."""
 

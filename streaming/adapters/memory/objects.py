@@ -54,7 +54,14 @@ class MemoryObjects:
         """Store an object, as an offloader does."""
         metadata = {name.lower(): value for name, value in (user_metadata or {}).items()}
         version = self._new_id("v") if self._versioned else ""
-        stored = StoredObject(len(content), self._clock.now_ms(), metadata, version, bytes(content), _etag(content))
+        stored = StoredObject(
+            size_bytes=len(content),
+            last_modified_ms=self._clock.now_ms(),
+            user_metadata=metadata,
+            version_id=version,
+            content=bytes(content),
+            etag=_etag(content),
+        )
         versions = self._keys.setdefault(key, _Versions())
         versions.stack = [*versions.stack, stored] if self._versioned else [stored]
 

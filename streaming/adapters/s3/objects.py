@@ -306,12 +306,12 @@ def _gather(pool: ThreadPoolExecutor, work: Callable[[_T], _R], items: Sequence[
 def _stored(answer: Any, content: bytes | None = None) -> StoredObject:
     metadata = {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
     return StoredObject(
-        answer["ContentLength"],
-        _ms(answer["LastModified"]),
-        metadata,
-        answer.get("VersionId", ""),
-        content,
-        answer.get("ETag", ""),
+        size_bytes=answer["ContentLength"],
+        last_modified_ms=_ms(answer["LastModified"]),
+        user_metadata=metadata,
+        version_id=answer.get("VersionId", ""),
+        content=content,
+        etag=answer.get("ETag", ""),
     )
 
 

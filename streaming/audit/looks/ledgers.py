@@ -137,7 +137,13 @@ class Looker:
         if isinstance(facts, Unreadable):
             return looked(Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail))
         absent_since_ms = row[a.SEEN_MS] if row[c.REASON] in SEEN_ONCE else None
-        case = Case(request_of(row), facts, reference, absent_since_ms, unconfirmed=unconfirmed)
+        case = Case(
+            request=request_of(row),
+            ledger=facts,
+            reference=reference,
+            absent_since_ms=absent_since_ms,
+            unconfirmed=unconfirmed,
+        )
         return looked(judge(case, self.policy, now_ms=now_ms))
 
     def _believed(self, row: Mapping[str, Any], look: SuspectCheck) -> SuspectCheck:

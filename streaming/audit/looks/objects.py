@@ -79,7 +79,12 @@ class ObjectLooker:
             )
         since_ms = job.job.absent_since_ms
         case = OffloadCase(
-            job.job.request, job.objects, reference, bucket.exclusive, bucket.cluster_names_are_unique, since_ms
+            request=job.job.request,
+            objects=job.objects,
+            reference=reference,
+            exclusive=bucket.exclusive,
+            cluster_names_are_unique=bucket.cluster_names_are_unique,
+            absent_since_ms=since_ms,
         )
         return looked(judge_offload(case, policy, now_ms=self.clock.now_ms()))
 

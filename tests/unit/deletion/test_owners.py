@@ -57,7 +57,9 @@ class Scene:
     def begin(self) -> OwnersInUse:
         """A run of the service."""
         accepted = Accepted(self.store, accepted_path(ROOT_OF_OURS, NAME))
-        policy = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
+        policy = Policy(
+            min_age_ms=1, above_newest_quarantine_ms=1, absence_interval_ms=1, max_shrink=0.8, shrink_applies_above=100
+        )
         loader = self.bench.loader()
         watch = SourceWatch(Baseline(policy), accepted.read, self.state_dir, self.lines.append)
         watch.recall(now_ms=NOW_MS)

@@ -153,7 +153,13 @@ def test_the_memory_of_a_reference_is_reckoned_with_what_it_was_read_from(subscr
         path = f"/managed-ledgers/public/default/persistent/a-topic-whose-name-is-long-{number}"
         paths = [path, *(f"{path}/subscription-{each}" for each in range(subscriptions))]
         checks = tuple((path, 1_000 + at) for at, path in enumerate(paths))
-        return Reference(f"data:{path}", Presence.PRESENT, 10**12 + number, checks, array("q", range(ledgers)))
+        return Reference(
+            key=f"data:{path}",
+            presence=Presence.PRESENT,
+            read_at_ms=10**12 + number,
+            checks=checks,
+            in_use=array("q", range(ledgers)),
+        )
 
     tracemalloc.start()
     try:

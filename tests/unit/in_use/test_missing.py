@@ -168,7 +168,7 @@ def test_objects_go_by_their_own_journal(scene: Scene, *, is_ours: bool) -> None
     entry = ObjectEntry(
         ledger_id=8,
         uuid=UUID if is_ours else "another",
-        bucket=Bucket("", "", "b"),
+        bucket=Bucket(endpoint="", name="", region="b"),
         objects=(),
         index=None,
         user_metadata={},

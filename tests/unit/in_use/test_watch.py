@@ -24,7 +24,9 @@ from udfs.mass_loss import Doubts
 from udfs.paths import managed_ledger_path
 from udfs.records import Counts
 
-STRICT = Policy(1, 1, 1, max_shrink=0.8, shrink_applies_above=100)
+STRICT = Policy(
+    min_age_ms=1, above_newest_quarantine_ms=1, absence_interval_ms=1, max_shrink=0.8, shrink_applies_above=100
+)
 KEY, OTHER = f"data:{TOPIC}", f"data:{OTHER_TOPIC}"
 
 

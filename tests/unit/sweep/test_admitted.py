@@ -20,7 +20,7 @@ from udfs.retry import REAL_TOPIC
 from udfs.wire import MAX_REQUEST_BYTES, encode
 
 SYSTEM, OWN = "persistent://pulsar/system/__ledger_deletion", "persistent://rival/reaper/requests"
-ADMISSION = Admission(frozenset({SYSTEM, OWN}), frozenset({"pulsar"}))
+ADMISSION = Admission(request_topics=frozenset({SYSTEM, OWN}), trusted_tenants=frozenset({"pulsar"}))
 MINE, THEIRS = data_request(5, "rival/ns/persistent/mine"), data_request(5, "public/default/persistent/theirs")
 COLUMNS = [
     field
@@ -63,8 +63,16 @@ def test_requests_are_counted_by_owner_and_those_that_are_refused_are_not() -> N
     "admission",
     [
         ADMISSION,
-        Admission(frozenset({SYSTEM, OWN}), frozenset({"pulsar"}), namespaces=frozenset({"public/default"})),
-        Admission(frozenset({SYSTEM}), frozenset(), components=frozenset({LedgerComponent.MANAGED_CURSOR})),
+        Admission(
+            request_topics=frozenset({SYSTEM, OWN}),
+            trusted_tenants=frozenset({"pulsar"}),
+            namespaces=frozenset({"public/default"}),
+        ),
+        Admission(
+            request_topics=frozenset({SYSTEM}),
+            trusted_tenants=frozenset(),
+            components=frozenset({LedgerComponent.MANAGED_CURSOR}),
+        ),
     ],
 )
 @pytest.mark.parametrize("request_", [MINE, THEIRS, cursor_request(5)], ids=["mine", "theirs", "a cursor's"])

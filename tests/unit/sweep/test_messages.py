@@ -16,7 +16,7 @@ from udfs.sightings import OWNER_ABSENT_SINCE
 from udfs.wire import decode, encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
-ADMISSION = Admission(frozenset({SYSTEM}), frozenset({"pulsar"}))
+ADMISSION = Admission(request_topics=frozenset({SYSTEM}), trusted_tenants=frozenset({"pulsar"}))
 REQUEST = data_request(5)
 OURS = {RECONSUMETIMES: "9", ORIGIN_MESSAGE_ID: "1:2:3", OWNER_ABSENT_SINCE: "1:signature"}
 

@@ -19,7 +19,10 @@ from udfs.offload_target import Bucket
 from udfs.paths import managed_ledger_path
 from udfs.records import BrokerView, Outcome, Presence, Reason
 
-NAMED, OTHER = Bucket("http://s3:9000", "named", "us-east-1"), Bucket("http://s3:9000", "other", "us-east-1")
+NAMED, OTHER = (
+    Bucket(endpoint="http://s3:9000", name="named", region="us-east-1"),
+    Bucket(endpoint="http://s3:9000", name="other", region="us-east-1"),
+)
 LIST = managed_ledger_path(TOPIC)
 DELETED = (Outcome.DELETED, Reason.UNREFERENCED)
 UNCONFIRMED = (Outcome.RETRY, Reason.OFFLOAD_UNCONFIRMED)

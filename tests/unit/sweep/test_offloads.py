@@ -48,8 +48,8 @@ from udfs.records import (
     Reason,
 )
 
-OURS = Bucket("http://s3:9000", "ours", "us-east-1", cluster_names_are_unique=True)
-SECOND = Bucket("http://s3:9000", "second", "us-east-1", cluster_names_are_unique=True)
+OURS = Bucket(endpoint="http://s3:9000", name="ours", region="us-east-1", cluster_names_are_unique=True)
+SECOND = Bucket(endpoint="http://s3:9000", name="second", region="us-east-1", cluster_names_are_unique=True)
 SIGNED = {"PulsarClusterName": "ours", "ManagedLedgerName": TOPIC}
 LIST = managed_ledger_path(TOPIC)
 OLD = "aaaaaaaa-0000-0000-0000-000000000000"

@@ -68,7 +68,7 @@ class TestCachedReferences:
 
     @pytest.mark.parametrize("presence", [Presence.GONE, Presence.UNREADABLE])
     def test_that_are_absent_or_unreadable_are_read_again(self, bench: Bench, presence: Presence) -> None:
-        cached = {DATA: Reference(DATA, presence, 0)}
+        cached = {DATA: Reference(key=DATA, presence=presence, read_at_ms=0)}
         long_ago = Job(data_request(8), absent_since_ms=bench.clock.now_ms() - 10 * MINUTE_MS)
         swept = bench.sweeper().sweep([long_ago], cached)
         assert why(swept) == (Outcome.RETRY, Reason.IN_USE)

@@ -14,8 +14,8 @@ from udfs.paths import Layout
 from udfs.records import LedgerType, OffloadContext, OffloadFacts, StoredObject, UnfinishedUpload
 
 RULES = OffloadRules((EPOCH, 0), OffloadPolicy(POLICY, HOUR_MS, "ours"), Layout.HIERARCHICAL, ROOT)
-PARTS = OffloadFacts(None, None, uploads=(UnfinishedUpload("name", "id", 1),))
-PAIR = replace(PARTS, index=StoredObject(1, 1))
+PARTS = OffloadFacts(data=None, index=None, uploads=(UnfinishedUpload("name", "id", 1),))
+PAIR = replace(PARTS, index=StoredObject(size_bytes=1, last_modified_ms=1))
 
 
 def job(facts: OffloadFacts = PARTS, ledger_id: int = 5) -> OffloadJob:
@@ -59,7 +59,7 @@ def test_of_each_jobs_own_ledger_and_only_where_parts_are_all_that_is_stored() -
     bench.ledger(data_request(5))
     asked: list[str] = []
     bench.store.faults.before(lambda _operation, paths: asked.extend(paths))
-    jobs = [job(PAIR, 4), job(), job(ledger_id=6), job(OffloadFacts(None, None), 7)]
+    jobs = [job(PAIR, 4), job(), job(ledger_id=6), job(OffloadFacts(data=None, index=None), 7)]
     ask_bookkeeper(bench.loader(), RULES, jobs)
     assert asked == [path_of(5), path_of(6)]
     assert [one.facts.ledger is not None for one in jobs] == [False, True, False, False]

@@ -14,7 +14,7 @@ from udfs.topic_pattern import parse_pattern
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 OURS, THEIRS = "persistent://public/reaper/requests", "persistent://rival/reaper/requests"
-RULES = Admission(frozenset({SYSTEM, OURS, THEIRS}), frozenset({"pulsar"}))
+RULES = Admission(request_topics=frozenset({SYSTEM, OURS, THEIRS}), trusted_tenants=frozenset({"pulsar"}))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,11 @@ def test_a_message_on_a_request_topic_counts_as_first_published_there() -> None:
 
 
 def test_a_topic_of_the_pattern_has_its_own_tenants_rights_also_in_a_copy_and_after_it_is_gone() -> None:
-    rules = Admission(frozenset({SYSTEM}), frozenset({"pulsar"}), requests_pattern=parse_pattern("persistent://.*/r/d"))
+    rules = Admission(
+        request_topics=frozenset({SYSTEM}),
+        trusted_tenants=frozenset({"pulsar"}),
+        requests_pattern=parse_pattern("persistent://.*/r/d"),
+    )
     theirs = "persistent://rival/r/d"
     retry = "persistent://pulsar/ledger-deletion/r-RETRY-partition-1"
     assert first_topic(f"{theirs}-partition-2", {REAL_TOPIC: SYSTEM}, rules) == theirs

@@ -42,7 +42,9 @@ POLICY = Policy(
     absence_expires_ms=2 * DAY_MS,
 )
 LONG_AGO = NOW_MS - 30 * DAY_MS
-DELETABLE = Case(data_request(5), facts(data_request(5), last_change_ms=LONG_AGO), reference(in_use=(8, 9)))
+DELETABLE = Case(
+    request=data_request(5), ledger=facts(data_request(5), last_change_ms=LONG_AGO), reference=reference(in_use=(8, 9))
+)
 
 CLOSED_BEFORE_REFERENCED = [
     pytest.param(schema_request(5), id="schema"),
@@ -58,7 +60,9 @@ EVERY_COMPONENT = [
 
 def case_of(request: PendingDelete, *, last_change_ms: int = LONG_AGO, **changes: object) -> Case:
     """Return a deletable case for any component, with these changes."""
-    built = Case(request, facts(request, last_change_ms=last_change_ms), reference(in_use=(8, 9)))
+    built = Case(
+        request=request, ledger=facts(request, last_change_ms=last_change_ms), reference=reference(in_use=(8, 9))
+    )
     return replace(built, **changes)  # type: ignore[arg-type]
 
 
@@ -439,19 +443,21 @@ def test_is_above_newest(request_: PendingDelete, newest: int, presence: Presenc
 
 cases = st.builds(
     Case,
-    st.sampled_from([data_request(5), cursor_request(5), schema_request(5), compacted_request(5), bucket_request(5)]),
-    st.builds(
+    request=st.sampled_from(
+        [data_request(5), cursor_request(5), schema_request(5), compacted_request(5), bucket_request(5)]
+    ),
+    ledger=st.builds(
         lambda age_ms, state: facts(last_change_ms=NOW_MS - age_ms, state=state),
         st.sampled_from([0, 5 * MINUTE_MS, 6 * HOUR_MS, DAY_MS, 30 * DAY_MS]),
         st.sampled_from(LedgerState),
     ),
-    st.builds(
+    reference=st.builds(
         lambda in_use, newest, presence: reference(in_use=in_use, newest_id=newest, presence=presence),
         st.sets(ids),
         st.integers(-1, 12),
         st.sampled_from(Presence),
     ),
-    st.sampled_from([None, NOW_MS, NOW_MS - 10 * MINUTE_MS]),
+    absent_since_ms=st.sampled_from([None, NOW_MS, NOW_MS - 10 * MINUTE_MS]),
 )
 
 

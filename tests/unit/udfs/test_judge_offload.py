@@ -49,24 +49,24 @@ OLD_MS = NOW_MS - 30 * DAY_MS
 
 
 def stored(changed_ms: int = OLD_MS, **metadata: str) -> StoredObject:
-    return StoredObject(1_000, changed_ms, SIGNED | metadata)
+    return StoredObject(size_bytes=1_000, last_modified_ms=changed_ms, user_metadata=SIGNED | metadata)
 
 
 def unsigned(changed_ms: int = OLD_MS, **metadata: str) -> StoredObject:
-    return StoredObject(1_000, changed_ms, metadata)
+    return StoredObject(size_bytes=1_000, last_modified_ms=changed_ms, user_metadata=metadata)
 
 
 def upload(begun_ms: int) -> UnfinishedUpload:
     return UnfinishedUpload("name", "id", begun_ms)
 
 
-PAIR = OffloadFacts(None, stored(), metadata(data_custom()), index_only=True)
-NOTHING = OffloadFacts(None, None, index_detail="there is no index object")
+PAIR = OffloadFacts(data=None, index=stored(), metadata=metadata(data_custom()), index_only=True)
+NOTHING = OffloadFacts(data=None, index=None, index_detail="there is no index object")
 DATA_ONLY = replace(NOTHING, data=stored())
 PARTS_ONLY = replace(NOTHING, uploads=(upload(OLD_MS),), ledger=metadata(data_custom()), ledger_unread="")
 UNASKED = replace(NOTHING, uploads=(upload(OLD_MS),))
 REFERENCE = replace(reference_to(), offloads=frozenset({(5, OTHER_UUID), (8, UUID)}))
-DELETABLE = OffloadCase(REQUEST, PAIR, REFERENCE, cluster_names_are_unique=True)
+DELETABLE = OffloadCase(request=REQUEST, objects=PAIR, reference=REFERENCE, cluster_names_are_unique=True)
 
 
 def verdict_of(case: OffloadCase, policy: OffloadPolicy = POLICY) -> tuple[Outcome, Reason]:

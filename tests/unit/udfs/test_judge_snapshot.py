@@ -15,7 +15,15 @@ SEEN_MS = NOW_MS - POLICY.absence_interval_ms
 OLD = MessageFacts((5, 0), NOW_MS - 2 * DAY_MS)
 INDEX = IndexFacts(IndexStanding.READABLE, frozenset({1, 2}), frozenset({(6, 0), (6, 1)}))
 NO_INDEX = IndexFacts()
-OF_GONE = SnapshotCase(snapshot_request(), OLD, INDEX, 1, is_guarded=True, reference=gone(), absent_since_ms=SEEN_MS)
+OF_GONE = SnapshotCase(
+    request=snapshot_request(),
+    latest=OLD,
+    index=INDEX,
+    segments=1,
+    is_guarded=True,
+    reference=gone(),
+    absent_since_ms=SEEN_MS,
+)
 OF_LIVING = replace(OF_GONE, reference=reference())
 
 

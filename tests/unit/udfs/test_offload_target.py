@@ -4,7 +4,7 @@ import pytest
 
 from udfs.offload_target import DRIVERS, Bucket, Target, allowed_bucket, normal_endpoint, supported_drivers, target_of
 
-OURS = Bucket("http://s3.internal:9000", "offload", "us-east-1")
+OURS = Bucket(endpoint="http://s3.internal:9000", name="offload", region="us-east-1")
 CONTEXT = {  # as Pulsar 4.0.8 writes it
     "bucket": "offload",
     "managedLedgerOffloadDriver": "S3",
@@ -137,4 +137,4 @@ def test_other_drivers_are_not(driver: str) -> None:
     ],
 )
 def test_only_the_operators_buckets_are_touched(target: Target, expected: Bucket | None) -> None:
-    assert allowed_bucket(target, [Bucket("", "other", "us-east-1"), OURS]) == expected
+    assert allowed_bucket(target, [Bucket(endpoint="", name="other", region="us-east-1"), OURS]) == expected
