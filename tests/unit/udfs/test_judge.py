@@ -204,7 +204,7 @@ def test_a_closed_ledger_that_was_perhaps_never_named_stays_for_the_quarantine(
 ) -> None:
     """A recovery closed it under a stalled broker, and the owner is created again with the version it expects."""
     ledger = facts(request_, last_change_ms=NOW_MS - age_ms, last_entry_id=last_entry_id)
-    case = Case(request_, ledger, owner, absent_since_ms=NOW_MS - 10 * MINUTE_MS)
+    case = Case(request=request_, ledger=ledger, reference=owner, absent_since_ms=NOW_MS - 10 * MINUTE_MS)
     verdict = judge(case, POLICY, now_ms=NOW_MS)
     assert verdict.outcome is expected
     assert expected is Outcome.DELETED or (verdict.reason, verdict.wait_ms) == (Reason.TOO_YOUNG, 1)
