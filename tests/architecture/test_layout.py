@@ -164,7 +164,6 @@ RUN = {
     "streaming.audit.explain": ("tests/integration/test_audit.py", '"explain"'),
     "streaming.audit.walk.objects": ("tests/integration/test_audit.py", "scanOffloadedLedgers"),
     "streaming.audit.walk.phases": ("tests/integration/test_audit.py", "report_and_findings_are_written"),
-    "streaming.cli.audit": ("tests/integration/test_audit.py", '"audit"'),
     "streaming.cli.backlog": ("tests/integration/test_s3_checkpoints.py", '"backlog"'),
     "streaming.cli.check": ("tests/integration/test_ops.py", '"check"'),
     "streaming.cli.dlq": ("tests/integration/test_ops.py", '"dlq", "list"'),
