@@ -560,6 +560,12 @@ MUTATIONS = (
         "is_whole = True",
     ),
     Mutation(
+        "a cursor that no request could name does not count as watched",
+        "udfs/phase_one/watched.py",
+        "        if encode_cursor(cursor) != cursor:\n",
+        "        if False:\n",
+    ),
+    Mutation(
         "a compacted ledger needs brokers that know its topic",
         "streaming/in_use/loader.py",
         "data is not None} - compacted\n",
@@ -1238,6 +1244,11 @@ NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
 NARROWED |= {each[0]: BROKERS_TESTS[each[1]] for each in BROKERS}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
+    "a cursor that no request could name does not count as watched": (WATCHER_TESTS,),
+    "a compacted ledger needs brokers that know its topic": ("tests/unit/in_use/test_loader.py",),
+    "only a znode that was read shows that a topic exists": ("tests/unit/in_use/test_loader.py",),
+    "quarantine of a cursor's ledger": JUDGE_TESTS,
+    "quarantine of a closed ledger without entries": JUDGE_TESTS,
     "the policies of all namespaces share one deadline": ("tests/unit/sweep/test_offloads.py",),
     "no end waits for policies that hang": ("tests/unit/sweep/test_offloads.py",),
     "only CLOSED ledgers": JUDGE_TESTS,

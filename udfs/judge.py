@@ -202,7 +202,7 @@ def _has_moved_on(case: Case) -> bool:
 def _quarantine_ms(case: Case, metadata: LedgerMetadata, policy: Policy) -> int:
     """Return the quarantine of a ledger that time alone protects from being named late; 0 for any other."""
     component = case.request.component
-    # A stalled broker may name a ledger that a recovery has closed meanwhile, in a znode that was deleted and created
+    # A stalled broker may name a ledger that a recovery has closed since, in a znode that was deleted and created
     # again until it had the version that the broker expects. A list names a ledger before it gets its first entry. A
     # cursor's ledger gets its first entry before it is named, and older brokers create the cursor's znode with it.
     may_be_unnamed = component is LedgerComponent.MANAGED_CURSOR or metadata.last_entry_id < 0
