@@ -121,7 +121,7 @@ def test_a_store_that_does_not_let_us_read_is_no_empty_checkpoint(server: S3Serv
             left_behind(kept, [], lambda _topic: 4)
         with pytest.raises(UnavailableError):
             identity.compare(HERE, root_of(kept))
-        with pytest.raises(ConfigError, match="can't be looked at"):
+        with pytest.raises(ConfigError, match="can't be checked"):
             preflight.directory(root_of(kept))
     finally:
         server.heal()

@@ -54,7 +54,7 @@ def test_another_state_directory_is_said_to_be_one_and_is_no_alarm(deploy: Deplo
     assert "this is not the state directory of service" in said
     assert f"which is {service.settings.state_dir}" in said
     assert "stop the service, keep" not in said
-    assert "accounts: not looked at" in said
+    assert "accounts: not checked" in said
     assert "this is not the state directory" in elsewhere.run("run", "--until-idle", code=4)
     service.run("check")
 
