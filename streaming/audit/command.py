@@ -60,7 +60,7 @@ _JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What another audit contributes. html: its section of the report. faults: why a person must check it."""
+    """The contribution of another audit. html: its section of the report. faults: why a person must check it."""
 
     html: str = ""
     faults: tuple[str, ...] = ()
@@ -72,12 +72,12 @@ Further = Callable[[SparkSession, threading.Event], Section]
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What the operator asked for. last: use the findings of the last audit there instead of searching again.
+    """The operator's choices. last: use the findings of the last audit there instead of searching again.
 
     config: the configuration file as the operator named it, for the commands that the output proposes. is_quiet: write
     one line to the log and nothing to the terminal. repeats: one audit of many, which together request an orphan once.
     further: another audit, of which the report shows a section too. confirm: asks before a single audit publishes; it
-    is given what would be deleted in words, and raises unless the answer is yes.
+    gets the number and size of the orphans as text, and raises unless the answer is yes.
     """
 
     options: AuditOptions

@@ -1,6 +1,6 @@
 """Preflight: checks everything that the service needs before a start, with advice for each problem.
 
-It leaves nothing behind. An ephemeral znode below our own root shows our right to create znodes, and ZooKeeper's time;
+Its checks leave no trace. An ephemeral znode below our own root shows our right to create znodes, and ZooKeeper's time;
 an object below state.dir on S3 shows whether the store refuses to overwrite. Both are deleted at once. It does not
 create our own root or a directory; it only reports that they don't exist yet.
 """

@@ -167,9 +167,9 @@ def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
 ) -> None:
     """Make a topic load again that lost segments of its snapshot, or take the doubled ids out of one that works.
 
-    Take the topic's clients away before. Any other topic that works is refused. What is replaced goes to the journal
-    first; `snapshots undo` puts it back. Afterwards the topic is read once, to see that no message of an aborted
-    transaction comes out of it. The exit code is 4 where one does, and where that can't be told.
+    Take the topic's clients away before. Any other topic that works is refused. Each message goes to the journal before
+    it is replaced; `snapshots undo` puts it back. Afterwards the topic is read once, to see that no message of an
+    aborted transaction comes out of it. The exit code is 4 where one does, and where that can't be told.
 
     Standard error shows what the command waits for. Run it again to resume an interrupted or unverified repair.
 

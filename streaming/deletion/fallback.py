@@ -1,7 +1,7 @@
 """Processes the messages of a query on which the connector fails, without the connector, while the query does not run.
 
 1. If a batch was started but not committed, its whole range is read without the connector, processed like any batch,
-   and then committed in Spark's place (queries/batches.py). A crash before that changes nothing: the connector fails on
+   and then committed as Spark would (queries/batches.py). A crash before that changes nothing: the connector fails on
    the batch again, and messages with a receipt are left out.
    If the broker shows no entry at all, of other topics neither, its bookies are unavailable or no readable entry ever
    existed. The read is then repeated for ten minutes before the entries are given up. The same applies to a batch with

@@ -32,7 +32,7 @@ _POLL_S = 0.2  # between two checks of stop
 class BackgroundCall:
     """Runs calls in a second thread, one after the other, so that a stop need not wait for them.
 
-    Only one thread may use it. begin, finish or check raise an exception of a call, once.
+    Only one thread may use it. An exception of a call is raised once, by the next `begin`, `finish` or `check`.
     """
 
     def __init__(self, stop: threading.Event) -> None:

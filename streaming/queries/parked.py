@@ -31,7 +31,7 @@ _OUTAGE_S = 60.0  # the longest pause where a service is away: it may come back 
 
 @dataclass(frozen=True, slots=True)
 class FallbackResult:
-    """What a rescue came to.
+    """The result of a fallback read.
 
     has_news: it found messages that had no receipt, or committed a batch. may_start: the query is worth beginning.
     reached: partition -> up to where all messages have receipts though no batch is committed.

@@ -36,10 +36,9 @@ REPORT = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """What the operator asked for.
+    """The operator's choices.
 
-    confirm: asks before orphans are published; it is given what would be removed in words, and raises unless the answer
-    is yes.
+    confirm: asks before orphans are published; it gets their number as text, and raises unless the answer is yes.
     """
 
     options: AuditOptions

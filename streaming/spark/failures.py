@@ -89,9 +89,9 @@ def translated(error: Exception) -> Exception:
 
 @contextmanager
 def our_errors(ours_of: Callable[[Exception], Exception] = translated) -> Iterator[None]:
-    """Raise this program's error that an executor raised, in place of the Java exception that contains its text.
+    """Raise this program's error that an executor raised, instead of the Java exception that contains its text.
 
-    ours_of: returns the error to raise in place of another program's error; if it returns that error, it is raised.
+    ours_of: returns the error to raise instead of another program's error; if it returns that error, it is raised.
     """
     try:
         yield

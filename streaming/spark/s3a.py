@@ -43,7 +43,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
-    """Raise UnavailableError in place of a Java exception of Spark whose text reports that the store failed."""
+    """Raise UnavailableError instead of a Java exception of Spark whose text reports that the store failed."""
     try:
         yield
     except Exception as error:

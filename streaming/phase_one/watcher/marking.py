@@ -28,7 +28,7 @@ log = logging.getLogger("ledger-reaper")
 _SCANS_AHEAD, _LEAST_AHEAD_MS = 3, 180_000
 _MOST_KEYS_SHOWN = 5
 _MOST_WARNINGS = 1_000
-_RIGHTS = "rights"  # in place of a topic's name, which contains slashes
+_RIGHTS = "rights"  # instead of a topic's name, which contains slashes
 
 
 class Marking:
