@@ -23,16 +23,17 @@ from streaming.errors import FencedError, UnavailableError
 from streaming.reconcile.memory import UnreadMemory
 from streaming.state import hold, journal, parked_queries, receipts
 from streaming.state.filesystem import below, folder_of
-from streaming.state.journal import JournalEntry, ParquetJournal
+from streaming.state.journal import ParquetJournal
 from streaming.state.outcomes import newest_of, receipts_of
 from streaming.state.parked_queries import ParkedQuery
 from streaming.state.receipts import Receipts
 from streaming.state.settlements import REPLAYED, REPLAYING, WRITTEN_OFF, PlanWriter, SettlementFolder
 from streaming.state.waiting import Waiting, outstanding
 from streaming.state.watched import Watched
-from tests.builders import DAY_MS, NOW_MS, reference
+from tests.builders import DAY_MS, NOW_MS
 from tests.contract.s3_server import S3Server, s3_running
 from tests.tasks import Tasks
+from tests.unit.state.test_journal import entry
 from udfs import columns as c
 
 SOURCE = "persistent://pulsar/system/d-RETRY-partition-0"
@@ -283,17 +284,6 @@ def test_waiting_retries_are_kept_once_by_the_newest_run_only(state: str) -> Non
 def test_the_journal_is_read_back_and_expires_by_days(store: Store) -> None:
     clock = ManualClock(NOW_MS)
 
-    def entry(ledger_id: int) -> JournalEntry:
-        owner = reference(checks=(("/managed-ledgers/public/default/persistent/orders", 7),))
-        return JournalEntry(
-            ledger_id=ledger_id,
-            path=f"/ledgers/00/0000/L{ledger_id:04}",
-            data=b"\x00znode\xff",
-            version=3,
-            acl=b"acl",
-            reference=owner,
-        )
-
     ParquetJournal(store.state, "requests", 4, clock).write([entry(5), entry(6)])
     clock.advance(2 * DAY_MS)
     ParquetJournal(store.state, "requests", 5, clock).write([entry(7)])
@@ -312,13 +302,7 @@ def test_nothing_is_promised_where_the_journal_was_not_put(store: Store, server:
     server.answer("AccessDenied", status="403 Forbidden", times=1000)
     try:
         with pytest.raises(UnavailableError, match="nothing is deleted"):
-            ParquetJournal(store.state, "requests", 4, ManualClock(NOW_MS)).write(
-                [
-                    JournalEntry(
-                        ledger_id=5, path="/ledgers/00/0000/L0005", data=b"", version=3, acl=b"", reference=reference()
-                    )
-                ]
-            )
+            ParquetJournal(store.state, "requests", 4, ManualClock(NOW_MS)).write([entry(5)])
     finally:
         server.heal()
     assert list(journal.entries(store.state)) == []
