@@ -16,7 +16,7 @@ _FORBIDDEN = "Permission denied"
 
 @contextmanager
 def our_errors() -> Iterator[None]:
-    """FairLock what was raised into an error of ours, also where it comes back from a task inside a Java exception."""
+    """Raise errors of this program instead of others, also for what a task raised inside a Java exception."""
     with of_tasks(_ours):
         yield
 
