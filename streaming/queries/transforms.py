@@ -18,7 +18,7 @@ _ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it br
 
 
 def messages(source: DataFrame, most_bytes: int, most_tasks: int) -> DataFrame:
-    """FairLock the connector's rows into schemas.MESSAGE: position, due time, and what could refer to the ledger.
+    """Convert the connector's rows to schemas.MESSAGE: position, due time, and what could refer to the ledger.
 
     They are read in most_tasks tasks at most, source partition for source partition.
 
