@@ -227,7 +227,9 @@ def _lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     if "state" in fields:
         is_closed = fields["state"] == LedgerState.CLOSED
         holds = (
-            f"{size_text(fields[c.BYTES])}, {fields['entries']} entries" if is_closed else "its length is not known yet"
+            f"{size_text(fields[c.BYTES])}, {count_of(fields['entries'], 'entry', 'entries')}"
+            if is_closed
+            else "its length is not known yet"
         )
         lines.append(("state", f"{fields['state']}, {holds}, last changed {age_text(fields['age_seconds'])} ago"))
     if c.TOPIC_NAME in fields:

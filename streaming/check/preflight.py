@@ -65,7 +65,7 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     if answered:
         yield from _together(settings, clients, clock)
     yield _line(
-        "lanes",
+        "parked topics",
         lambda: questions.lanes(settings),
         "see the log, and check the topic's producers; the service retries by itself, and reads the other topics",
     )

@@ -99,7 +99,8 @@ def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) 
     owned = Ownership(store, settings.zookeeper.own_root, settings.service.name).owned()
     found = [topic for topic in owned if topic in named or not named]
     if not found:
-        raise ConfigError(f"service {settings.service.name} owns none of them; it owns {', '.join(owned) or 'none'}")
+        owns = f"it owns {', '.join(owned)}" if owned else "it owns no topic"
+        raise ConfigError(f"service {settings.service.name} has nothing to give up: {owns}")
     return found
 
 

@@ -95,7 +95,15 @@ def _print(now: "Now", *, json_lines: bool) -> None:
 
 
 def told(now: "Now") -> "Iterator[str]":
-    """Yield the lines that a person reads."""
+    """Yield the lines that a person reads; a reason that holds for several of them is given once."""
+    given = set[str]()
+    for line in _lines(now):
+        what, unknown, why = line.partition("not known: ")
+        yield f"{what}not known, for the same reason" if why in given else line
+        given |= {why} if unknown else set()
+
+
+def _lines(now: "Now") -> "Iterator[str]":
     yield _line("service", f"{now.name} {_runs(now, 'service', now.service)}")
     if now.watched is not None or now.watcher is not None or "watcher" in now.unknown:
         yield _line("watcher", _watcher(now))

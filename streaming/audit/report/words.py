@@ -34,7 +34,7 @@ _MEANING = {
     "it.",
     Reason.OWNER_GONE: "Its topic does not exist any more: the service would delete it.",
     Reason.NOT_FOUND: "It does not exist, so the service would have nothing to delete.",
-    Reason.IN_USE: "Its topic needs it: the service would keep it, and look again later.",
+    Reason.IN_USE: "Its topic needs it: the service would keep it, and try again later.",
     Reason.OWNER_UNREADABLE: "The service could not tell whether it is in use, which counts as in use: it would keep "
     "it for now.",
     Reason.BROKER_UNAVAILABLE: "The brokers could not be asked whether it is in use, which counts as in use: it would "

@@ -184,4 +184,5 @@ def test_without_a_state_directory_the_rest_is_told_and_what_lay_there_is_unknow
     assert sum((now.waiting or {}).values()) == 0
     says = list(told(now))
     assert "waiting     0 requests, without the retries that the service has read" in says
-    assert "last hour   not known: the state directory does not exist" in says
+    assert "topics      not known: the state directory does not exist" in says
+    assert "last hour   not known, for the same reason" in says

@@ -49,15 +49,26 @@ def test_a_person_reads_one_line_for_each_thing() -> None:
 
 def test_what_is_unknown_is_never_told_as_none() -> None:
     names = ("service", "watcher", "holds", "parked", "waiting", "retries", "last_hour")
-    lines = list(status.told(Now(at_ms=AT_MS, name="main", unknown=dict.fromkeys(names, "no answer"))))
+    unknown = {name: f"no answer of {name}" for name in names}
+    lines = list(status.told(Now(at_ms=AT_MS, name="main", unknown=unknown)))
     assert [line.partition("not known: ")[2] for line in lines] == [
-        "no answer",
-        "no answer; it has not looked at everything yet",
-        "no answer",
-        "no answer",
-        "no answer",
-        "no answer",
-        "no answer",
+        "no answer of service",
+        "no answer of watcher; it has not looked at everything yet",
+        "no answer of holds",
+        "no answer of parked",
+        "no answer of waiting",
+        "no answer of retries",
+        "no answer of last_hour",
+    ]
+
+
+def test_a_reason_for_which_several_things_are_unknown_is_given_once() -> None:
+    unknown = dict.fromkeys(("parked", "retries", "last_hour"), "no state directory")
+    lines = list(status.told(Now(at_ms=AT_MS, name="main", holds=[], waiting={}, unknown=unknown)))
+    assert [line for line in lines if "not known" in line] == [
+        "topics      not known: no state directory",
+        "retries     not known, for the same reason",
+        "last hour   not known, for the same reason",
     ]
 
 
