@@ -142,7 +142,7 @@ ROCKETMQ = (
         "if False",
         "databases_that_a_broker",
     ),
-    ("RocketMQ: too long topics are refused", REFUSALS, "if len(each) > TOPIC_BYTES_MAX", "if False", "each_reason"),
+    ("RocketMQ: too long topics are refused", REFUSALS, "if len(name) > TOPIC_BYTES_MAX", "if False", "each_reason"),
     (
         "RocketMQ: two files of offsets are refused",
         REFUSALS,
@@ -195,7 +195,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a loss that is accepted accepts no other one",
         REFUSALS,
-        "            if each.code not in accept_loss\n",
+        "            if loss.code not in accept_loss\n",
         "            if not accept_loss\n",
         "accepts_no_other_one",
     ),
@@ -378,7 +378,7 @@ ROCKETMQ = (
     (
         "RocketMQ: the last record waits for the next",
         LOG,
-        "        if not _has_begun(log, position + size):",
+        "        if not _is_followed(log, position + size):",
         "        if False:",
         "waited_for or nothing_is_told",
     ),

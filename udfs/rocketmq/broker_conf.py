@@ -1,18 +1,18 @@
-"""A broker's configuration file, a Java properties file, as far as it says where the store is and what is in it."""
+"""A broker's configuration, a Java properties file: the settings that locate the store and describe its contents."""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-# diskSpaceCleanForciblyRatio (MessageStoreConfig.java): on a disk that is used to more than that, a broker deletes
-# messages before their time. It takes no more than the default, and no less than 30.
+# diskSpaceCleanForciblyRatio (MessageStoreConfig.java): a broker deletes messages early on a disk that is fuller than
+# this. It accepts no value above the default, and none below 30.
 CLEAN_FORCIBLY_PERCENT = 85
 _LEAST_PERCENT = 30
 # mappedFileSizeCommitLog and mappedFileSizeConsumeQueue; a broker does not start with files of another size
 _LOG_FILE_BYTES = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
 _UNIT_BYTES = 20
-# java.util.Properties: what ends a line, what is blank, and where a name ends
+# java.util.Properties: line ends, blanks, and the end of a name
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANKS = " \t\f"
 _NAME = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
@@ -22,42 +22,42 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BrokerConf(NamedTuple):
-    """What a broker's configuration says; None and "" where it says nothing, and then the broker's default holds."""
+    """Settings of a broker. None and "" denote a missing setting, for which the broker's default applies."""
 
     store: str = ""
     commitlog: str = ""
     is_lmq: bool | None = None
     is_multi_dispatch: bool | None = None
     has_own_rocksdb_folder: bool = False
-    has_one_database: bool = False  # one for topics, groups and offsets (useSingleRocksDBForAllConfigs)
+    has_one_database: bool = False  # for topics, groups and offsets together (useSingleRocksDBForAllConfigs)
     is_dledger: bool = False
     config_manager: str = ""
     delay_levels: str = ""
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
-    queue_file_units: int = 0  # units in a file of a queue; 0 where no configuration was read
-    log_file_bytes: int = 0  # bytes of a file of the commitlog; the same
+    queue_file_units: int = 0  # units in a file of a queue; 0 if no configuration was read
+    log_file_bytes: int = 0  # bytes in a file of the commitlog; 0 if no configuration was read
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Read a Java properties file; of a name that stands twice, the later line wins.
+    """Read a Java properties file. If a name occurs twice, the later line wins.
 
-    A name ends at the first =, : or blank. A line that ends with a backslash goes on in the next one. Blanks behind a
-    value, which Java keeps, are taken off.
+    A name ends at the first =, : or blank. A line that ends with a backslash continues in the next line. Blanks after
+    a value, which Java keeps, are removed.
     """
-    found = {}
+    properties = {}
     for line in _lines(text):
         name = _NAME.match(line)
         between = _BETWEEN.match(line, name.end() if name else 0)
         value = line[between.end() if between else 0 :]
-        found[_unescaped(name.group() if name else "")] = _unescaped(value).strip()
-    return found
+        properties[_unescaped(name.group() if name else "")] = _unescaped(value).strip()
+    return properties
 
 
 def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
-    """Take from a broker's properties what this program needs.
+    """Pick the settings that this program needs.
 
-    storePathConsumeQueue, which many samples name, is left out of account, as a broker does: its queues lie in
-    storePathRootDir (StorePathConfigHelper.java).
+    storePathConsumeQueue, which many samples contain, is ignored, as brokers do: their queues are in storePathRootDir
+    (StorePathConfigHelper.java).
     """
     return BrokerConf(
         store=properties.get("storePathRootDir", ""),
@@ -76,42 +76,42 @@ def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines as Java counts them: those that go on are put together, comments and empty ones are left out."""
-    begun = ""
+    """Yield logical lines as Java does: continued lines are joined, comments and empty lines are skipped."""
+    joined = ""
     for natural in _LINE_END.split(text):
         bare = natural.lstrip(_BLANKS)
-        if not begun and (not bare or bare[0] in "#!"):
+        if not joined and (not bare or bare[0] in "#!"):
             continue
-        goes_on = (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
-        begun += bare[:-1] if goes_on else bare
-        if not goes_on and begun:
-            yield begun
-            begun = ""
-    if begun:
-        yield begun
+        is_continued = (len(bare) - len(bare.rstrip("\\"))) % 2 == 1
+        joined += bare[:-1] if is_continued else bare
+        if not is_continued and joined:
+            yield joined
+            joined = ""
+    if joined:
+        yield joined
 
 
 def _unescaped(text: str) -> str:
-    def meant(found: re.Match[str]) -> str:
-        code, letter = found.groups()
+    def unescape(match: re.Match[str]) -> str:
+        code, letter = match.groups()
         return chr(int(code, 16)) if code else _ESCAPED.get(letter, letter)
 
-    return _ESCAPE.sub(meant, text)
+    return _ESCAPE.sub(unescape, text)
 
 
 def _flag(properties: Mapping[str, str], name: str) -> bool | None:
-    said = properties.get(name)
-    return None if said is None else said.strip().lower() == "true"
+    value = properties.get(name)
+    return None if value is None else value.strip().lower() == "true"
 
 
-def _percent(said: str) -> int:
-    asked = int(said) if said.isdecimal() else CLEAN_FORCIBLY_PERCENT
+def _percent(value: str) -> int:
+    asked = int(value) if value.isdecimal() else CLEAN_FORCIBLY_PERCENT
     return min(max(asked, _LEAST_PERCENT), CLEAN_FORCIBLY_PERCENT)
 
 
-def _log_file_bytes(said: str) -> int:
-    return int(said) if said.isdecimal() else _LOG_FILE_BYTES
+def _log_file_bytes(value: str) -> int:
+    return int(value) if value.isdecimal() else _LOG_FILE_BYTES
 
 
-def _units(said: str) -> int:
-    return -(-int(said) // _UNIT_BYTES) if said.isdecimal() else _QUEUE_FILE_UNITS
+def _units(value: str) -> int:
+    return -(-int(value) // _UNIT_BYTES) if value.isdecimal() else _QUEUE_FILE_UNITS

@@ -1,9 +1,9 @@
-"""Records of RocketMQ's commitlog (MessageDecoder.java, CommitLog.java), read one after the other or many at once.
+"""Records of RocketMQ's commitlog (MessageDecoder.java, CommitLog.java), read one by one or many at once.
 
-Fixed at the beginning: size (4), magic (4), CRC of the body (4), queue id (4), flag (4), queue offset (8), own physical
-offset (8), system flag (4), time of birth (8), its host (8, or 20 where the flag says IPv6), store time (8), its host,
-reconsume times (4), offset of the prepared message (8). Then the body with its length (4), the topic with its length (1
-byte in version 1, 2 in version 2) and the properties with theirs (2). All numbers are big-endian and signed.
+Fixed part: size (4), magic (4), CRC of the body (4), queue id (4), flag (4), queue offset (8), own physical offset (8),
+system flag (4), time of birth (8), its host (8, or 20 if the flag contains IPv6), store time (8), its host, reconsume
+times (4), offset of the prepared message (8). Then the body with its length (4), the topic with its length (1 byte in
+version 1, 2 in version 2) and the properties with their length (2). All numbers are big-endian and signed.
 """
 
 import struct
@@ -17,7 +17,7 @@ from udfs.rocketmq.units import Ints, Longs
 
 MAGIC_V1 = 0xDAA320A7 - 2**32
 MAGIC_V2 = 0xDAA320AB - 2**32
-# This magic says that nothing more stands in its file.
+# This magic marks the end of a file's records.
 MAGIC_BLANK = 0xCBD43194 - 2**32
 BORN_HOST_V6, STORE_HOST_V6 = 0x10, 0x20
 TRANSACTION = 0xC
@@ -31,7 +31,7 @@ _GATHERED_BYTES = np.dtype((np.void, _GATHERED.itemsize))  # numpy copies it who
 
 
 class BadRecordError(ValueError):
-    """No record begins here. position: the byte in the file. text: what is wrong with it."""
+    """No record starts at `position`, a byte of the file; `text` describes the fault."""
 
     def __init__(self, position: int, text: str) -> None:
         super().__init__(position, text)
@@ -39,7 +39,7 @@ class BadRecordError(ValueError):
 
 
 class RecordHeaders(NamedTuple):
-    """Columns of what stands at the beginning of records, in native byte order."""
+    """Columns of the fixed parts of records, in native byte order."""
 
     size: Ints
     magic: Ints
@@ -49,14 +49,14 @@ class RecordHeaders(NamedTuple):
     store_time: Longs
 
     def put(self, where: slice, headers: "RecordHeaders") -> None:
-        """Replace those in these places."""
+        """Overwrite the rows `where`."""
         columns: Iterator[tuple[NDArray[Any], NDArray[Any]]] = zip(self, headers, strict=True)
         for column, values in columns:
             column[where] = values
 
 
 class CommitLogRecord(NamedTuple):
-    """One message of the commitlog. properties: the raw bytes (`properties_of` reads them)."""
+    """A message of the commitlog."""
 
     phy: int
     size: int
@@ -65,7 +65,7 @@ class CommitLogRecord(NamedTuple):
     sys_flag: int
     store_time: int
     topic: bytes
-    properties: bytes
+    properties: bytes  # raw; `properties_of` parses them
 
     @property
     def is_indexed(self) -> bool:
@@ -74,26 +74,26 @@ class CommitLogRecord(NamedTuple):
 
 
 def no_headers(count: int) -> RecordHeaders:
-    """Make room for so many headers, which `put` fills."""
+    """Allocate `count` headers, which `put` fills."""
     size, magic, queue_id = (np.empty(count, np.int32) for _column in range(3))
     queue_offset, phy, store_time = (np.empty(count, np.int64) for _column in range(3))
     return RecordHeaders(size, magic, queue_id, queue_offset, phy, store_time)
 
 
 def headers_at(log: NDArray[np.uint8], positions: Longs) -> RecordHeaders:
-    """Read the beginnings of the records at these bytes of a commitlog file, without a loop.
+    """Read the fixed parts of the records at these bytes of a commitlog file, without a loop.
 
-    Raises BadRecordError for the first position at which no record begins.
+    Raises BadRecordError for the first position at which no record starts.
     """
     too_late = positions + HEADER_BYTES > log.shape[0]
     if bool(too_late.any()):
         raise BadRecordError(int(positions[np.argmax(too_late)]), "a record does not fit into the rest of the file")
     raw = _at_any_byte(log, _GATHERED_BYTES)[positions].view(_GATHERED)
     magic = raw["magic"].astype(np.int32)
-    strange = (magic != MAGIC_V1) & (magic != MAGIC_V2)
-    if bool(strange.any()):
-        place = int(np.argmax(strange))
-        raise BadRecordError(int(positions[place]), f"wrong magic {int(magic[place]) & 0xFFFFFFFF:#010x}")
+    is_strange = (magic != MAGIC_V1) & (magic != MAGIC_V2)
+    if bool(is_strange.any()):
+        row = int(np.argmax(is_strange))
+        raise BadRecordError(int(positions[row]), f"wrong magic {int(magic[row]) & 0xFFFFFFFF:#010x}")
     is_v6 = (raw["sys_flag"].astype(np.int32) & BORN_HOST_V6) != 0
     time_at = positions + np.where(is_v6, 68, 56)
     times = _at_any_byte(log, np.dtype(">i8"))[time_at].astype(np.int64)
@@ -103,16 +103,16 @@ def headers_at(log: NDArray[np.uint8], positions: Longs) -> RecordHeaders:
     )  # fmt: skip
 
 
-def _at_any_byte(log: NDArray[np.uint8], what: np.dtype[Any]) -> NDArray[Any]:
-    """The same memory as values of this type, one from each byte on."""
-    return np.ndarray(shape=(log.shape[0] - what.itemsize + 1,), dtype=what, buffer=log.data, strides=(1,))
+def _at_any_byte(log: NDArray[np.uint8], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """View the same memory as values of this type that start at every byte."""
+    return np.ndarray(shape=(log.shape[0] - dtype.itemsize + 1,), dtype=dtype, buffer=log.data, strides=(1,))
 
 
 def walk(log: memoryview, start: int, position: int = 0) -> Iterator[CommitLogRecord]:
-    """Yield the records of a commitlog file that begins at the physical offset start, from this byte of it on.
+    """Yield the records of a commitlog file from a byte of it on. The file starts at the physical offset `start`.
 
-    It ends at a blank, at zeros, and at the end of the file; `end_of` says where. Raises BadRecordError at bytes that
-    are none of these.
+    The walk ends at a blank, at zeros, and at the end of the file; `end_of` returns that byte. Raises BadRecordError at
+    other bytes.
     """
     while (record := record_at(log, start, position)) is not None:
         yield record
@@ -120,60 +120,56 @@ def walk(log: memoryview, start: int, position: int = 0) -> Iterator[CommitLogRe
 
 
 def end_of(log: memoryview, start: int, position: int = 0) -> int:
-    """Return the byte behind the last record of a commitlog file. Raises BadRecordError as `walk` does.
+    """Return the byte after the last record of a commitlog file. Raises BadRecordError as `walk` does.
 
-    Only sizes, magics and offsets are looked at.
+    It reads only sizes, magics and offsets.
     """
     return end_before(log, start, position, len(log))
 
 
 def end_before(log: memoryview, start: int, position: int, stop: int) -> int:
-    """Return the byte behind the last record that begins before the byte stop. Raises BadRecordError as `walk` does."""
+    """Return the byte after the last record that starts before the byte `stop`. Raises BadRecordError like `walk`."""
     while position < stop and position + 8 <= len(log):
         size, magic = struct.unpack_from(">ii", log, position)
-        if not _begins_record(log, start, position, size, magic):
+        if not _is_record(log, start, position, size, magic):
             break
         position += size
     return position
 
 
 class Confirmed(NamedTuple):
-    """How far the records of a file that a broker still writes are known to be whole.
+    """The records of a growing file that are known to be complete."""
 
-    position: the byte behind the last such record. last: where that record begins, -1 if there is none. is_over: the
-    file has no more records. bad: what is wrong with the bytes at position; "" if they may just not be written yet.
-    """
-
-    position: int
-    last: int
-    is_over: bool
-    bad: str = ""
+    position: int  # the byte after the last complete record
+    last: int  # start of that record; -1 without one
+    is_over: bool  # the file gets no more records
+    bad: str = ""  # the fault of the bytes at position; "" if they may just not be written yet
 
 
 def confirmed(log: memoryview, start: int, position: int, most_bytes: int) -> Confirmed:
-    """Walk a file that a broker writes, from this byte on, and for at most so many bytes.
+    """Walk a file that a broker writes, from this byte on, for at most `most_bytes`.
 
-    A broker writes one record after the other. So a record counts as whole once another one, or the blank, has begun
-    behind it; before that some of its bytes may be missing. The last record therefore waits for the next one.
+    A broker writes one record after another. A record counts as complete once the next record, or the blank, has
+    started after it; before that, some of its bytes may be missing. So the last record always waits for the next one.
     """
-    begin, last = position, -1
-    while position - begin < most_bytes and position + 8 <= len(log):
+    start_position, last = position, -1
+    while position - start_position < most_bytes and position + 8 <= len(log):
         size, magic = struct.unpack_from(">ii", log, position)
         if magic == MAGIC_BLANK:
             return Confirmed(position, last, is_over=True)
         try:
-            if not _begins_record(log, start, position, size, magic):
+            if not _is_record(log, start, position, size, magic):
                 return Confirmed(position, last, is_over=False)
         except BadRecordError as error:
             return Confirmed(position, last, is_over=False, bad=error.text)
-        if not _has_begun(log, position + size):
+        if not _is_followed(log, position + size):
             return Confirmed(position, last, is_over=False)
         position, last = position + size, position
     return Confirmed(position, last, is_over=position + 8 > len(log))
 
 
-def _has_begun(log: memoryview, position: int) -> bool:
-    """Whether anything that can stand behind a record is there; a file has no room for it where it is full."""
+def _is_followed(log: memoryview, position: int) -> bool:
+    """Whether anything that can follow a record has started here, or the file is too full for that."""
     if position + 8 > len(log):
         return True
     size, magic = struct.unpack_from(">ii", log, position)
@@ -185,7 +181,7 @@ def record_at(log: memoryview, start: int, position: int) -> CommitLogRecord | N
     if position + 8 > len(log):
         return None
     size, magic = struct.unpack_from(">ii", log, position)
-    if not _begins_record(log, start, position, size, magic):
+    if not _is_record(log, start, position, size, magic):
         return None
     _size, _magic, _crc, queue_id, _flag, queue_offset, phy, sys_flag, _born = _FIXED.unpack_from(log, position)
     at = position + (68 if sys_flag & BORN_HOST_V6 else 56)
@@ -209,8 +205,8 @@ def record_at(log: memoryview, start: int, position: int) -> CommitLogRecord | N
     )  # fmt: skip
 
 
-def _begins_record(log: memoryview, start: int, position: int, size: int, magic: int) -> bool:
-    """Whether a record begins here; False where the file has no more. Raises BadRecordError for anything else."""
+def _is_record(log: memoryview, start: int, position: int, size: int, magic: int) -> bool:
+    """Whether a record starts here; False after the last record of the file. Raises BadRecordError for other bytes."""
     if magic == MAGIC_BLANK or (size == 0 and magic == 0):
         return False
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -219,5 +215,5 @@ def _begins_record(log: memoryview, start: int, position: int, size: int, magic:
         raise BadRecordError(position, f"a record can't have {size} bytes here")
     (phy,) = struct.unpack_from(">q", log, position + 28)
     if phy != start + position:
-        raise BadRecordError(position, f"a record says that it begins at {phy} instead of {start + position}")
+        raise BadRecordError(position, f"a record names {phy} as its own position instead of {start + position}")
     return True

@@ -1,9 +1,11 @@
-"""Which units the broker makes of a record of the commitlog (CommitLog.checkMessageAndReturnSize, ConsumeQueue.java).
+"""The units that a broker creates for a record of the commitlog.
+
+The rules are those of CommitLog.checkMessageAndReturnSize and ConsumeQueue.java:
 
 1. A message is in the queue that its record names, unless it is prepared or rolled back.
-2. Its tags code is the hash of its tag. In the schedule topic it is the time at which the message is due.
-3. A message that names queues in INNER_MULTI_DISPATCH is in each of those too, where the broker does that at all
-   (enableMultiDispatch). Retry topics and RocketMQ's own topics never are.
+2. Its tags code is the hash of its tag. In the schedule topic, it is the time at which the message is due.
+3. A message that names queues in INNER_MULTI_DISPATCH is in each of those too, if the broker supports that
+   (enableMultiDispatch). Messages of retry topics and of RocketMQ's own topics never are.
 """
 
 import re
@@ -17,14 +19,14 @@ SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _NOT_MULTI = (b"%RETRY%", b"rmq_sys_", SCHEDULE_TOPIC)
 # MessageStoreConfig.messageDelayLevel
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-# A broker in RocksDB mode keeps the rows of these, whatever topics.json says (cleanDeletedTopic).
+# A broker in RocksDB mode keeps the rows of these, regardless of topics.json (cleanDeletedTopic).
 _ALWAYS_KEPT = (LMQ_PREFIX, b"RMQ_SYS_", b"SCHEDULE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC")
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
 _MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Dispatch(NamedTuple):
-    """A unit that a record makes: the queue and the place in it. message size and start are the record's."""
+    """The queue and the queue offset of a unit. Its message size and position are the record's."""
 
     topic: bytes
     queue_id: int
@@ -32,32 +34,29 @@ class Dispatch(NamedTuple):
 
 
 class DispatchRules(NamedTuple):
-    """What of the broker's configuration says which units there are. delays_ms: of levels 1, 2, …
+    """The settings of the broker that determine its units."""
 
-    is_file_mode: the broker leaves out further queues whose names would be folders within folders.
-    """
-
-    delays_ms: tuple[int, ...]
+    delays_ms: tuple[int, ...]  # of levels 1, 2, …
     is_multi: bool
-    is_file_mode: bool = False
+    is_file_mode: bool = False  # the broker skips further queues whose names would be folders within folders
 
 
 def is_kept(topic: bytes, topics: Collection[bytes]) -> bool:
-    """Whether a broker in RocksDB mode keeps the rows of a topic: a known one, an LMQ queue, or one of its own."""
+    """Whether a broker in RocksDB mode keeps the rows of a topic: a known topic, an LMQ queue, or one of its own."""
     return topic in topics or topic.upper().startswith(_ALWAYS_KEPT)
 
 
 def delays_of(levels: str) -> tuple[int, ...]:
     """Read messageDelayLevel, as in `1s 5s 10m`. Raises ValueError if it can't be read."""
     try:
-        return tuple(int(each[:-1]) * _MS[each[-1]] for each in levels.split())
+        return tuple(int(level[:-1]) * _MS[level[-1]] for level in levels.split())
     except (KeyError, ValueError) as error:
         raise ValueError(f"messageDelayLevel can't be read: {levels!r}") from error
 
 
 def properties_of(raw: bytes) -> dict[bytes, bytes]:
-    """Read a record's properties: `name 0x01 value 0x02` each."""
-    pairs = (each.split(b"\x01", 1) for each in raw.split(b"\x02"))
+    """Parse a record's properties: `name 0x01 value 0x02` for each."""
+    pairs = (pair.split(b"\x01", 1) for pair in raw.split(b"\x02"))
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
@@ -82,7 +81,7 @@ def tags_code(record: CommitLogRecord, properties: Mapping[bytes, bytes], delays
 
 
 def units_of(record: CommitLogRecord, properties: Mapping[bytes, bytes], rules: DispatchRules) -> Iterator[Dispatch]:
-    """Yield the units that a record makes. Of a list of further queues that it can't read, a broker takes none more."""
+    """Yield the units of a record. If a broker can't parse an entry of a list of further queues, it stops there."""
     if not record.is_indexed:
         return
     yield Dispatch(record.topic, record.queue_id, record.queue_offset)
@@ -100,6 +99,6 @@ def units_of(record: CommitLogRecord, properties: Mapping[bytes, bytes], rules: 
 
 
 def _listed(properties: Mapping[bytes, bytes], name: bytes) -> list[bytes]:
-    """Split at commas as Java's String.split: without the empty ones at the end."""
-    said = properties.get(name, b"").rstrip(b",")
-    return said.split(b",") if said else []
+    """Split at commas as Java's String.split does: without the empty entries at the end."""
+    value = properties.get(name, b"").rstrip(b",")
+    return value.split(b",") if value else []

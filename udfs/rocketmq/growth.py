@@ -1,13 +1,13 @@
-"""How the rows of a queue grow by the units that further records of the commitlog make.
+"""How the rows of a queue grow by the units of further records of the commitlog.
 
-A record's units carry their queue offsets, and a queue's offsets follow each other without a hole. So each stretch of
-units says by itself what it is:
+A record's units contain their queue offsets, and a queue's offsets are consecutive. So each chunk of units can be
+classified by itself:
 
-1. Units of messages that begin no later than the last message known are known already, and are left out.
-2. Units that follow the last one known are added.
-3. A message that begins later and has an offset that is known already is of a queue that was deleted and made anew: it
-   counts from 0 again. All that was known of the queue goes.
-4. A unit that leaves offsets out can't be. Whoever reads the rows would stop at the hole, so nothing is written.
+1. Units of messages that start no later than the last known message are known already, and are skipped.
+2. Units that follow the last known unit are added.
+3. A message that starts later and has a known offset belongs to a queue that was deleted and created again, and counts
+   from 0 again. Everything that was known about the queue is dropped.
+4. A unit that would leave offsets out is refused. A reader would stop at the hole, so nothing is written.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,81 +19,81 @@ from udfs.rocketmq.units import Longs, Units
 
 
 class GapError(ValueError):
-    """Units are missing between what is known of a queue and what follows."""
+    """Units are missing between the last known unit of a queue and the next."""
 
 
 class RecordUnit(NamedTuple):
-    """One unit of a record. offset: in the queue. phy, size: where the message begins, and its bytes."""
+    """A unit of a record."""
 
     topic: bytes
     queue_id: int
-    offset: int
-    phy: int
-    size: int
+    offset: int  # in the queue
+    phy: int  # start of the message
+    size: int  # bytes of the message
     tags: int
     time: int
 
 
-class Stretch(NamedTuple):
-    """Units of one queue with consecutive queue offsets, from first on, in the order of the commitlog."""
+class UnitChunk(NamedTuple):
+    """Units of a queue with consecutive queue offsets, in the order of the commitlog."""
 
     topic: bytes
     queue_id: int
-    first: int
+    first: int  # queue offset of the first unit
     units: Units
     times: Longs
 
 
 class End(NamedTuple):
-    """The last unit known of a queue: its queue offset, and where its message begins."""
+    """The last known unit of a queue."""
 
     offset: int
-    phy: int
+    phy: int  # start of its message
 
 
 class QueueGrowth(NamedTuple):
-    """What is to be written. clears: all rows of the queue go first."""
+    """The next write to a queue."""
 
-    clears: bool
-    stretch: Stretch
+    clears: bool  # all rows of the queue are deleted first
+    chunk: UnitChunk
     end: End
 
 
-def stretches_of(entries: Iterable[RecordUnit]) -> Iterator[Stretch]:
-    """Put units, which come in the order of the commitlog, together by queue. Those of one queue keep their order."""
-    held = dict[tuple[bytes, int], list[RecordUnit]]()
+def chunks_of(entries: Iterable[RecordUnit]) -> Iterator[UnitChunk]:
+    """Group units by queue. They come in the order of the commitlog, and those of a queue keep it."""
+    queues = dict[tuple[bytes, int], list[RecordUnit]]()
     for entry in entries:
-        queue = held.setdefault((entry.topic, entry.queue_id), [])
+        queue = queues.setdefault((entry.topic, entry.queue_id), [])
         if queue and queue[-1].offset + 1 != entry.offset:
             yield _packed(queue)
             queue.clear()
         queue.append(entry)
-    for queue in held.values():
+    for queue in queues.values():
         yield _packed(queue)
 
 
-def step_of(known: End | None, stretch: Stretch) -> QueueGrowth | None:
-    """Say what a stretch adds to what is known of its queue; None if nothing. Raises GapError."""
-    start = 0 if known is None else int(np.searchsorted(stretch.units.phy, known.phy, side="right"))
-    rows = stretch.units.rows
+def growth_of(known: End | None, chunk: UnitChunk) -> QueueGrowth | None:
+    """Return what a chunk adds to the known units of its queue; None for nothing. Raises GapError."""
+    start = 0 if known is None else int(np.searchsorted(chunk.units.phy, known.phy, side="right"))
+    rows = chunk.units.rows
     if start == rows:
         return None
-    first = stretch.first + start
+    first = chunk.first + start
     if known is not None and first > known.offset + 1:
-        topic = stretch.topic.decode("utf-8", "replace")
+        topic = chunk.topic.decode("utf-8", "replace")
         raise GapError(
-            f"{topic}, queue {stretch.queue_id}: the message at {int(stretch.units.phy[start])} has the queue offset "
-            f"{first}, and {known.offset + 1} should follow the last one known, at {known.phy}"
+            f"{topic}, queue {chunk.queue_id}: the message at {int(chunk.units.phy[start])} has the queue offset "
+            f"{first}, and {known.offset + 1} should follow the last known message, at {known.phy}"
         )
-    rest = stretch._replace(first=first, units=stretch.units.between(start, rows), times=stretch.times[start:])
+    rest = chunk._replace(first=first, units=chunk.units.between(start, rows), times=chunk.times[start:])
     clears = known is not None and first <= known.offset
-    return QueueGrowth(clears, rest, End(stretch.first + rows - 1, int(stretch.units.phy[-1])))
+    return QueueGrowth(clears, rest, End(chunk.first + rows - 1, int(chunk.units.phy[-1])))
 
 
-def _packed(entries: list[RecordUnit]) -> Stretch:
+def _packed(entries: list[RecordUnit]) -> UnitChunk:
     first = entries[0]
     phy, tags, times = (
-        np.array([getattr(each, name) for each in entries], dtype=np.int64) for name in ("phy", "tags", "time")
+        np.array([getattr(entry, name) for entry in entries], dtype=np.int64) for name in ("phy", "tags", "time")
     )
-    size = np.array([each.size for each in entries], dtype=np.int32)
-    return Stretch(first.topic, first.queue_id, first.offset, Units(phy, size, tags), times)
+    size = np.array([entry.size for entry in entries], dtype=np.int32)
+    return UnitChunk(first.topic, first.queue_id, first.offset, Units(phy, size, tags), times)

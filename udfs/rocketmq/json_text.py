@@ -1,25 +1,25 @@
-"""The JSON of RocketMQ's configuration files: fastjson writes the integer keys of maps without quotation marks.
+"""The JSON of RocketMQ's configuration files, which fastjson writes with unquoted integer keys in maps.
 
-Reading: a number that stands where a key has to be becomes an int key; all else is JSON. Writing: the broker's own
-form, with tabs, and the compact form of RocksDB values. A broker 5.3.3 keeps the entries of a map with integer keys on
-one line of its files, and so those of a list; a broker 5.5.0 begins a line for each. Both read both.
+The parser turns a number in the position of a key into an int key; everything else is JSON. The writers produce the
+broker's own form, with tabs, and the compact form of RocksDB values. A broker 5.3.3 writes the entries of a list, or of
+a map with integer keys, on one line of its files; a broker 5.5.0 writes a line for each. Both read both.
 """
 
 import json
 import re
 from typing import Any
 
-# A whole string, which is kept, or a bare integer key, which is marked and quoted. A string comes first, so that
-# nothing inside of it is taken for a key.
+# A whole string, which is kept, or a bare integer key, which is marked and quoted. Strings come first, so that no text
+# inside a string is taken for a key.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
-_MARK = "\x01"  # no name of a topic or group has it
-_LINE_OF_INTEGER = re.compile(r"^\t+-?\d+:", re.MULTILINE)  # strings have no line break in them
+_MARK = "\x01"  # no name of a topic or group contains it
+_LINE_OF_INTEGER = re.compile(r"^\t+-?\d+:", re.MULTILINE)  # strings contain no line break
 _INTEGER = re.compile(rf"{_MARK}(-?\d+)")
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1  # a broker does not start over a number that no Java long holds
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1  # a broker does not start with a number that does not fit into a Java long
 
 
 class BadJsonError(ValueError):
-    """A text is no JSON of RocketMQ's. position: the character; it is near that of the file."""
+    """A text is not JSON as RocketMQ writes it. `position` is the character, near the one in the file."""
 
     def __init__(self, position: int, text: str) -> None:
         super().__init__(position, text)
@@ -27,44 +27,44 @@ class BadJsonError(ValueError):
 
 
 def parse(text: str) -> Any:
-    """Read a text; integer keys become int. Raises BadJsonError, also for a key that stands twice in an object."""
+    """Parse a text; integer keys become int. Raises BadJsonError, also for a key that occurs twice in an object."""
     quoted = _TOKEN.sub(_quoted, text)
     try:
         return json.loads(quoted, object_pairs_hook=_object, parse_int=_long)
     except json.JSONDecodeError as error:
         raise BadJsonError(error.pos, error.msg) from error
-    except ValueError as error:  # of thousands of digits, which int() refuses
+    except ValueError as error:  # int() refuses thousands of digits
         raise BadJsonError(0, str(error)) from error
     except RecursionError as error:
         raise BadJsonError(0, "it is nested too deeply") from error
 
 
 def compact(value: Any) -> str:
-    """Write a value as RocksDB rows have it: no blanks, integer keys bare."""
+    """Format a value as in RocksDB rows: no blanks, bare integer keys."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_key(key)}:{compact(each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{_key(key)}:{compact(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(compact, value)) + "]"
     return _scalar(value)
 
 
 def has_lines(text: str) -> bool:
-    """Whether a broker's file has a line for each entry of a map with integer keys, and of a list."""
+    """Whether a broker's file has a line for each entry of a list, or of a map with integer keys."""
     return _LINE_OF_INTEGER.search(text) is not None
 
 
 def pretty(value: Any, depth: int = 0, *, in_lines: bool = False) -> str:
-    """Write a value as a broker writes its files. in_lines: as `has_lines` says."""
+    """Format a value as a broker does in its files. in_lines: the answer of `has_lines` about that broker."""
     inner, outer = "\n" + "\t" * (depth + 1), "\n" + "\t" * depth
     if isinstance(value, dict) and value:
         between = "," if all(isinstance(key, int) for key in value) and not in_lines else "," + inner
         lead = "" if between == "," else inner
         entries = between.join(
-            f"{_key(key)}:{pretty(each, depth + 1, in_lines=in_lines)}" for key, each in value.items()
+            f"{_key(key)}:{pretty(item, depth + 1, in_lines=in_lines)}" for key, item in value.items()
         )
         return "{" + lead + entries + outer + "}"
     if isinstance(value, list) and value:
-        lines = (pretty(each, depth + 1, in_lines=in_lines) for each in value)
+        lines = (pretty(item, depth + 1, in_lines=in_lines) for item in value)
         return f"[{inner}{f',{inner}'.join(lines)}{outer}]" if in_lines else f"[{','.join(lines)}]"
     return compact(value)
 
@@ -74,14 +74,14 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
+    result: dict[Any, Any] = {}
     for name, value in pairs:
         bare = _INTEGER.fullmatch(name)
         key: Any = int(bare[1]) if bare else name
-        if key in made:
-            raise BadJsonError(0, f"the key {key!r} stands twice in one object")
-        made[key] = value
-    return made
+        if key in result:
+            raise BadJsonError(0, f"the key {key!r} occurs twice in an object")
+        result[key] = value
+    return result
 
 
 def _long(digits: str) -> int:

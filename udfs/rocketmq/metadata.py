@@ -1,6 +1,6 @@
-"""RocketMQ's topics, groups and offsets: rows of its three RocksDB databases, and back to the tables of its JSON files.
+"""Converts RocketMQ's topics, groups and offsets between the rows of its three RocksDB databases and its JSON tables.
 
-A broker compares versions when it starts: where the counter of a JSON file is above that of the database, it reads the
+A broker compares versions at its start: if the counter of a JSON file is above the database's, the broker reads the
 file over the database. So the rows get a counter above the file's.
 """
 
@@ -14,7 +14,7 @@ VERSION_FAMILY, FORBIDDEN_FAMILY = "kvDataVersion", "forbidden"
 VERSION_KEY = b"kvDataVersionKey"
 LMQ_PREFIX = "%LMQ%"
 
-# Folders below config/, which are the databases' names, too.
+# Names of the databases, and of their folders below config/.
 TOPICS, GROUPS, OFFSETS = "topics", "subscriptionGroups", "consumerOffsets"
 TOPICS_JSON, GROUPS_JSON = "topics.json", "subscriptionGroup.json"
 OFFSETS_JSON, LMQ_OFFSETS_JSON = "consumerOffset.json", "lmqConsumerOffset.json"
@@ -34,48 +34,45 @@ class ConfigRows(NamedTuple):
 
 
 class OffsetsOf(StrEnum):
-    """Whose topics, groups and offsets count where brokers have written both forms.
-
-    BOTH: those of RocksDB, and of the files what RocksDB does not have.
-    """
+    """The source of topics, groups and offsets if brokers have written both forms."""
 
     ROCKSDB = "rocksdb"
     FILES = "files"
-    BOTH = "both"
+    BOTH = "both"  # RocksDB's entries, and those of the files that are missing in RocksDB
 
 
 class BadTableError(ValueError):
-    """A JSON file holds something else than its table."""
+    """A JSON file, or a database, does not contain its table."""
 
 
 def topic_rows(table: Mapping[str, Any]) -> ConfigRows:
-    """Make the rows of topics.json. Raises BadTableError."""
+    """Convert topics.json into rows. Raises BadTableError."""
     return ConfigRows(_rows(_part(table, "topicConfigTable")), version_rows(table), {})
 
 
 def group_rows(table: Mapping[str, Any]) -> ConfigRows:
-    """Make the rows of subscriptionGroup.json. Raises BadTableError."""
+    """Convert subscriptionGroup.json into rows. Raises BadTableError."""
     forbidden = _rows(_part(table, "forbiddenTable", needed=False))
     return ConfigRows(_rows(_part(table, "subscriptionGroupTable")), version_rows(table), forbidden)
 
 
 def offset_rows(table: Mapping[str, Any]) -> ConfigRows:
-    """Make the rows of consumerOffset.json or lmqConsumerOffset.json. Raises BadTableError.
+    """Convert consumerOffset.json or lmqConsumerOffset.json into rows. Raises BadTableError.
 
-    An LMQ group's offset, which the JSON has in a table of its own, is an entry like the others, of queue 0.
+    The JSON has LMQ groups' offsets in a table of their own; their rows are like the others, with queue id 0.
     """
-    offsets = {name: _offset_row(name, each) for name, each in _part(table, "offsetTable").items()}
+    offsets = {name: _offset_row(name, row) for name, row in _part(table, "offsetTable").items()}
     for name, offset in _part(table, "lmqOffsetTable", needed=False).items():
         offsets[name] = _offset_row(name, {0: offset})
     return ConfigRows(_rows(offsets), version_rows(table), {})
 
 
 def version_rows(table: Mapping[str, Any]) -> Pairs:
-    """Make the version row, one above that of the JSON file. Raises BadTableError."""
+    """Create the version row, with a counter one above that of the JSON file. Raises BadTableError."""
     version = _part(table, "dataVersion")
     counter = _whole(version.get("counter", 0), "dataVersion.counter")
     if counter >= LONG_MAX:
-        raise BadTableError(f"dataVersion.counter is {counter}, and no broker has a higher one")
+        raise BadTableError(f"dataVersion.counter is {counter}, and no broker has a higher counter")
     above = {
         "counter": counter + 1,
         "stateVersion": _whole(version.get("stateVersion", 0), "dataVersion.stateVersion"),
@@ -85,12 +82,12 @@ def version_rows(table: Mapping[str, Any]) -> Pairs:
 
 
 def topics_table(rows: ConfigRows) -> dict[str, Any]:
-    """Make the table of topics.json. Raises BadTableError."""
+    """Convert rows into the table of topics.json. Raises BadTableError."""
     return {"dataVersion": _version(rows), "topicConfigTable": _table(rows.default)}
 
 
 def groups_table(rows: ConfigRows) -> dict[str, Any]:
-    """Make the table of subscriptionGroup.json. Raises BadTableError."""
+    """Convert rows into the table of subscriptionGroup.json. Raises BadTableError."""
     return {
         "dataVersion": _version(rows),
         "forbiddenTable": _table(rows.forbidden),
@@ -99,12 +96,12 @@ def groups_table(rows: ConfigRows) -> dict[str, Any]:
 
 
 def offsets_table(rows: ConfigRows, *, is_lmq: bool) -> dict[str, Any]:
-    """Make the table of consumerOffset.json; is_lmq: of lmqConsumerOffset.json. Raises BadTableError."""
+    """Convert rows into the table of consumerOffset.json, or of lmqConsumerOffset.json. Raises BadTableError."""
     offsets = offsets_of_rows(rows)
     if not is_lmq:
         return {"dataVersion": _version(rows), "groupTopicMap": _topics_by_group(offsets), "offsetTable": offsets}
-    lmq = {name: each[0] for name, each in offsets.items() if is_lmq_group(name) and 0 in each}
-    others = {name: each for name, each in offsets.items() if name not in lmq}
+    lmq = {name: by_queue[0] for name, by_queue in offsets.items() if is_lmq_group(name) and 0 in by_queue}
+    others = {name: by_queue for name, by_queue in offsets.items() if name not in lmq}
     return {
         "dataVersion": _version(rows),
         "groupTopicMap": _topics_by_group(others),
@@ -119,7 +116,7 @@ def is_lmq_group(name: str) -> bool:
 
 
 def counter_of(rows: ConfigRows) -> int | None:
-    """Return the database's version counter; None where it has none. Raises BadTableError."""
+    """Return the database's version counter; None without one. Raises BadTableError."""
     return _version(rows)["counter"] if VERSION_KEY in rows.version else None
 
 
@@ -129,7 +126,7 @@ def offsets_of_rows(rows: ConfigRows) -> dict[str, dict[int, int]]:
 
 
 def united(first: ConfigRows, other: ConfigRows, *, are_offsets: bool = False) -> ConfigRows:
-    """Put rows together; where both have one, the first counts, and of offsets queue by queue. Raises BadTableError."""
+    """Merge rows: those of `first` win, queue by queue for offsets. Raises BadTableError."""
     default = other.default | first.default
     if are_offsets:
         ours, theirs = offsets_of_rows(first), offsets_of_rows(other)
@@ -139,7 +136,7 @@ def united(first: ConfigRows, other: ConfigRows, *, are_offsets: bool = False) -
 
 
 def _topics_by_group(offsets: Mapping[str, Any]) -> dict[str, list[str]]:
-    """A broker writes this beside the offsets, and makes it anew from them."""
+    """Build the map that a broker writes beside the offsets, and builds again from them."""
     topics = dict[str, list[str]]()
     for name in sorted(offsets):
         topic, _, group = name.rpartition("@")
@@ -151,11 +148,11 @@ def _rows(table: Mapping[Any, Any]) -> Pairs:
     rows = {}
     for name, value in table.items():
         if not isinstance(name, str):
-            raise BadTableError(f"the number {name} stands where a name has to be")
+            raise BadTableError(f"the number {name} is in the position of a name")
         try:
             rows[name.encode()] = compact(value).encode()
-        except UnicodeEncodeError as error:  # half a character, as JSON can name it
-            raise BadTableError(f"{name!r} is no name, or has text that is none: {error}") from error
+        except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can express
+            raise BadTableError(f"{name!r} is no valid name, or contains invalid text: {error}") from error
     return rows
 
 
@@ -166,24 +163,24 @@ def _table(rows: Pairs) -> dict[str, Any]:
         try:
             table[name] = parse(value.decode())
         except (BadJsonError, UnicodeDecodeError) as error:
-            raise BadTableError(f"the row {name!r} holds no JSON: {value[:80]!r}") from error
+            raise BadTableError(f"the row {name!r} contains no JSON: {value[:80]!r}") from error
     return table
 
 
 def _version(rows: ConfigRows) -> dict[str, int]:
-    found = _table(rows.version).get(VERSION_KEY.decode(), {})
-    if not isinstance(found, dict):
-        raise BadTableError(f"the version row holds {found!r}")
-    return {name: _whole(found.get(name, 0), name) for name in ("counter", "stateVersion", "timestamp")}
+    version = _table(rows.version).get(VERSION_KEY.decode(), {})
+    if not isinstance(version, dict):
+        raise BadTableError(f"the version row contains {version!r}")
+    return {name: _whole(version.get(name, 0), name) for name in ("counter", "stateVersion", "timestamp")}
 
 
 def _part(table: Mapping[str, Any], name: str, *, needed: bool = True) -> dict[str, Any]:
-    found = table.get(name) if isinstance(table, Mapping) else None
-    if found is None and not needed:
+    part = table.get(name) if isinstance(table, Mapping) else None
+    if part is None and not needed:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(part, dict):
         raise BadTableError(f"{name} is missing or no object")
-    return found
+    return part
 
 
 def _offsets(name: str, offsets: Any) -> dict[int, int]:
@@ -193,7 +190,7 @@ def _offsets(name: str, offsets: Any) -> dict[int, int]:
 
 
 def _offset_row(name: str, offsets: Any) -> dict[str, Any]:
-    """Make the row of a group's offsets. Raises BadTableError for an offset that no broker commits."""
+    """Convert a group's offsets into a row. Raises BadTableError for an offset that no broker commits."""
     row = _offsets(name, offsets)
     for queue_id, offset in row.items():
         if not 0 <= queue_id <= _QUEUE_ID_MAX or offset < 0:
@@ -202,14 +199,14 @@ def _offset_row(name: str, offsets: Any) -> dict[str, Any]:
 
 
 def _by_queue(name: str, offsets: dict[Any, Any]) -> dict[int, int]:
-    """Offsets of a row. A broker 5.3.3 puts the queue ids into quotation marks there, and in its files it does not."""
+    """Return the offsets of a row. A broker 5.3.3 quotes the queue ids there, unlike in its files."""
     try:
         return _offsets(name, {int(key): value for key, value in offsets.items()})
     except ValueError as error:
         raise BadTableError(f"the offsets of {name!r} are no map from queue ids") from error
 
 
-def _whole(value: Any, what: str) -> int:
+def _whole(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise BadTableError(f"{what} is {value!r} instead of a whole number")
+        raise BadTableError(f"{name} is {value!r} instead of a whole number")
     return value

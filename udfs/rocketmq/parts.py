@@ -1,8 +1,8 @@
-"""Divides the units of all queues into parts: each part becomes one SST file, and one task's work.
+"""Divides the units of all queues into parts: each part is the work of a task, and becomes an SST file.
 
-Rows lie in RocksDB in the order of their keys. So the queues are put into that order first, and a part is a run of it:
-the end of one queue, some whole ones, the beginning of another. Parts never overlap, which is why their files can be
-taken in without being merged.
+RocksDB stores rows in the order of their keys. So the queues are sorted by key first, and a part is a run of that
+order: the end of one queue, some whole queues, the start of another. Parts never overlap, so RocksDB can take in their
+files without merging them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,9 +12,9 @@ from udfs.rocketmq.rows import queue_prefix
 
 
 class QueueRange(NamedTuple):
-    """The live units of one queue: queue offsets from first up to end. number: which of all queues it is."""
+    """The live units of a queue: queue offsets from `first` up to `end`."""
 
-    number: int
+    number: int  # index of the queue among all queues
     topic: bytes
     queue_id: int
     first: int
@@ -22,43 +22,43 @@ class QueueRange(NamedTuple):
 
 
 class QueueSegment(NamedTuple):
-    """Units of one queue that are in one part. place: how many units of the part stand before them."""
+    """Units of a queue that are in the same part."""
 
-    number: int
+    number: int  # of the queue
     first: int
     end: int
-    place: int
+    place: int  # units of the part before this segment
 
 
 class SstPart(NamedTuple):
-    """A run of units in the order of their keys."""
+    """A run of units, ordered by key."""
 
     number: int
     segments: tuple[QueueSegment, ...]
 
     @property
     def rows(self) -> int:
-        """How many units it has."""
-        return sum(each.end - each.first for each in self.segments)
+        """Number of units."""
+        return sum(segment.end - segment.first for segment in self.segments)
 
 
 def in_key_order(queues: Iterable[QueueRange]) -> list[QueueRange]:
     """Sort queues as RocksDB sorts their keys."""
-    return sorted(queues, key=lambda each: queue_prefix(each.topic, each.queue_id))
+    return sorted(queues, key=lambda queue: queue_prefix(queue.topic, queue.queue_id))
 
 
 def parts_of(queues: Sequence[QueueRange], rows_per_part: int) -> Iterator[SstPart]:
-    """Yield parts of at most so many rows, of queues in key order. A queue without live units is in none."""
-    number, held, rows = 0, list[QueueSegment](), 0
+    """Yield parts of at most `rows_per_part` rows of queues in key order; queues without live units are skipped."""
+    number, segments, rows = 0, list[QueueSegment](), 0
     for queue in queues:
         first = queue.first
         while first < queue.end:
             end = min(queue.end, first + rows_per_part - rows)
-            held.append(QueueSegment(queue.number, first, end, rows))
+            segments.append(QueueSegment(queue.number, first, end, rows))
             rows += end - first
             first = end
             if rows == rows_per_part:
-                yield SstPart(number, tuple(held))
-                number, held, rows = number + 1, [], 0
-    if held:
-        yield SstPart(number, tuple(held))
+                yield SstPart(number, tuple(segments))
+                number, segments, rows = number + 1, [], 0
+    if segments:
+        yield SstPart(number, tuple(segments))

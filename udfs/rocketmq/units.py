@@ -1,11 +1,11 @@
 """Units of RocketMQ's file consume queues: 20 bytes for each message of a queue (ConsumeQueue.java).
 
-A unit says where in the commitlog its message begins (8 bytes), how long the message is (4) and the hash of its tag
-(8), all big-endian and signed. A file holds units from its first byte on; the first unit without a size or with a
-negative offset ends what was written, for the file was made at its full length, of zeros.
+A unit holds its message's position in the commitlog (8 bytes), the message's size (4) and the hash of its tag (8), all
+big-endian and signed. A file holds units from its first byte on. Files are created at full length, filled with zeros,
+so the first unit without a size or with a negative offset ends the written part.
 
-numpy keeps the order of bytes in the dtype and drops it where it makes a new array (concatenate, arithmetic). So
-nothing here hands out a big-endian array: whoever writes bytes converts once more, at the last moment.
+numpy keeps the byte order in the dtype and drops it in new arrays (concatenate, arithmetic). So no function here
+returns a big-endian array: writers convert once more, at the last moment.
 """
 
 from typing import NamedTuple
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNIT_BYTES = 20
-# The size in a unit that a broker writes to fill a queue that begins in the middle of a file.
+# The size in a unit that a broker writes to fill a queue that starts in the middle of a file.
 BLANK_SIZE = 0x7FFFFFFF
-# Tags codes up to this one are addresses in a ConsumeQueueExt file (ConsumeQueueExt.MAX_ADDR).
+# Tags codes up to this value are addresses in a ConsumeQueueExt file (ConsumeQueueExt.MAX_ADDR).
 EXT_ADDRESS_MAX = -(2**31) - 1
 
 Longs = NDArray[np.int64]
@@ -26,7 +26,7 @@ _ON_DISK = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 
 
 class Units(NamedTuple):
-    """Columns of consecutive units of one queue, in native byte order."""
+    """Columns of consecutive units of a queue, in native byte order."""
 
     phy: Longs
     size: Ints
@@ -34,51 +34,45 @@ class Units(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many units they are."""
+        """Number of units."""
         return int(self.phy.shape[0])
 
     def between(self, start: int, end: int) -> "Units":
-        """The units from the place start up to the place end."""
+        """Return the units from the index `start` up to the index `end`."""
         return Units(self.phy[start:end], self.size[start:end], self.tags[start:end])
 
 
 def decode(data: bytes | memoryview) -> Units:
-    """Return the units of these bytes; bytes after the last whole unit are left out."""
+    """Parse units; bytes after the last whole unit are ignored."""
     whole = len(data) // UNIT_BYTES
     raw = np.frombuffer(data, dtype=_ON_DISK, count=whole)
     return Units(raw["phy"].astype(np.int64), raw["size"].astype(np.int32), raw["tags"].astype(np.int64))
 
 
 def encode(units: Units) -> bytes:
-    """Return the bytes as a broker writes them."""
+    """Return the bytes of units, as a broker writes them."""
     raw = np.empty(units.rows, dtype=_ON_DISK)
     raw["phy"], raw["size"], raw["tags"] = units.phy, units.size, units.tags
     return raw.tobytes()
 
 
 def is_written(units: Units) -> NDArray[np.bool_]:
-    """Which of the units a broker would read as written."""
+    """Mark the units that a broker would read as written."""
     return np.asarray((units.size > 0) & (units.phy >= 0))
 
 
 def is_blank(units: Units) -> NDArray[np.bool_]:
-    """Which of the units only fill the queue up to its first message."""
+    """Mark the units that only fill the queue up to its first message."""
     return np.asarray((units.phy == 0) & (units.size == BLANK_SIZE))
 
 
-def count_written(units: Units) -> int:
-    """How many units stand before the first one that was not written."""
-    written = is_written(units)
-    return units.rows if bool(written.all()) else int(np.argmin(written))
-
-
 def is_live(units: Units, log_start: int) -> NDArray[np.bool_]:
-    """Which of the units have their message in a commitlog that begins at log_start."""
+    """Mark the units whose message is in a commitlog that starts at `log_start`."""
     return np.asarray((units.phy >= log_start) & ~is_blank(units))
 
 
-def _are_well(units: Units, log_start: int, log_end: int) -> bool:
-    """Whether nothing is wrong with any unit, at a glance; False where `first_bad` has to look at each."""
+def _are_sound(units: Units, log_start: int, log_end: int) -> bool:
+    """Whether all units pass a quick test; False if `first_bad` has to check each."""
     if not units.rows:
         return True
     return bool(
@@ -91,18 +85,18 @@ def _are_well(units: Units, log_start: int, log_end: int) -> bool:
 
 
 def first_bad(units: Units, log_start: int, log_end: int) -> tuple[int, str] | None:
-    """Return the place of the first unit that no healthy queue has, and what is wrong with it; None if all are well.
+    """Return the index and the fault of the first unit that no healthy queue has; None if all are sound.
 
-    The units are live ones, in the order of their queue.
+    The units are live, and in the order of their queue.
     """
-    if _are_well(units, log_start, log_end):
+    if _are_sound(units, log_start, log_end):
         return None
     faults = (
         (~is_written(units), "was not written"),
-        (units.phy < log_start, f"points before the commitlog, which begins at {log_start}"),
-        (units.phy > log_end - units.size, f"points behind the end of the commitlog, {log_end}"),
+        (units.phy < log_start, f"points before the commitlog, which starts at {log_start}"),
+        (units.phy > log_end - units.size, f"points after the end of the commitlog, {log_end}"),
         (units.tags <= EXT_ADDRESS_MAX, "has its tags in a ConsumeQueueExt file"),
         (np.diff(units.phy, prepend=np.int64(-1)) <= 0, "points before the unit that precedes it"),
     )
-    found = [(int(np.argmax(bad)), text) for bad, text in faults if bool(bad.any())]
-    return min(found, key=lambda each: each[0], default=None)
+    first_of_each = [(int(np.argmax(bad)), text) for bad, text in faults if bool(bad.any())]
+    return min(first_of_each, key=lambda fault: fault[0], default=None)

@@ -1,6 +1,6 @@
-"""What each version of RocketMQ calls the switches of the upgrade, and where it needs one more or must be warned of.
+"""The settings of the upgrade in each version of RocketMQ, and the warnings about that version.
 
-Seen with real brokers of 5.3.3, 5.4.0 and 5.5.0; the rest is read in their code.
+Tried with real brokers of 5.3.3, 5.4.0 and 5.5.0; the rest was read in their code.
 """
 
 import re
@@ -12,7 +12,7 @@ Version = tuple[int, int, int]
 
 
 class Stage(NamedTuple):
-    """One stage: the settings of the broker in it, and what happens."""
+    """A stage of the upgrade: its description, and the broker's settings."""
 
     stage: int
     when: str
@@ -20,13 +20,13 @@ class Stage(NamedTuple):
 
 
 def version_of(text: str) -> Version | None:
-    """Read a version as in `5.3.3`; None if it is none."""
+    """Parse a version such as `5.3.3`; None for other text."""
     match = re.fullmatch(r"[vV]?(\d+)\.(\d+)\.(\d+)\S*", text.strip())
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def stages_of(version: Version | None) -> list[Stage]:
-    """Return the three stages with the switches of this version; None: of all that have the usual ones."""
+    """Return the three stages with the settings of this version; None: with the usual settings."""
     double = {"storeType": "default", "rocksdbCQDoubleWriteEnable": "true"}
     if version is not None and version >= (5, 5, 0):
         double["combineCQUseRocksdbForLmq"] = "true"
@@ -41,14 +41,16 @@ def stages_of(version: Version | None) -> list[Stage]:
 
 
 def warnings_of(version: Version | None) -> list[str]:
-    """Return what an operator of this version has to know. None: nobody has said which version it is."""
+    """Return the warnings for operators of this version. None: the version is unknown."""
     if version is None:
-        return ["say --broker-version, and the switches and traps of that version are named"]
+        return ["with --broker-version, this lists the settings and traps of that version"]
     if version < _FIRST:
         return [f"the upgrade came with RocketMQ {_text(_FIRST)}: {_text(version)} has no RocksDB to upgrade to"]
     warnings = []
     if version > NEWEST_KNOWN:
-        warnings.append(f"nobody has tried this with {_text(version)}; {_text(NEWEST_KNOWN)} is the newest that was")
+        warnings.append(
+            f"this was not tried with {_text(version)}; {_text(NEWEST_KNOWN)} is the newest version that was"
+        )
     if version >= (5, 5, 0):
         warnings.append("in stage 2 the broker ends at its start unless combineCQUseRocksdbForLmq=true")
     if (5, 3, 1) <= version < (5, 4, 0):

@@ -21,7 +21,7 @@ from streaming.rocketmq.log_files import CommitLog
 from streaming.rocketmq.place import Place
 from udfs.rocketmq import rows
 from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
-from udfs.rocketmq.growth import End, GapError, QueueGrowth, Stretch, step_of
+from udfs.rocketmq.growth import End, GapError, QueueGrowth, UnitChunk, growth_of
 from udfs.rocketmq.units import Longs, Units
 
 _BEHIND_ALL = b"\xff" * 8
@@ -66,19 +66,19 @@ class Followed:
             self._cut_off(before[-1])
         return log.start
 
-    def add(self, stretches: Iterable[Stretch]) -> int:
+    def add(self, chunks: Iterable[UnitChunk]) -> int:
         """Write the units in one batch, durably, and return how many were new.
 
         Raises SafetyError, and writes nothing, where a queue would get a hole.
         """
         ends, units, new = dict(self._ends), list[tuple[bytes, bytes]](), 0
         cleared, newest = set[QueueKey](), -1
-        kept = dict[QueueKey, list[Stretch]]()
-        for stretch in stretches:
-            name = (stretch.topic, stretch.queue_id)
-            newest = max(newest, int(stretch.units.phy[-1]))
+        kept = dict[QueueKey, list[UnitChunk]]()
+        for chunk in chunks:
+            name = (chunk.topic, chunk.queue_id)
+            newest = max(newest, int(chunk.units.phy[-1]))
             try:
-                step = step_of(ends.get(name), stretch)
+                step = growth_of(ends.get(name), chunk)
             except GapError as error:
                 raise SafetyError(f"{error}: nothing was written") from error
             if step is not None:
@@ -217,8 +217,8 @@ def _all_of(name: QueueKey) -> tuple[bytes, bytes]:
     return prefix, prefix + _BEHIND_ALL
 
 
-def _keep(parts: list[Stretch], cleared: set[QueueKey], name: QueueKey, step: QueueGrowth) -> None:
+def _keep(parts: list[UnitChunk], cleared: set[QueueKey], name: QueueKey, step: QueueGrowth) -> None:
     if step.clears:
         cleared.add(name)
         parts.clear()
-    parts.append(step.stretch)
+    parts.append(step.chunk)

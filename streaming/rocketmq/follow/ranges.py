@@ -10,7 +10,7 @@ from streaming.rocketmq.follow.tail import RANGE_BYTES, LogRange
 from streaming.rocketmq.log_files import CommitLog, LogFile, mapped
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.dispatch import DispatchRules, properties_of, tags_code, units_of
-from udfs.rocketmq.growth import RecordUnit, Stretch, stretches_of
+from udfs.rocketmq.growth import RecordUnit, UnitChunk, chunks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class RangeJob:
 
     rules: DispatchRules
 
-    def run(self, spark: SparkContext, ranges: Sequence[LogRange]) -> list[Stretch]:
+    def run(self, spark: SparkContext, ranges: Sequence[LogRange]) -> list[UnitChunk]:
         """Return the units of all ranges, of each queue in the order of the log.
 
         Raises Spark's error, with ours in its text, at bytes that are no record.
@@ -27,18 +27,18 @@ class RangeJob:
         if not ranges:
             return []
         found = spark.parallelize(list(enumerate(ranges)), len(ranges)).mapPartitions(self._indexed).collect()
-        return [stretch for _number, stretches in sorted(found, key=lambda each: each[0]) for stretch in stretches]
+        return [chunk for _number, chunks in sorted(found, key=lambda each: each[0]) for chunk in chunks]
 
-    def _indexed(self, numbered: Iterable[tuple[int, LogRange]]) -> Iterator[tuple[int, list[Stretch]]]:
+    def _indexed(self, numbered: Iterable[tuple[int, LogRange]]) -> Iterator[tuple[int, list[UnitChunk]]]:
         for number, each in numbered:
             yield number, self.index(each)
 
-    def index(self, each: LogRange) -> list[Stretch]:
+    def index(self, each: LogRange) -> list[UnitChunk]:
         """Return the units of one range. Raises SafetyError, which names file and byte, at bytes that are no record."""
         file = each.file
         with mapped(file) as view:
             try:
-                return list(stretches_of(self._entries(view, each)))
+                return list(chunks_of(self._entries(view, each)))
             except c.BadRecordError as error:
                 raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
             except ValueError as error:

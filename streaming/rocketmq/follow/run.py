@@ -161,8 +161,8 @@ class _Stream:
             raise SafetyError(f"note {self._done} was expected next, and others came: {found}")
         ranges = sorted(LogRange(LogFile(row.path, row.file_start, row.file_size), row.start, row.end) for row in found)
         with our_errors():
-            stretches = RangeJob(rules_of(self._follow.place)).run(self._spark.sparkContext, ranges)
-        self._units += self._followed.add(stretches)
+            chunks = RangeJob(rules_of(self._follow.place)).run(self._spark.sparkContext, ranges)
+        self._units += self._followed.add(chunks)
         self._indexed = ranges[-1].end
         self._done += 1
 

@@ -53,7 +53,7 @@ def test_what_is_accepted_is_in_the_question(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(SafetyError, match="no"):
             run(*words, *codes)
     assert "UNKNOWN_TOPICS" in asked[0]
-    assert "does not have: Gone." in asked[0]
+    assert "missing from topics.json: Gone." in asked[0]
     assert "UNINDEXED" not in asked[0]
     assert all("Gone" not in each and "UNINDEXED" in each for each in asked[1:])
 

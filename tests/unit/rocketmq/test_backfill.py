@@ -263,7 +263,7 @@ def damaged(file: Path, position: int, data: bytes) -> None:
         ("consumequeue/Orders/0/" + "0" * 20, 20, bytes(20), "byte 20: the unit was not written"),
         ("consumequeue/Orders/0/" + f"{160:020d}", 0, bytes(20), "no unit was written here, but one of the same queue"),
         ("consumequeue/Orders/0/" + "0" * 20, 28, struct.pack(">i", 99), "byte 20: the unit is that of queue offset 1"),
-        ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40), "byte 20: the unit points behind the end"),
+        ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40), "byte 20: the unit points after the end"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 5), "byte 5: wrong magic"),
         ("consumequeue/Orders/0/" + "0" * 20, 32, struct.pack(">q", -(2**40)), "ConsumeQueueExt"),
         ("commitlog/" + "0" * 20, 4, b"\0\0\0\1", "byte 0: wrong magic"),

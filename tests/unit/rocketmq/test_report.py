@@ -13,7 +13,7 @@ def test_a_page_says_what_the_command_said(tmp_path: Path) -> None:
     (tmp_path / "abort").write_bytes(b"")
     assert "1 reasons not to convert." in plan_page(plan_of(place(tmp_path)))
     assert "all is well" in check_page(WELL)
-    assert "the database lacks it" in check_page(WRONG)
+    assert "it is missing from the database" in check_page(WRONG)
 
 
 def test_names_that_others_chose_are_no_markup() -> None:

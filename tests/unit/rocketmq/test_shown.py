@@ -3,7 +3,7 @@ from streaming.rocketmq.shown import check_json, check_lines
 from udfs.rocketmq.compare import Finding, FindingKind
 
 QUEUES = (QueueState("T", 0, 0, 5, 5, 5), QueueState("T", 1, 2, 7, 6, 5))
-MISSING = Finding(b"T", 1, FindingKind.MISSING, 3, 4, "the database lacks it")
+MISSING = Finding(b"T", 1, FindingKind.MISSING, 3, 4, "it is missing from the database")
 CHECKPOINT = Finding(b"", -1, FindingKind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
 WELL = CheckResult(QUEUES, (), ("a note",), 100, 100)
 WRONG = CheckResult(QUEUES, (MISSING, CHECKPOINT), (), 0, 100)
@@ -21,7 +21,7 @@ def test_of_a_topic_each_queue_has_a_line() -> None:
     lines = list(check_lines(WRONG, "T"))
     assert lines[0].startswith("T queue 0: ready, first 0, next 5")
     assert lines[1].startswith("T queue 1: 1 findings, first 2, next 7, next of the file queue 6")
-    assert lines[2] == "MISSING T queue 1: the database lacks it (3 units, from offset 4)"
+    assert lines[2] == "MISSING T queue 1: it is missing from the database (3 units, from offset 4)"
     assert lines[3] == "CHECKPOINT the database has no CHECKPOINT"
 
 

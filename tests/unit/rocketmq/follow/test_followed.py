@@ -20,7 +20,7 @@ from tests.unit.rocketmq.converted import backfill, check, place
 from tests.unit.rocketmq.follow.followed_store import follow, follow_on, follow_with, grown, written
 from tests.unit.rocketmq.test_backfill import MESSAGES, KilledError, database_of, expected_of
 from udfs.rocketmq import rows
-from udfs.rocketmq.growth import Stretch
+from udfs.rocketmq.growth import UnitChunk
 from udfs.rocketmq.units import Units
 
 
@@ -138,19 +138,19 @@ def test_a_run_that_is_killed_at_any_batch_lags_and_leaves_no_hole(
     is_as_a_backfill_would_make_it(tmp_path, store)
 
 
-def stretch(first: int, *phy: int) -> Stretch:
+def chunk(first: int, *phy: int) -> UnitChunk:
     count = len(phy)
     units = Units(np.array(phy), np.full(count, 99, dtype=np.int32), np.zeros(count, dtype=np.int64))
-    return Stretch(b"T", 0, first, units, np.arange(count))
+    return UnitChunk(b"T", 0, first, units, np.arange(count))
 
 
 def test_where_a_queue_would_get_a_hole_nothing_is_written(tmp_path: Path) -> None:
     written(Store(tmp_path))
     with opened(tmp_path / "d", ("offset",), compressed=True) as database:
         followed = Followed(database, rules_of(place(tmp_path)))
-        followed.add([stretch(0, 0, 99)])
+        followed.add([chunk(0, 0, 99)])
         with pytest.raises(SafetyError, match="queue offset 3, and 2 should follow"):
-            followed.add([stretch(2, 198)._replace(topic=b"U"), stretch(3, 297)])
+            followed.add([chunk(2, 198)._replace(topic=b"U"), chunk(3, 297)])
         assert followed.checkpoint == 99
         assert [rows.decode_key(key).offset for key, _value in database.rows("default")] == [0, 1]
 

@@ -70,7 +70,7 @@ def test_a_walk_ends_at_a_blank_at_zeros_and_at_the_end() -> None:
         pytest.param(RECORD[:4] + b"\xda\xa3\x20\xa8" + RECORD[8:], "wrong magic 0xdaa320a8", id="magic"),
         pytest.param(b"\x00\x00\x00\x66" + RECORD[4:], "can't have 102 bytes", id="longer than the file"),
         pytest.param(b"\x00\x00\x00\x5a" + RECORD[4:], "can't have 90 bytes", id="shorter than any record"),
-        pytest.param(RECORD[:35] + b"\x01" + RECORD[36:], "begins at 1 instead of 0", id="another place"),
+        pytest.param(RECORD[:35] + b"\x01" + RECORD[36:], "names 1 as its own position", id="another place"),
         pytest.param(RECORD[:84] + b"\x7f\xff\xff\xff" + RECORD[88:], "ends before its parts", id="a huge body"),
         pytest.param(RECORD[:92] + b"\x00\x08" + RECORD[94:], "do not fit into it", id="properties one byte too long"),
     ],

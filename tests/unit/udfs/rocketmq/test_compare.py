@@ -44,4 +44,4 @@ def test_what_differs_is_found(
 
 def test_a_finding_names_the_queue() -> None:
     (found,) = compare((b"T", 7, 2, 3), queue=run([]), database=run([], time=0), log=run([2], time=0))
-    assert found == Finding(b"T", 7, FindingKind.MISSING, 1, 2, "the database lacks it")
+    assert found == Finding(b"T", 7, FindingKind.MISSING, 1, 2, "it is missing from the database")

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from udfs.rocketmq.growth import End, GapError, RecordUnit, Stretch, step_of, stretches_of
+from udfs.rocketmq.growth import End, GapError, RecordUnit, UnitChunk, chunks_of, growth_of
 from udfs.rocketmq.units import Units
 
 
-def stretch(first: int, *phy: int) -> Stretch:
+def chunk(first: int, *phy: int) -> UnitChunk:
     none = np.zeros(len(phy), dtype=np.int64)
-    return Stretch(b"T", 1, first, Units(np.array(phy), none.astype(np.int32), none), none + 7)
+    return UnitChunk(b"T", 1, first, Units(np.array(phy), none.astype(np.int32), none), none + 7)
 
 
 def test_units_of_a_queue_are_put_together_until_its_offsets_jump() -> None:
@@ -15,33 +15,33 @@ def test_units_of_a_queue_are_put_together_until_its_offsets_jump() -> None:
         RecordUnit(b"A", 0, offset, phy, 100, 5, 9)
         for phy, offset in enumerate((3, 4, 0, 1))  # the queue was made anew in between
     ] + [RecordUnit(b"B", 0, 7, 4, 100, 5, 9)]
-    found = {(each.topic, each.first): each.units.phy.tolist() for each in stretches_of(entries)}
+    found = {(each.topic, each.first): each.units.phy.tolist() for each in chunks_of(entries)}
     assert found == {(b"A", 3): [0, 1], (b"A", 0): [2, 3], (b"B", 7): [4]}
 
 
 def test_a_queue_that_is_not_known_begins_where_it_begins() -> None:
-    step = step_of(None, stretch(4, 10, 20))
+    step = growth_of(None, chunk(4, 10, 20))
     assert step is not None
-    assert (step.clears, step.stretch.first, step.end) == (False, 4, End(5, 20))
+    assert (step.clears, step.chunk.first, step.end) == (False, 4, End(5, 20))
 
 
 def test_what_is_known_is_left_out_and_what_follows_is_added() -> None:
-    step = step_of(End(5, 20), stretch(4, 10, 20, 30))
+    step = growth_of(End(5, 20), chunk(4, 10, 20, 30))
     assert step is not None
-    assert (step.clears, step.stretch.first, step.stretch.units.phy.tolist()) == (False, 6, [30])
-    assert (step.stretch.times.tolist(), step.end) == ([7], End(6, 30))
+    assert (step.clears, step.chunk.first, step.chunk.units.phy.tolist()) == (False, 6, [30])
+    assert (step.chunk.times.tolist(), step.end) == ([7], End(6, 30))
 
 
 def test_nothing_new_is_no_step() -> None:
-    assert step_of(End(5, 20), stretch(4, 10, 20)) is None
+    assert growth_of(End(5, 20), chunk(4, 10, 20)) is None
 
 
 def test_a_later_message_with_an_offset_that_is_known_is_of_a_queue_made_anew() -> None:
-    step = step_of(End(5, 20), stretch(0, 30))
+    step = growth_of(End(5, 20), chunk(0, 30))
     assert step is not None
     assert (step.clears, step.end) == (True, End(0, 30))
 
 
 def test_a_hole_is_an_error() -> None:
     with pytest.raises(GapError, match="queue offset 7, and 6 should follow"):
-        step_of(End(5, 20), stretch(7, 30))
+        growth_of(End(5, 20), chunk(7, 30))

@@ -86,7 +86,7 @@ def test_an_empty_store_needs_no_topics() -> None:
 def test_a_broker_whose_queues_only_rocksdb_has_is_never_sent_back_to_files() -> None:
     (refusal,) = refusals_of(StoreFacts(lacks_queues=True, has_rocksdb=True), replace=True)
     assert refusal.code == Code.NO_QUEUES
-    assert "let the broker run with it" in refusal.text
+    assert "let the broker use it" in refusal.text
     assert all("file mode" not in each.text for each in refusals_of(StoreFacts(has_abort=True)))
 
 

@@ -29,7 +29,7 @@ def test_5_5_0_needs_one_more_switch_to_write_both() -> None:
 
 @pytest.mark.parametrize(
     ("version", "said"),
-    [(None, "--broker-version"), ((5, 3, 0), "has no RocksDB"), ((5, 3, 3), "killed"), ((5, 6, 0), "nobody has tried")],
+    [(None, "--broker-version"), ((5, 3, 0), "has no RocksDB"), ((5, 3, 3), "killed"), ((5, 6, 0), "was not tried")],
 )
 def test_an_operator_is_warned(version: tuple[int, int, int] | None, said: str) -> None:
     assert said in warnings_of(version)[0]
