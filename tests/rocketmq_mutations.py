@@ -83,7 +83,7 @@ ROCKETMQ = (
     (
         "RocketMQ: CURRENT comes out first",
         MOVE,
-        "key=lambda each: each.name != CURRENT",
+        "key=lambda path: path.name != CURRENT",
         "reverse=True",
         "rollback_that_is_cut_short",
     ),
@@ -98,7 +98,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no opened database is taken back",
         MOVE,
-        " and _says(place.config / name, sealed.currents[name])",
+        " and _has_current(place.config / name, sealed.currents[name])",
         "",
         "nothing_is_taken_back",
     ),
@@ -188,7 +188,7 @@ ROCKETMQ = (
     (
         "RocketMQ: topics that topics.json does not have are seen",
         SURVEY,
-        "if not is_kept(name, known)",
+        "if not is_kept(topic, configured)",
         "if False",
         "that_only_the_queues_have",
     ),
@@ -202,7 +202,7 @@ ROCKETMQ = (
     (
         "RocketMQ: messages that their queue does not have are refused",
         BACKFILL,
-        "unindexed=(text_of(found),) if found else ()",
+        "unindexed=(text_of(unindexed),) if unindexed else ()",
         "unindexed=()",
         "lacks_messages_of_the_log",
     ),
@@ -216,7 +216,7 @@ ROCKETMQ = (
     (
         "RocketMQ: rows of other queues are no deleted topic",
         CHECK,
-        "each.topic not in foreign and ",
+        "finding.topic not in foreign and ",
         "",
         "copied_queue",
     ),
@@ -296,7 +296,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a unit is that of its message",
         JOB,
-        "            self._require_own(piece, piece.first + int(place), int(found.phy[place]), int(found.size[place]))",
+        "            self._require_own(piece, piece.first + int(index), int(units.phy[index]), int(units.size[index]))",
         "            pass",
         "damaged_store",
     ),
@@ -310,7 +310,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a unit has the size of its message",
         JOB,
-        " | (found.size != headers.sizes[of_piece])",
+        " | (units.size != headers.sizes[of_piece])",
         "",
         "damaged_store",
     ),
@@ -330,13 +330,13 @@ ROCKETMQ = (
         "two_files",
     ),
     ("RocketMQ: a record is at its own place", JOB, "    if bool(moved.any()):", "    if False:", "damaged_store"),
-    ("RocketMQ: every unit has its header", JOB, "    if found != count:", "    if False:", "lacks_headers"),
+    ("RocketMQ: every unit has its header", JOB, "    if count_read != count:", "    if False:", "lacks_headers"),
     ("RocketMQ: bad units are refused", JOB, "        if bad is not None:", "        if False:", "damaged_store"),
     (
         "RocketMQ: every queue keeps its next offset",
         JOIN,
-        "        if each.end > 0:",
-        "        if each.first < each.end:",
+        "        if live.end > 0:",
+        "        if live.first < live.end:",
         "all_expired_keeps",
     ),
     (
@@ -363,7 +363,7 @@ ROCKETMQ = (
     (
         "RocketMQ: what is followed ends as the file queue does",
         FOLLOWED,
-        "            self._require_alike(",
+        "            self._require_equal_ends(",
         "            (lambda *_: None)(",
         "ends_otherwise",
     ),
@@ -386,7 +386,7 @@ ROCKETMQ = (
     (
         "RocketMQ: what is followed is cut off at one message",
         BASE,
-        "bisect.bisect_left(range(begin, queue.range.end), True, key=is_behind)",
+        "bisect.bisect_left(range(start, queue.range.end), True, key=is_after)",
         "queue.range.end",
         "cut_off_at_one_message",
     ),
@@ -428,7 +428,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback completes the file queues",
         ROLLBACK,
-        "            _complete(place, kept, rename, is_new=begun is None, show=_shown(say, clock))\n",
+        "            _complete(place, kept, rename, is_new=started is None, show=_progress(say, clock))\n",
         "",
         "have_every_message",
     ),
@@ -498,8 +498,8 @@ ROCKETMQ = (
     (
         "RocketMQ: a damaged block is not the end of the rows",
         DATABASE,
-        "        _require_sound(cursor)  # at a",
-        "        # at a",
+        "        _require_sound(cursor)  # a cursor also",
+        "        # a cursor also",
         "damaged_block",
     ),
     (
@@ -519,7 +519,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no guess which offsets a broker reads",
         EXPORT,
-        "place.conf.is_lmq is None and not is_name_told(place)",
+        "place.conf.is_lmq is None and not is_name_evident(place)",
         "False",
         "somebody_has_to_say",
     ),
@@ -540,7 +540,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a database that is new is not ours",
         STAGING,
-        "        return (folder / CURRENT).stat().st_mtime_ns == made.times[database]",
+        "        return (folder / CURRENT).stat().st_mtime_ns == sealed.times[database]",
         "        return True",
         "made_anew",
     ),
@@ -554,10 +554,10 @@ ROCKETMQ = (
     (
         "RocketMQ: all new file queues are whole before one is moved in",
         FILE_QUEUES,
-        "            _make(made / str(number), place.consumequeue, each, database, per_file)\n",
-        "            _make(made / str(number), place.consumequeue, each, database, per_file)\n"
-        "            _move_in(made / str(number), place.consumequeue, each, kept, rename)\n"
-        "            (made / str(number)).mkdir()\n",
+        "            _create(new / str(number), place.consumequeue, units, database, per_file)\n",
+        "            _create(new / str(number), place.consumequeue, units, database, per_file)\n"
+        "                _move_in(new / str(number), place.consumequeue, units, kept, rename)\n"
+        "                (new / str(number)).mkdir()\n",
         "full",
     ),
     (
@@ -584,7 +584,7 @@ ROCKETMQ = (
     (
         "RocketMQ: only what is ours is forgotten",
         FORGET,
-        "            if folder not in known or folder.parent.name != OWN or folder.is_symlink():",
+        "            if folder not in allowed or folder.parent.name != OWN or folder.is_symlink():",
         "            if False:",
         "not_ours",
     ),
@@ -626,7 +626,7 @@ ROCKETMQ = (
     (
         "RocketMQ: check looks at max rows",
         CHECK,
-        "if said < wanted or (bound.last >= 0 and said != wanted):",
+        "if following < expected or (bound.last >= 0 and following != expected):",
         "if False:",
         "what_is_wrong",
     ),
@@ -689,7 +689,7 @@ ROCKETMQ = (
     (
         "RocketMQ: check looks at versions",
         CHECK,
-        "if counter is None or counter < wanted_counter - 1:",
+        "if counter is None or counter < file_counter:",
         "if False:",
         "json_that_a_broker or what_is_wrong",
     ),
@@ -745,7 +745,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback ends with the options that it began with",
         ROLLBACK,
-        "if is_read and offsets_of in (None, said):",
+        "if is_read and offsets_of in (None, source):",
         "if True:",
         "another_option or chosen_anew",
     ),
@@ -801,8 +801,8 @@ ROCKETMQ = (
     (
         "RocketMQ: a damaged key does not say how much there is to compare",
         CHECK,
-        "if each.last - each.first > log.end // RECORD_BYTES_MIN:",
-        "if each.last - each.first > 1 << 20:",  # with False, the test would take all of the memory
+        "if bound.last - bound.first > log.end // RECORD_BYTES_MIN:",
+        "if bound.last - bound.first > 1 << 20:",  # with False, the test would take all of the memory
         "damaged_key",
     ),
     (

@@ -21,70 +21,72 @@ app = typer.Typer(
     help="""Upgrade a RocketMQ broker's consume queues, topics and offsets to RocksDB in place, and back.
 
 The usual order: `plan` while the broker runs in file mode; stop the broker; `backfill`; `check`; start the broker with
-storeType=defaultRocksDB. Where the broker may stop for seconds only, run `follow` before you stop it. `rollback` is the
-way back. docs/rocketmq.md has each step, and what each refusal means.""",
+storeType=defaultRocksDB. If the broker may stop for seconds only, run `follow` before you stop it. `rollback` reverts
+the upgrade. docs/rocketmq.md describes each step and each refusal.""",
 )
 
 Store = Annotated[Path | None, typer.Option("--store", help="The broker's storePathRootDir, or a copy")]
 BrokerConf = Annotated[
     Path | None,
-    typer.Option("--broker-conf", help="The broker's configuration file; needed where it names other folders"),
+    typer.Option("--broker-conf", help="The broker's configuration file; needed if it names other folders"),
 ]
 Lmq = Annotated[
     bool | None,
-    typer.Option("--lmq/--no-lmq", help="The broker's enableLmq", show_default="as --broker-conf or the files say"),
+    typer.Option("--lmq/--no-lmq", help="The broker's enableLmq", show_default="from --broker-conf or the files"),
 ]
 
-Report = Annotated[Path | None, typer.Option("--report", help="Write an HTML page, too")]
+Report = Annotated[Path | None, typer.Option("--report", help="Also write an HTML page")]
 
 
 def _say(text: str) -> None:
     say(text, err=True)
 
 
-_WHY_ASKED = "this touches a store, and "
+_CONFIRM_REASON = "this changes a store, and "
 
 
 def _require_answer(question: str, *, yes: bool) -> None:
-    confirm(question, yes=yes, why=_WHY_ASKED)
+    confirm(question, yes=yes, why=_CONFIRM_REASON)
 
 
 def _completed_losses(incomplete: str) -> list[str]:
-    from udfs.rocketmq.refusals import LOSSES  # only here: it imports numpy
+    from udfs.rocketmq.refusals import LOSSES  # imported late: it imports numpy
 
     return completes(LOSSES)(incomplete)
 
 
 def _losses_named(texts: list[str]) -> "list[Code]":
-    """Read --accept-loss. Raises ConfigError for what is no loss."""
+    """Parse --accept-loss. Raises ConfigError for a code that is no loss."""
     from udfs.rocketmq.refusals import LOSSES, Code
 
     return [Code(one_of(text or "''", LOSSES, "--accept-loss")) for text in texts]
 
 
-def _about_losses(place: "Place", codes: "list[Code]") -> str:
-    """Say what --accept-loss accepts of this store, for the question."""
+def _loss_warning(place: "Place", codes: "list[Code]") -> str:
+    """Describe what --accept-loss accepts for this store, as a prefix of the question."""
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.survey import survey_of
     from udfs.rocketmq.refusals import Code, losses_of
 
-    with our_errors():  # the broker's lock is not asked for: `backfill` takes it, and surveys the store again
+    with our_errors():  # without a test of the broker's lock: `backfill` takes it, and surveys the store again
         losses = losses_of(survey_of(place, is_running=False).facts, codes) if codes else []
-    lines = [f"{each.code} is accepted: {each.text}." for each in losses]
+    lines = [f"{loss.code} is accepted: {loss.text}." for loss in losses]
     if Code.UNINDEXED in codes:
-        lines.append("UNINDEXED is accepted: messages that their queue does not have are found during the conversion.")
-    return "".join(f"{line} " for line in lines)  # on one line: a question has no other ones
+        lines.append(
+            "UNINDEXED is accepted: messages that are missing from their queue are found during the conversion."
+        )
+    return "".join(f"{line} " for line in lines)  # a question has one line
 
 
-def _require_room_for(report: Path | None) -> None:
+def _require_writable(report: Path | None) -> None:
     if report and (report.is_dir() or not report.absolute().parent.is_dir()):
-        raise ConfigError(f"the report can't be written: {report} is a folder, or lies in none that is there")
+        raise ConfigError(f"the report can't be written: {report} is a folder, or its folder does not exist")
 
 
 def _end(report: Path | None, page: Callable[[], str], wrong: str) -> None:
-    """Write the report and raise what is wrong, once the result was printed. No fault of the report hides what it is.
+    """Write the report, after the result was printed, and raise the findings. A failed report never hides them.
 
-    Raises SafetyError where something is wrong, and UnavailableError where only the report could not be written.
+    Raises SafetyError if `wrong` describes a fault, and UnavailableError if only the report could not be written.
     """
     unwritten = ""
     if report:
@@ -102,7 +104,7 @@ def _end(report: Path | None, page: Callable[[], str], wrong: str) -> None:
 
 
 @app.command()
-def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def plan(  # noqa: PLR0913  typer reads each option from a parameter
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
@@ -111,60 +113,60 @@ def plan(  # noqa: PLR0913  one parameter an option: that is what typer reads
     report: Report = None,
     json_lines: Json = False,
 ) -> None:
-    """Say how much there is to convert, how long that takes, and what speaks against it. Nothing is written."""
+    """Show how much there is to convert, how long that takes, and each reason to refuse. It writes nothing."""
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.plan import lines, plan_of
     from streaming.rocketmq.report import plan_page
     from udfs.rocketmq.refusals import Code
 
-    _require_room_for(report)
+    _require_writable(report)
     with our_errors():
-        made = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
+        upgrade = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
     if json_lines:
-        say_json(made.as_json())
+        say_json(upgrade.as_json())
     else:
-        for line in lines(made):
+        for line in lines(upgrade):
             say(line)
-    codes = {each.code for each in made.refusals}
+    codes = {refusal.code for refusal in upgrade.refusals}
     wrong = "this store is not converted: " + ", ".join(sorted(codes)) if codes - {Code.RUNNING} else ""
-    _end(report, lambda: plan_page(made), wrong)
+    _end(report, lambda: plan_page(upgrade), wrong)
 
 
 @app.command()
-def backfill(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def backfill(  # noqa: PLR0913  typer reads each option from a parameter
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     yes: Yes = False,
     rows_per_file: Annotated[int, typer.Option("--rows-per-file", min=1000, help="Units in one part")] = 300_000,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run has made")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Delete the result of an interrupted run")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Set a RocksDB aside that lies there from double writing")
+        bool, typer.Option("--replace", help="Set aside a RocksDB that is left from double writing")
     ] = False,
     accept_loss: Annotated[
         list[str] | None,
         typer.Option(
             "--accept-loss",
             metavar="CODE",
-            help="Convert although this is lost, again for each: UNREAD_OFFSETS, UNKNOWN_TOPICS (`plan` shows both) or "
+            help="Convert despite this loss; repeat it for each: UNREAD_OFFSETS, UNKNOWN_TOPICS (`plan` shows both) or "
             "UNINDEXED (`backfill` finds it)",
             autocompletion=_completed_losses,
         ),
     ] = None,
     json_lines: Json = False,
 ) -> None:
-    """Convert a stopped broker's store to RocksDB. The old files stay, and nothing counts before all is whole."""
+    """Convert a stopped broker's store to RocksDB. The old files stay, and nothing takes effect before all is done."""
     from streaming.rocketmq.backfill import Backfill
     from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
 
     losses = _losses_named(accept_loss or [])
     place = place_of(store, broker_conf, lmq=lmq)
-    require_terminal(yes=yes, why=_WHY_ASKED)
-    about = "" if yes else _about_losses(place, losses)
-    _require_answer(f"{about}Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
+    require_terminal(yes=yes, why=_CONFIRM_REASON)
+    warning = "" if yes else _loss_warning(place, losses)
+    _require_answer(f"{warning}Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
     with local_spark() as spark:
         work = Backfill(
             place, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace,
@@ -174,32 +176,33 @@ def backfill(  # noqa: PLR0913  one parameter an option: that is what typer read
     if json_lines:
         say_json(result.as_json())
     else:
-        for each in result.losses:
-            say(f"accepted: {each.code}: {each.text}")
+        for loss in result.losses:
+            say(f"accepted: {loss.code}: {loss.text}")
         say(f"done: {result.units} units of {result.queues} queues in {result.seconds:.1f} s")
         say("Start the broker with storeType=defaultRocksDB, and without rocksdbCQDoubleWriteEnable.", err=True)
 
 
 @app.command()
-def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def follow(  # noqa: PLR0913  typer reads each option from a parameter
     context: typer.Context,
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="End once all is indexed that the log had ten seconds before")
+        bool,
+        typer.Option("--until-caught-up", help="End once everything is indexed that the log had ten seconds before"),
     ] = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option("--metrics-port", min=0, max=65_535, help="Show Prometheus how far it is behind; 0: any port"),
+        typer.Option("--metrics-port", min=0, max=65_535, help="Serve the lag to Prometheus on this port; 0: any port"),
     ] = None,
     metrics_address: Annotated[
         str, typer.Option("--metrics-address", help="Address of this machine for --metrics-port")
     ] = "127.0.0.1",
     json_lines: Json = False,
 ) -> None:
-    """Make RocksDB beside a broker that goes on working in file mode; `backfill` then takes seconds."""
+    """Create RocksDB while the broker continues in file mode; `backfill` then takes seconds."""
     why = "no metrics are served. Add --metrics-port"
     refuse_ignored(context, (metrics_port is None, ("--metrics-address",), why))
     from streaming.rocketmq.follow.metrics import FollowMetrics
@@ -208,7 +211,7 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.rocketmq.spark import local_spark
     from streaming.signals import on_signals
 
-    def tell(lag: Lag) -> None:
+    def print_lag(lag: Lag) -> None:
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
 
     place = place_of(store, broker_conf, lmq=lmq)
@@ -218,22 +221,22 @@ def follow(  # noqa: PLR0913  one parameter an option: that is what typer reads
             port = metrics.serve(metrics_address, metrics_port)
         except OSError as error:
             raise ConfigError(
-                f"metrics can't be served on {metrics_address}, port {metrics_port}: {error.strerror}: name a port "
-                "that is free with --metrics-port (0: any), and an address of this machine with --metrics-address"
+                f"metrics can't be served on {metrics_address}, port {metrics_port}: {error.strerror}: name a free "
+                "port with --metrics-port (0: any), and an address of this machine with --metrics-address"
             ) from error
         _say(f"metrics: http://{metrics_address}:{port}/metrics")
-    work = Follow(place, SystemClock(), _say, tell=tell if json_lines else None, show=metrics.show)
+    work = Follow(place, SystemClock(), _say, tell=print_lag if json_lines else None, show=metrics.show)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:
-        tell(lag)
+        print_lag(lag)
     else:
-        say(f"{lag.units} units are new, {lag.bytes_behind} bytes of the log are behind")
-        say("Stop the broker with SIGTERM, and run `backfill`: it takes the rest.", err=True)
+        say(f"{lag.units} units are new, {lag.bytes_behind} bytes of the log are not indexed")
+        say("Stop the broker with SIGTERM, and run `backfill`: it reads the rest.", err=True)
 
 
 @app.command()
-def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def check(  # noqa: PLR0913  typer reads each option from a parameter
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
@@ -249,7 +252,7 @@ def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
     from streaming.rocketmq.shown import check_json, check_lines
     from streaming.rocketmq.spark import local_spark
 
-    _require_room_for(report)
+    _require_writable(report)
     place = place_of(store, broker_conf, lmq=lmq)
     with local_spark() as spark:
         result = Check(place, SystemClock(), _say).run(spark.sparkContext, topic)
@@ -259,8 +262,8 @@ def check(  # noqa: PLR0913  one parameter an option: that is what typer reads
     else:
         for line in check_lines(result, topic):
             say(line)
-    found = f"{len(result.findings)} findings: a broker in RocksDB mode would not serve all messages"
-    _end(report, lambda: check_page(result), "" if result.is_well else found)
+    wrong = f"{len(result.findings)} findings: a broker in RocksDB mode would not serve all messages"
+    _end(report, lambda: check_page(result), "" if result.is_sound else wrong)
 
 
 @app.command()
@@ -283,16 +286,16 @@ def export(
     place = place_of(store, broker_conf, lmq=lmq)
     stamp = utc(SystemClock().now_ms()).replace(" ", "T").replace(":", "").replace("-", "")
     with our_errors():
-        made = export_json(place, out or place.own / f"export-{stamp}Z")
+        exported = export_json(place, out or place.own / f"export-{stamp}Z")
     if json_lines:
-        say_json({"out": str(made.out), "files": made.files})
+        say_json({"out": str(exported.out), "files": exported.files})
         return
-    for name, count in made.files.items():
-        say(f"{made.out / name}: {count} entries")
+    for name, count in exported.files.items():
+        say(f"{exported.out / name}: {count} entries")
 
 
 @app.command()
-def rollback(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def rollback(  # noqa: PLR0913  typer reads each option from a parameter
     *,
     store: Store = None,
     broker_conf: BrokerConf = None,
@@ -300,7 +303,7 @@ def rollback(  # noqa: PLR0913  one parameter an option: that is what typer read
     yes: Yes = False,
     offsets_of: Annotated[
         OffsetsOf | None,
-        typer.Option("--offsets-of", help="Whose topics, groups and offsets count, where both were written since"),
+        typer.Option("--offsets-of", help="The source of topics, groups and offsets if both forms were written since"),
     ] = None,
     json_lines: Json = False,
 ) -> None:
@@ -312,19 +315,20 @@ def rollback(  # noqa: PLR0913  one parameter an option: that is what typer read
     place = place_of(store, broker_conf, lmq=lmq)
     _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
     with our_errors():
-        made = roll_back(place, SystemClock(), offsets_of=offsets_of, say=_say)
+        result = roll_back(place, SystemClock(), offsets_of=offsets_of, say=_say)
     if json_lines:
-        say_json(made._asdict())
+        say_json(result._asdict())
         return
-    for name, count in made.files.items():
+    for name, count in result.files.items():
         say(f"{place.config / name}: {count} entries of RocksDB")
-    if not made.files:
-        say("topics, groups and offsets stay as the JSON files have them")
-    for name, names in made.only_in_files.items():
-        say(f"{name}: {len(names)} entries that RocksDB lacks, deleted there perhaps: {', '.join(map(ascii, names))}")
-    for queue, messages in made.left_out.items():
-        say(f"{queue!a} has {messages} messages in RocksDB, and gets no file queue: a broker in file mode makes none")
-    say(f"What was replaced lies in {made.kept}; `forget` deletes it.", err=True)
+    if not result.files:
+        say("topics, groups and offsets stay as they are in the JSON files")
+    for name, names in result.only_in_files.items():
+        shown = ", ".join(map(ascii, names))
+        say(f"{name}: {len(names)} entries that are missing in RocksDB, perhaps deleted there: {shown}")
+    for queue, messages in result.left_out.items():
+        say(f"{queue!a} has {messages} messages in RocksDB, and gets no file queue in file mode")
+    say(f"The replaced files are in {result.kept}; `forget` deletes them.", err=True)
     say("Start the broker with storeType=default.", err=True)
 
 
@@ -336,16 +340,16 @@ def forget(
     yes: Yes = False,
     json_lines: Json = False,
 ) -> None:
-    """Delete what `backfill`, `rollback` and `export` have kept of this store."""
+    """Delete the files that `backfill`, `rollback` and `export` have kept of this store."""
     from streaming.rocketmq.failures import our_errors
+    from streaming.rocketmq.forget import description_of, forgettable
     from streaming.rocketmq.forget import forget as forget_folders
-    from streaming.rocketmq.forget import forgettable, what_is
     from streaming.rocketmq.place import place_of
 
     place = place_of(store, broker_conf)
     folders = forgettable(place)
     for folder in folders:
-        say(f"{folder}: {what_is(place, folder)}", err=json_lines)
+        say(f"{folder}: {description_of(place, folder)}", err=json_lines)
     if folders:
         _require_answer("Delete these folders?", yes=yes)
         with our_errors():

@@ -1,8 +1,8 @@
 """Converts a stopped broker's consume queues, topics, groups and offsets to RocksDB.
 
-All is made in a folder beside the consume queues; the store itself is touched only when everything is whole
-(streaming/rocketmq/move.py). A run that was cut short goes on where it was, as long as the store has not changed since;
-otherwise what it made is thrown away.
+Everything is created in a folder beside the consume queues, and moved into the store once all of it is complete
+(streaming/rocketmq/move.py). An interrupted run is resumed if the store has not changed since; otherwise its files are
+deleted.
 """
 
 import os
@@ -20,7 +20,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import Configuration, write_databases
 from streaming.rocketmq.failures import damage
 from streaming.rocketmq.follow.followed import followed_of, rules_of
-from streaming.rocketmq.follow.handover import give_back, take_over, throw_away_followed, tidy_up
+from streaming.rocketmq.follow.handover import delete_follow_result, give_back, take_over, tidy_up
 from streaming.rocketmq.follow.ranges import RangeJob, ranges_up_to_the_end
 from streaming.rocketmq.follow.tail import OvertakenError
 from streaming.rocketmq.inventory import Inventory
@@ -30,7 +30,7 @@ from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, move_in, take_back, unfinished
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.progress import Say, told
+from streaming.rocketmq.progress import Say, progress_of
 from streaming.rocketmq.staging import (
     CONFIG,
     COVERED,
@@ -38,13 +38,13 @@ from streaming.rocketmq.staging import (
     QUEUES,
     Sealed,
     Started,
-    begin,
+    delete_rollback,
     finished_parts,
     new_kept,
     part_path,
     seal,
     sealed_of,
-    throw_away_rollback,
+    start,
 )
 from streaming.rocketmq.survey import survey_of
 from streaming.rocketmq.unindexed import text_of, unindexed_of
@@ -54,80 +54,78 @@ from udfs.rocketmq.refusals import Code, Refusal, StoreFacts, losses_of, refusal
 
 ROWS_PER_FILE = 300_000
 _RANGES_AT_ONCE = 8
-_STAGES = 3  # a unit is counted in each
+_STAGES = 3  # each of them counts a unit once
 
 
 class Result(NamedTuple):
-    """What a backfill did.
-
-    resumed: it went on with what an earlier run had made. losses: what the store lost, as the operator had accepted.
-    """
+    """What a backfill did."""
 
     queues: int
     units: int
     files: int
     bytes: int
     seconds: float
-    resumed: bool
-    losses: tuple[Refusal, ...]
+    resumed: bool  # from an earlier run's files
+    losses: tuple[Refusal, ...]  # losses of the store that the operator had accepted
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as one object."""
-        return self._asdict() | {"losses": [each._asdict() for each in self.losses]}
+        """Return the result as a JSON object."""
+        return self._asdict() | {"losses": [loss._asdict() for loss in self.losses]}
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """One conversion.
-
-    replace: a consume queues' database that is there is set aside. accept_loss: the operator has confirmed these
-    refusals, of udfs/rocketmq/refusals.py LOSSES.
-    """
+    """A conversion."""
 
     place: Place
     clock: Clock
     say: Say
     rows_per_file: int = ROWS_PER_FILE
     restart: bool = False
-    replace: bool = False
-    accept_loss: Collection[Code] = ()
+    replace: bool = False  # set aside an existing consume queues' database
+    accept_loss: Collection[Code] = ()  # LOSSES of udfs/rocketmq/refusals.py that the operator has confirmed
     rename: Rename = os.replace
 
     def run(self, spark: SparkContext) -> Result:
-        """Convert the store. Raises SafetyError if the store is refused, BusyError beside another writer of ours."""
+        """Convert the store. Raises SafetyError if the store is refused, BusyError if another command writes to it."""
         require_owner(self.place)
         with ExitStack() as locks:
             locks.enter_context(broker_kept_out(self.place))
             locks.enter_context(one_writer(self.place))
-            began_ms = self.clock.now_ms()
+            started_ms = self.clock.now_ms()
             unfinished(self.place)
             give_back(self.place)
             inventory, configuration, losses = self._accepted()
-            throw_away_rollback(self.place)
+            delete_rollback(self.place)
             sealed = self._sealed_for(inventory.fingerprint())
             written, resumed = list[Written](), sealed is not None
-            if sealed is None and self._finish_followed(spark, inventory):
-                sealed, resumed = self._seal_followed(inventory, configuration), True
+            if sealed is None and self._finish_follow(spark, inventory):
+                sealed, resumed = self._seal_index(inventory, configuration), True
             if sealed is None:
-                written, sealed, resumed, unindexed = self._make(spark, inventory, configuration)
-                losses += unindexed
+                written, sealed, resumed, new_losses = self._convert(spark, inventory, configuration)
+                losses += new_losses
             self.say("moving in")
             move_in(self.place, sealed, self.rename)
             left = inventory.unindexed_bytes
             if left:
                 self.say(
                     f"note: the last {left} bytes of the log are in no queue yet. The broker indexes them at its "
-                    "start; before that, `check` reports messages among them as NO_QUEUE"
+                    "start; until then, `check` reports their messages as NO_QUEUE"
                 )
             tidy_up(self.place)
             return Result(
-                sealed.queues, sealed.units, len(written), sum(each.size for each in written),
-                (self.clock.now_ms() - began_ms) / 1000, resumed, tuple(losses),
-            )  # fmt: skip
+                queues=sealed.queues,
+                units=sealed.units,
+                files=len(written),
+                bytes=sum(part.size for part in written),
+                seconds=(self.clock.now_ms() - started_ms) / 1000,
+                resumed=resumed,
+                losses=tuple(losses),
+            )
 
     def _accepted(self) -> tuple[Inventory, Configuration, list[Refusal]]:
-        self.say("looking at the store")
-        # this process holds the broker's lock itself, and would lose it if it asked
+        self.say("reading the store")
+        # this process holds the broker's lock, and a test of the lock would release it
         survey = survey_of(self.place, is_running=False)
         losses = self._losses_of(survey.facts)
         if survey.inventory is None or survey.configuration is None:
@@ -135,43 +133,43 @@ class Backfill:
         return survey.inventory, survey.configuration, losses
 
     def _losses_of(self, facts: StoreFacts) -> list[Refusal]:
-        """Return the losses that the operator has accepted, each with a warning. Raises SafetyError for any refusal."""
+        """Return the accepted losses, with a warning about each. Raises SafetyError for a refusal."""
         refusals = refusals_of(facts, replace=self.replace, accept_loss=self.accept_loss)
         if refusals:
-            raise SafetyError("\n".join(f"{each.code}: {each.text}" for each in refusals))
+            raise SafetyError("\n".join(f"{refusal.code}: {refusal.text}" for refusal in refusals))
         losses = losses_of(facts, self.accept_loss)
-        for each in losses:
-            self.say(f"warning: {each.code} is accepted: {each.text}")
+        for loss in losses:
+            self.say(f"warning: {loss.code} is accepted: {loss.text}")
         return losses
 
     def _sealed_for(self, fingerprint: str) -> Sealed | None:
-        """What an earlier run has made of this state of the store; what it made of another one is taken back."""
+        """Return an earlier run's sealed result for this state of the store; for another state it is taken back."""
         sealed = sealed_of(self.place)
         if sealed is not None and (self.restart or sealed.fingerprint != fingerprint):
             take_back(self.place, sealed, self.rename)
             return None
         return sealed
 
-    def _make(
+    def _convert(
         self, spark: SparkContext, inventory: Inventory, configuration: Configuration
     ) -> tuple[list[Written], Sealed, bool, list[Refusal]]:
         started = Started(inventory.fingerprint(), self.rows_per_file)
-        resumed = begin(self.place, started, restart=self.restart)
+        resumed = start(self.place, started, restart=self.restart)
         with damage():
             for queue in inventory.queues:
                 if queue.range.first == queue.range.end:  # no task reads this queue's files
                     require_end(queue.files, queue.range.end)
-        there = finished_parts(self.place)
+        finished = finished_parts(self.place)
         works = list(works_of(inventory.queues, self.rows_per_file))
-        missing = [work for work in works if file_name(work.number) not in there]
+        missing = [work for work in works if file_name(work.number) not in finished]
         done = spark.accumulator(0)
         covered = self.place.staging / COVERED
         job = Job(inventory.log, str(self.place.staging / PARTS), done, str(covered))
         units = sum(work.rows for work in missing)
-        with told(self.say, lambda: done.value // _STAGES, units, self.clock), damage():
+        with progress_of(self.say, lambda: done.value // _STAGES, units, self.clock), damage():
             written = job.run(spark, missing)
-        found = unindexed_of(spark, covered, inventory, _topics(configuration), rules_of(self.place))
-        losses = self._losses_of(StoreFacts(unindexed=(text_of(found),) if found else ()))
+        unindexed = unindexed_of(spark, covered, inventory, _topics(configuration), rules_of(self.place))
+        losses = self._losses_of(StoreFacts(unindexed=(text_of(unindexed),) if unindexed else ()))
         self.say("joining the files")
         parts = [part_path(self.place, work.number) for work in works]
         join(self.place.staging / QUEUES, parts, inventory, inventory.checkpoint)
@@ -187,29 +185,30 @@ class Backfill:
         folder.mkdir()
         return folder
 
-    def _finish_followed(self, spark: SparkContext, inventory: Inventory) -> bool:
-        """Bring what `follow` has made to the end of the log; False if there is nothing of use."""
+    def _finish_follow(self, spark: SparkContext, inventory: Inventory) -> bool:
+        """Bring the database of `follow` to the end of the log; False if it is of no use."""
         if not exists(self.place.followed_queues):
             return False
         rules = rules_of(self.place)
         try:
             if self.restart:
-                raise OvertakenError("it was to be thrown away")
+                raise OvertakenError("the operator has asked for a new conversion")
             with followed_of(self.place) as followed:
                 left = list(ranges_up_to_the_end(inventory.log, followed.resume(inventory.log)))
-                self.say(f"going on with what `follow` has made: {sum(each.end - each.start for each in left):,} bytes")
+                left_bytes = sum(log_range.end - log_range.start for log_range in left)
+                self.say(f"continuing with the result of `follow`: {left_bytes:,} bytes are left")
                 for first in range(0, len(left), _RANGES_AT_ONCE):
                     followed.add(RangeJob(rules).run(spark, left[first : first + _RANGES_AT_ONCE]))
                 followed.settle(inventory)
         except OvertakenError:
-            # Allowed here: the folder is ours, and the operator wants a new one, or the log has none of its messages.
-            throw_away_followed(self.place)
+            # Allowed here: the folder is ours, and the operator wants a new one, or the log has no message of it.
+            delete_follow_result(self.place)
             return False
         return True
 
-    def _seal_followed(self, inventory: Inventory, configuration: Configuration) -> Sealed:
+    def _seal_index(self, inventory: Inventory, configuration: Configuration) -> Sealed:
         started = Started(inventory.fingerprint(), self.rows_per_file)
-        begin(self.place, started, restart=True)
+        start(self.place, started, restart=True)
         write_databases(configuration, self._config_folder())
         take_over(self.place)
         kept = new_kept(self.place, self.clock.now_ms())

@@ -1,4 +1,4 @@
-"""A store's topics, groups and offsets: read from its JSON files or its three databases, and written as either."""
+"""Reads a store's topics, groups and offsets from its JSON files or its three databases, and writes either form."""
 
 import os
 from collections.abc import Mapping
@@ -22,18 +22,17 @@ _EMPTY: dict[str, Table] = {
 
 
 class Configuration(NamedTuple):
-    """tables: by the name of the database. files: which file each was read from; "" where there was none."""
+    """The JSON tables of a store."""
 
-    tables: Mapping[str, Table]
-    files: Mapping[str, str]
+    tables: Mapping[str, Table]  # by the name of the database
+    files: Mapping[str, str]  # the file of each table; "" without one
 
 
 def read_json(place: Place) -> Configuration:
-    """Read the JSON files as the broker would. Raises SafetyError, which names the file, for one that is damaged."""
+    """Read the JSON files as the broker would. Raises SafetyError, which names the file, for a damaged file."""
     tables, files = dict[str, Table](), dict[str, str]()
     for database, name in ((m.TOPICS, m.TOPICS_JSON), (m.GROUPS, m.GROUPS_JSON), (m.OFFSETS, offsets_name(place))):
-        found = json_table(place.config, name)
-        tables[database], files[database] = found or (_EMPTY[database], "")
+        tables[database], files[database] = json_table(place.config, name) or (_EMPTY[database], "")
         try:
             rows_of(database, tables[database])
         except m.BadTableError as error:
@@ -42,58 +41,58 @@ def read_json(place: Place) -> Configuration:
 
 
 class UnreadOffsets(NamedTuple):
-    """A file of offsets that the broker does not read, where the one that it reads is missing. names: topic@group."""
+    """A file of offsets that the broker does not read, while the file that it reads is missing."""
 
     file: str
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # topic@group
 
 
 def unread_offsets(place: Place) -> UnreadOffsets | None:
-    """Return the offsets that nobody would read with this enableLmq; None if there are none.
+    """Return the offsets that no broker would read with this enableLmq; None if there are none.
 
-    Raises SafetyError as `json_table` does, and for a file that holds another table.
+    Raises SafetyError as `json_table` does, and for a file that contains another table.
     """
     read = offsets_name(place)
     (other,) = {m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON} - {read}
-    found = json_table(place.config, other) if json_table(place.config, read) is None else None
-    if found is None:
+    unread = json_table(place.config, other) if json_table(place.config, read) is None else None
+    if unread is None:
         return None
     try:
-        names = tuple(sorted(key.decode() for key in rows_of(m.OFFSETS, found[0]).default))
+        names = tuple(sorted(key.decode() for key in rows_of(m.OFFSETS, unread[0]).default))
     except m.BadTableError as error:
-        raise SafetyError(f"{place.config / found[1]}: {error}") from error
-    return UnreadOffsets(found[1], names) if names else None
+        raise SafetyError(f"{place.config / unread[1]}: {error}") from error
+    return UnreadOffsets(unread[1], names) if names else None
 
 
 def rows_of(database: str, table: Table) -> m.ConfigRows:
-    """Make the rows of a table. Raises udfs.rocketmq.metadata.BadTableError."""
-    make = {m.TOPICS: m.topic_rows, m.GROUPS: m.group_rows, m.OFFSETS: m.offset_rows}[database]
-    return make(table)
+    """Convert a table into rows. Raises udfs.rocketmq.metadata.BadTableError."""
+    convert = {m.TOPICS: m.topic_rows, m.GROUPS: m.group_rows, m.OFFSETS: m.offset_rows}[database]
+    return convert(table)
 
 
 def table_of(database: str, rows: m.ConfigRows, *, is_lmq: bool) -> Table:
-    """Make the table of a JSON file from rows. Raises udfs.rocketmq.metadata.BadTableError."""
+    """Convert rows into the table of a JSON file. Raises udfs.rocketmq.metadata.BadTableError."""
     if database == m.OFFSETS:
         return m.offsets_table(rows, is_lmq=is_lmq)
     return m.topics_table(rows) if database == m.TOPICS else m.groups_table(rows)
 
 
 def write_databases(configuration: Configuration, folder: Path) -> None:
-    """Make the three databases in a folder."""
+    """Create the three databases in a folder."""
     for database in DATABASES:
         rows = rows_of(database, configuration.tables[database])
-        with opened(folder / database, (m.VERSION_FAMILY, m.FORBIDDEN_FAMILY)) as made:
-            made.put_all(DEFAULT_FAMILY, rows.default.items())
-            made.put_all(m.VERSION_FAMILY, rows.version.items())
-            made.put_all(m.FORBIDDEN_FAMILY, rows.forbidden.items())
-            made.flush()
+        with opened(folder / database, (m.VERSION_FAMILY, m.FORBIDDEN_FAMILY)) as target:
+            target.put_all(DEFAULT_FAMILY, rows.default.items())
+            target.put_all(m.VERSION_FAMILY, rows.version.items())
+            target.put_all(m.FORBIDDEN_FAMILY, rows.forbidden.items())
+            target.flush()
 
 
 def other_database(place: Place) -> str:
-    """Return the folder of a database below config/ that is none of the three; "" if there is none.
+    """Return the folder of a database below config/ other than the three; "" if there is none.
 
-    A broker keeps topics, groups and offsets there with configManagerVersion=v2 or useSingleRocksDBForAllConfigs=true,
-    and then it reads the three at its first start only, or not at all.
+    With configManagerVersion=v2 or useSingleRocksDBForAllConfigs=true, a broker keeps topics, groups and offsets there,
+    and reads the three at its first start only, or not at all.
     """
     folders = (entry for entry in os.scandir(place.config) if entry.is_dir() and entry.name not in DATABASES)
     return next((entry.path for entry in folders if exists(Path(entry.path))), "")
@@ -115,7 +114,7 @@ def _read(folder: Path) -> m.ConfigRows:
 
 
 class LostOffsets(NamedTuple):
-    """What the JSON file has of the groups' offsets and RocksDB has not: names and queues, and lower ones than it."""
+    """Offsets of groups in the JSON file that are missing in RocksDB, or lower there, as texts."""
 
     missing: tuple[str, ...]
     lower: tuple[str, ...]
@@ -124,11 +123,12 @@ class LostOffsets(NamedTuple):
 def lost_offsets(configuration: Configuration, databases: Mapping[str, m.ConfigRows]) -> LostOffsets:
     """Compare the offsets; those of topics and groups that were deleted in RocksDB mode do not count as lost.
 
-    A broker that was switched to RocksDB without a backfill has lost them so. Raises SafetyError for a damaged row.
+    A broker that was switched to RocksDB without a backfill loses offsets in this way. Raises SafetyError for a damaged
+    row.
     """
     try:
         files = m.offsets_of_rows(rows_of(m.OFFSETS, configuration.tables[m.OFFSETS]))
-        there = m.offsets_of_rows(databases[m.OFFSETS])
+        in_rocksdb = m.offsets_of_rows(databases[m.OFFSETS])
     except m.BadTableError as error:
         raise SafetyError(f"the offsets can't be read: {error}") from error
     deleted = {
@@ -141,9 +141,9 @@ def lost_offsets(configuration: Configuration, databases: Mapping[str, m.ConfigR
         if topic.encode() in deleted[m.TOPICS] or group.encode() in deleted[m.GROUPS]:
             continue
         for queue_id, offset in sorted(offsets.items()):
-            has = there.get(name, {}).get(queue_id)
-            if has is None:
+            current = in_rocksdb.get(name, {}).get(queue_id)
+            if current is None:
                 missing.append(f"{name}, queue {queue_id}")
-            elif has < offset:
-                lower.append(f"{name}, queue {queue_id}: {has} instead of {offset}")
+            elif current < offset:
+                lower.append(f"{name}, queue {queue_id}: {current} instead of {offset}")
     return LostOffsets(tuple(missing), tuple(lower))

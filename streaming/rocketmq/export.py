@@ -1,7 +1,7 @@
 """Writes topics, groups and offsets of RocksDB as the JSON files that a broker in file mode reads.
 
-Both of RocketMQ's own tools leave something out: the local one does not work in 5.3.3, the other one has no offsets, no
-forbidden groups and no versions, and neither knows that a broker with enableLmq=true reads another file.
+Neither of RocketMQ's own tools is enough: the local tool does not work in 5.3.3, and the other exports no offsets, no
+forbidden groups and no versions. Neither knows that a broker with enableLmq=true reads another file.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from streaming.adapters.rocksdb.database import exists
 from streaming.errors import SafetyError
 from streaming.rocketmq.configuration import DATABASES, Configuration, other_database, read_databases, rows_of, table_of
 from streaming.rocketmq.failures import refused
-from streaming.rocketmq.inventory import JSON_FILES, is_name_told, offsets_name, read_bounded
+from streaming.rocketmq.inventory import JSON_FILES, is_name_evident, offsets_name, read_bounded
 from streaming.rocketmq.locks import is_broker_running
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
@@ -22,67 +22,66 @@ from udfs.rocketmq.refusals import Code
 
 
 class Exported(NamedTuple):
-    """files: name -> how many topics, groups or offsets it has.
-
-    only_in_files: name -> topics or groups that no database has, so that they may have been deleted there.
-    """
+    """The result of an export."""
 
     out: Path
-    files: dict[str, int]
-    only_in_files: dict[str, list[str]]
+    files: dict[str, int]  # name -> number of topics, groups or offsets
+    only_in_files: dict[
+        str, list[str]
+    ]  # name -> topics or groups that no database has, and may have been deleted there
 
 
 def export(place: Place, out: Path) -> Exported:
-    """Write the JSON files into a folder that has none.
+    """Write the JSON files into a folder that has none of them.
 
-    Raises SafetyError beside a running broker, after one that was killed, within a rollback that has not ended, where
-    no database is or one that this program does not know, and where a file is in the way.
+    Raises SafetyError if a broker runs or was killed, during an unfinished rollback, if there is no database or an
+    unknown one, and if a file would be replaced.
     """
     if is_broker_running(place):
-        text = f"a broker runs on {place.store}: stop it, so that its last offsets are in the database"
+        text = f"a broker runs on {place.store}: stop it, so that its last offsets reach the database"
         raise refused(Code.RUNNING, text)
     require_clean_stop(place)
     if place.barrier.exists():
-        raise SafetyError(f"some databases may have left already: {unfinished_rollback(place)}")
+        raise SafetyError(f"some databases may be gone already:  {unfinished_rollback(place)}")
     if out.resolve() == place.config.resolve():
-        raise SafetyError(f"{out} is the broker's own: `rollback` writes there, and keeps what it replaces")
+        raise SafetyError(f"{out} belongs to the broker: `rollback` writes there, and keeps the files that it replaces")
     taken = [name for name in JSON_FILES if (out / name).exists()]
     if taken:
-        raise SafetyError(f"{out} has {', '.join(taken)} already, of another broker perhaps: name another folder")
+        raise SafetyError(f"{out} already has {', '.join(taken)}, perhaps of another broker: name another folder")
     if out.parent == place.own:
         require_owner(place)
-    there = [name for name in DATABASES if exists(place.config / name)]
-    if not there:
-        raise SafetyError(f"there are no databases below {place.config}: the JSON files are all there is")
+    databases = [name for name in DATABASES if exists(place.config / name)]
+    if not databases:
+        raise SafetyError(f"there are no databases below {place.config}, only the JSON files")
     other = other_database(place)
     if other:
         raise SafetyError(
             f"{other} is a database that this program does not know, and a broker may have its last topics, groups and "
             "offsets there"
         )
-    return write_json(place, out, there)
+    return write_json(place, out, databases)
 
 
 def require_clean_stop(place: Place) -> None:
-    """Raise SafetyError after a broker that was killed: RocksDB may lack the offsets that it had last."""
+    """Raise SafetyError if the broker was killed: its last offsets may be missing from RocksDB."""
     if (place.store / "abort").exists():
         raise refused(
             Code.ABORT,
-            f"{place.store}/abort is there: the broker was killed, and RocksDB may lack what it wrote last. Start the "
-            "broker once more as it was, stop it with SIGTERM, and run this command again",
+            f"{place.store}/abort exists: the broker was killed, and its last writes may be missing from RocksDB. "
+            "Start the broker once more as it was, stop it with SIGTERM, and run this command again",
         )
 
 
 def write_json(place: Place, out: Path, databases: list[str], more: Configuration | None = None) -> Exported:
     """Write the JSON files of some databases into a folder. Raises SafetyError for a damaged row.
 
-    more: JSON files whose entries are taken where the databases have none.
+    more: JSON files whose entries are added if the databases have none.
     """
     offsets = offsets_name(place)
-    if m.OFFSETS in databases and place.conf.is_lmq is None and not is_name_told(place):
+    if m.OFFSETS in databases and place.conf.is_lmq is None and not is_name_evident(place):
         raise SafetyError(
-            f"{place.config} has no file of offsets, so nothing says which one the broker reads: name its "
-            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
+            f"{place.config} has no file of offsets that shows which of the two the broker reads: name its "
+            "configuration with --broker-conf, or use --lmq (enableLmq=true) or --no-lmq"
         )
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(place.config)
@@ -92,11 +91,12 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
     for database in databases:
         try:
             if more:
-                said = rows_of(database, more.tables[database])
-                added = sorted(key.decode("utf-8", "replace") for key in said.default.keys() - rows[database].default)
+                file_rows = rows_of(database, more.tables[database])
+                missing = file_rows.default.keys() - rows[database].default
+                added = sorted(key.decode("utf-8", "replace") for key in missing)
                 if added and database != m.OFFSETS:
                     only_in_files[names[database]] = added
-                rows[database] = m.united(rows[database], said, are_offsets=database == m.OFFSETS)
+                rows[database] = m.united(rows[database], file_rows, are_offsets=database == m.OFFSETS)
             table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
         except m.BadTableError as error:
             raise SafetyError(f"{place.config / database}: {error}") from error
@@ -106,7 +106,7 @@ def write_json(place: Place, out: Path, databases: list[str], more: Configuratio
 
 
 def _written(place: Place, offsets: str) -> list[Path]:
-    """The broker's own files that show how it writes integer keys; delayed messages have theirs in both modes."""
+    """Return the broker's files that show how it writes integer keys; both modes write those of delayed messages."""
     names = (m.DELAY_OFFSETS_JSON, offsets)
     paths = (place.config / f"{name}{suffix}" for name in names for suffix in ("", ".bak"))
     return [path for path in paths if path.is_file()]

@@ -1,4 +1,4 @@
-"""Turns what tasks and the disk raise into errors of ours, each with a line that says what to do."""
+"""Translates errors of tasks and of the disk into errors of ours that state what to do."""
 
 import errno
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ _FORBIDDEN = "Permission denied"
 
 @contextmanager
 def our_errors() -> Iterator[None]:
-    """Raise errors of this program instead of others, also for what a task raised inside a Java exception."""
+    """Translate exceptions into errors of ours, also if a task raised them and a Java exception carries them."""
     with of_tasks(_ours):
         yield
 
 
 def refused(code: Code, text: str) -> SafetyError:
-    """A refusal with the code under which docs/rocketmq.md says what to do."""
+    """Return a refusal with its code, under which docs/rocketmq.md gives advice."""
     return SafetyError(f"{code}: {text}")
 
 
 @contextmanager
 def damage() -> Iterator[None]:
-    """Give a SafetyError, also one of a task, the code BAD_BYTES: a file holds what no healthy store has."""
+    """Add the code BAD_BYTES to a SafetyError, also of a task: a file contains what no healthy store has."""
     try:
         with our_errors():
             yield
@@ -37,7 +37,7 @@ def damage() -> Iterator[None]:
 
 
 def is_file_gone(error: BaseException) -> bool:
-    """Whether a file was not there, here or in a task."""
+    """Whether a file was missing, here or in a task."""
     return isinstance(error, FileNotFoundError) or "FileNotFoundError: [Errno 2]" in str(error)
 
 
@@ -48,18 +48,18 @@ def _ours(error: Exception) -> Exception:
     text = str(error)
     if _FULL in text or (isinstance(error, OSError) and error.errno == errno.EDQUOT):
         return UnavailableError(
-            f"the disk is full ({_line(error, _FULL)}): make room, and run the command again, it goes on where it was"
+            f"the disk is full ({_line(error, _FULL)}): free space, and run the command again to resume it"
         )
     if _READ_ONLY in text:
         return ConfigError(
             f"this file system is read-only ({_line(error, _READ_ONLY)}): `plan`, `check` and `export --out DIR` work "
-            "there; let the other commands work on the store itself or on a copy that can be written"
+            "there; run the other commands on the store itself or on a writable copy"
         )
     if isinstance(error, PermissionError) or _FORBIDDEN in text:
-        return ConfigError(f"this user may not do that ({_line(error, _FORBIDDEN)}): run it as the broker's user")
+        return ConfigError(f"this user has no permission ({_line(error, _FORBIDDEN)}): run it as the broker's user")
     return error
 
 
-def _line(error: Exception, word: str) -> str:
-    """The line of an error's text that says what happened."""
-    return next((line.strip() for line in str(error).splitlines() if word in line), one_line(error))
+def _line(error: Exception, phrase: str) -> str:
+    """Return the line of an error's text that contains the phrase."""
+    return next((line.strip() for line in str(error).splitlines() if phrase in line), one_line(error))

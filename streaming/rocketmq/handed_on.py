@@ -1,8 +1,8 @@
-"""What the tasks of one stage of a job hand to those of the next one: arrays in files, and through Spark only where.
+"""Arrays that the tasks of a job's stage hand to those of the next: in files, while Spark carries only their positions.
 
-Spark's shuffle takes bytes out of a Python process, through the JVM and into another Python process, packed and checked
-on the way, which took more CPU time than all that the tasks do with them. The files lie in the folder in which the job
-writes its results, which every task reaches anyway.
+Spark's shuffle carries bytes out of a Python process, through the JVM and into another Python process, packed and
+checked on the way, which took more CPU time than everything that the tasks do with them. The files are in the folder in
+which the job writes its results, which every task can reach anyway.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class HandedOn(NamedTuple):
-    """An array in a file: from which byte on, and how many."""
+class StoredArray(NamedTuple):
+    """An array in a file, from the byte `at` on."""
 
     path: str
     at: int
     size: int
 
     def read(self, dtype: Any) -> NDArray[Any]:
-        """Return the array, whose values have this type."""
+        """Read the array as values of this type."""
         return np.frombuffer(self.bytes(), dtype=dtype)
 
     def bytes(self) -> bytes:
-        """Return its bytes. Raises RuntimeError where the file has fewer."""
+        """Read the bytes. Raises RuntimeError if the file has fewer."""
         if not self.size:
             return b""
         with open(self.path, "rb", buffering=0) as handle:  # noqa: PTH123  called for each block
@@ -38,19 +38,19 @@ class HandedOn(NamedTuple):
         return data
 
 
-HandOn = Callable[[NDArray[Any] | bytes], HandedOn]
+SaveArray = Callable[[NDArray[Any] | bytes], StoredArray]
 
 
 @contextmanager
-def handing_on(folder: Path) -> Iterator[HandOn]:
-    """Give a task a function that writes arrays into one new file of the folder."""
+def array_writer(folder: Path) -> Iterator[SaveArray]:
+    """Yield a function that appends arrays to a new file of the folder."""
     path = folder / uuid4().hex
     with path.open("wb") as handle:
 
-        def hand_on(values: NDArray[Any] | bytes) -> HandedOn:
+        def save(values: NDArray[Any] | bytes) -> StoredArray:
             at, size = handle.tell(), len(values) if isinstance(values, bytes) else values.nbytes
             handle.write(values if isinstance(values, bytes) else values.data)
             handle.flush()
-            return HandedOn(str(path), at, size)
+            return StoredArray(str(path), at, size)
 
-        yield hand_on
+        yield save

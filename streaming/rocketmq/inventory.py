@@ -1,6 +1,7 @@
-"""What a store holds: its queues with the ends of each, its commitlog, and its JSON files.
+"""The contents of a store: its queues with the ends of each, its commitlog, and its JSON files.
 
-Nothing is written, and no file is read whole. So an inventory of a copy, or of a store whose broker runs, costs little.
+An inventory writes nothing, and reads no file completely. So it is cheap, also for a store whose
+broker runs.
 """
 
 import hashlib
@@ -22,44 +23,42 @@ from udfs.rocketmq.parts import QueueRange, in_key_order
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue. first: queue offset of its first live unit; end: that of the next message. last_phy: where the message
-    of its last unit begins, -1 where the queue has no unit.
-    """
+    """A queue: its live units, its files, and its last message."""
 
     range: QueueRange
     files: QueueFiles
-    last_phy: int
+    last_phy: int  # start of the message of its last unit; -1 without a unit
 
     @property
     def name(self) -> str:
-        """Topic and queue id, for people."""
+        """Topic and queue id, for messages."""
         return f"{self.range.topic.decode('utf-8', 'replace')}-{self.range.queue_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """queues: in the order of their keys; a queue's number is its place here."""
+    """The contents of a store."""
 
     place: Place
     log: CommitLog
-    queues: tuple[Queue, ...]
+    queues: tuple[Queue, ...]  # in the order of their keys, which is also the order of their numbers
 
     @property
     def units(self) -> int:
-        """Units that have their message still."""
-        return sum(each.range.end - each.range.first for each in self.queues)
+        """Number of units whose message still exists."""
+        return sum(queue.range.end - queue.range.first for queue in self.queues)
 
     @property
-    def lacks_queues(self) -> bool:
+    def has_no_queues(self) -> bool:
         """Whether the log has messages that belong into queues, and no queue has any. Raises SafetyError."""
         return all(queue.last_phy < 0 for queue in self.queues) and self.log.has_indexed
 
     @property
     def checkpoint(self) -> int:
-        """What CHECKPOINT has to say: where the last message begins that is in any queue.
+        """The value of CHECKPOINT: the start of the last message that is in any queue.
 
-        A broker indexes at its start what begins behind CHECKPOINT. So it finds whatever the queues lack, be it that a
-        broker stopped before its queues had all, or that one has worked in file mode since.
+        At its start, a broker indexes the messages that start after CHECKPOINT. So it finds everything that is missing
+        from the queues, whether a broker stopped before its queues had all, or worked in file mode since.
         """
         last = max((queue.last_phy for queue in self.queues), default=-1)
         return last if last >= 0 else self.log.end
@@ -71,10 +70,10 @@ class Inventory:
         return max(self.log.end - self.checkpoint - (record.size if record else 0), 0)
 
     def fingerprint(self) -> str:
-        """Return a digest of what a conversion depends on.
+        """Return a digest of the inputs of a conversion.
 
-        That is names, sizes and times of all files, which change when a broker has worked on the store; which file of
-        offsets counts; and where the databases go. Raises SafetyError where nobody has said which offsets count.
+        The inputs are the names, sizes and times of all files, which change if a broker works on the store; which file
+        of offsets counts; and the folders of the databases. Raises SafetyError if it is unknown which offsets count.
         """
         digest = hashlib.sha256(
             "\n".join([offsets_name(self.place), *map(str, (self.place.rocksdb, self.place.config)), ""]).encode()
@@ -89,39 +88,39 @@ class Inventory:
 
 _QUEUE_ID, _MOST_QUEUE_ID = re.compile("0|[1-9][0-9]*"), 2**31 - 1
 _NO_TOPICS = (LOST_AND_FOUND, BARRIER)
-# A file of a million offsets has about 60 MB. To parse one takes ten times its size of memory.
+# A file of a million offsets has about 60 MB, and parsing takes ten times its size of memory.
 JSON_BYTES_MAX = 128 << 20
 _HEAD_BYTES = 64 << 10
 JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
 
 
 def inventory_of(place: Place, log: CommitLog | None = None) -> Inventory:
-    """Look at a store. Raises SafetyError, which names the file, at bytes that no healthy store has.
+    """Take the inventory of a store. Raises SafetyError, which names the file, at bytes that no healthy store has.
 
-    log: its commitlog, if that was looked at already.
+    log: its commitlog, if that was read already.
     """
     start = log.start if log else start_of(place.commitlog)
-    found = [(topic, queue_id, files_of(folder)) for topic, queue_id, folder in _folders(place.consumequeue)]
-    ends = [files.end() for _topic, _queue_id, files in found]
+    listed = [(topic, queue_id, files_of(folder)) for topic, queue_id, folder in _folders(place.consumequeue)]
+    ends = [files.end() for _topic, _queue_id, files in listed]
     ranges = [
         QueueRange(number, topic.encode(), queue_id, files.first_live(end, start), end)
-        for number, ((topic, queue_id, files), end) in enumerate(zip(found, ends, strict=True))
+        for number, ((topic, queue_id, files), end) in enumerate(zip(listed, ends, strict=True))
     ]
     queues = []
-    for place_in_order, each in enumerate(in_key_order(ranges)):
-        files = found[each.number][2]
-        queues.append(Queue(each._replace(number=place_in_order), files, _last_phy(files, each.end)))
+    for number, live in enumerate(in_key_order(ranges)):
+        files = listed[live.number][2]
+        queues.append(Queue(live._replace(number=number), files, _last_phy(files, live.end)))
     last = max((queue.last_phy for queue in queues), default=-1)
     return Inventory(place, log or commitlog_of(place.commitlog, last), tuple(queues))
 
 
 def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:
-    """Read a JSON file, or where that is empty or missing its .bak, as the broker does; and say which one it was.
+    """Read a JSON file, or its .bak if the file is empty or missing, as the broker does. Return the table and the name.
 
-    None if neither is there. Raises SafetyError, which names file and character, at one that is no JSON.
+    None if neither exists. Raises SafetyError, which names file and character, for a file that is not JSON.
     """
-    for each in (name, f"{name}.bak"):
-        path = config / each
+    for candidate in (name, f"{name}.bak"):
+        path = config / candidate
         text = read_bounded(path)
         if not text.strip():
             continue
@@ -130,41 +129,41 @@ def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:
         except BadJsonError as error:
             raise SafetyError(f"{path}, character {error.position}: {error.text}") from error
         if not isinstance(table, dict):
-            raise SafetyError(f"{path} holds no object")
-        return table, each
+            raise SafetyError(f"{path} contains no object")
+        return table, candidate
     return None
 
 
 def offsets_name(place: Place) -> str:
-    """Return the name of the file that the broker keeps its offsets in.
+    """Return the name of the broker's file of offsets.
 
-    Raises SafetyError where both names are there and nobody has said which one counts.
+    Raises SafetyError if both names exist and it is unknown which of them counts.
     """
     if place.conf.is_lmq is not None:
         return m.LMQ_OFFSETS_JSON if place.conf.is_lmq else m.OFFSETS_JSON
-    there = [name for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON) if _is_there(place.config, name)]
-    if len(there) == 2:
+    names = [name for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON) if _exists(place.config, name)]
+    if len(names) == 2:
         raise SafetyError(
             f"{place.config} has {m.OFFSETS_JSON} and {m.LMQ_OFFSETS_JSON}, and the broker reads one of them: name its "
-            "configuration with --broker-conf, or say --lmq (enableLmq=true) or --no-lmq"
+            "configuration with --broker-conf, or use --lmq (enableLmq=true) or --no-lmq"
         )
-    return there[0] if there else m.OFFSETS_JSON
+    return names[0] if names else m.OFFSETS_JSON
 
 
-def is_name_told(place: Place) -> bool:
-    """Whether a file of offsets is there, whose name says which one the broker reads."""
-    return any(_is_there(place.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
+def is_name_evident(place: Place) -> bool:
+    """Whether a file of offsets exists, whose name shows which of them the broker reads."""
+    return any(_exists(place.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
 
 
-def _is_there(config: Path, name: str) -> bool:
-    return any((config / each).is_file() and (config / each).stat().st_size for each in (name, f"{name}.bak"))
+def _exists(config: Path, name: str) -> bool:
+    return any(path.is_file() and path.stat().st_size for path in (config / name, config / f"{name}.bak"))
 
 
 def read_bounded(path: Path) -> str:
-    """Return the text of a JSON file; "" where there is none.
+    """Read the text of a JSON file; "" without a file.
 
-    Raises SafetyError for a file that is too large or no UTF-8. A file that starts with no object is read no further:
-    after a power cut, a file may have its full size and hold zeros.
+    Raises SafetyError for a file that is too large or not UTF-8. The rest of a file that does not start with an object
+    is not read: after a power cut, a file may have its full size and contain zeros.
     """
     try:
         with path.open("rb") as handle:
@@ -180,11 +179,11 @@ def read_bounded(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SafetyError(f"{path}, byte {error.start}: this is no UTF-8") from error
+        raise SafetyError(f"{path}, byte {error.start}: this is not UTF-8") from error
 
 
 def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
-    """Folders of queues. Plain files beside the topics' folders are RocksDB's."""
+    """Yield the folders of queues. Plain files beside the topics' folders are RocksDB's."""
     if not consumequeue.is_dir():
         return
     for topic in os.scandir(consumequeue):
@@ -192,7 +191,7 @@ def _folders(consumequeue: Path) -> Iterator[tuple[str, int, Path]]:
             continue
         if os.fsencode(topic.name).decode("utf-8", "ignore") != topic.name:
             raise SafetyError(
-                f"the name of {os.fsencode(topic.path)!r} is no UTF-8, as which a message names its topic"
+                f"the name of {os.fsencode(topic.path)!r} is no UTF-8, the encoding of topics in messages"
             )
         for queue in os.scandir(topic.path):
             if not (queue.is_dir() and _QUEUE_ID.fullmatch(queue.name) and int(queue.name) <= _MOST_QUEUE_ID):
@@ -208,7 +207,7 @@ def _last_phy(files: QueueFiles, end: int) -> int:
 
 def _stamp(path: str) -> str:
     try:
-        seen = Path(path).stat()
+        status = Path(path).stat()
     except FileNotFoundError:
         return f"{path}\n"
-    return f"{path} {seen.st_size} {seen.st_mtime_ns}\n"
+    return f"{path} {status.st_size} {status.st_mtime_ns}\n"

@@ -1,15 +1,15 @@
-"""The Spark job that turns queue files into sorted files of RocksDB rows.
+"""The Spark job that converts queue files into sorted files of RocksDB rows.
 
 Three stages, with a shuffle after the first two:
-1. by part: read the units of a part, and say of each in which stretch of the commitlog its message lies: in which file,
-   or in which piece of one where there are few;
-2. by stretch: read what stands at the beginning of those messages, the store time among it, so that each stretch is
-   read by one task, from its beginning to its end; and look whether they are messages of these queues;
-3. by part: put units and store times together, compare sizes, and write the part's file.
+1. by part: read the units of a part, and find the section of the commitlog with each message: a file, or a share of a
+   file if there are few files;
+2. by section: read the fixed parts of those messages, which contain the store time, so that a single task reads each
+   section, from its start to its end; and check whether they are messages of these queues;
+3. by part: combine units and store times, compare sizes, and write the part's file.
 
-What a stage hands to the next one are packed arrays, one for each part and stretch, never single rows: 4 bytes of each
-unit to the second stage, and 8 bytes back. They lie in files of ours (streaming/rocketmq/handed_on.py), and Spark's
-shuffles carry only where. A task needs memory for the rows of one part.
+A stage passes packed arrays to the next, one for each part and section, never single rows: 4 bytes of each unit to the
+second stage, and 8 bytes back. The arrays are in files of ours (streaming/rocketmq/handed_on.py), and Spark's shuffles
+carry only their positions. A task needs memory for the rows of one part.
 """
 
 import bisect
@@ -32,7 +32,7 @@ from pyspark import Accumulator, SparkContext
 from streaming.adapters.rocksdb.counted import CountedRows, write_counted
 from streaming.adapters.rocksdb.database import write_sst
 from streaming.errors import SafetyError
-from streaming.rocketmq.handed_on import HandedOn, handing_on
+from streaming.rocketmq.handed_on import StoredArray, array_writer
 from streaming.rocketmq.log_files import CommitLog, LogFile, headers_of
 from streaming.rocketmq.queue_files import QueueFiles
 from streaming.rocketmq.unindexed import note_covered
@@ -43,47 +43,44 @@ from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
 from udfs.rocketmq.units import Ints, Longs
 
-_LEAST_ROWS_OF_A_RUN = 100  # `write_counted` has to begin a block for each run of a queue, however short
+_LEAST_ROWS_OF_A_RUN = 100  # `write_counted` starts a block for each run of a queue, even a short run
 _MOST_TASKS = 2_000
-_PARTS_PER_TASK = 8  # to begin a task costs as much as half a part
-_MOST_STRETCH_BYTES = 1 << 32  # 4 bytes say where in its stretch a message begins
+_PARTS_PER_TASK = 8  # starting a task costs as much as half a part
+_MOST_SECTION_BYTES = 1 << 32  # 4 bytes hold a message's offset in its section
 _HEADERS_AT_ONCE = 5_000_000  # of 44 bytes each
-_LEAST_STRETCHES = 16  # a small store has few files of a gigabyte, and every core shall have its share of them
-# units of a queue that follow each other: place in the part, how many, queue id (-1: of any queue), first queue offset
-_RUN = np.dtype([("place", "<u4"), ("count", "<u4"), ("queue_id", "<i4"), ("offset", "<i8")])
+_LEAST_SECTIONS = 16  # a small store has few files of a gigabyte, and every core needs work
+# consecutive units of a queue: position in the part, count, queue id (-1: any queue), first queue offset
+_RUN = np.dtype([("position", "<u4"), ("count", "<u4"), ("queue_id", "<i4"), ("offset", "<i8")])
 _ANY_QUEUE = -1
 
 
 class LogBlock(NamedTuple):
-    """Units of a part whose messages are in one stretch. messages: where they begin in the stretch."""
+    """Units of a part whose messages are in the same section."""
 
     part: int
-    runs: HandedOn
-    messages: HandedOn
+    runs: StoredArray
+    messages: StoredArray  # their offsets in the section
 
 
 class PartBlock(NamedTuple):
-    """What the messages of a LogBlock say. strange: places in the part of those that name another queue or offset.
+    """The fixed parts of the messages of a LogBlock."""
 
-    least: what is added to each of the packed times.
-    """
-
-    runs: HandedOn
-    least: int
-    times: HandedOn
-    sizes: HandedOn
-    strange: HandedOn
+    runs: StoredArray
+    least: int  # added to each of the packed times
+    times: StoredArray
+    sizes: StoredArray
+    strange: StoredArray  # positions in the part of units whose message names another queue or offset
 
 
 class Times(NamedTuple):
-    """Store times as packed numbers to which `least` is added, of 4 bytes where they lie near enough to each other."""
+    """Store times as packed numbers to which `least` is added; of 4 bytes if they are close enough to each other."""
 
     least: int
     packed: bytes
 
 
 class Headers(NamedTuple):
-    """What the messages of a part's units say, in the order of the units."""
+    """The fixed parts of the messages of a part, in the order of its units."""
 
     times: Longs
     sizes: Ints
@@ -100,7 +97,7 @@ class Written(NamedTuple):
 
 
 def tasks_of(parts: int, cores: int) -> int:
-    """How many tasks work on so many parts: some for each core, and no task on more than a few parts."""
+    """Return the number of tasks for so many parts: some for each core, and few parts for each task."""
     return min(max(-(-parts // _PARTS_PER_TASK), min(parts, 2 * cores)), _MOST_TASKS)
 
 
@@ -111,95 +108,92 @@ def file_name(part: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """log: the commitlog. folder: where the files go, and meanwhile, below a name that begins with a dot, what a stage
-    hands to the next one. done: counts units, each of them once in each stage. covered: folder for the notes about the
-    bytes of the log that units cover (streaming/rocketmq/unindexed.py); "" for none.
-    """
+    """The job, for a store."""
 
     log: CommitLog
-    folder: str
-    done: "Accumulator[int]"
-    covered: str = ""
+    folder: str  # of the results; a hidden folder in it holds the arrays between stages
+    done: "Accumulator[int]"  # counts each unit once in each stage
+    covered: str = ""  # folder for notes about the indexed bytes of the log (streaming/rocketmq/unindexed.py); "": none
 
     def run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Written]:
-        """Write a file for each part. Raises Spark's error, with ours in its text, where a task refuses a unit."""
+        """Write a file for each part. Raises Spark's error, with ours in its text, if a task refuses a unit."""
         if not works:
             return []
         self._between.mkdir()
         try:
             return self._run(spark, works)
         finally:
-            # Allowed here: the folder is ours, and nobody reads what a stage has handed on once the job is over. Where
-            # it has failed, another task may still write; a later run begins with removing what is left.
+            # Allowed here: the folder is ours, and the job is over, so no stage reads it. After a failure, another task
+            # may still write; a later run starts by removing the rest.
             shutil.rmtree(self._between, ignore_errors=True)
 
     def _run(self, spark: SparkContext, works: Sequence[PartWork]) -> list[Written]:
-        stretches, tasks = max(len(stretches_of(self.log)), 1), tasks_of(len(works), spark.defaultParallelism)
-        log_tasks = min(stretches, _MOST_TASKS)
-        task_of = {work.number: place * tasks // len(works) for place, work in enumerate(works)}
+        sections, tasks = max(len(sections_of(self.log)), 1), tasks_of(len(works), spark.defaultParallelism)
+        log_tasks = min(sections, _MOST_TASKS)
+        task_of = {work.number: index * tasks // len(works) for index, work in enumerate(works)}
         parts = spark.parallelize(works, tasks)
-        by_log = parts.mapPartitions(self.by_log).partitionBy(log_tasks, lambda each: each * log_tasks // stretches)
+        by_log = parts.mapPartitions(self.by_log).partitionBy(log_tasks, lambda number: number * log_tasks // sections)
         headers = by_log.mapPartitions(self.with_headers)
-        told = parts.map(lambda work: (work.number, work)).union(headers)
-        return told.partitionBy(tasks, lambda part: task_of[part]).mapPartitions(self.write).collect()  # type: ignore[arg-type]
+        inputs = parts.map(lambda work: (work.number, work)).union(headers)
+        return inputs.partitionBy(tasks, lambda part: task_of[part]).mapPartitions(self.write).collect()  # type: ignore[arg-type]
 
     @property
     def _between(self) -> Path:
         return Path(self.folder) / ".between"
 
     def by_log(self, works: Iterable[PartWork]) -> Iterator[tuple[int, LogBlock]]:
-        """Stage 1: yield the messages of each part, by the stretch of the commitlog that they are in."""
-        starts = [start for start, _file in stretches_of(self.log)]
-        with handing_on(self._between) as hand_on:
+        """Stage 1: yield the messages of each part, by section of the commitlog."""
+        starts = [start for start, _file in sections_of(self.log)]
+        with array_writer(self._between) as save:
             for work in works:
                 runs = dict[int, list[tuple[int, int, int, int]]]()
                 messages = dict[int, list[Longs]]()
                 for piece in work.pieces:
-                    found = self._live_units(piece)
+                    units = self._live_units(piece)
                     queue_id = _ANY_QUEUE if piece.topic.startswith(LMQ_PREFIX) else piece.queue_id
-                    for number, first, end in by_stretch(found.phy, starts):
+                    for number, first, end in by_section(units.phy, starts):
                         run = (piece.place + first, end - first, queue_id, piece.first + first)
                         runs.setdefault(number, []).append(run)
-                        messages.setdefault(number, []).append(found.phy[first:end] - starts[number])
+                        messages.setdefault(number, []).append(units.phy[first:end] - starts[number])
                     if piece.is_last:
                         require_end(piece.files, piece.end)
-                for number, some in runs.items():
-                    places = np.concatenate(messages.pop(number)).astype("<u4")
-                    yield number, LogBlock(work.number, hand_on(np.array(some, dtype=_RUN)), hand_on(places))
+                for number, of_number in runs.items():
+                    positions = np.concatenate(messages.pop(number)).astype("<u4")
+                    yield number, LogBlock(work.number, save(np.array(of_number, dtype=_RUN)), save(positions))
                 self.done.add(work.rows)
 
     def with_headers(self, blocks: Iterable[tuple[int, LogBlock]]) -> Iterator[tuple[int, PartBlock]]:
-        """Stage 2: yield what the messages say, by the part that they belong to."""
-        stretches = stretches_of(self.log)
-        with handing_on(self._between) as hand_on:
-            for number, of_stretch in groupby(sorted(blocks, key=itemgetter(0)), key=itemgetter(0)):
-                start, file = stretches[number]
-                read = list[tuple[HandedOn, HandedOn]]()
-                for some in _groups([block for _number, block in of_stretch]):
-                    positions = [block.messages.read("<u4").astype(np.int64) + (start - file.start) for block in some]
-                    for block, found in zip(some, _headers(file, positions), strict=True):
-                        strange = _strange(block.runs.read(_RUN), found).astype("<u4")
-                        least, packed = packed_times(found.store_time)
-                        handed_on = hand_on(packed), hand_on(found.size), hand_on(strange)
-                        read.append((block.messages, handed_on[1]))
-                        yield block.part, PartBlock(block.runs, least, *handed_on)
-                        self.done.add(len(found.size))
+        """Stage 2: yield the fixed parts of the messages, by part."""
+        sections = sections_of(self.log)
+        with array_writer(self._between) as save:
+            for number, of_section in groupby(sorted(blocks, key=itemgetter(0)), key=itemgetter(0)):
+                start, file = sections[number]
+                read = list[tuple[StoredArray, StoredArray]]()
+                for group in _groups([block for _number, block in of_section]):
+                    positions = [block.messages.read("<u4").astype(np.int64) + (start - file.start) for block in group]
+                    for block, headers in zip(group, _headers(file, positions), strict=True):
+                        strange = _strange(block.runs.read(_RUN), headers).astype("<u4")
+                        least, packed = packed_times(headers.store_time)
+                        stored = save(packed), save(headers.size), save(strange)
+                        read.append((block.messages, stored[1]))
+                        yield block.part, PartBlock(block.runs, least, *stored)
+                        self.done.add(len(headers.size))
                 if self.covered:
                     note_covered(Path(self.covered), start, read)
 
-    def write(self, told: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
+    def write(self, inputs: Iterable[tuple[int, PartWork | PartBlock]]) -> Iterator[Written]:
         """Stage 3: write the file of each part."""
         works, headers = dict[int, PartWork](), dict[int, list[PartBlock]]()
-        for number, each in told:
-            if isinstance(each, PartWork):
-                works[number] = each
+        for number, value in inputs:
+            if isinstance(value, PartWork):
+                works[number] = value
             else:
-                headers.setdefault(number, []).append(each)
-        with ThreadPoolExecutor(max_workers=1) as beside:  # the disk stores a part while the next one is made
+                headers.setdefault(number, []).append(value)
+        with ThreadPoolExecutor(max_workers=1) as thread:  # the disk stores a part while the next part is built
             being_stored = deque[Future[Written]]()
             for number, work in works.items():
                 written, aside = self._write(work, _in_place(work.rows, headers.pop(number, [])))
-                being_stored.append(beside.submit(self._stored, written, aside))
+                being_stored.append(thread.submit(self._stored, written, aside))
                 self.done.add(work.rows)
                 if len(being_stored) > 1:
                     yield being_stored.popleft().result()
@@ -216,59 +210,59 @@ class Job:
         return Written(work.number, file_name(work.number), work.rows, size), aside
 
     def _stored(self, written: Written, aside: Path) -> Written:
-        """Give a part its name once the disk has all of it."""
+        """Give a part its name once the disk has stored it completely."""
         with aside.open("rb") as handle:
             os.fsync(handle.fileno())
-        # a finished file is whole, and the second one of a task is the same
+        # a finished file is complete, and a repeated task writes an equal file
         aside.replace(Path(self.folder) / written.name)
         return written
 
     def _runs(self, work: PartWork, headers: Headers) -> Iterator[CountedRows]:
         for piece in work.pieces:
-            found, of_piece = self._live_units(piece), slice(piece.place, piece.place + piece.end - piece.first)
-            self._compare(piece, found, headers.is_strange[of_piece] | (found.size != headers.sizes[of_piece]))
-            values = rows.packed_values(found, headers.times[of_piece])
+            units, of_piece = self._live_units(piece), slice(piece.place, piece.place + piece.end - piece.first)
+            self._compare(piece, units, headers.is_strange[of_piece] | (units.size != headers.sizes[of_piece]))
+            values = rows.packed_values(units, headers.times[of_piece])
             yield CountedRows(rows.queue_prefix(piece.topic, piece.queue_id), piece.first, values)
 
     def _live_units(self, piece: Piece) -> u.Units:
-        """The units of a piece. Raises SafetyError, which names file and byte, for one that no healthy queue has."""
-        found = piece.files.read(piece.first, piece.end)
-        bad = u.first_bad(found, self.log.start, self.log.end)
+        """Read the units of a piece. Raises SafetyError, with file and byte, for a unit that no healthy queue has."""
+        units = piece.files.read(piece.first, piece.end)
+        bad = u.first_bad(units, self.log.start, self.log.end)
         if bad is not None:
             raise SafetyError(f"{piece.files.where(piece.first + bad[0])}: the unit {bad[1]}")
-        return found
+        return units
 
-    def _compare(self, piece: Piece, found: u.Units, wrong: NDArray[np.bool_]) -> None:
-        """Raise SafetyError, which names file and byte, where a unit is not that of the message it points to."""
-        for place in np.flatnonzero(wrong):
-            self._require_own(piece, piece.first + int(place), int(found.phy[place]), int(found.size[place]))
+    def _compare(self, piece: Piece, units: u.Units, wrong: NDArray[np.bool_]) -> None:
+        """Raise SafetyError, which names file and byte, if a unit is not that of the message to which it points."""
+        for index in np.flatnonzero(wrong):
+            self._require_own(piece, piece.first + int(index), int(units.phy[index]), int(units.size[index]))
 
     def _require_own(self, piece: Piece, offset: int, phy: int, size: int) -> None:
-        """A queue may name messages of other queues (INNER_MULTI_DISPATCH); the message then says so itself."""
+        """Raise SafetyError unless the message itself names this queue, too (INNER_MULTI_DISPATCH)."""
         record = self.log.record_at(phy)
         if record is not None and record.size == size:
-            made = units_of(record, properties_of(record.properties), DispatchRules((), is_multi=True))
-            if Dispatch(piece.topic, piece.queue_id, offset) in made:
+            units = units_of(record, properties_of(record.properties), DispatchRules((), is_multi=True))
+            if Dispatch(piece.topic, piece.queue_id, offset) in units:
                 return
         raise SafetyError(
             f"{piece.files.where(offset)}: the unit is that of queue offset {offset}, and the message at {phy}, to "
-            "which it points, is another one"
+            "which it points, is another message"
         )
 
 
 def require_end(files: QueueFiles, end: int) -> None:
-    """Raise SafetyError, which names file and byte, if a written unit stands behind the end of a queue."""
+    """Raise SafetyError, which names file and byte, if a written unit is after the end of a queue."""
     later = files.later(end)
     if later is not None:
         raise SafetyError(
-            f"{files.where(end)}: no unit was written here, but one of the same queue was, at {files.where(later)}"
+            f"{files.where(end)}: no unit was written here, but a later unit of the queue was, at {files.where(later)}"
         )
 
 
-def stretches_of(log: CommitLog) -> list[tuple[int, LogFile]]:
-    """Return the stretches of a commitlog: where each begins, and its file."""
+def sections_of(log: CommitLog) -> list[tuple[int, LogFile]]:
+    """Return the sections of a commitlog: the start and the file of each."""
     largest = max((file.size for file in log.used), default=0)
-    of_a_file = max(-(-_LEAST_STRETCHES // max(len(log.used), 1)), -(-largest // _MOST_STRETCH_BYTES))
+    of_a_file = max(-(-_LEAST_SECTIONS // max(len(log.used), 1)), -(-largest // _MOST_SECTION_BYTES))
     return [
         (start, file)
         for file in log.used
@@ -276,8 +270,8 @@ def stretches_of(log: CommitLog) -> list[tuple[int, LogFile]]:
     ]
 
 
-def by_stretch(phy: Longs, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield which of a queue's messages are in which stretch: its number, first, end. The messages' places ascend."""
+def by_section(phy: Longs, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the section number, and the first and end index in `phy`, of runs of messages. Their positions ascend."""
     first = 0
     while first < len(phy):
         number = bisect.bisect_right(starts, int(phy[first])) - 1
@@ -291,7 +285,7 @@ def _keys_and_values(run: CountedRows) -> tuple[list[bytes], list[bytes]]:
 
 
 def _groups(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
-    """Divide blocks into groups whose messages are read together, so that their headers do not take too much memory."""
+    """Divide blocks into groups whose messages are read together, to bound the memory of their headers."""
     group, messages = list[LogBlock](), 0
     for block in blocks:
         group.append(block)
@@ -304,72 +298,72 @@ def _groups(blocks: Sequence[LogBlock]) -> Iterator[list[LogBlock]]:
 
 
 def _headers(file: LogFile, blocks: Sequence[Longs]) -> list[c.RecordHeaders]:
-    """Read what stands at these bytes of a commitlog file, in the order in which each block has them.
+    """Read the fixed parts of messages at these bytes of a commitlog file, in the order of each block.
 
-    Raises SafetyError, which names file and byte, where no record begins.
+    Raises SafetyError, which names file and byte, if no record starts at one of them.
     """
     orders = [_order(positions) for positions in blocks]
     ascending = [
         positions if order is None else positions[order] for positions, order in zip(blocks, orders, strict=True)
     ]
-    found = headers_of(file, ascending)
-    for positions, order, headers in zip(ascending, orders, found, strict=True):
+    headers_of_blocks = headers_of(file, ascending)
+    for positions, order, headers in zip(ascending, orders, headers_of_blocks, strict=True):
         moved = headers.phy != positions + file.start
         if bool(moved.any()):
             position = int(positions[np.argmax(moved)])
-            raise SafetyError(f"{file.path}, byte {position}: the record there names another place as its own")
+            raise SafetyError(f"{file.path}, byte {position}: the record there names another position as its own")
         if order is not None:
             for column in headers:
                 column[order] = column.copy()
-    return found
+    return headers_of_blocks
 
 
 def _order(positions: Longs) -> NDArray[np.intp] | None:
-    """The order in which messages lie on the disk; None where they come in it, as those of one queue do."""
+    """Return the order of messages on the disk; None if they are in it already, as those of a single queue are."""
     return np.argsort(positions, kind="stable") if bool((positions[1:] < positions[:-1]).any()) else None
 
 
-def _strange(runs: NDArray[Any], found: c.RecordHeaders) -> Longs:
-    """Return the places of units whose messages name another queue, or another queue offset."""
-    places, within = _spread(runs)
+def _strange(runs: NDArray[Any], headers: c.RecordHeaders) -> Longs:
+    """Return the positions of units whose messages name another queue, or another queue offset."""
+    positions, within = _spread(runs)
     queue_ids = np.repeat(runs["queue_id"], runs["count"])
-    is_strange = (found.queue_id != queue_ids) | (
-        found.queue_offset != np.repeat(runs["offset"], runs["count"]) + within
+    is_strange = (headers.queue_id != queue_ids) | (
+        headers.queue_offset != np.repeat(runs["offset"], runs["count"]) + within
     )
     is_strange &= queue_ids != _ANY_QUEUE
-    return places[np.flatnonzero(is_strange)]
+    return positions[np.flatnonzero(is_strange)]
 
 
 def packed_times(times: Longs) -> Times:
-    """Pack store times; those of a stretch hardly ever lie further apart than 49 days, which 4 bytes hold."""
+    """Pack store times; those of a section hardly ever differ by more than 49 days, which fit into 4 bytes."""
     least = int(times.min()) if len(times) else 0
     is_near = not len(times) or int(times.max()) - least < 1 << 32
     return Times(least, (times - least).astype("<u4").tobytes()) if is_near else Times(0, times.astype("<i8").tobytes())
 
 
 def unpacked_times(times: Times, count: int) -> Longs:
-    """Return so many store times that `packed_times` has packed."""
+    """Unpack `count` store times that `packed_times` has packed."""
     return np.frombuffer(times.packed, dtype="<i8" if len(times.packed) == 8 * count else "<u4") + np.int64(times.least)
 
 
 def _spread(runs: NDArray[Any]) -> tuple[Longs, Longs]:
-    """Return of each unit of the runs its place in the part, and which of its run it is."""
+    """Return each unit's position in the part, and its index in its run."""
     counts = runs["count"].astype(np.int64)
     before = np.cumsum(counts) - counts
     within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(before, counts)
-    return np.repeat(runs["place"].astype(np.int64), counts) + within, within
+    return np.repeat(runs["position"].astype(np.int64), counts) + within, within
 
 
 def _in_place(count: int, blocks: Sequence[PartBlock]) -> Headers:
-    """Put what was read of a part's messages into the order of its units."""
+    """Arrange the fixed parts of a part's messages in the order of its units."""
     headers = Headers(np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count, np.bool_))
-    found = 0
+    count_read = 0
     for block in blocks:
-        places, _within = _spread(block.runs.read(_RUN))
-        headers.times[places] = unpacked_times(Times(block.least, block.times.bytes()), len(places))
-        headers.sizes[places] = block.sizes.read("<i4")
+        positions, _within = _spread(block.runs.read(_RUN))
+        headers.times[positions] = unpacked_times(Times(block.least, block.times.bytes()), len(positions))
+        headers.sizes[positions] = block.sizes.read("<i4")
         headers.is_strange[block.strange.read("<u4")] = True
-        found += len(places)
-    if found != count:
-        raise RuntimeError(f"a part of {count} units got {found} headers")
+        count_read += len(positions)
+    if count_read != count:
+        raise RuntimeError(f"a part of {count} units got {count_read} headers")
     return headers

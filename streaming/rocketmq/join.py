@@ -1,4 +1,4 @@
-"""Makes the consume queues' database of finished files and of what is known about the queues."""
+"""Builds the consume queues' database from finished files and the rows about the queues."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,13 +10,13 @@ from udfs.rocketmq import rows
 
 
 def join(folder: Path, parts: Iterable[Path], inventory: Inventory, checkpoint: int | None) -> None:
-    """Make the database in a new folder, durably. checkpoint: what CHECKPOINT says, None without one.
+    """Build the database in a new folder, durably. checkpoint: the value of CHECKPOINT; None for none.
 
-    Raises SafetyError if it lacks its first or last row afterwards.
+    Raises SafetyError if its first or last row is missing afterwards.
     """
     folder.mkdir(parents=True)
     linked = []
-    for part in parts:  # taking in moves a file, and a run that is cut short here needs it again
+    for part in parts:  # RocksDB moves the files that it takes in, and an interrupted run needs them again
         link = folder / f"{part.name}.link"
         link.hardlink_to(part)
         linked.append(str(link))
@@ -29,21 +29,21 @@ def join(folder: Path, parts: Iterable[Path], inventory: Inventory, checkpoint: 
         if first is not None and (
             database.get(DEFAULT_FAMILY, first) is None or database.get(DEFAULT_FAMILY, last) is None
         ):
-            raise SafetyError("the database lacks its first or last row")
+            raise SafetyError("the first or last row of the database is missing")
 
 
 def offset_rows(inventory: Inventory, checkpoint: int | None) -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows of the column family `offset`.
 
-    Every queue that ever had a message gets its `max`, for that alone says which offset the next message gets.
+    Every queue that ever had a message gets its `max`, which alone determines the offset of the next message.
     """
     for queue in inventory.queues:
-        each = queue.range
-        if each.end > 0:
-            yield rows.max_key(each.topic, each.queue_id), rows.bound_value(max(queue.last_phy, 0), each.end - 1)
-        if each.first < each.end:
-            first = queue.files.read(each.first, each.first + 1)
-            yield rows.min_key(each.topic, each.queue_id), rows.bound_value(int(first.phy[0]), each.first)
+        live = queue.range
+        if live.end > 0:
+            yield rows.max_key(live.topic, live.queue_id), rows.bound_value(max(queue.last_phy, 0), live.end - 1)
+        if live.first < live.end:
+            first = queue.files.read(live.first, live.first + 1)
+            yield rows.min_key(live.topic, live.queue_id), rows.bound_value(int(first.phy[0]), live.first)
     if checkpoint is not None:
         yield rows.checkpoint_key(), rows.checkpoint_value(checkpoint)
 

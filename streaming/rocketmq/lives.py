@@ -1,7 +1,7 @@
-"""Whether a file queue and RocksDB have units of the same queue.
+"""Tells whether a file queue and RocksDB have units of the same incarnation of a queue.
 
-A topic that was deleted and made anew in RocksDB mode counts its messages from 0 again, and the file queue still has
-the units of its earlier life.
+A topic that was deleted and created again in RocksDB mode counts its messages from 0 again, while the file queue still
+has the units of its earlier incarnation.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from udfs.rocketmq import units as u
 
 
 class Both(NamedTuple):
-    """A queue in both forms; bounds: RocksDB's."""
+    """A queue in both forms."""
 
     topic: bytes
     queue_id: int
-    bounds: Bounds
+    bounds: Bounds  # in RocksDB
     files: QueueFiles
 
     def unit(self, offset: int) -> "_Message":
-        """What the file queue has there."""
-        found = self.files.read(offset, offset + 1)
-        return _Message(int(found.phy[0]), int(found.size[0]))
+        """Read a unit of the file queue."""
+        unit = self.files.read(offset, offset + 1)
+        return _Message(int(unit.phy[0]), int(unit.size[0]))
 
     def row(self, database: Database, offset: int) -> "_Message | None":
-        """What RocksDB has there; None for nothing."""
+        """Read a row of RocksDB; None without one."""
         value = database.get(DEFAULT_FAMILY, rows.unit_key(self.topic, self.queue_id, offset))
         if value is None:
             return None
@@ -49,10 +49,10 @@ class _Message(NamedTuple):
     size: int
 
 
-def is_same_life(queue: Both, database: Database) -> bool:
-    """Whether both have units of the same queue, and not of one that was deleted and made anew in RocksDB mode.
+def is_same_incarnation(queue: Both, database: Database) -> bool:
+    """Whether both have units of the same queue, and not of a queue that was deleted and created again in RocksDB mode.
 
-    Raises SafetyError where they contradict each other otherwise.
+    Raises SafetyError if they contradict each other in another manner.
     """
     last, newest = queue.files.end() - 1, queue.row(database, queue.bounds.last)
     common = min(last, queue.bounds.last)
@@ -68,26 +68,29 @@ def is_same_life(queue: Both, database: Database) -> bool:
         return False
     raise SafetyError(
         f"{queue.files.where(common)}: the unit is not that of RocksDB, which was not written later: see `check`. "
-        "Where RocksDB is right, move the folder of this queue away, and its file queue is made from RocksDB"
+        "If RocksDB is right, move the folder of this queue away, and its file queue is created from RocksDB"
     )
 
 
-def of_this_life(inventory: Inventory, bounds: Mapping[QueueKey, Bounds], database: Database) -> tuple[Inventory, int]:
-    """Return the inventory without the file queues of an earlier life, and how many those are."""
+def of_this_incarnation(
+    inventory: Inventory, bounds: Mapping[QueueKey, Bounds], database: Database
+) -> tuple[Inventory, int]:
+    """Return the inventory without the file queues of an earlier incarnation, and their number."""
     queues = tuple(
-        queue if _is_of_this_life(queue, bounds, database) else _without_files(queue) for queue in inventory.queues
+        queue if _is_of_this_incarnation(queue, bounds, database) else _without_files(queue)
+        for queue in inventory.queues
     )
     gone = sum(1 for before, after in zip(inventory.queues, queues, strict=True) if before is not after)
     return replace(inventory, queues=queues), gone
 
 
-def _is_of_this_life(queue: Queue, bounds: Mapping[QueueKey, Bounds], database: Database) -> bool:
+def _is_of_this_incarnation(queue: Queue, bounds: Mapping[QueueKey, Bounds], database: Database) -> bool:
     name = (queue.range.topic, queue.range.queue_id)
     if name not in bounds or bounds[name].last < 0 or queue.range.end <= queue.files.start:
         return True
     try:
-        return is_same_life(Both(*name, bounds[name], queue.files), database)
-    except SafetyError:  # a contradiction is no other life, and is found unit by unit
+        return is_same_incarnation(Both(*name, bounds[name], queue.files), database)
+    except SafetyError:  # a contradiction is no other incarnation, and is found unit by unit
         return True
 
 

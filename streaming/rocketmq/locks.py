@@ -1,8 +1,8 @@
 """Locks: one writer of ours for each store, and no broker beside a writer.
 
-A broker holds byte 0 of the file `lock` in its store as long as it runs (FileChannel.tryLock, a POSIX lock). Whoever
-holds that byte keeps a broker from starting. Such a lock belongs to the process, and closing the file by any handle
-lets go of it: a process that holds it must not ask `is_broker_running`.
+A running broker holds byte 0 of the file `lock` in its store (FileChannel.tryLock, a POSIX lock). A process that holds
+that byte keeps a broker from starting. Such a lock belongs to the process, and is released when the process closes any
+handle of the file: a process that holds it must not call `is_broker_running`.
 """
 
 import fcntl
@@ -21,14 +21,14 @@ _FLOCK = struct.Struct("@hhqqi0q")
 
 
 def is_broker_running(place: Place) -> bool:
-    """Whether a broker holds its lock. Nothing is written, and no lock is taken: a broker may start meanwhile."""
+    """Whether a broker holds its lock. This writes nothing and takes no lock: a broker may start at any time."""
     try:
         handle = os.open(place.store / "lock", os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, *_rest = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, *_rest = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, query))
     finally:
         os.close(handle)
     return bool(kind != fcntl.F_UNLCK)
@@ -36,7 +36,7 @@ def is_broker_running(place: Place) -> bool:
 
 @contextmanager
 def broker_kept_out(place: Place) -> Iterator[None]:
-    """Keep a broker from starting. Raises SafetyError if one runs, or where the lock may be that of another store."""
+    """Keep a broker from starting. Raises SafetyError if one runs, or if the lock may be that of another store."""
     with damage():
         _require_one_store(place)
         require_own_folders(place)
@@ -52,24 +52,24 @@ def broker_kept_out(place: Place) -> Iterator[None]:
 
 
 def _require_one_store(place: Place) -> None:
-    """Raise SafetyError where a part of the store lies outside of it, unless the configuration names the store.
+    """Raise SafetyError if a part of the store is outside of it, unless the configuration names the store.
 
-    A copy may have links that lead into the store of a running broker, which holds another lock than ours.
+    A copy may have links into the store of a running broker, which holds another lock than ours.
     """
     root = place.store.resolve()
     for folder in (place.commitlog, place.config, place.consumequeue, place.rocksdb):
         if not place.is_named and not folder.resolve().is_relative_to(root):
             raise SafetyError(
-                f"{folder} is {folder.resolve()}, outside of {place.store}, whose lock keeps the broker out: where "
-                "both belong to one broker, name its configuration with --broker-conf, and storePathRootDir in it"
+                f"{folder} is {folder.resolve()}, outside of {place.store}, whose lock keeps the broker out: if "
+                "both belong to the same broker, name its configuration with --broker-conf, and storePathRootDir in it"
             )
 
 
 def require_own_folders(place: Place) -> None:
-    """Raise SafetyError where a topic's or a queue's folder is a link, or lies on another disk than the consume queues.
+    """Raise SafetyError if a topic's or a queue's folder is a link, or is on another disk than the consume queues.
 
-    `rollback` renames files in them: behind a link they may be those of a running broker, and no rename leads to
-    another disk. Brokers make neither.
+    `rollback` renames files in these folders. The target of a link may belong to a running broker, and no rename moves
+    files to another disk. Brokers create neither links nor mount points.
     """
     if not place.consumequeue.is_dir():
         return
@@ -79,12 +79,12 @@ def require_own_folders(place: Place) -> None:
             raise SafetyError(f"{folder.path} is a link: put the folder itself there, with the broker stopped")
         if folder.stat().st_dev != disk:
             raise SafetyError(
-                f"{folder.path} lies on another disk than {place.consumequeue}: move it there, with the broker stopped"
+                f"{folder.path} is on another disk than {place.consumequeue}: move it there, with the broker stopped"
             )
 
 
 def _folders_of_queues(place: Place) -> Iterator[os.DirEntry[str]]:
-    """Folders, and links to some, of topics and of their queues."""
+    """Yield the folders of topics and of their queues, and links to folders."""
     with os.scandir(place.consumequeue) as topics:
         for topic in topics:
             if topic.is_dir():
@@ -95,7 +95,7 @@ def _folders_of_queues(place: Place) -> Iterator[os.DirEntry[str]]:
 
 @contextmanager
 def one_writer(place: Place) -> Iterator[None]:
-    """Be the only command of ours that writes to this store. Raises BusyError if another one does."""
+    """Keep other commands of ours from writing to this store. Raises BusyError if one does."""
     place.own.mkdir(exist_ok=True)
     handle = os.open(place.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

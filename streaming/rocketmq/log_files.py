@@ -1,4 +1,4 @@
-"""The files of the commitlog: where it begins and ends, and what stands at the beginning of many records at once."""
+"""The files of the commitlog: their start and end, and the fixed parts of many records at once."""
 
 import bisect
 import io
@@ -16,33 +16,33 @@ from streaming.errors import SafetyError
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.units import Longs
 
-_READ_BYTES = 4 << 20  # of the commitlog at once; no more than a processor has in its caches
+_READ_BYTES = 4 << 20  # of the commitlog at once; fits into a processor's caches
 _PAGE_BYTES = mmap.PAGESIZE
-LOST_AND_FOUND = "lost+found"  # every ext4 file system has it, in the folder where it is mounted
+LOST_AND_FOUND = "lost+found"  # every ext4 file system has it in its root folder
 
 
 class LogFile(NamedTuple):
-    """start: physical offset of its first byte."""
+    """A file of the commitlog."""
 
     path: str
-    start: int
+    start: int  # physical offset of its first byte
     size: int
 
 
 class CommitLog(NamedTuple):
-    """The files of a commitlog, one directly after the other. end: the physical offset behind the last record."""
+    """The files of a commitlog, one directly after the other."""
 
     files: tuple[LogFile, ...]
-    end: int
+    end: int  # physical offset after the last record
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte that is still there."""
+        """Physical offset of the first byte that still exists."""
         return self.files[0].start if self.files else 0
 
     @property
     def starts(self) -> list[int]:
-        """Physical offsets at which the files begin."""
+        """Physical offsets of the files."""
         return [file.start for file in self.files]
 
     @property
@@ -52,18 +52,18 @@ class CommitLog(NamedTuple):
 
     @property
     def has_indexed(self) -> bool:
-        """Whether a record belongs into a queue; it reads up to the first one that does. Raises SafetyError."""
+        """Whether a record belongs into a queue; reads up to the first such record. Raises SafetyError."""
         return any(_has_indexed(file) for file in self.used)
 
     def file_at(self, phy: int) -> LogFile | None:
-        """Return the file that has this byte of the log; None if none has."""
+        """Return the file that contains this byte of the log; None without one."""
         number = bisect.bisect_right(self.starts, phy) - 1
         if number < 0 or phy >= self.files[number].start + self.files[number].size:
             return None
         return self.files[number]
 
     def record_at(self, phy: int) -> c.CommitLogRecord | None:
-        """Read one record; None where there is none. Raises SafetyError at bytes that are no record."""
+        """Read a record; None without one. Raises SafetyError at bytes that are no record."""
         file = self.file_at(phy)
         if file is None or phy >= self.end:
             return None
@@ -77,23 +77,23 @@ class CommitLog(NamedTuple):
 def commitlog_of(folder: Path, known: int = -1) -> CommitLog:
     """List the files of a commitlog and walk the last one to its end.
 
-    known: physical offset of a record, from which the walk begins if it is in that file. Raises SafetyError, which
-    names file and byte, where files do not follow each other, have several sizes, or hold bytes that are no record.
+    known: physical offset of a record; the walk starts there if it is in that file. Raises SafetyError, which names
+    file and byte, if files do not follow each other, have different sizes, or contain bytes that are no record.
     """
     files = _listed(folder)
     return CommitLog(tuple(files), _end_of(files, known))
 
 
 def start_of(folder: Path) -> int:
-    """Return the physical offset of the first byte that is still there. Raises SafetyError as `commitlog_of` does."""
+    """Return the physical offset of the first byte that still exists. Raises SafetyError as `commitlog_of` does."""
     files = _listed(folder)
     return files[0].start if files else 0
 
 
 def commitlog_being_written(folder: Path) -> CommitLog:
-    """List the files of a commitlog to which a broker writes; its end is that of its last file, records or not.
+    """List the files of a commitlog to which a broker writes; its end is that of its last file, with records or not.
 
-    Raises SafetyError, which names the file, where files do not follow each other or have several sizes.
+    Raises SafetyError, which names the file, if files do not follow each other or have different sizes.
     """
     files = _listed(folder)
     return CommitLog(tuple(files), files[-1].start + files[-1].size if files else 0)
@@ -101,7 +101,7 @@ def commitlog_being_written(folder: Path) -> CommitLog:
 
 def _listed(folder: Path) -> list[LogFile]:
     files = list[LogFile]()
-    for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.name == LOST_AND_FOUND:
             continue
         if not (entry.is_file() and len(entry.name) == 20 and entry.name.isdecimal()):
@@ -126,33 +126,33 @@ def _has_indexed(file: LogFile) -> bool:
 
 
 def headers_of(file: LogFile, positions: Sequence[Longs]) -> list[c.RecordHeaders]:
-    """Read what stands at the beginning of records, for several ascending runs of positions, in one pass over the file.
+    """Read the fixed parts of records, for several ascending runs of positions, in one pass over the file.
 
-    Where records begin close to each other the file is read in stretches, in which all runs find theirs: a mapped file
-    would come page by page into the memory of this process, and line by line into its caches, once for each run.
-    Raises SafetyError, which names file and byte, for a position at which no record begins.
+    Where records are close together, the file is read in blocks that serve all runs: a mapped file would come page by
+    page into the memory of this process, and line by line into its caches, once for each run. Raises SafetyError, which
+    names file and byte, for a position at which no record starts.
     """
-    found = [c.no_headers(len(run)) for run in positions]
+    headers = [c.no_headers(len(run)) for run in positions]
     done = [0] * len(positions)
-    begin = min((int(run[0]) for run in positions if len(run)), default=0)
+    start_position = min((int(run[0]) for run in positions if len(run)), default=0)
     end = max((int(run[-1]) + 1 for run in positions if len(run)), default=0)
     buffer = np.empty(_READ_BYTES + c.HEADER_BYTES, dtype=np.uint8)
-    with mapped(file) as view, open(file.path, "rb", buffering=0) as handle:  # noqa: PTH123  called for each stretch
+    with mapped(file) as view, open(file.path, "rb", buffering=0) as handle:  # noqa: PTH123  called for each section
         whole: NDArray[np.uint8] = np.frombuffer(view, dtype=np.uint8)
-        for at in range(begin, end, _READ_BYTES):
+        for at in range(start_position, end, _READ_BYTES):
             ends = [int(np.searchsorted(run, at + _READ_BYTES)) for run in positions]
             is_dense = (sum(ends) - sum(done)) * _PAGE_BYTES >= _READ_BYTES
             log, start = (_filled(buffer, handle, at), at) if is_dense else (whole, 0)
             for number, run in enumerate(positions):
                 if done[number] < ends[number]:
-                    some = slice(done[number], ends[number])
-                    found[number].put(some, _headers_at(file, log, run[some] - start, start))
+                    rows = slice(done[number], ends[number])
+                    headers[number].put(rows, _headers_at(file, log, run[rows] - start, start))
             done = ends
-    return found
+    return headers
 
 
 def _filled(buffer: NDArray[np.uint8], handle: io.FileIO, at: int) -> NDArray[np.uint8]:
-    """Read a file from this byte on, until the buffer is full or the file ends; return as much of the buffer."""
+    """Read a file from this byte on, until the buffer is full or the file ends; return the filled part."""
     handle.seek(at)
     count = 0
     while count < len(buffer) and (more := handle.readinto(buffer[count:].data)):
@@ -169,26 +169,26 @@ def _headers_at(file: LogFile, log: NDArray[np.uint8], positions: Longs, start: 
 
 @contextmanager
 def mapped(file: LogFile) -> Iterator[memoryview]:
-    """A file's bytes, read when they are looked at."""
+    """Map a file's bytes, which are read on access."""
     with open(file.path, "rb") as handle:  # noqa: PTH123  mmap takes a file descriptor
         memory = mmap.mmap(handle.fileno(), file.size, prot=mmap.PROT_READ)
     view = memoryview(memory)
     try:
         yield view
     finally:
-        with suppress(BufferError):  # the traceback of an error holds it still, and it goes with that
+        with suppress(BufferError):  # the traceback of an error may still hold the view, and releases it later
             view.release()
             memory.close()
 
 
 def _end_of(files: list[LogFile], known: int) -> int:
-    """The end of the last file that has records; those behind it were made in advance."""
+    """Return the end of the last file that has records; brokers create the files after it in advance."""
     for file in reversed(files):
-        begin = known - file.start if file.start <= known < file.start + file.size else 0
+        start = known - file.start if file.start <= known < file.start + file.size else 0
         with mapped(file) as view:
             try:
-                position = c.end_of(view, file.start, begin)
-                if position == begin:  # no record begins there
+                position = c.end_of(view, file.start, start)
+                if position == start:  # no record starts there
                     position = c.end_of(view, file.start)
             except c.BadRecordError as error:
                 raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error

@@ -1,8 +1,8 @@
-"""Moves what is made into the store, and out again.
+"""Moves the new databases into the store, and back out.
 
-RocksDB takes a folder for a database when it holds the file CURRENT. So everything else is moved in first, which no
-broker in file mode looks at, and CURRENT last: that one rename makes the upgrade. A run that was cut short anywhere
-before it has changed nothing that counts, and the next run goes on or takes it back. Moving out begins with CURRENT.
+RocksDB takes a folder for a database if it contains the file CURRENT. So everything else is moved in first, where no
+broker in file mode reads it, and CURRENT last: that single rename is the upgrade. A run that was interrupted before it
+has changed nothing that takes effect, and the next run resumes or reverts it. Moving out starts with CURRENT.
 """
 
 import os
@@ -20,10 +20,10 @@ from streaming.rocketmq.staging import (
     QUEUES,
     Sealed,
     current_of,
+    delete_staging,
     fsync_folder,
     moved_of,
     sealed_of,
-    throw_away,
     write_file,
 )
 
@@ -31,9 +31,9 @@ Rename = Callable[[Path, Path], object]
 
 
 def move_in(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
-    """Move the databases in. What lies in their way is kept. A second call finishes what a first one began.
+    """Move the databases in. Files in their way are kept. A second call finishes what an interrupted call has started.
 
-    Raises SafetyError if a file that a first call had moved in is gone or another one now.
+    Raises SafetyError if a file that an earlier call had moved in is missing or was replaced.
     """
     place.rocksdb.mkdir(exist_ok=True)
     kept = place.own / sealed.kept
@@ -50,52 +50,52 @@ def move_in(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
     # Allowed here: all other files are in, durably. This rename is the upgrade.
     rename(place.staging / QUEUES / CURRENT, place.rocksdb / CURRENT)
     fsync_folder(place.rocksdb)
-    throw_away(place)
+    delete_staging(place)
 
 
 def is_moved_in(place: Place, sealed: Sealed) -> bool:
-    """Whether all is in that the note names, so that only the staging folder was left behind."""
-    is_left = (place.staging / QUEUES / CURRENT).exists()  # then the one that is there is a broker's
+    """Whether everything in the note was moved in, so that only the staging folder was left."""
+    is_left = (place.staging / QUEUES / CURRENT).exists()  # then the store's CURRENT is a broker's
     return moved_of(place) == sealed and (place.rocksdb / CURRENT).exists() and not is_left
 
 
 def unfinished(place: Place) -> Sealed | None:
-    """What a move that has not ended is to bring in; None if there is none.
+    """Return what an unfinished move has to bring in; None if there is none.
 
-    The staging folder of one that was cut short after its last rename is thrown away: nothing is left to do of it.
+    If a move was interrupted after its last rename, nothing is left to do, and its staging folder is deleted.
     """
     sealed = sealed_of(place)
     if sealed is not None and is_moved_in(place, sealed):
-        throw_away(place)
+        delete_staging(place)
         return None
     return sealed
 
 
 def take_back(place: Place, sealed: Sealed, rename: Rename = os.replace) -> None:
-    """Take out what an unfinished move has brought in, and throw it away with the staging folder.
+    """Take out what an unfinished move has brought in, and delete it with the staging folder.
 
-    Only what SEALED names with its inode is touched, and nothing that a broker may have opened: no file of the queues'
-    database once a CURRENT is there, and no other database whose CURRENT says something else than we wrote.
+    It touches only what SEALED lists with its inode, and nothing that a broker may have opened: no file of the queues'
+    database once a CURRENT exists, and no other database whose CURRENT differs from what we wrote.
     """
-    if moved_of(place) == sealed:  # it was written right before the last rename, which has not come
+    if moved_of(place) == sealed:  # it was written right before the last rename, which has not happened
         (place.own / MOVED).unlink()
         fsync_folder(place.own)
-    thrown = place.staging / "taken-back"
-    thrown.mkdir(exist_ok=True)
+    removed = place.staging / "taken-back"
+    removed.mkdir(exist_ok=True)
     for name, inode in sealed.databases.items():
-        if _is_ours(place.config / name, inode) and _says(place.config / name, sealed.currents[name]):
-            rename(place.config / name, thrown / name)
+        if _is_ours(place.config / name, inode) and _has_current(place.config / name, sealed.currents[name]):
+            rename(place.config / name, removed / name)
     for name, inode in sealed.files.items():
         if not (place.rocksdb / CURRENT).exists() and _is_ours(place.rocksdb / name, inode):
-            rename(place.rocksdb / name, thrown / name)
-    throw_away(place)
+            rename(place.rocksdb / name, removed / name)
+    delete_staging(place)
 
 
 def set_aside_queues(place: Place, kept: Path, rename: Rename = os.replace, ours: Sealed | None = None) -> None:
-    """Move the files of a consume queues' database, CURRENT first, into kept/consumequeue; `ours` stay."""
-    known = set(ours.files.values()) if ours else set()
-    strangers = [path for path in _plain_files(place.rocksdb) if path.stat().st_ino not in known]
-    for path in sorted(strangers, key=lambda each: each.name != CURRENT):
+    """Move the files of a consume queues' database, CURRENT first, into kept/consumequeue; those of `ours` stay."""
+    our_inodes = set(ours.files.values()) if ours else set()
+    others = [path for path in _plain_files(place.rocksdb) if path.stat().st_ino not in our_inodes]
+    for path in sorted(others, key=lambda path: path.name != CURRENT):
         (kept / QUEUES).mkdir(parents=True, exist_ok=True)
         rename(path, kept / QUEUES / path.name)
         if path.name == CURRENT:
@@ -103,11 +103,11 @@ def set_aside_queues(place: Place, kept: Path, rename: Rename = os.replace, ours
 
 
 def set_aside_databases(place: Place, kept: Path, rename: Rename = os.replace, ours: Sealed | None = None) -> None:
-    """Move the three databases below config/ into kept/config; `ours` stay."""
-    known = set(ours.databases.values()) if ours else set()
+    """Move the three databases below config/ into kept/config; those of `ours` stay."""
+    our_inodes = set(ours.databases.values()) if ours else set()
     for name in DATABASES:
         folder = place.config / name
-        if folder.exists() and folder.stat().st_ino not in known:
+        if folder.exists() and folder.stat().st_ino not in our_inodes:
             (kept / CONFIG).mkdir(parents=True, exist_ok=True)
             rename(folder, kept / CONFIG / name)
     fsync_folder(place.config)
@@ -129,7 +129,7 @@ def _is_ours(path: Path, inode: int) -> bool:
         return False
 
 
-def _says(database: Path, text: str) -> bool:
+def _has_current(database: Path, text: str) -> bool:
     return (database / CURRENT).exists() and current_of(database) == text
 
 
@@ -138,4 +138,4 @@ def _require_all_in(place: Place, sealed: Sealed) -> None:
     databases = ((place.config / name, inode) for name, inode in sealed.databases.items())
     for path, inode in (*files, *databases):
         if not _is_ours(path, inode):
-            raise SafetyError(f"{path} is not what was moved in there: begin anew with --restart")
+            raise SafetyError(f"{path} is not the file that was moved in: start over with --restart")

@@ -1,4 +1,4 @@
-"""Whose the store is: what this program makes has to belong to the user as whom the broker runs."""
+"""The owner of a store: the broker's user must own the files of this program."""
 
 import os
 import pwd
@@ -9,18 +9,18 @@ from udfs.rocketmq.refusals import Code
 
 
 def wrong_user(place: Place) -> str:
-    """Say why this process would leave files that the broker can't write; "" where it would not."""
+    """Explain why the broker could not write the files of this process; "" if it could."""
     owner, own = place.store.stat().st_uid, os.geteuid()
     if owner == own:
         return ""
     return (
-        f"the store belongs to {_name(owner)}, and this runs as {_name(own)}: the broker could not write what is made. "
-        f"Run it as {_name(owner)}"
+        f"the store belongs to {_name(owner)}, and this runs as {_name(own)}: the broker could not write the new "
+        f"files. Run it as {_name(owner)}"
     )
 
 
 def require_owner(place: Place) -> None:
-    """Raise SafetyError where this process would leave files that the broker can't write."""
+    """Raise SafetyError if the broker could not write the files of this process."""
     text = wrong_user(place)
     if text:
         raise refused(Code.WRONG_USER, text)

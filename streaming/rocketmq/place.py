@@ -1,4 +1,4 @@
-"""Where the parts of a broker's store lie, and where our own files lie beside them."""
+"""The folders of a broker's store, and of our own files beside them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +13,14 @@ BARRIER = "LEDGER_REAPER_ROLLBACK_HAS_NOT_ENDED"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One store. rocksdb: the folder in which the broker looks for the consume queues' database.
-
-    is_named: the broker's configuration names this very folder as its store, so that parts of it may lie elsewhere.
-    """
+    """A store."""
 
     store: Path
     commitlog: Path
     consumequeue: Path
-    rocksdb: Path
+    rocksdb: Path  # where the broker looks for the consume queues' database
     conf: BrokerConf
-    is_named: bool = False
+    is_named: bool = False  # the broker's configuration names this folder as its store, so its parts may be elsewhere
 
     @property
     def config(self) -> Path:
@@ -32,27 +29,27 @@ class Place:
 
     @property
     def own(self) -> Path:
-        """Folder of ours. It lies beside the consume queues, so that a rename can carry files over."""
+        """Our folder. It is beside the consume queues, so that renames can move files between them."""
         return self.consumequeue.parent / OWN
 
     @property
     def staging(self) -> Path:
-        """What is not yet moved in."""
+        """Our folder of files that are not moved in yet."""
         return self.own / "staging"
 
     @property
     def followed(self) -> Path:
-        """What `follow` makes."""
+        """Our folder of `follow`."""
         return self.own / "follow"
 
     @property
     def followed_queues(self) -> Path:
-        """The consume queues' database that `follow` makes."""
+        """The consume queues' database that `follow` creates."""
         return self.followed / "consumequeue"
 
     @property
     def barrier(self) -> Path:
-        """A queue that no broker can load, while a rollback has not ended (streaming/rocketmq/barrier.py)."""
+        """A queue that no broker can load, during a rollback (streaming/rocketmq/barrier.py)."""
         return self.consumequeue / BARRIER
 
     @property
@@ -62,9 +59,9 @@ class Place:
 
 
 def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = None) -> Place:
-    """Find the parts of a store by its folder, by its broker's configuration or by both.
+    """Find the folders of a store by its root, by its broker's configuration or by both.
 
-    Raises ConfigError where neither names a store, or what they name is none.
+    Raises ConfigError if neither names a store, or if there is no store.
     """
     conf = _conf_of(conf_file)
     if lmq is not None:
@@ -78,8 +75,8 @@ def place_of(store: Path | None, conf_file: Path | None, *, lmq: bool | None = N
     own = root / "consumequeue_rocksdb"
     if conf_file is None and (own / "CURRENT").exists():
         raise ConfigError(
-            f"there is a RocksDB in {own}, where a broker has it with useSeparateStorePathForRocksdbCQ=true: name its "
-            "configuration with --broker-conf, which says whether that counts"
+            f"{own} is a RocksDB, as of a broker with useSeparateStorePathForRocksdbCQ=true: name its configuration "
+            "with --broker-conf, which shows whether that database counts"
         )
     rocksdb = own if conf.has_own_rocksdb_folder else queues
     return Place(root, commitlog, queues, rocksdb, conf, is_named)
@@ -102,14 +99,14 @@ def _root_of(store: Path | None, conf: BrokerConf) -> Path:
 
 
 def _commitlog_of(root: Path, conf: BrokerConf, *, is_named: bool) -> Path:
-    """Find the commitlog. A configuration that names another store is not about this copy of it."""
+    """Find the commitlog. A configuration that names another store does not describe this copy of it."""
     if not conf.commitlog or (conf.store and not is_named):
         return root / "commitlog"
     folder = Path(conf.commitlog)
     if not is_named and not folder.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
-            f"the configuration names {folder}, which lies outside of {root}, and not storePathRootDir: nothing "
-            f"says whether that is the store of the same broker. Add storePathRootDir={root} if it is, and the "
+            f"the configuration names {folder}, which is outside of {root}, and no storePathRootDir: it is unknown "
+            f"whether that belongs to the same broker. Add storePathRootDir={root} if it is, and the "
             "storePathRootDir of that broker if this is a copy of it"
         )
     return folder

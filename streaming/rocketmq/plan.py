@@ -1,4 +1,4 @@
-"""Says what an upgrade of a store would be: how much, how long, what speaks against it, and the broker's switches."""
+"""Plans the upgrade of a store: its size and duration, the reasons to refuse it, and the broker's settings."""
 
 import os
 from typing import Any, NamedTuple
@@ -9,17 +9,17 @@ from streaming.rocketmq.place import Place
 from streaming.rocketmq.progress import seconds
 from streaming.rocketmq.sample import Sample, sample_of
 from streaming.rocketmq.staging import unfinished_rollback
-from streaming.rocketmq.survey import LOOK_AGAIN, Survey, survey_of
+from streaming.rocketmq.survey import READ_WHILE_RUNNING, Survey, survey_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import Refusal, refusals_of
 from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
 
-_START_SECONDS = 5  # of the JVM and its workers
-_READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log, at most, where a message is larger
+_START_SECONDS = 5  # start of the JVM and its workers
+_READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log for a unit, at most, if its message is larger
 
 
 class Plan(NamedTuple):
-    """What there is, and what speaks against converting it."""
+    """The contents of a store, and the reasons not to convert it."""
 
     store: str
     topics: int
@@ -41,19 +41,19 @@ class Plan(NamedTuple):
     stages: tuple[Stage, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as one object."""
-        nested = {name: [each._asdict() for each in getattr(self, name)] for name in ("refusals", "stages")}
+        """Return the plan as a JSON object."""
+        nested = {name: [item._asdict() for item in getattr(self, name)] for name in ("refusals", "stages")}
         return self._asdict() | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
 
 
 def plan_of(place: Place, broker_version: str = "") -> Plan:
-    """Look at a store, and try a sample of it. Nothing is written into it, and a broker may run on it.
+    """Plan the upgrade of a store, and convert a sample of it. It writes nothing into the store, whose broker may run.
 
-    Raises ConfigError for a text that is no version.
+    Raises ConfigError for text that is no version.
     """
     version = version_of(broker_version)
     if broker_version and version is None:
-        raise ConfigError(f"{broker_version} is no version of RocketMQ: it has three numbers, as 5.3.3 has")
+        raise ConfigError(f"{broker_version} is no version of RocketMQ: a version has three numbers, such as 5.3.3")
     is_running = is_broker_running(place)
     survey = survey_of(place, is_running=is_running)
     inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
@@ -61,13 +61,13 @@ def plan_of(place: Place, broker_version: str = "") -> Plan:
     used_bytes = inventory.log.end - inventory.log.start if inventory else 0
     live = inventory.units if inventory else 0
     sample = sample_of(inventory) if inventory else Sample("", 1.0, 1.0)
-    damage = (f"{sample.damage}{LOOK_AGAIN if is_running else ''}",) if sample.damage else ()
+    damage = (f"{sample.damage}{READ_WHILE_RUNNING if is_running else ''}",) if sample.damage else ()
     facts = survey.facts._replace(bad_bytes=(*survey.facts.bad_bytes, *damage))
     return Plan(
         store=str(place.store),
         topics=len(survey.facts.topics),
         queues=len(inventory.queues) if inventory else 0,
-        units=sum(each.range.end - each.files.start for each in inventory.queues) if inventory else 0,
+        units=sum(queue.range.end - queue.files.start for queue in inventory.queues) if inventory else 0,
         live_units=live,
         log_files=len(inventory.log.files) if inventory else 0,
         log_bytes=log_bytes,
@@ -86,28 +86,28 @@ def plan_of(place: Place, broker_version: str = "") -> Plan:
 
 
 def expected_seconds(units: int, log_bytes: int, cores: int, sample: Sample) -> int:
-    """Estimate how long a backfill takes: its start, its work, and one read of the log."""
+    """Estimate the duration of a backfill: its start, its work, and one read of the log."""
     read = min(log_bytes, units * _READ_FOR_A_UNIT)
     work = units / (sample.units_per_second * cores)
     return round(_START_SECONDS + work + read / sample.log_bytes_per_second)
 
 
 def lines(plan: Plan) -> list[str]:
-    """The plan for people."""
+    """Format the plan for the terminal."""
     return [
         f"store            {plan.store}",
         f"queues           {plan.queues} of {plan.topics} topics",
-        f"units            {plan.units:,}, of which {plan.live_units:,} have their message still",
+        f"units            {plan.units:,}, and the messages of {plan.live_units:,} still exist",
         f"commitlog        {plan.log_files} files, {plan.log_bytes:,} bytes, from {plan.log_start} to {plan.log_end}",
         f"offsets          {plan.offsets} in {plan.offsets_file or 'no file'}, {plan.groups} groups",
         f"disk             {plan.disk_needed_bytes:,} bytes are needed, {plan.disk_free_bytes:,} are free",
-        f"time             about {seconds(plan.seconds_expected)}, the broker being stopped",
+        f"time             about {seconds(plan.seconds_expected)} with the broker stopped",
         *(f"note             {note}" for note in plan.notes),
         *(
-            f"stage {each.stage}          {each.when}: " + " ".join(f"{k}={v}" for k, v in each.settings.items())
-            for each in plan.stages
+            f"stage {stage.stage}          {stage.when}: " + " ".join(f"{k}={v}" for k, v in stage.settings.items())
+            for stage in plan.stages
         ),
-        *(f"REFUSED          {each.code}: {each.text}" for each in plan.refusals),
+        *(f"REFUSED          {refusal.code}: {refusal.text}" for refusal in plan.refusals),
     ]
 
 
@@ -118,13 +118,13 @@ def _offsets(table: dict[str, Any]) -> int:
 def _notes(survey: Survey, log_bytes: int) -> list[str]:
     notes = [
         "a broker that is switched to RocksDB without a backfill reads the whole commitlog before it answers: at the "
-        f"50 MB/s that were seen, {seconds(log_bytes / 50_000_000)}",
+        f"50 MB/s that were measured, {seconds(log_bytes / 50_000_000)}",
     ]
     files = survey.configuration.files if survey.configuration else {}
     if files.get(m.OFFSETS) == m.LMQ_OFFSETS_JSON:
-        notes.append("with enableLmq=true such a switch would lose all offsets of all groups; a backfill brings them")
+        notes.append("with enableLmq=true, such a switch would lose all offsets of all groups; a backfill keeps them")
     if survey.configuration and not files[m.OFFSETS]:
-        notes.append("there is no file of offsets: all groups begin as new ones")
+        notes.append("there is no file of offsets: all groups start as new groups")
     for name in files.values():
         if name.endswith(".bak"):
             notes.append(f"{name.removesuffix('.bak')} is missing or empty, so {name} is read, as the broker would")

@@ -1,4 +1,4 @@
-"""The files of one consume queue: reading any run of its units, and finding its ends without reading all of it."""
+"""The files of a consume queue: reads any run of its units, and finds its ends without reading all of them."""
 
 import bisect
 import os
@@ -16,11 +16,11 @@ _SCANNED_BYTES = 4 << 20
 
 
 class QueueFile(NamedTuple):
-    """start: queue offset of its first unit. count: how many units fit."""
+    """A file of a queue."""
 
     path: str
-    start: int
-    count: int  # type: ignore[assignment]  # no caller counts values in it
+    start: int  # queue offset of its first unit
+    count: int  # type: ignore[assignment]  # units that fit; no caller counts values in it
 
 
 class QueueFiles(NamedTuple):
@@ -35,23 +35,23 @@ class QueueFiles(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """Queue offset behind the last unit that has room."""
+        """Queue offset after the last unit that fits into the files."""
         return self.files[-1].start + self.files[-1].count if self.files else 0
 
     def read(self, first: int, end: int) -> u.Units:
-        """Read the units from one queue offset up to another. Raises SafetyError where a file has become shorter."""
+        """Read the units from one queue offset up to another. Raises SafetyError if a file has become shorter."""
         read = [u.decode(data) for data in self._bytes(first, end)]
         if len(read) == 1:
             return read[0]
         return u.Units(*(np.concatenate(column) for column in zip(*read, strict=True))) if read else u.decode(b"")
 
     def where(self, offset: int) -> str:
-        """Say which file and which byte of it a unit is at."""
+        """Return the file and the byte of a unit, for messages."""
         file = self._file_of(offset)
         return f"{file.path}, byte {(offset - file.start) * u.UNIT_BYTES}"
 
     def end(self) -> int:
-        """Return the queue offset behind the last written unit. What is behind it is looked at by `later`."""
+        """Return the queue offset after the last written unit; `later` checks the units after it."""
 
         def is_unwritten(offset: int) -> bool:
             return not bool(u.is_written(self.read(offset, offset + 1))[0])
@@ -64,7 +64,7 @@ class QueueFiles(NamedTuple):
         return _first(is_unwritten, file.start, file.start + file.count)
 
     def first_live(self, end: int, log_start: int) -> int:
-        """Return the queue offset of the first unit whose message the commitlog has; end if there is none."""
+        """Return the queue offset of the first unit whose message is in the commitlog; `end` if there is none."""
 
         def is_live(offset: int) -> bool:
             return bool(u.is_live(self.read(offset, offset + 1), log_start)[0])
@@ -72,23 +72,23 @@ class QueueFiles(NamedTuple):
         return _first(is_live, self.start, end)
 
     def later(self, end: int) -> int | None:
-        """Return the queue offset of a written unit behind the end, which a healthy queue has not; None if none is."""
+        """Return the queue offset of a written unit after the end; None in a healthy queue."""
         for file in self.files:
             for first in _with_data(file, max(end, file.start)):
-                some = self.read(first, min(first + _SCANNED_BYTES // u.UNIT_BYTES, file.start + file.count))
-                written = u.is_written(some)
+                units = self.read(first, min(first + _SCANNED_BYTES // u.UNIT_BYTES, file.start + file.count))
+                written = u.is_written(units)
                 if bool(written.any()):
                     return first + int(np.argmax(written))
         return None
 
     def _bytes(self, first: int, end: int) -> Iterator[bytes]:
         for file in self.files:
-            begin, stop = max(first, file.start), min(end, file.start + file.count)
-            if begin < stop:
-                wanted = (stop - begin) * u.UNIT_BYTES
+            start, stop = max(first, file.start), min(end, file.start + file.count)
+            if start < stop:
+                size = (stop - start) * u.UNIT_BYTES
                 with _opened(file.path) as handle:
-                    data = _pread(handle, wanted, (begin - file.start) * u.UNIT_BYTES)
-                if len(data) != wanted:
+                    data = _pread(handle, size, (start - file.start) * u.UNIT_BYTES)
+                if len(data) != size:
                     raise SafetyError(f"{file.path} has become shorter while it was read")
                 yield data
 
@@ -99,17 +99,19 @@ class QueueFiles(NamedTuple):
 def files_of(folder: Path) -> QueueFiles:
     """List the files of a queue's folder.
 
-    Raises SafetyError, which names the file, where one has no name of a queue file, is torn, or does not follow the one
-    before it.
+    Raises SafetyError, which names the file, if a file has another name than a queue file, is torn, or does not follow
+    the file before it.
     """
     files: list[QueueFile] = []
-    for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         size = entry.stat().st_size
         if not (entry.is_file() and len(entry.name) == 20 and entry.name.isdecimal()):
             raise SafetyError(f"{entry.path} is no file of a consume queue")
         if size % u.UNIT_BYTES or int(entry.name) % u.UNIT_BYTES:
-            raise SafetyError(f"{entry.path} has {size} bytes: units of {u.UNIT_BYTES} bytes do not fill it, byte "
-                              f"{size - size % u.UNIT_BYTES} begins a torn one")  # fmt: skip
+            raise SafetyError(
+                f"{entry.path} has {size} bytes, no multiple of a unit's {u.UNIT_BYTES}: a torn unit starts at byte "
+                f"{size - size % u.UNIT_BYTES}"
+            )
         if not size:
             continue
         start = int(entry.name) // u.UNIT_BYTES
@@ -120,19 +122,19 @@ def files_of(folder: Path) -> QueueFiles:
 
 
 def _first(holds: Callable[[int], bool], first: int, end: int) -> int:
-    """The first number for which it holds, if it holds for all that follow one; end if for none."""
+    """Return the first number for which `holds`, if it holds for all later numbers; `end` if for none."""
     return first + bisect.bisect_left(range(first, end), True, key=holds)
 
 
 def _with_data(file: QueueFile, first: int) -> Iterator[int]:
-    """Beginnings of pieces of a file, in units from first on, without those that the disk has never stored."""
+    """Yield the starts of stored pieces of a file, in units from `first` on; holes of a sparse file are skipped."""
     with _opened(file.path) as handle:
         position = (first - file.start) * u.UNIT_BYTES
         size = file.count * u.UNIT_BYTES
         while position < size:
             try:
                 position = os.lseek(handle, position, os.SEEK_DATA)
-            except OSError:  # no data behind this byte
+            except OSError:  # no data after this byte
                 return
             position -= position % u.UNIT_BYTES
             unit = file.start + position // u.UNIT_BYTES
@@ -140,10 +142,10 @@ def _with_data(file: QueueFile, first: int) -> Iterator[int]:
             position += _SCANNED_BYTES - _SCANNED_BYTES % u.UNIT_BYTES
 
 
-def _pread(handle: int, wanted: int, position: int) -> bytes:
-    data = os.pread(handle, wanted, position)
-    while len(data) < wanted:
-        more = os.pread(handle, wanted - len(data), position + len(data))
+def _pread(handle: int, size: int, position: int) -> bytes:
+    data = os.pread(handle, size, position)
+    while len(data) < size:
+        more = os.pread(handle, size - len(data), position + len(data))
         if not more:
             break
         data += more

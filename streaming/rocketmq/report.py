@@ -1,4 +1,4 @@
-"""A report of `plan` or `check` as one HTML page that needs nothing else."""
+"""Formats the result of `plan` or `check` as a self-contained HTML page."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -17,27 +17,27 @@ _MOST_QUEUES = 2_000
 
 
 def plan_page(plan: Plan) -> str:
-    """The plan as a page."""
+    """Format the plan as a page."""
     verdict = "This store can be converted." if not plan.refusals else f"{len(plan.refusals)} reasons not to convert."
     rows = [line.split(None, 1) for line in lines(plan)]
     return _page("RocketMQ: plan of an upgrade", verdict, not plan.refusals, _table((), rows))
 
 
 def check_page(result: CheckResult) -> str:
-    """The result of a check as a page; of very many queues the first ones."""
+    """Format the result of a check as a page; of very many queues the first."""
     verdict = list(check_lines(result))[-1]
-    found = [
-        (each.kind, each.topic.decode("utf-8", "replace"), each.queue_id, each.offset, each.count, each.text)
-        for each in result.findings
+    findings = [
+        (finding.kind, finding.topic_text, finding.queue_id, finding.offset, finding.count, finding.text)
+        for finding in result.findings
     ]
-    body = _table(("finding", "topic", "queue", "from offset", "units", "what"), found) if found else ""
+    body = _table(("finding", "topic", "queue", "from offset", "units", "what"), findings) if findings else ""
     body += "".join(f"<p>{escape(note)}</p>" for note in result.notes)
     body += _table(("topic", "queue", "first", "next", "next of the file queue", "units"), result.queues[:_MOST_QUEUES])
-    return _page("RocketMQ: check of a store", verdict, result.is_well, body)
+    return _page("RocketMQ: check of a store", verdict, result.is_sound, body)
 
 
-def _page(title: str, verdict: str, is_well: bool, body: str) -> str:
-    kind = "good" if is_well else "bad"
+def _page(title: str, verdict: str, is_sound: bool, body: str) -> str:
+    kind = "good" if is_sound else "bad"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
         f'<h1>{escape(title)}</h1><p class="{kind}">{escape(verdict)}</p>{body}</html>\n'
@@ -45,7 +45,7 @@ def _page(title: str, verdict: str, is_well: bool, body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    titles = "".join(f"<th>{escape(each)}</th>" for each in head)
+    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
     cells = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return f"<table><tr>{titles}</tr>{cells}</table>"
 

@@ -1,12 +1,12 @@
-"""Brings a store back to file mode: the JSON files get what RocksDB knows, and RocksDB's files go to a folder of ours.
+"""Brings a store back to file mode: RocksDB's contents go into the JSON files, and its own files into a folder of ours.
 
-The file queues get what only RocksDB has (streaming/rocketmq/file_queues.py says why). Where no broker has opened the
-databases since they were made, the JSON files are the newer ones, and stay.
+The file queues get the units that only RocksDB has (streaming/rocketmq/file_queues.py explains why). If no broker has
+opened the databases since they were created, the JSON files are newer, and stay.
 
-A run that was cut short goes on where it was, unless a broker has worked on the store since: first all JSON files are
-made, then the file queues are completed, then the JSON files replace the old ones, then the databases leave, the
-consume queues' CURRENT first. Before the first of these renames and until behind the last one, no broker in file mode
-can start (streaming/rocketmq/barrier.py).
+An interrupted run is resumed unless a broker has worked on the store since. The order: all JSON files are created, the
+file queues are completed, the new JSON files replace the old, and the databases leave, the consume queues' CURRENT
+first. From before the first of these renames until after the last, no broker in file mode can start
+(streaming/rocketmq/barrier.py).
 """
 
 import json
@@ -30,7 +30,7 @@ from streaming.rocketmq.locks import broker_kept_out, one_writer
 from streaming.rocketmq.move import Rename, set_aside_databases, set_aside_queues, unfinished
 from streaming.rocketmq.owner import require_owner
 from streaming.rocketmq.place import Place
-from streaming.rocketmq.progress import Say, told
+from streaming.rocketmq.progress import Say, progress_of
 from streaming.rocketmq.staging import (
     CONFIG,
     CURRENT,
@@ -54,16 +54,12 @@ _SHOWN = 10  # names in a message
 
 
 class RolledBack(NamedTuple):
-    """kept: where everything is that was replaced. files: the JSON files that were written, and entries of each.
+    """The result of a rollback."""
 
-    only_in_files: topics and groups that RocksDB did not have, by JSON file. left_out: LMQ queues that get no file
-    queue, and how many messages each has.
-    """
-
-    kept: str
-    files: dict[str, int]
-    only_in_files: dict[str, list[str]]
-    left_out: dict[str, int]
+    kept: str  # folder of the replaced files
+    files: dict[str, int]  # the written JSON files, and the number of entries of each
+    only_in_files: dict[str, list[str]]  # topics and groups that are missing in RocksDB, by JSON file
+    left_out: dict[str, int]  # LMQ queues that get no file queue, and the number of messages of each
 
 
 def rollback(
@@ -73,25 +69,32 @@ def rollback(
     offsets_of: m.OffsetsOf | None = None,
     say: Say | None = None,
 ) -> RolledBack:
-    """Bring the store back to file mode. A second call finishes what a first one began. say: gets lines of progress.
+    """Bring the store back to file mode. A second call finishes an interrupted call.
 
-    Raises SafetyError where the store is another user's, beside a running broker and behind one that was killed, in the
-    middle of a backfill, where there is no RocksDB, where RocksDB lacks a message that the log has, where a database
-    lies below config/ that this program does not know, where JSON files are newer than a database that a broker has
-    worked with, and nobody says which count, and where a first call was given other options.
+    Raises SafetyError if the store is another user's, if a broker runs or was killed, during an unfinished backfill, if
+    there is no RocksDB, if a message of the log is missing in RocksDB, if there is an unknown database below config/,
+    if JSON files are newer than a database that a broker has used and offsets_of does not decide between them, and if
+    an earlier call had other options.
+
+    Args:
+        place: the store.
+        clock: for the name of the folder of replaced files, and for progress.
+        rename: moves a file.
+        offsets_of: the source of topics, groups and offsets.
+        say: gets lines of progress.
     """
     require_owner(place)
     with broker_kept_out(place), one_writer(place):
         _require_ended(place)
         aside = place.own / ROLLBACK
-        begun = _begun(place, aside, offsets_of)
-        if begun is not None and is_done(begun):
-            return _ended(place, begun, rename)
-        plan = begun or _prepare(place, aside, clock, offsets_of)
+        started = _started_plan(place, aside, offsets_of)
+        if started is not None and is_done(started):
+            return _ended(place, started, rename)
+        plan = started or _prepare(place, aside, clock, offsets_of)
         kept = place.own / plan["kept"]
         bar(place, rename)
         if exists(place.rocksdb):
-            _complete(place, kept, rename, is_new=begun is None, show=_shown(say, clock))
+            _complete(place, kept, rename, is_new=started is None, show=_progress(say, clock))
             _require_no_gap(place, aside, _topics_afterwards(place, plan, aside))
         for name in plan["files"]:
             _replace(place, aside / name, kept, rename)
@@ -104,10 +107,10 @@ def rollback(
 
 
 def _ended(place: Place, plan: dict[str, Any], rename: Rename) -> RolledBack:
-    """Let the broker start again. The plan says before that it is done: nobody may follow it any more then."""
+    """Let the broker start again. The plan is marked as done first, so that no later run resumes it."""
     write_file(place.own / ROLLBACK_PLAN, plan | {DONE: True})
     unbar(place, rename)
-    # Allowed here: the folder is ours, and all in it has its place now.
+    # Allowed here: the folder is ours, and all of its files are in the store now.
     shutil.rmtree(place.own / ROLLBACK)
     fsync_folder(place.own)
     kept = str(place.own / plan["kept"])
@@ -119,128 +122,129 @@ def _has_databases(place: Place) -> bool:
 
 
 def _require_ended(place: Place) -> None:
-    """Raise SafetyError behind a broker that was killed, and in the middle of a backfill; tidy up behind one."""
+    """Raise SafetyError if the broker was killed or a backfill is unfinished; tidy up after a finished backfill."""
     require_clean_stop(place)
     if unfinished(place) is not None:
-        raise SafetyError("a backfill has not ended: run it again, or throw it away with `forget`")
+        raise SafetyError("a backfill has not ended: run it again, or delete it with `forget`")
 
 
-def _begun(place: Place, aside: Path, offsets_of: m.OffsetsOf | None) -> dict[str, Any] | None:
-    """The plan to go on with; None if there is none, or one for other options by which nothing was replaced yet.
+def _started_plan(place: Place, aside: Path, offsets_of: m.OffsetsOf | None) -> dict[str, Any] | None:
+    """Return the plan to resume; None without one, or with one for other options by which nothing was replaced yet.
 
-    Raises SafetyError where something may have been replaced by it.
+    Raises SafetyError if such a plan may have replaced something.
     """
     plan = _plan_of(place, aside)
     if plan is None:
         return None
-    said = plan.get("offsets_of", m.OffsetsOf.ROCKSDB)
+    source = plan.get("offsets_of", m.OffsetsOf.ROCKSDB)
     other = {True: m.OFFSETS_JSON, False: m.LMQ_OFFSETS_JSON}
     is_read = place.conf.is_lmq is None or other[place.conf.is_lmq] not in plan["files"]
-    if is_read and offsets_of in (None, said):
+    if is_read and offsets_of in (None, source):
         return plan
     if not place.barrier.exists():
         return None
+    written = ", ".join(plan["files"]) or "no JSON file"
     raise SafetyError(
-        f"a rollback with --offsets-of {said} has begun that writes {', '.join(plan['files']) or 'no JSON file'}, and "
-        "it may have replaced some: end it with the options that it was begun with. All that it replaces is kept"
+        f"a rollback with --offsets-of {source} has started that writes {written}, and "
+        "it may have replaced some: end it with the options with which it started. It keeps all files that it replaces"
     )
 
 
-def _shown(say: Say | None, clock: Clock) -> Show:
+def _progress(say: Say | None, clock: Clock) -> Show:
     def show(done: Callable[[], int], total: int) -> AbstractContextManager[None]:
-        return told(say, done, total, clock, "file queues") if say and total else nullcontext()
+        return progress_of(say, done, total, clock, "file queues") if say and total else nullcontext()
 
     return show
 
 
 def _complete(place: Place, kept: Path, rename: Rename, *, is_new: bool, show: Show) -> None:
-    """Complete the file queues. Where no broker has opened RocksDB, they are the newer ones, as far as they are there.
+    """Complete the file queues. If no broker has opened RocksDB, existing file queues are newer and stay.
 
-    is_new: no rollback had begun before, so that one that is refused has moved nothing in.
+    is_new: no earlier rollback had started, so this one has moved nothing in if it is refused.
     """
     try:
         complete(place, kept, rename, only_lost=is_unopened(place, QUEUES), show=show)
     except SafetyError:
         if is_new:
             unbar(place)
-            # Allowed here: the folder is ours, and this command has only just made it.
+            # Allowed here: the folder is ours, and this command has just created it.
             shutil.rmtree(place.own / ROLLBACK)
         raise
 
 
 def _topics_afterwards(place: Place, plan: dict[str, Any], aside: Path) -> frozenset[bytes]:
-    """The topics that the broker will know. What RocksDB has deleted counts as deleted where its topics come back."""
+    """Return the topics that the broker will know. If RocksDB's topics are restored, deleted topics are missing."""
     if m.TOPICS_JSON not in plan["files"]:
         return topics_of(place)
     folder = aside if (aside / m.TOPICS_JSON).exists() else place.config
-    found = json_table(folder, m.TOPICS_JSON)
-    return frozenset(name.encode() for name in (found[0] if found else {}).get("topicConfigTable", {}))
+    topics = json_table(folder, m.TOPICS_JSON)
+    return frozenset(name.encode() for name in (topics[0] if topics else {}).get("topicConfigTable", {}))
 
 
 def _require_no_gap(place: Place, aside: Path, topics: Collection[bytes]) -> None:
-    """Raise SafetyError where a broker in file mode would leave a message out, since RocksDB lacks it too.
+    """Raise SafetyError if a broker in file mode would skip a message, because it is missing in RocksDB too.
 
-    At its start such a broker indexes the messages that begin *behind* the end of its file queues, and so leaves out
-    the one that begins just there (seen with 5.3.3). One that is in queues of deleted topics only may be left out. What
-    was prepared is thrown away: the broker goes on with RocksDB.
+    At its start, such a broker indexes the messages that *start after* the end of its file queues, and so skips the
+    message that starts exactly there (seen with 5.3.3). A message that is only in queues of deleted topics may be
+    skipped. What was prepared is deleted: the broker continues with RocksDB.
     """
     inventory = inventory_of(place)
     end = max([inventory.log.start, *(_end_of(queue) for queue in inventory.queues)])
     record = inventory.log.record_at(end)
     if record is not None and _is_read(record, topics):
         unbar(place)
-        # Allowed here: the folder is ours, and all in it was made by this command.
+        # Allowed here: the folder is ours, and this command has created all of its files.
         shutil.rmtree(aside)
         raise SafetyError(
-            f"a broker in file mode would leave out the message that begins at {end}, where the file queues end, and "
-            f"count {record.topic.decode('utf-8', 'replace')}, queue {record.queue_id}, wrongly from there on: start "
-            "the broker once more with storeType=defaultRocksDB, stop it with SIGTERM, and roll back then"
+            f"a broker in file mode would skip the message that starts at {end}, where the file queues end, and write "
+            f"later units of {record.topic.decode('utf-8', 'replace')}, queue {record.queue_id}, at wrong offsets: "
+            "start the broker once more with storeType=defaultRocksDB, stop it with SIGTERM, and roll back then"
         )
 
 
 def _is_read(record: CommitLogRecord, topics: Collection[bytes]) -> bool:
-    """Whether a message is in a queue that somebody may read. Where no topics are known, none counts as deleted."""
+    """Whether a message is in a queue with possible consumers. If no topics are known, none counts as deleted."""
     rules = DispatchRules((), is_multi=True, is_file_mode=True)
     units = units_of(record, properties_of(record.properties), rules)
     return any(not topics or is_kept(unit.topic, topics) for unit in units)
 
 
 def _end_of(queue: Queue) -> int:
-    """The byte of the commitlog behind the last message that the file queue knows."""
+    """Return the byte of the commitlog after the last message of the file queue."""
     if queue.last_phy < 0:
         return -1
     return queue.last_phy + int(queue.files.read(queue.range.end - 1, queue.range.end).size[0])
 
 
 def _plan_of(place: Place, aside: Path) -> dict[str, Any] | None:
-    """What a run that was cut short has prepared; None if there is none, or if a broker has gone on since.
+    """Return what an interrupted run has prepared; None without one, or if a broker has worked since.
 
-    A broker that opens a database writes another CURRENT, and one in file mode writes its JSON files again. What was
-    prepared before is older than what they have now. Behind the barrier no broker in file mode can have gone on: it
+    A broker that opens a database writes another CURRENT, and a broker in file mode writes its JSON files again; both
+    make the prepared files older than the store. With the barrier in place, no broker in file mode can have worked: it
     ends, and 5.5.0 writes the JSON files as it has read them.
     """
     note = place.own / ROLLBACK_PLAN
     try:
         plan: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
         if not {"kept", "files", "stamps"} <= plan.keys():
-            raise ValueError("it names too little")
+            raise ValueError("entries are missing")
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError) as error:
         raise SafetyError(f"{note} is not what this program writes: {error}") from error
-    if is_done(plan):  # what is there now was made later
+    if is_done(plan):  # a database that exists now was created later
         return None if _has_databases(place) else plan
-    is_older = any(plan.get("currents", {}).get(name) != said for name, said in _currents(place).items())
+    is_older = any(plan.get("currents", {}).get(name) != current for name, current in _currents(place).items())
     waiting = [name for name in plan["files"] if (aside / name).exists()]
     is_written = any(_stamp(place.config / name) != plan["stamps"][name] for name in waiting)
     return None if is_older or (is_written and not place.barrier.exists()) else plan
 
 
 def _currents(place: Place) -> dict[str, list[str | int]]:
-    """What CURRENT says in each database that is there, and when it was written: databases say the same again."""
+    """Return contents and time of CURRENT in each database; the contents alone may be equal in another database."""
     folders = {QUEUES: place.rocksdb, **{name: place.config / name for name in DATABASES}}
-    there = {name: folder for name, folder in folders.items() if exists(folder)}
-    return {name: [current_of(folder), _changed(folder / CURRENT)] for name, folder in there.items()}
+    existing = {name: folder for name, folder in folders.items() if exists(folder)}
+    return {name: [current_of(folder), _changed(folder / CURRENT)] for name, folder in existing.items()}
 
 
 def _stamp(path: Path) -> int:
@@ -256,30 +260,30 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
         raise SafetyError(
             f"{other} is a database that this program does not know, and a broker may have its last topics, groups "
             "and offsets there. Have the broker write them as JSON files (mqadmin rocksDBConfigToJson), stop it, "
-            "and say --offsets-of files"
+            "and use --offsets-of files"
         )
     shutil.rmtree(aside, ignore_errors=True)
     opened = [name for name in databases if not is_unopened(place, name)]
     newest = [name for name in opened if _is_json_newer(place, name)]
     if newest and not offsets_of:
         raise SafetyError(
-            f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later, by one "
-            "in file mode perhaps. `export` shows what RocksDB has. Say which count: --offsets-of rocksdb, files, or "
-            "both (those of RocksDB, and of the files what RocksDB lacks)"
+            f"a broker has worked with {', '.join(newest)} in RocksDB, and the JSON files were written later, perhaps "
+            "in file mode. `export` shows RocksDB's entries. Choose between them: --offsets-of rocksdb, files, or both "
+            "(RocksDB's entries, and those of the files that are missing in RocksDB)"
         )
     if m.OFFSETS in opened and not offsets_of:
         _require_no_lost_offsets(place)
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
     more = read_json(place) if offsets_of is m.OffsetsOf.BOTH else None
-    made = write_json(place, aside, newer, more) if newer else Exported(aside, {}, {})
+    exported = write_json(place, aside, newer, more) if newer else Exported(aside, {}, {})
     aside.mkdir(exist_ok=True)
     plan = {
         "kept": new_kept(place, clock.now_ms()),
         "offsets_of": offsets_of or m.OffsetsOf.ROCKSDB,
-        "files": made.files,
-        "only_in_files": made.only_in_files,
+        "files": exported.files,
+        "only_in_files": exported.only_in_files,
         "left_out": left_out(place) if exists(place.rocksdb) else {},
-        "stamps": {name: _stamp(place.config / name) for name in made.files},
+        "stamps": {name: _stamp(place.config / name) for name in exported.files},
         "currents": _currents(place),
     }
     write_file(place.own / ROLLBACK_PLAN, plan)
@@ -287,15 +291,15 @@ def _prepare(place: Place, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | 
 
 
 def _require_no_lost_offsets(place: Place) -> None:
-    """Raise SafetyError where the JSON file has offsets of groups that RocksDB would not bring back."""
+    """Raise SafetyError if the JSON file has offsets of groups that RocksDB would not restore."""
     lost = lost_offsets(read_json(place), read_databases(place.config))
     names = [*lost.missing, *lost.lower]
     if names:
         shown = "; ".join(names[:_SHOWN]) + (f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         raise SafetyError(
-            f"RocksDB lacks {len(lost.missing)} offsets that the JSON file has, and has {len(lost.lower)} lower ones, "
-            f"as after a switch without `backfill`: {shown}. Say which count: --offsets-of rocksdb, files, or both "
-            "(those of RocksDB, and of the file what RocksDB lacks)"
+            f"{len(lost.missing)} offsets of the JSON file are missing in RocksDB, and {len(lost.lower)} are lower "
+            f"there, as after a switch without `backfill`: {shown}. Choose between them: --offsets-of rocksdb, files, or "
+            "both (RocksDB's entries, and those of the file that are missing in RocksDB)"
         )
 
 
@@ -311,7 +315,7 @@ def _changed(path: Path) -> int:
 
 
 def _replace(place: Place, new: Path, kept: Path, rename: Rename) -> None:
-    """Put a new JSON file into place; the old one and its .bak are kept."""
+    """Replace a JSON file; the old file and its .bak are kept."""
     if not new.exists():
         return
     (kept / CONFIG).mkdir(parents=True, exist_ok=True)
@@ -326,6 +330,6 @@ def _replace(place: Place, new: Path, kept: Path, rename: Rename) -> None:
     if bak.exists():
         rename(bak, kept / CONFIG / bak.name)
     fsync_folder(kept / CONFIG)
-    # Allowed here: what this replaces was copied, durably named, and a rename is whole or nothing.
+    # Allowed here: the replaced file was copied under a durable name, and a rename is atomic.
     rename(new, old)
     fsync_folder(place.config)

@@ -1,6 +1,6 @@
-"""Converts a sample of a store into a temporary folder: whether its files are sound, and how fast this machine is.
+"""Converts a sample of a store into a temporary folder, to test its files and to measure this machine.
 
-The sample has a run of units of each queue file, and their messages. `plan` takes it, also beside a running broker.
+The sample has a run of units of each queue file, and their messages. `plan` uses it, also beside a running broker.
 """
 
 import os
@@ -20,28 +20,28 @@ from streaming.rocketmq.work import PartWork, Piece
 if TYPE_CHECKING:
     from pyspark import Accumulator
 
-_SAMPLED_UNITS = 300_000  # that is one part
+_SAMPLED_UNITS = 300_000  # as many as a part has
 _UNITS_OF_A_FILE = 100, 20_000  # at least and at most; a shorter run costs more for each unit
 _SAMPLED_FILES = 3_000
-_LEAST_TIMED = 20_000  # units; of fewer, the time says nothing
-_UNITS_PER_SECOND = 1_000_000.0  # of one core, where the sample is too small
+_LEAST_TIMED = 20_000  # units; the time of fewer means nothing
+_UNITS_PER_SECOND = 1_000_000.0  # of one core, if the sample is too small
 _LOG_BLOCK_BYTES = 4 << 20
-_LOG_BYTES_PER_SECOND = 500_000_000.0  # where it was not measured
+_LOG_BYTES_PER_SECOND = 500_000_000.0  # if it was not measured
 _LOG_SECONDS = 0.4
 _SPREAD = 0.618  # runs of consecutive files start at different fractions of them
 
 
 class Sample(NamedTuple):
-    """Results of a sample. damage: "" for none. Rates are of one core, and of the disk where the log is."""
+    """Results of a sample."""
 
-    damage: str
-    units_per_second: float
-    log_bytes_per_second: float
+    damage: str  # "" for none
+    units_per_second: float  # of one core
+    log_bytes_per_second: float  # of the log's disk
 
 
 class _Uncounted:
     def add(self, _count: int) -> None:
-        """Count nothing."""
+        """Ignore the count."""
 
 
 def sample_of(inventory: Inventory) -> Sample:
@@ -51,13 +51,13 @@ def sample_of(inventory: Inventory) -> Sample:
     try:
         _convert(inventory.log, work)
         if work.rows >= _LEAST_TIMED:
-            began = time.process_time()
+            started = time.process_time()
             _convert(inventory.log, work)
-            rate = work.rows / max(time.process_time() - began, 1e-6)
+            rate = work.rows / max(time.process_time() - started, 1e-6)
         return Sample("", rate, _log_rate(inventory.log))
     except SafetyError as error:
         return Sample(str(error), rate, _LOG_BYTES_PER_SECOND)
-    except FileNotFoundError:  # a running broker deletes files whose time is over
+    except FileNotFoundError:  # a running broker deletes expired files
         return Sample("", rate, _LOG_BYTES_PER_SECOND)
 
 
@@ -65,10 +65,10 @@ def _work(inventory: Inventory) -> PartWork:
     runs = list(_runs(inventory))
     runs = runs[:: -(-len(runs) // _SAMPLED_FILES) or 1]
     least, most = _UNITS_OF_A_FILE
-    each = min(max(_SAMPLED_UNITS // max(len(runs), 1), least), most)
+    run_units = min(max(_SAMPLED_UNITS // max(len(runs), 1), least), most)
     pieces, rows = list[Piece](), 0
     for number, piece in enumerate(runs):
-        count = min(each, piece.end - piece.first)
+        count = min(run_units, piece.end - piece.first)
         first = piece.first + int((piece.end - piece.first - count) * (number * _SPREAD % 1))
         pieces.append(piece._replace(number=number, first=first, end=first + count, place=rows))
         rows += count
@@ -76,7 +76,7 @@ def _work(inventory: Inventory) -> PartWork:
 
 
 def _runs(inventory: Inventory) -> Iterator[Piece]:
-    """The live units of each queue file."""
+    """Yield the live units of each queue file."""
     for queue in inventory.queues:
         for file in queue.files.files:
             first, end = max(file.start, queue.range.first), min(file.start + file.count, queue.range.end)
@@ -94,16 +94,16 @@ def _convert(log: CommitLog, work: PartWork) -> None:
 
 
 def _log_rate(log: CommitLog) -> float:
-    """Read blocks that are spread over the log; some of it may be in memory, as it will be for the conversion."""
+    """Measure the read rate on blocks across the log; some of them may be in memory, as for the conversion."""
     ends = [(file, min(file.size, log.end - file.start)) for file in log.used]
     blocks = [(file, at) for file, end in ends for at in range(0, end, _LOG_BLOCK_BYTES)]
-    done, began = 0, time.monotonic()
+    done, started = 0, time.monotonic()
     for file, at in blocks[:: len(blocks) // 100 + 1]:
         handle = os.open(file.path, os.O_RDONLY)
         try:
             done += len(os.pread(handle, min(_LOG_BLOCK_BYTES, log.end - file.start - at), at))
         finally:
             os.close(handle)
-        if time.monotonic() - began > _LOG_SECONDS:
+        if time.monotonic() - started > _LOG_SECONDS:
             break
-    return done / max(time.monotonic() - began, 1e-6) if done else 1e9
+    return done / max(time.monotonic() - started, 1e-6) if done else 1e9

@@ -1,7 +1,7 @@
-"""The staging folder: what a backfill has made so far, and whether it may go on with it.
+"""The staging folder: the files of a backfill, and whether a later run may resume it.
 
-STARTED says of which state of the store the parts are. SEALED is written when all is made; it lists every file and
-folder that is to be moved in, with its inode, so that a later run knows what is ours.
+STARTED describes the state of the store from which the parts were created. SEALED is written when everything is
+complete; it lists every file and folder that has to be moved in, with its inode, so that a later run recognizes them.
 """
 
 import json
@@ -19,54 +19,51 @@ from streaming.rocketmq.job import file_name
 from streaming.rocketmq.place import Place
 
 PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
-COVERED = "covered"  # what each run noted about the log (streaming/rocketmq/unindexed.py), before it wrote its parts
+COVERED = "covered"  # each run's notes about the log (streaming/rocketmq/unindexed.py), written before its parts
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
-FOLLOWED = "followed.json"  # the consume queues here are those that `follow` has made
+FOLLOWED = "followed.json"  # the consume queues in this folder come from `follow`
 CURRENT = "CURRENT"
-ROLLBACK = "rollback"  # what a rollback has made so far
+ROLLBACK = "rollback"  # the files of a rollback
 ROLLBACK_PLAN = f"{ROLLBACK}/plan.json"
 NEW_QUEUES = f"{ROLLBACK}/file-queues"
-DONE = "done"  # in that plan: nothing is left to do but to let the broker start
-_WAY_OUT = "Move this file somewhere else, and run the command again"
-# what rocksdict leaves in the folder of a database, and no broker needs
+DONE = "done"  # in that plan: nothing is left to do except letting the broker start
+_ADVICE = "Move this file somewhere else, and run the command again"
+# files that rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """fingerprint: the store's, when the parts were begun. Parts of other sizes have other numbers."""
+    """The start of a backfill."""
 
-    fingerprint: str
-    rows_per_file: int
+    fingerprint: str  # of the store, when the parts were started
+    rows_per_file: int  # parts of other sizes have other numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """files: names in the consume queues' database -> inode. databases: names below config/ -> inode.
+    """The result of a backfill."""
 
-    kept: the folder, of ours, for what has to make room. currents: what each CURRENT holds; a broker that opens a
-    database writes another one. times: when each CURRENT was written, in nanoseconds, for all databases that are new
-    have the same CURRENT; empty in a note of an earlier version.
-    """
-
-    fingerprint: str
-    kept: str
-    files: dict[str, int]
-    databases: dict[str, int]
-    currents: dict[str, str]
+    fingerprint: str  # of the store
+    kept: str  # our folder for files that have to make room
+    files: dict[str, int]  # names in the consume queues' database -> inode
+    databases: dict[str, int]  # names below config/ -> inode
+    currents: dict[str, str]  # contents of each CURRENT; a broker that opens a database writes another
     queues: int
     units: int
     log_end: int
+    # When each CURRENT was written, in nanoseconds, because all new databases have the same CURRENT; empty in a note of
+    # an earlier version.
     times: dict[str, int] = field(default_factory=dict)
 
 
-def begin(place: Place, started: Started, *, restart: bool) -> bool:
-    """Make the staging folder ready; True if what an earlier run made is gone on with. What fits not is thrown away."""
+def start(place: Place, started: Started, *, restart: bool) -> bool:
+    """Prepare the staging folder. True if an earlier run is resumed; otherwise its files are deleted."""
     staging = place.staging
-    said = _read(staging / _STARTED)
-    resumed = not restart and said == asdict(started) and (staging / COVERED).is_dir()
+    earlier = _read(staging / _STARTED)
+    resumed = not restart and earlier == asdict(started) and (staging / COVERED).is_dir()
     if not resumed:
-        throw_away(place)
+        delete_staging(place)
         (staging / PARTS).mkdir(parents=True)
         (staging / COVERED).mkdir()
         write_file(staging / _STARTED, asdict(started))
@@ -75,8 +72,8 @@ def begin(place: Place, started: Started, *, restart: bool) -> bool:
     return resumed
 
 
-def throw_away(place: Place) -> None:
-    """Delete the staging folder. Allowed here: it is ours, and nothing in it was moved in."""
+def delete_staging(place: Place) -> None:
+    """Delete the staging folder. Allowed here: it is ours, and none of its files was moved in."""
     aside = place.own / "staging-thrown-away"
     _remove(aside)
     if place.staging.exists():
@@ -85,28 +82,30 @@ def throw_away(place: Place) -> None:
 
 
 def finished_parts(place: Place) -> set[str]:
-    """Names of the parts that are whole."""
+    """Return the names of the finished parts."""
     return {path.name for path in (place.staging / PARTS).glob("part-*.sst")}
 
 
 def part_path(place: Place, part: int) -> Path:
-    """Where a finished part lies."""
+    """Return the path of a finished part."""
     return place.staging / PARTS / file_name(part)
 
 
 def seal(place: Place, started: Started, kept: str, counts: tuple[int, int, int]) -> Sealed:
-    """Write down that all is made. counts: queues, units, end of the log."""
+    """Record that everything is complete. counts: queues, units, end of the log."""
     queues = place.staging / QUEUES
-    names = [each.name for each in queues.iterdir() if not each.name.startswith(_NOT_MOVED)]
+    names = [path.name for path in queues.iterdir() if not path.name.startswith(_NOT_MOVED)]
     folders = {QUEUES: queues, **{name: place.staging / CONFIG / name for name in DATABASES}}
     sealed = Sealed(
-        started.fingerprint,
-        kept,
-        {name: (queues / name).stat().st_ino for name in names},
-        {name: (place.staging / CONFIG / name).stat().st_ino for name in DATABASES},
-        {name: current_of(folder) for name, folder in folders.items()},
-        *counts,
-        {name: (folder / CURRENT).stat().st_mtime_ns for name, folder in folders.items()},
+        fingerprint=started.fingerprint,
+        kept=kept,
+        files={name: (queues / name).stat().st_ino for name in names},
+        databases={name: (place.staging / CONFIG / name).stat().st_ino for name in DATABASES},
+        currents={name: current_of(folder) for name, folder in folders.items()},
+        queues=counts[0],
+        units=counts[1],
+        log_end=counts[2],
+        times={name: (folder / CURRENT).stat().st_mtime_ns for name, folder in folders.items()},
     )
     for database in DATABASES:
         for name in _NOT_MOVED:
@@ -116,38 +115,38 @@ def seal(place: Place, started: Started, kept: str, counts: tuple[int, int, int]
 
 
 def sealed_of(place: Place) -> Sealed | None:
-    """What is made and waits in the staging folder; None if nothing does. Raises SafetyError for a damaged file."""
+    """Return the finished result in the staging folder; None without one. Raises SafetyError for a damaged file."""
     return _sealed(place.staging / _SEALED)
 
 
 def moved_of(place: Place) -> Sealed | None:
-    """What was moved in last; None if nothing was, or if it was taken back. Raises SafetyError for a damaged file."""
+    """Return what was moved in last; None for nothing, or if it was reverted. Raises SafetyError for a damaged file."""
     return _sealed(place.own / MOVED)
 
 
 def unfinished_rollback(place: Place) -> str:
-    """Say that a rollback has begun and not ended, and what to do; "" if none has."""
+    """Describe an unfinished rollback, and what to do; "" without one."""
     is_barred = place.barrier.exists()
     if not is_barred and not _has_plan(place):
         return ""
-    kept_out = f" (it does not start as long as {place.barrier} is there)" if is_barred else ""
+    kept_out = f" (it does not start as long as {place.barrier} exists)" if is_barred else ""
     return (
-        "a `rollback` has begun and has not ended: run it again before a broker starts with storeType=default"
-        f"{kept_out}. A broker with storeType=defaultRocksDB may go on, as long as its queues' CURRENT is in "
+        "a `rollback` has started and has not ended: run it again before a broker starts with storeType=default"
+        f"{kept_out}. A broker with storeType=defaultRocksDB may continue as long as its queues' CURRENT is in "
         f"{place.rocksdb}"
     )
 
 
 def is_done(plan: Mapping[str, object]) -> bool:
-    """Whether the rollback of this plan has done all that it had to do."""
+    """Whether the rollback of this plan has done everything."""
     return plan.get(DONE) is True
 
 
-def throw_away_rollback(place: Place) -> None:
-    """Delete what a rollback has prepared. Raises SafetyError where one has begun and has not ended."""
+def delete_rollback(place: Place) -> None:
+    """Delete the files of a rollback. Raises SafetyError if a rollback has started and has not ended."""
     if place.barrier.exists():
         raise SafetyError(unfinished_rollback(place))
-    # Allowed here: the folder is ours, and no file of the store was replaced by what is in it, or all were.
+    # Allowed here: the folder is ours, and either no file of the store was replaced from it, or all were.
     _remove(place.own / ROLLBACK)
 
 
@@ -160,42 +159,43 @@ def _has_plan(place: Place) -> bool:
 
 
 def is_unopened(place: Place, database: str) -> bool:
-    """Whether a database (of DATABASES, or QUEUES) is as we moved it in: no broker has opened it since."""
+    """Whether a database (of DATABASES, or QUEUES) is as we moved it in, and no broker has opened it since."""
     folder = place.rocksdb if database == QUEUES else place.config / database
     if not (folder / CURRENT).exists():
         return False
-    return any(made is not None and _is_as_made(folder, database, made) for made in (moved_of(place), sealed_of(place)))
+    notes = (moved_of(place), sealed_of(place))
+    return any(sealed is not None and _is_unchanged(folder, database, sealed) for sealed in notes)
 
 
 def current_of(folder: Path) -> str:
-    """What CURRENT says in a database's folder, be it damaged or not."""
+    """Return the contents of CURRENT in a database's folder, damaged or not."""
     return (folder / CURRENT).read_text(encoding="utf-8", errors="replace")
 
 
-def _is_as_made(folder: Path, database: str, made: Sealed) -> bool:
-    if current_of(folder) != made.currents[database]:
+def _is_unchanged(folder: Path, database: str, sealed: Sealed) -> bool:
+    if current_of(folder) != sealed.currents[database]:
         return False
-    if made.times:
-        return (folder / CURRENT).stat().st_mtime_ns == made.times[database]
+    if sealed.times:
+        return (folder / CURRENT).stat().st_mtime_ns == sealed.times[database]
     if database == QUEUES:
-        return (folder / CURRENT).stat().st_ino == made.files[CURRENT]
-    return folder.stat().st_ino == made.databases[database]
+        return (folder / CURRENT).stat().st_ino == sealed.files[CURRENT]
+    return folder.stat().st_ino == sealed.databases[database]
 
 
 def new_kept(place: Place, now_ms: int) -> str:
-    """Return a name, which no folder has yet, for what is to be kept."""
+    """Return a name, which no folder has yet, for a folder of kept files."""
     name = f"kept-{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}"
     taken = {path.name for path in place.own.glob("kept-*")}
-    return next(each for each in chain([name], (f"{name}-{n}" for n in count(2))) if each not in taken)
+    return next(free for free in chain([name], (f"{name}-{n}" for n in count(2))) if free not in taken)
 
 
 def write_file(path: Path, value: object) -> None:
-    """Write a JSON file whole or not at all, and durably."""
+    """Write a JSON file atomically and durably."""
     write_text(path, json.dumps(value, indent=1))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and durably."""
+    """Write a file atomically and durably."""
     aside = path.with_name(f".{path.name}.aside")
     with aside.open("w", encoding="utf-8") as handle:
         handle.write(text)
@@ -206,7 +206,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Flush the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -215,24 +215,26 @@ def fsync_folder(folder: Path) -> None:
 
 
 def _sealed(path: Path) -> Sealed | None:
-    said = _read(path)
+    fields = _read(path)
     try:
-        made = None if said is None else Sealed(**said)  # type: ignore[arg-type]
+        sealed = None if fields is None else Sealed(**fields)  # type: ignore[arg-type]
     except TypeError as error:
-        raise SafetyError(f"{path} is not what this program writes: {error}. {_WAY_OUT}") from error
-    if made and not all(isinstance(each, dict) for each in (made.files, made.databases, made.currents, made.times)):
-        raise SafetyError(f"{path} is not what this program writes. {_WAY_OUT}")
-    return made
+        raise SafetyError(f"{path} is not what this program writes: {error}. {_ADVICE}") from error
+    if sealed and not all(
+        isinstance(value, dict) for value in (sealed.files, sealed.databases, sealed.currents, sealed.times)
+    ):
+        raise SafetyError(f"{path} is not what this program writes. {_ADVICE}")
+    return sealed
 
 
 def _read(path: Path) -> dict[str, object] | None:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise SafetyError(f"{path} can't be read: {error}. {_WAY_OUT}") from error
-    return said if isinstance(said, dict) else None
+        raise SafetyError(f"{path} can't be read: {error}. {_ADVICE}") from error
+    return value if isinstance(value, dict) else None
 
 
 def _remove(path: Path) -> None:

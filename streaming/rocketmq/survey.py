@@ -1,4 +1,4 @@
-"""Looks at a store for the rules of udfs/rocketmq/refusals.py. Nothing is written."""
+"""Surveys a store for the rules of udfs/rocketmq/refusals.py. It writes nothing."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,43 +26,43 @@ from udfs.rocketmq import metadata as m
 from udfs.rocketmq.dispatch import is_kept
 from udfs.rocketmq.refusals import StoreFacts
 
-# bytes for each unit: 22 were seen in RocksDB (apache/rocketmq 5.3.3), and the parts lie beside it until the end
+# bytes for each unit: 22 were measured in RocksDB (apache/rocketmq 5.3.3), and the parts exist beside it until the end
 BYTES_PER_UNIT = 45
-LOOK_AGAIN = " (a broker runs and may have been writing just there: look again)"
+READ_WHILE_RUNNING = " (a broker runs and may have been writing just there: try again)"
 _SHOWN = 3  # names in a message
 MORE_BYTES = 64 << 20  # the write-ahead log and the smaller databases
 
 
 class Survey(NamedTuple):
-    """inventory and configuration: None where bad bytes stand in the way."""
+    """The result of a survey."""
 
     facts: StoreFacts
-    inventory: Inventory | None
-    configuration: Configuration | None
+    inventory: Inventory | None  # None if bad bytes prevent it
+    configuration: Configuration | None  # None if bad bytes prevent it
 
     @property
     def bytes_needed(self) -> int:
-        """What the upgrade takes on the disk."""
+        """Disk space that the upgrade needs."""
         return self.facts.bytes_needed
 
 
 def survey_of(place: Place, *, is_running: bool) -> Survey:
-    """Look at everything that could speak against converting this store; is_running: its broker."""
+    """Check everything that could prevent the conversion of this store. is_running: whether its broker runs."""
     bad = list[str]()
-    _tried(lambda: require_own_folders(place), bad)
-    inventory = _tried(lambda: inventory_of(place), bad)
+    _attempt(lambda: require_own_folders(place), bad)
+    inventory = _attempt(lambda: inventory_of(place), bad)
     two = ""
     try:
         offsets_name(place)
     except SafetyError as error:
         two = str(error)
-    configuration = None if two else _tried(lambda: read_json(place), bad)
-    unread = _tried(lambda: unread_offsets(place), bad) if configuration else None
+    configuration = None if two else _attempt(lambda: read_json(place), bad)
+    unread = _attempt(lambda: unread_offsets(place), bad) if configuration else None
     topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
-    with_rows = _tried(lambda: tuple(_databases_with_rows(place)), bad) or ()
+    with_rows = _attempt(lambda: tuple(_databases_with_rows(place)), bad) or ()
     if is_running:
-        bad = [f"{text}{LOOK_AGAIN}" for text in bad]
-    is_followed = exists(place.followed_queues)  # then the rows lie on the disk already
+        bad = [f"{text}{READ_WHILE_RUNNING}" for text in bad]
+    is_followed = exists(place.followed_queues)  # then the rows are on the disk already
     units = inventory.units if inventory and not is_followed else 0
     disk = disk_of(place)
     facts = StoreFacts(
@@ -84,7 +84,7 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
         two_offset_files=two,
         unread_offsets=_of_unread(unread) if unread else "",
         unknown_topics=_unknown_topics(inventory, configuration),
-        lacks_queues=inventory is not None and inventory.lacks_queues,
+        lacks_queues=inventory is not None and inventory.has_no_queues,
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
         has_messages=bool(topics),
         is_one_disk=_is_one_disk(place),
@@ -98,13 +98,13 @@ def survey_of(place: Place, *, is_running: bool) -> Survey:
     return Survey(facts, inventory, configuration)
 
 
-def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
+def _attempt(read: Callable[[], Any], bad: list[str]) -> Any:
     try:
-        return look()
+        return read()
     except SafetyError as error:
         bad.append(str(error))
     except FileNotFoundError as error:
-        bad.append(f"{error.filename} was deleted while it was looked at, by a broker perhaps: look again")
+        bad.append(f"{error.filename} was deleted while it was read, perhaps by a broker: try again")
     except PermissionError:
         raise
     except OSError as error:
@@ -113,27 +113,27 @@ def _tried(look: Callable[[], Any], bad: list[str]) -> Any:
 
 
 def _databases_with_rows(place: Place) -> Iterator[str]:
-    """Databases below config/ with rows that may be newer than the JSON: not those of ours that no broker opened."""
+    """Yield databases below config/ with rows that may be newer than the JSON: not ours that no broker has opened."""
     rows = read_databases(place.config)
     return (name for name in DATABASES if rows[name].default and not is_unopened(place, name))
 
 
 def _wrong_size(place: Place, inventory: Inventory) -> str:
-    """The first file of another size than the broker's configuration says, or the first queue file; "" if none is."""
-    said, files = place.conf.log_file_bytes, inventory.log.files
-    if said and files and files[0].size != said:  # all files of a log have one size
-        return f"{files[0].path} has {files[0].size} bytes, and mappedFileSizeCommitLog is {said}"
-    wanted, by = place.conf.queue_file_units, "mappedFileSizeConsumeQueue"
-    for file in (each for queue in inventory.queues for each in queue.files.files):
-        if not wanted:
-            wanted, by = file.count, file.path
-        if file.count != wanted:
-            return f"{file.path} has room for {file.count} units, and {by} for {wanted}"
+    """Describe the first file whose size differs from the configuration, or from the first queue file; or ""."""
+    configured, files = place.conf.log_file_bytes, inventory.log.files
+    if configured and files and files[0].size != configured:  # all files of a log have the same size
+        return f"{files[0].path} has {files[0].size} bytes, and mappedFileSizeCommitLog is {configured}"
+    expected, source = place.conf.queue_file_units, "mappedFileSizeConsumeQueue"
+    for file in (file for queue in inventory.queues for file in queue.files.files):
+        if not expected:
+            expected, source = file.count, file.path
+        if file.count != expected:
+            return f"{file.path} has room for {file.count} units, and {source} for {expected}"
     return ""
 
 
 def _some_file(folder: Path) -> str:
-    """A file with data below a folder; "" if there is none."""
+    """Return a file with data below a folder; "" if there is none."""
     for root, _folders, names in os.walk(folder):
         for name in names:
             path = Path(root) / name
@@ -153,22 +153,22 @@ def _of_unread(unread: UnreadOffsets) -> str:
 
 
 def _unknown_topics(inventory: Inventory | None, configuration: Configuration | None) -> tuple[bytes, ...]:
-    """Topics with messages that topics.json does not have, and whose rows a broker in RocksDB mode deletes."""
-    known = frozenset(_configured(configuration))
-    if inventory is None or not known:
+    """Return topics with messages that are missing from topics.json: a broker in RocksDB mode deletes their rows."""
+    configured = frozenset(_configured(configuration))
+    if inventory is None or not configured:
         return ()
-    named = {each.range.topic for each in inventory.queues if each.range.end > each.files.start}
-    return tuple(sorted(name for name in named if not is_kept(name, known)))
+    used = {queue.range.topic for queue in inventory.queues if queue.range.end > queue.files.start}
+    return tuple(sorted(topic for topic in used if not is_kept(topic, configured)))
 
 
 def _configured(configuration: Configuration | None) -> Iterator[bytes]:
-    """Names of the topics in topics.json, which may have no queue yet."""
+    """Yield the topics of topics.json, which may have no queue yet."""
     tables = configuration.tables if configuration else {}
     return (name.encode() for name in tables.get(m.TOPICS, {}).get("topicConfigTable", {}))
 
 
 def _topics_with(configuration: Configuration | None, attribute: str, value: str) -> str:
-    """A topic whose attributes say so; "" if there is none."""
+    """Name a topic with this value of an attribute; "" if there is none."""
     if configuration is None:
         return ""
     for name, topic in configuration.tables[m.TOPICS].get("topicConfigTable", {}).items():

@@ -1,9 +1,9 @@
-"""Finds messages of the commitlog that no file queue has, though a file queue has a later message.
+"""Finds messages of the commitlog that are missing from the file queues, although a file queue has a later message.
 
-A conversion makes rows of the units that the file queues have. Where a queue lost a file, or ends too early, its rows
-would have a hole, at which a broker in RocksDB mode stops to read the queue. The units say which bytes of the log they
-cover; the messages between are read one by one, and they are few in a healthy store: half messages of transactions, and
-those of deleted topics. A message that another queue covers (an LMQ queue) is not missed here, but by `check`.
+A conversion creates rows from the units of the file queues. If a queue lost a file, or ends too early, its rows would
+have a hole, at which a broker in RocksDB mode stops reading the queue. The units show which bytes of the log they
+cover; the messages between them are read one by one. A healthy store has few: half messages of transactions, and
+messages of deleted topics. A message that another queue covers (an LMQ queue) is found by `check`, not here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from pyspark import SparkContext
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.handed_on import HandedOn
+from streaming.rocketmq.handed_on import StoredArray
 from streaming.rocketmq.index_job import QueueKey
 from streaming.rocketmq.inventory import Inventory
 from streaming.rocketmq.log_files import CommitLog, LogFile, mapped
@@ -36,17 +36,17 @@ class Gap(NamedTuple):
 
 
 class Unindexed(NamedTuple):
-    """Messages of one queue that it does not have. offset, phy: of the first of them."""
+    """Messages that are missing from a queue."""
 
     topic: bytes
     queue_id: int
     messages: int
-    offset: int
-    phy: int
+    offset: int  # of the first message
+    phy: int  # start of the first message
 
 
-def note_covered(folder: Path, start: int, blocks: Sequence[tuple[HandedOn, HandedOn]]) -> None:
-    """Write down which bytes of the log some units cover.
+def note_covered(folder: Path, start: int, blocks: Sequence[tuple[StoredArray, StoredArray]]) -> None:
+    """Record which bytes of the log some units cover.
 
     Args:
         folder: where `gaps_of` finds the note. A task that runs twice writes two equal notes.
@@ -70,7 +70,7 @@ def merged(starts: Longs, ends: Longs) -> tuple[Longs, Longs]:
 
 
 def gaps_of(folder: Path, log: CommitLog, end: int) -> Iterator[Gap]:
-    """Yield what no note covers of the log, up to the physical offset end; each gap starts where a record does."""
+    """Yield the bytes of the log that no note covers, up to the physical offset `end`; each gap starts at a record."""
     notes = [np.load(path) for path in sorted(folder.glob("*.npy"))]
     pairs = np.concatenate(notes, axis=1) if notes else np.empty((2, 0), dtype=np.int64)
     starts, ends = merged(pairs[0], pairs[1])
@@ -85,52 +85,53 @@ def gaps_of(folder: Path, log: CommitLog, end: int) -> Iterator[Gap]:
 def unindexed_of(
     spark: SparkContext, folder: Path, inventory: Inventory, topics: Collection[bytes], rules: DispatchRules
 ) -> list[Unindexed]:
-    """Return the messages before the last indexed one that their queues do not have, by queue.
+    """Return the messages before the last indexed message that are missing from their queues, by queue.
 
-    A broker indexes what starts after CHECKPOINT itself. Messages of topics that were deleted do not count, nor those
-    of an earlier life of a topic that was deleted and created again.
+    A broker itself indexes the messages that start after CHECKPOINT. Messages of deleted topics do not count, nor do
+    those of an earlier incarnation of a topic that was deleted and created again.
 
     Args:
         spark: runs the search.
         folder: the notes of `note_covered` about all units.
         inventory: the store.
-        topics: those that topics.json has; where it has none, none counts as deleted.
-        rules: how the broker makes units of a record.
+        topics: those of topics.json; without any, no topic counts as deleted.
+        rules: how the broker creates units of a record.
     """
     gaps = list(gaps_of(folder, inventory.log, inventory.checkpoint))
     if not gaps:
         return []
-    ends = {(each.range.topic, each.range.queue_id): (each.range.end, each.last_phy) for each in inventory.queues}
-    starts = {(each.range.topic, each.range.queue_id): each.files.start for each in inventory.queues}
+    ends = {(queue.range.topic, queue.range.queue_id): (queue.range.end, queue.last_phy) for queue in inventory.queues}
+    starts = {(queue.range.topic, queue.range.queue_id): queue.files.start for queue in inventory.queues}
 
-    def missed(some: Iterable[Gap]) -> Iterator[tuple[QueueKey, int, int]]:
-        for gap in some:
+    def missing(chunk: Iterable[Gap]) -> Iterator[tuple[QueueKey, int, int]]:
+        for gap in chunk:
             for topic, queue_id, offset, phy in _units(gap, rules):
                 end, last_phy = ends.get((topic, queue_id), (0, -1))
-                is_earlier_life = phy < last_phy and (offset >= end or offset >= starts[topic, queue_id])
-                if not is_earlier_life and (not topics or is_kept(topic, topics)):
+                is_earlier = phy < last_phy and (offset >= end or offset >= starts[topic, queue_id])
+                if not is_earlier and (not topics or is_kept(topic, topics)):
                     yield (topic, queue_id), offset, phy
 
-    found = dict[QueueKey, Unindexed]()
+    unindexed = dict[QueueKey, Unindexed]()
     tasks = min(-(-len(gaps) // _GAPS_PER_TASK), spark.defaultParallelism)
-    for name, offset, phy in sorted(spark.parallelize(gaps, tasks).mapPartitions(missed).collect(), key=lambda e: e[2]):
-        known = found.get(name, Unindexed(*name, 0, offset, phy))
-        found[name] = known._replace(messages=known.messages + 1)
-    return sorted(found.values())
+    messages = spark.parallelize(gaps, tasks).mapPartitions(missing).collect()
+    for name, offset, phy in sorted(messages, key=lambda message: message[2]):
+        of_queue = unindexed.get(name, Unindexed(*name, 0, offset, phy))
+        unindexed[name] = of_queue._replace(messages=of_queue.messages + 1)
+    return sorted(unindexed.values())
 
 
-def text_of(found: Sequence[Unindexed]) -> str:
-    """Say what the queues lack, and what to do."""
+def text_of(unindexed: Sequence[Unindexed]) -> str:
+    """Describe what is missing from the queues, and what to do."""
     shown = "; ".join(
-        f"{each.topic.decode('utf-8', 'replace')} queue {each.queue_id}: {each.messages} messages, from queue offset "
-        f"{each.offset}, which starts at {each.phy}"
-        for each in found[:_SHOWN]
+        f"{queue.topic.decode('utf-8', 'replace')} queue {queue.queue_id}: {queue.messages} messages, "
+        f"from queue offset {queue.offset}, which starts at {queue.phy}"
+        for queue in unindexed[:_SHOWN]
     )
-    more = f"; and {len(found) - _SHOWN} more queues" if len(found) > _SHOWN else ""
+    more = f"; and {len(unindexed) - _SHOWN} more queues" if len(unindexed) > _SHOWN else ""
     return (
-        f"the commitlog has messages that their consume queues do not have, so a file of a queue is missing or ends "
-        f"too early: {shown}{more}. A broker in RocksDB mode stops to read a queue at such a hole. Bring the queue's "
-        "files back from a copy (queues of a topic that was deleted and created again may have none: docs/rocketmq.md)"
+        f"messages of the commitlog are missing from their consume queues, so a file of a queue is missing or ends "
+        f"too early: {shown}{more}. A broker in RocksDB mode stops reading a queue at such a hole. Restore the queue's "
+        "files from a copy (queues of a topic that was deleted and created again may have none: docs/rocketmq.md)"
     )
 
 

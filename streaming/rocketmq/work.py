@@ -1,4 +1,4 @@
-"""What a task of the jobs is told: which units of which files it works on."""
+"""The work of a task of the jobs: the units and the files that it processes."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,30 +9,30 @@ from udfs.rocketmq.parts import SstPart, parts_of
 
 
 class Piece(NamedTuple):
-    """A run of units of a queue. place: how many units of the part stand before them. is_last: the queue ends here."""
+    """A run of units of a queue."""
 
     number: int
     topic: bytes
     queue_id: int
     first: int
     end: int
-    place: int
+    place: int  # units of the part before it
     files: QueueFiles
-    is_last: bool
+    is_last: bool  # the queue ends here
 
 
 class PartWork(NamedTuple):
-    """One part: rows units, in the order of their keys."""
+    """The work on a part."""
 
     number: int
-    rows: int
-    pieces: tuple[Piece, ...]
+    rows: int  # number of units
+    pieces: tuple[Piece, ...]  # in the order of their keys
 
 
 def works_of(queues: Sequence[Queue], rows_per_part: int, *, are_ended: bool = True) -> Iterator[PartWork]:
-    """Yield the work of each part, with the files that it needs and no others.
+    """Yield the work of each part, with only the files that it needs.
 
-    are_ended: no broker adds to the queues, so that nothing may stand behind their ends.
+    are_ended: no broker adds to the queues, so there must be no units after their ends.
     """
     for part in parts_of([queue.range for queue in queues], rows_per_part):
         yield PartWork(part.number, part.rows, tuple(_pieces(queues, part, are_ended=are_ended)))
@@ -49,6 +49,12 @@ def _pieces(queues: Sequence[Queue], part: SstPart, *, are_ended: bool) -> Itera
             or (is_last and file.start >= segment.end)
         ]
         yield Piece(
-            segment.number, queue.range.topic, queue.range.queue_id, segment.first, segment.end, segment.place,
-            QueueFiles(tuple(needed)), is_last,
-        )  # fmt: skip
+            number=segment.number,
+            topic=queue.range.topic,
+            queue_id=queue.range.queue_id,
+            first=segment.first,
+            end=segment.end,
+            place=segment.place,
+            files=QueueFiles(tuple(needed)),
+            is_last=is_last,
+        )

@@ -42,7 +42,7 @@ class World:
         self.client.close()
         self.server.stop_broker()
 
-    def is_well(self) -> None:
+    def is_sound(self) -> None:
         """The stopped store passes our own check."""
         *_, summary = map(json.loads, self.run("check", "--json").splitlines())
         assert summary["ok"], summary
@@ -77,7 +77,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def upgraded(loaded: World) -> World:
     """The same store, converted and checked by our commands alone, and served from RocksDB."""
     loaded.run("backfill", "--yes")
-    loaded.is_well()
+    loaded.is_sound()
     out = loaded.server.home.root / "exported"
     loaded.run("export", "--out", str(out))
     for path in sorted(out.iterdir()):
@@ -241,7 +241,7 @@ def rolled_back(upgraded: World) -> World:
     client.commit(load.LMQ_GROUP, load.LMQ[0], 9)
     upgraded.told = _told(client)
     upgraded.stop()
-    upgraded.is_well()
+    upgraded.is_sound()
     upgraded.run("rollback", "--yes")
     upgraded.server.start_broker(StoreMode.FILE)
     return upgraded
@@ -279,7 +279,7 @@ def both(rolled_back: World) -> World:
     rolled_back.told = _told(rolled_back.client)
     rolled_back.stop()
     rolled_back.run("backfill", "--yes")
-    rolled_back.is_well()
+    rolled_back.is_sound()
     rolled_back.server.start_broker(StoreMode.BOTH)
     return rolled_back
 
@@ -313,7 +313,7 @@ def test_our_check_finds_the_queues_of_both_kinds_whole_and_the_offsets_old(afte
 
 def test_stage_three_serves_the_offsets_of_stage_two_once_they_are_converted(after_both: World) -> None:
     after_both.run("backfill", "--replace", "--yes")
-    after_both.is_well()
+    after_both.is_sound()
     after_both.server.start_broker(StoreMode.ROCKSDB)
 
     found = {group: after_both.client.offsets(group, queues) for group, queues in _GROUPS.items()}

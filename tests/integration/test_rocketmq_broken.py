@@ -59,7 +59,7 @@ def run(command: str, store: Path, *words: str, code: int = 0) -> str:
     return ledger_reaper("rocketmq", command, "--store", str(store), *words, code=code)
 
 
-def is_well(store: Path) -> None:
+def is_sound(store: Path) -> None:
     *_, summary = map(json.loads, run("check", store, "--json").splitlines())
     assert summary["ok"], summary
 
@@ -71,7 +71,7 @@ def converted(server: RocketMQ, client: RocketClient) -> dict[Queue, Content]:
     server.stop_broker()
     made = json.loads(run("backfill", server.store, "--yes", "--json"))
     assert made["resumed"], made
-    is_well(server.store)
+    is_sound(server.store)
     server.start_broker(StoreMode.ROCKSDB)
     assert client.dump(ALL) == told
     return told
@@ -230,7 +230,7 @@ def test_files_that_expire_before_they_were_read_have_it_begin_anew(server: Rock
         until_all_is_deleted(server)
         assert int(log_files(server.store)[0].name) > unread + COMMIT_LOG_FILE_BYTES
         following.process.send_signal(signal.SIGCONT)
-        following.until_told("beginning anew")
+        following.until_told("starting over")
         names = sent(client, "after")
         following.until_caught_up()
     assert names <= names_in(converted(server, client)).keys()
@@ -302,7 +302,7 @@ def test_a_full_disk_stops_every_command_and_leaves_the_store_as_it_was(tmp_path
                 (disk / "filler").unlink()
                 if not (server.store / "consumequeue" / "CURRENT").exists():
                     run("backfill", server.store, "--yes")
-                is_well(server.store)
+                is_sound(server.store)
                 server.start_broker(StoreMode.ROCKSDB)
                 names |= sent(client, "after", 2000)
                 told = client.dump(ALL)
@@ -311,7 +311,7 @@ def test_a_full_disk_stops_every_command_and_leaves_the_store_as_it_was(tmp_path
                 fill(disk, 100)
                 assert "the disk is full" in ledger_reaper_says("rollback", "--yes", "--store", str(server.store))
                 (disk / "filler").unlink()
-                is_well(server.store)
+                is_sound(server.store)
                 run("rollback", server.store, "--yes")
                 server.start_broker(StoreMode.FILE)
                 assert client.dump(ALL) == told
@@ -339,7 +339,7 @@ def filled_up(disk: Path, store: Path, kilobytes: int) -> bool:
         assert process.stderr is not None
         for line in process.stderr:
             said.append(line)
-            if "looking at the store" in line:
+            if "reading the store" in line:
                 time.sleep(0.3)
                 fill(disk, 100, kilobytes)
         code = process.wait(120)

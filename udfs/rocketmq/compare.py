@@ -42,6 +42,11 @@ class Finding(NamedTuple):
     offset: int  # queue offset of the first case
     text: str
 
+    @property
+    def topic_text(self) -> str:
+        """The topic, for messages."""
+        return self.topic.decode("utf-8", "replace")
+
 
 class UnitRun(NamedTuple):
     """Units by queue offset, ascending."""

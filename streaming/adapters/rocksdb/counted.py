@@ -1,18 +1,18 @@
-"""Writes RocksDB's sorted files of rows whose keys count up, many rows at a time.
+"""Writes RocksDB's sorted files of rows with consecutive keys, many rows at a time.
 
-RocksDB's own writer (`write_sst`) takes one row in each call. Here numpy makes whole blocks at once, for in a run of
-rows all keys are one prefix and a number of 8 bytes, each a unit higher than the one before, and all values have one
-width. What comes out is a table of RocksDB's block-based format, version 5, as its own writer makes it
-(https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format), but for the bloom filter, which is left out:
+RocksDB's own writer (`write_sst`) takes a row per call. Here numpy builds whole blocks, because all keys of a run are a
+prefix and a number of 8 bytes that counts up, and all values have the same width. The result is a table of RocksDB's
+block-based format, version 5, as its own writer creates it
+(https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format), but without the bloom filter:
 
     data blocks … | properties | metaindex | index | footer
 
-A block is rows and, behind them, where every 16th begins (a restart point), for that one has its whole key; the others
-say how many bytes they have in common with the row before. Behind each block stand how it is compressed (1 byte) and
-its checksum (XXH3, 4 bytes).
+A block contains rows, and after them the offset of every 16th row (a restart point), which has its whole key; the other
+rows contain the number of bytes that they share with the row before. Each block is followed by the kind of its
+compression (1 byte) and its checksum (XXH3, 4 bytes).
 
-The properties do not say which session made the file, nor its number, and that is on purpose: a reader that finds them
-makes the keys of its block cache of them, and would take blocks of two files that say the same for each other.
+The properties deliberately omit the session that created the file, and its number: a reader derives the keys of its
+block cache from them, and would confuse the blocks of two files with equal entries.
 """
 
 import struct
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 _ROWS_PER_RESTART = 16
 _ROWS_PER_BLOCK = 512
-_TURN = 1 << 16  # numbers of one turn have all of their bytes but the last two in common
+_TURN = 1 << 16  # numbers of the same turn differ only in their last two bytes
 _NUMBER_BYTES = 8
-_TRAILER = (1).to_bytes(8, "little")  # behind each key: sequence number 0, and that the row is a value
+_TRAILER = (1).to_bytes(8, "little")  # after each key: sequence number 0, and the type "value"
 _NOT_COMPRESSED, _LZ4 = 0, 4
 _XXH3 = 4
 _FORMAT_VERSION = 5
@@ -38,21 +38,21 @@ _MAGIC = 0x88E241B785F4CFF7
 _LAST_BYTE_FACTOR = 0x6B9083D9
 _HANDLES_BYTES = 40
 _BUFFERED_BYTES = 1 << 20
-_SMALL = [bytes([number]) for number in range(128)]  # numbers that are one byte each
+_SMALL = [bytes([number]) for number in range(128)]  # varints of one byte
 
 
 class CountedRows(NamedTuple):
-    """Rows of the keys prefix + first, prefix + (first + 1), … values: one of a fixed width for each."""
+    """Rows with the keys prefix + first, prefix + (first + 1), …"""
 
     prefix: bytes
     first: int
-    values: NDArray[np.void]
+    values: NDArray[np.void]  # of equal width, one for each row
 
 
 def write_counted(path: Path, runs: Iterable[CountedRows]) -> int:
-    """Write a sorted file of runs, which come in the order of their keys, and return its bytes.
+    """Write a sorted file of runs, which come in the order of their keys, and return its size in bytes.
 
-    Raises ValueError where keys do not ascend, or where there are no rows.
+    Raises ValueError if keys do not ascend, or if there are no rows.
     """
     with path.open("wb", buffering=_BUFFERED_BYTES) as file:
         table = _Table(file)
@@ -62,22 +62,22 @@ def write_counted(path: Path, runs: Iterable[CountedRows]) -> int:
 
 
 class _Shape(NamedTuple):
-    """How the bytes of a block lie. block: with its restart points. template: a block without numbers and values."""
+    """The layout of a block."""
 
     head: int  # bytes of a row at a restart point
-    rest: int  # bytes of one of the other rows
-    block: np.dtype[Any]
-    template: NDArray[np.uint8]
+    rest: int  # bytes of each other row
+    block: np.dtype[Any]  # with its restart points
+    template: NDArray[np.uint8]  # a block without numbers and values
 
     def rows_end(self, rows: int) -> int:
-        """Where the first so many rows of a block end."""
+        """Return the byte after the first `rows` rows of a block."""
         groups, others = divmod(rows, _ROWS_PER_RESTART)
         group = self.head + (_ROWS_PER_RESTART - 1) * self.rest
         return groups * group + (self.head + (others - 1) * self.rest if others else 0)
 
 
 class _Table:
-    """A file under way."""
+    """A file that is being written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -107,12 +107,12 @@ class _Table:
         self._value_bytes += count * width
 
     def finish(self) -> int:
-        """Write what stands behind the rows, and return the bytes of the file."""
+        """Write the blocks after the rows and the footer, and return the size of the file in bytes."""
         if not self._rows:
             raise ValueError("a sorted file needs rows")
         data_bytes = self._at
         index = _block_of(self._index)
-        properties = self._put(_properties(self._of_this(data_bytes, len(index))), compressed=False)
+        properties = self._put(_properties(self._counts(data_bytes, len(index))), compressed=False)
         metaindex = self._put(_block_of([_entry(b"rocksdb.properties", properties)]), compressed=False)
         handles = metaindex + self._put(index)
         self._file.write(
@@ -120,7 +120,7 @@ class _Table:
         )
         return self._file.tell()
 
-    def _of_this(self, data_bytes: int, index_bytes: int) -> dict[str, bytes]:
+    def _counts(self, data_bytes: int, index_bytes: int) -> dict[str, bytes]:
         numbers = {
             "data.size": data_bytes, "index.size": index_bytes, "num.data.blocks": len(self._index),
             "num.entries": self._rows, "raw.key.size": self._key_bytes, "raw.value.size": self._value_bytes,
@@ -129,16 +129,16 @@ class _Table:
         return {name: _varint(number) for name, number in numbers.items()}
 
     def _point_at(self, last_key: bytes, handle: bytes) -> None:
-        """Say in the index which block has the keys up to this one."""
+        """Add a block to the index under its last key."""
         self._index.append(_varint(0) + _varint(len(last_key)) + last_key + handle)
 
     def _put(self, block: memoryview | bytes, *, compressed: bool = True) -> bytes:
-        """Write a block, and return its handle: where it begins, and its bytes without the five behind it."""
+        """Write a block, and return its handle: its offset, and its size without the five bytes after it."""
         kind, data = _NOT_COMPRESSED, memoryview(block)
         if compressed:
             size = _varint(len(block))
-            smaller = self._compressed_behind(size, block)
-            if len(smaller) - len(size) < len(block) * 7 // 8:  # as RocksDB's own writer does
+            smaller = self._compressed_after(size, block)
+            if len(smaller) - len(size) < len(block) * 7 // 8:  # the threshold of RocksDB's own writer
                 kind, data = _LZ4, smaller
         self._file.write(data)
         self._file.write(struct.pack("<BI", kind, _checksum(data, kind)))
@@ -146,18 +146,18 @@ class _Table:
         self._at += len(data) + 5
         return handle
 
-    def _compressed_behind(self, begin: bytes, block: memoryview | bytes) -> memoryview:
-        """Return these bytes and behind them the compressed block, in memory that the next block will get."""
-        most = len(begin) + len(block) + len(block) // 255 + 16  # LZ4 needs no more for any block
+    def _compressed_after(self, lead: bytes, block: memoryview | bytes) -> memoryview:
+        """Return `lead` and the compressed block, in a buffer that the next block reuses."""
+        most = len(lead) + len(block) + len(block) // 255 + 16  # the most that LZ4 needs for a block
         if len(self._compressed) < most:
             self._compressed = np.empty(most, dtype=np.uint8)
-        self._compressed[: len(begin)] = np.frombuffer(begin, dtype=np.uint8)
-        count = cramjam.lz4.compress_block_into(block, self._compressed.data[len(begin) :], store_size=False)
-        return self._compressed.data[: len(begin) + count]
+        self._compressed[: len(lead)] = np.frombuffer(lead, dtype=np.uint8)
+        count = cramjam.lz4.compress_block_into(block, self._compressed.data[len(lead) :], store_size=False)
+        return self._compressed.data[: len(lead) + count]
 
 
 def _blocks(prefix: bytes, first: int, values: NDArray[np.void]) -> Iterator[tuple[int, memoryview | bytes]]:
-    """Yield the blocks of one turn, and how many rows each has."""
+    """Yield the blocks of a turn, each with its number of rows."""
     shape = _shape(prefix, first // _TURN, values.dtype.itemsize)
     whole, left = divmod(len(values), _ROWS_PER_BLOCK)
     blocks = _filled(shape, first, values[: whole * _ROWS_PER_BLOCK].reshape(whole, _ROWS_PER_BLOCK))
@@ -172,14 +172,14 @@ def _blocks(prefix: bytes, first: int, values: NDArray[np.void]) -> Iterator[tup
 
 
 def _filled(shape: _Shape, first: int, values: NDArray[np.void]) -> NDArray[np.uint8]:
-    """Make blocks of rows whose numbers begin with first: an array of bytes for each."""
+    """Create blocks of rows whose numbers start with `first`: an array of bytes for each."""
     raw = np.empty((len(values), shape.block.itemsize), dtype=np.uint8)
     raw[:] = shape.template
     groups = raw.view(shape.block)["groups"][:, 0]
     ends = (first % _TURN + np.arange(values.size)).reshape((*groups.shape, _ROWS_PER_RESTART))
-    some = values.view(f"V{values.dtype.itemsize}").reshape(ends.shape)
-    groups["head"]["number"], groups["head"]["value"] = ends[..., 0], some[..., 0]
-    groups["rest"]["number"], groups["rest"]["value"] = ends[..., 1:], some[..., 1:]
+    shaped = values.view(f"V{values.dtype.itemsize}").reshape(ends.shape)
+    groups["head"]["number"], groups["head"]["value"] = ends[..., 0], shaped[..., 0]
+    groups["rest"]["number"], groups["rest"]["value"] = ends[..., 1:], shaped[..., 1:]
     return raw
 
 
@@ -193,8 +193,8 @@ def _shape(prefix: bytes, turn: int, value_bytes: int) -> _Shape:
     groups = _ROWS_PER_BLOCK // _ROWS_PER_RESTART
     starts = _restarts([number * group.itemsize for number in range(groups)])
     block = np.dtype([("groups", group, (groups,)), ("restarts", f"V{len(starts)}")])
-    nothing = bytes(2) + _TRAILER + bytes(value_bytes)
-    template = (whole + nothing + (ending + nothing) * (_ROWS_PER_RESTART - 1)) * groups + starts
+    blank_row = bytes(2) + _TRAILER + bytes(value_bytes)
+    template = (whole + blank_row + (ending + blank_row) * (_ROWS_PER_RESTART - 1)) * groups + starts
     return _Shape(head.itemsize, rest.itemsize, block, np.frombuffer(template, dtype=np.uint8))
 
 
@@ -204,13 +204,13 @@ def _row(begin: int, value_bytes: int) -> np.dtype[Any]:
     ])  # fmt: skip
 
 
-def _properties(of_this: dict[str, bytes]) -> bytes:
-    """Make the block of properties: what a reader needs to know of the table, and what RocksDB's tools show."""
-    known = {
+def _properties(counts: dict[str, bytes]) -> bytes:
+    """Create the block of properties, which readers need and RocksDB's tools show."""
+    fixed = {
         "block.based.table.index.type": struct.pack("<I", 0),
         "block.based.table.prefix.filtering": b"0",
         "block.based.table.whole.key.filtering": b"1",
-        "column.family.id": _varint(2**31 - 1),  # of no family yet
+        "column.family.id": _varint(2**31 - 1),  # none
         "comparator": b"leveldb.BytewiseComparator",
         "compression": b"LZ4",
         "deleted.keys": _varint(0),
@@ -227,8 +227,8 @@ def _properties(of_this: dict[str, bytes]) -> bytes:
         "prefix.extractor.name": b"nullptr",
         "property.collectors": b"[]",
     }
-    both = sorted((known | of_this).items())
-    return b"".join(_entry(b"rocksdb." + name.encode(), value) for name, value in both) + _restarts([0])
+    properties = sorted((fixed | counts).items())
+    return b"".join(_entry(b"rocksdb." + name.encode(), value) for name, value in properties) + _restarts([0])
 
 
 def _entry(key: bytes, value: bytes) -> bytes:
@@ -236,17 +236,17 @@ def _entry(key: bytes, value: bytes) -> bytes:
 
 
 def _block_of(entries: list[bytes]) -> bytes:
-    """Make a block of entries with a restart point each."""
+    """Create a block of entries with a restart point each."""
     starts = np.cumsum([0, *map(len, entries[:-1])])
     return b"".join(entries) + _restarts(starts.tolist())
 
 
-def _restarts(places: list[int]) -> bytes:
-    return struct.pack(f"<{len(places) + 1}I", *places, len(places))
+def _restarts(offsets: list[int]) -> bytes:
+    return struct.pack(f"<{len(offsets) + 1}I", *offsets, len(offsets))
 
 
 def _checksum(data: memoryview | bytes, last: int) -> int:
-    """XXH3 as RocksDB takes it, for which the byte behind the data is only mixed in."""
+    """Return the XXH3 checksum as RocksDB computes it: the byte after the data is only mixed in."""
     return (xxhash.xxh3_64_intdigest(data) & 0xFFFFFFFF) ^ (last * _LAST_BYTE_FACTOR & 0xFFFFFFFF)
 
 
@@ -257,9 +257,9 @@ def _number(number: int) -> bytes:
 def _varint(number: int) -> bytes:
     if number < 128:
         return _SMALL[number]
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,4 +1,4 @@
-"""RocksDB by rocksdict, with the options under which RocketMQ's brokers open its files."""
+"""RocksDB through rocksdict, with the options with which RocketMQ's brokers open its files."""
 
 import errno
 import os
@@ -24,13 +24,13 @@ from streaming.errors import SafetyError, UnavailableError
 
 DEFAULT_FAMILY = "default"
 _BATCH_ROWS = 20_000
-# What RocksDB and rocksdict write even where they only read.
+# Files that RocksDB and rocksdict write even in read-only mode.
 _NOT_READ = ("LOCK", "LOG", "rocksdict-config.json")
 Rows = Iterable[tuple[bytes, bytes]]
 
 
 class Database:
-    """An open database; `opened` makes one."""
+    """An open database, created by `opened`."""
 
     def __init__(self, root: Rdict, families: Iterable[str]) -> None:
         self._root = root
@@ -39,11 +39,11 @@ class Database:
         }  # fmt: skip
 
     def has(self, family: str) -> bool:
-        """Whether it has this column family."""
+        """Whether the database has this column family."""
         return family in self._families
 
     def put_all(self, family: str, rows: Rows) -> None:
-        """Write rows; a row of the same key is replaced."""
+        """Write rows; rows with the same keys are replaced."""
         handle = self._root.get_column_family_handle(family)
         batch = WriteBatch(raw_mode=True)
         for key, value in rows:
@@ -54,22 +54,22 @@ class Database:
         self._root.write(batch)
 
     def delete(self, family: str, key: bytes) -> None:
-        """Delete a row; none is there afterwards, whether there was one or not."""
+        """Delete a row; a missing row is no error."""
         self._families[family].delete(key)
 
     def put_atomically(self, rows: Mapping[str, Rows], gone: Mapping[str, Rows] | None = None) -> None:
         """Write rows of several column families in one batch, which is durable at the return or not there at all.
 
-        gone: ranges of keys, from the first up to the second, whose rows are deleted before that.
+        gone: ranges of keys, from the first up to the second. Their rows are deleted first.
         """
         batch = WriteBatch(raw_mode=True)
         for family, ranges in (gone or {}).items():
             handle = self._root.get_column_family_handle(family)
             for first, end in ranges:
                 batch.delete_range(first, end, handle)
-        for family, some in rows.items():
+        for family, family_rows in rows.items():
             handle = self._root.get_column_family_handle(family)
-            for key, value in some:
+            for key, value in family_rows:
                 batch.put(key, value, handle)
         self._root.write(batch)
         self._root.flush_wal(True)
@@ -83,10 +83,10 @@ class Database:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return a row's value; None if there is none. Raises SafetyError where a file is damaged."""
         try:
-            found: bytes | None = self._families[family].get(key)
+            value: bytes | None = self._families[family].get(key)
         except Exception as error:
             raise _damage(error) from error
-        return found
+        return value
 
     def rows(self, family: str, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield rows in the order of their keys: from the key first up to the key end, or to the last.
@@ -102,7 +102,7 @@ class Database:
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
-        _require_sound(cursor)  # at a damaged block a cursor ends, as behind the last row
+        _require_sound(cursor)  # a cursor also ends at a damaged block
 
     def last_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the last row whose key is at most this one; None if there is none. Raises SafetyError as `rows`."""
@@ -112,12 +112,12 @@ class Database:
         return (cursor.key(), cursor.value()) if cursor.valid() else None
 
     def flush(self) -> None:
-        """Bring all that was written into files."""
+        """Write everything into files."""
         for family in self._families.values():
             family.flush(True)
 
     def close(self) -> None:
-        """Close it; a second call does nothing."""
+        """Close the database; a second call does nothing."""
         for name, family in self._families.items():
             if name != DEFAULT_FAMILY:
                 family.close()
@@ -128,18 +128,23 @@ class Database:
 def opened(
     folder: Path, families: Iterable[str] = (), *, compressed: bool = False, read_only: bool = False
 ) -> Iterator[Database]:
-    """Open a database with these column families besides `default`; where it may be written, it is made if missing.
+    """Open a database with these column families besides `default`; if it is writable and missing, it is created.
 
-    compressed: the family `default`. Read-only it is opened with all families that it has, and nothing is written into
-    the folder, which may be on a read-only file system. Raises SafetyError where it can't be opened, and OSError where
-    the disk is full.
+    A read-only database is opened with all its families, and nothing is written into its folder, which may be on a
+    read-only file system. Raises SafetyError if it can't be opened, and OSError if the disk is full.
+
+    Args:
+        folder: of the database.
+        families: column families besides `default`.
+        compressed: compress the family `default`.
+        read_only: open it without writing.
     """
     with _links_to(folder) if read_only else nullcontext(folder) as at:
         try:
             names = list(Rdict.list_cf(str(at), _options())) if read_only else [DEFAULT_FAMILY, *families]
             access = AccessType.read_only(False) if read_only else AccessType.read_write()
-            made = {name: _options(compressed=compressed and name == DEFAULT_FAMILY) for name in names}
-            root = Rdict(str(at), _options(), column_families=made, access_type=access)
+            options = {name: _options(compressed=compressed and name == DEFAULT_FAMILY) for name in names}
+            root = Rdict(str(at), _options(), column_families=options, access_type=access)
         except Exception as error:
             raise _opening_error(folder, str(error).replace(str(at), str(folder))) from error
         database = Database(root, names)
@@ -151,25 +156,25 @@ def opened(
 
 @contextmanager
 def _links_to(folder: Path) -> Iterator[Path]:
-    """A temporary folder with a link to each file of a database. What RocksDB writes while it reads goes there."""
-    with TemporaryDirectory(prefix="ledger-reaper-read-") as made:
+    """Yield a temporary folder with links to a database's files. It takes what RocksDB writes while it reads."""
+    with TemporaryDirectory(prefix="ledger-reaper-read-") as links:
         try:
             entries = list(os.scandir(folder))
         except OSError as error:
             raise SafetyError(f"the database in {folder} can't be opened: {error.strerror}") from error
         for entry in entries:
             if entry.is_file() and not entry.name.startswith(_NOT_READ):
-                os.symlink(os.path.abspath(entry.path), os.path.join(made, entry.name))  # noqa: PTH100, PTH118, PTH211
-        yield Path(made)
+                os.symlink(os.path.abspath(entry.path), os.path.join(links, entry.name))  # noqa: PTH100, PTH118, PTH211
+        yield Path(links)
 
 
 def exists(folder: Path) -> bool:
-    """Whether a folder holds a database: its file CURRENT is there."""
+    """Whether a folder contains a database: the file CURRENT exists."""
     return (folder / "CURRENT").is_file()
 
 
 def write_sst(path: Path, keys_and_values: Iterable[tuple[list[bytes], list[bytes]]]) -> int:
-    """Write a sorted file of rows, which come in order, and return its bytes. Such a file can be taken in."""
+    """Write a sorted file of rows, which come in order, and return its size in bytes. `take_in` accepts such files."""
     writer = SstFileWriter(_options(compressed=True))
     writer.open(str(path))
     for keys, values in keys_and_values:
@@ -181,7 +186,7 @@ def write_sst(path: Path, keys_and_values: Iterable[tuple[list[bytes], list[byte
 
 def _options(*, compressed: bool = False) -> Options:
     table = BlockBasedOptions()
-    table.set_format_version(5)  # what the RocksDB of RocketMQ 5.3 reads
+    table.set_format_version(5)  # the version that the RocksDB of RocketMQ 5.3 reads
     table.set_bloom_filter(16, False)
     table.set_block_size(32 << 10)
     options = Options(raw_mode=True)

@@ -1,26 +1,29 @@
-"""Says when a reader has caught up with a broker that never rests.
+"""Decides when a reader has caught up with a broker that never rests.
 
-Between two looks such a broker always writes something, so that "nothing is behind" never comes. What can come is that
-everything is indexed which the log had a few seconds ago.
+Such a broker always writes between two passes, so the lag never becomes zero. The criterion is that everything is
+indexed that the log had a few seconds ago.
 """
 
 from dataclasses import dataclass, field
 
-MOST_SECONDS = 10.0  # more, and a broker that is stopped now leaves more to `backfill` than seconds of work
+MOST_SECONDS = 10.0  # with more, `backfill` has more than seconds of work left after the broker is stopped
 
 
 @dataclass(slots=True)
 class CaughtUp:
-    """One run's answer. Times are seconds of any clock that never goes back."""
+    """The state of a run. Times are seconds of any monotonic clock."""
 
     _since: float = field(default=0.0, init=False)
     _end: int = field(default=-1, init=False)
 
     def sees(self, now: float, end: int, indexed: int, *, is_all: bool) -> bool:
-        """Return whether all is indexed that a look of the last seconds saw.
+        """Return whether everything is indexed that a pass of the last seconds saw.
 
-        end: how far the log is whole by this look. indexed: what begins before it has its rows. is_all: nothing more
-        was whole than the look tells.
+        Args:
+            now: the time.
+            end: the end of the complete part of the log.
+            indexed: messages that start before this offset have their rows.
+            is_all: this pass has reported everything that was complete.
         """
         if 0 <= self._end <= indexed and now - self._since <= MOST_SECONDS:
             return True

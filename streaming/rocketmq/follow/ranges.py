@@ -1,4 +1,4 @@
-"""The work of `follow` in the executors: stretches of the commitlog become units."""
+"""The work of `follow` in the executors: converts ranges of the commitlog into units."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,47 +20,47 @@ class RangeJob:
     rules: DispatchRules
 
     def run(self, spark: SparkContext, ranges: Sequence[LogRange]) -> list[UnitChunk]:
-        """Return the units of all ranges, of each queue in the order of the log.
+        """Return the units of all ranges; those of a queue are in the order of the log.
 
         Raises Spark's error, with ours in its text, at bytes that are no record.
         """
         if not ranges:
             return []
-        found = spark.parallelize(list(enumerate(ranges)), len(ranges)).mapPartitions(self._indexed).collect()
-        return [chunk for _number, chunks in sorted(found, key=lambda each: each[0]) for chunk in chunks]
+        numbered = spark.parallelize(list(enumerate(ranges)), len(ranges)).mapPartitions(self._indexed).collect()
+        return [chunk for _number, chunks in sorted(numbered, key=lambda pair: pair[0]) for chunk in chunks]
 
     def _indexed(self, numbered: Iterable[tuple[int, LogRange]]) -> Iterator[tuple[int, list[UnitChunk]]]:
-        for number, each in numbered:
-            yield number, self.index(each)
+        for number, log_range in numbered:
+            yield number, self.index(log_range)
 
-    def index(self, each: LogRange) -> list[UnitChunk]:
-        """Return the units of one range. Raises SafetyError, which names file and byte, at bytes that are no record."""
-        file = each.file
+    def index(self, log_range: LogRange) -> list[UnitChunk]:
+        """Return the units of a range. Raises SafetyError, which names file and byte, at bytes that are no record."""
+        file = log_range.file
         with mapped(file) as view:
             try:
-                return list(chunks_of(self._entries(view, each)))
+                return list(chunks_of(self._entries(view, log_range)))
             except c.BadRecordError as error:
                 raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
             except ValueError as error:
                 raise SafetyError(f"{file.path}: a record's properties can't be read: {error}") from error
 
-    def _entries(self, view: memoryview, each: LogRange) -> Iterator[RecordUnit]:
-        position = each.start - each.file.start
-        while each.file.start + position < each.end:
-            record = c.record_at(view, each.file.start, position)
+    def _entries(self, view: memoryview, log_range: LogRange) -> Iterator[RecordUnit]:
+        position = log_range.start - log_range.file.start
+        while log_range.file.start + position < log_range.end:
+            record = c.record_at(view, log_range.file.start, position)
             if record is None:
-                raise c.BadRecordError(position, "no record begins here any more")
+                raise c.BadRecordError(position, "no record starts here any more")
             position += record.size
             properties = properties_of(record.properties)
             tags = tags_code(record, properties, self.rules.delays_ms)
             for unit in units_of(record, properties, self.rules):
                 yield RecordUnit(*unit, record.phy, record.size, tags, record.store_time)
-        if each.file.start + position != each.end:
-            raise c.BadRecordError(position, f"a record ends here, and one had ended at {each.end}")
+        if log_range.file.start + position != log_range.end:
+            raise c.BadRecordError(position, f"a record ends here, and earlier a record ended at {log_range.end}")
 
 
 def ranges_up_to_the_end(log: CommitLog, position: int) -> Iterator[LogRange]:
-    """Yield what is left of a log to which nobody writes. Raises SafetyError at bytes that are no record."""
+    """Yield the rest of a log to which no broker writes. Raises SafetyError at bytes that are no record."""
     for file in log.used:
         if file.start + file.size <= position:
             continue

@@ -1,7 +1,7 @@
-"""Looks at a commitlog to which a broker writes: what has become whole since the last look.
+"""Reads the end of a commitlog to which a broker writes: the records that have become complete since the last pass.
 
-Each look begins with the last record that was told before. If other bytes are there now, the broker has crashed, and
-cut off the end of its log when it came back; what was made of that end is wrong then.
+Each pass starts with the last reported record. If other bytes are in its position now, the broker has crashed and
+truncated its log when it came back, and everything that was derived from that end is wrong.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _MOST_RANGES = 8
 
 
 class TruncatedError(Exception):
-    """The log does not have the last record any more that it had."""
+    """The log does not contain its last reported record any more."""
 
 
 class OvertakenError(Exception):
@@ -24,41 +24,38 @@ class OvertakenError(Exception):
 
 
 class LogRange(NamedTuple):
-    """Whole records of one file: those that begin at the physical offset start, or later, and before end."""
+    """Complete records of a file: those that start at the physical offset `start` or later, and before `end`."""
 
     file: LogFile
     start: int
     end: int
 
 
-class Look(NamedTuple):
-    """ranges: what has become whole since the last look, in order. end: how far the log is known to be whole.
+class TailNews(NamedTuple):
+    """The result of a pass."""
 
-    is_all: no more was whole at this look. bad: what is wrong behind the end, where something is.
-    """
-
-    ranges: tuple[LogRange, ...]
-    end: int
-    is_all: bool
-    bad: str = ""
+    ranges: tuple[LogRange, ...]  # what has become complete since the last pass, in order
+    end: int  # of the part that is known to be complete
+    is_all: bool  # everything that was complete is in it
+    bad: str = ""  # the fault of the bytes after the end, if any
 
 
 @dataclass(slots=True)
 class Tail:
-    """One reader of a log. position: what begins before it was told already."""
+    """A reader of a log."""
 
     folder: Path
-    position: int
+    position: int  # records that start before it were reported already
     range_bytes: int = RANGE_BYTES
     most_ranges: int = _MOST_RANGES
     _last: int = field(default=-1, init=False)
     _head: bytes = field(default=b"", init=False)
 
-    def look(self) -> Look:
-        """Return what is new. Raises TruncatedError, OvertakenError, and SafetyError where files do not fit."""
+    def read(self) -> TailNews:
+        """Return the new records. Raises TruncatedError, OvertakenError, and SafetyError for files that do not fit."""
         log = commitlog_being_written(self.folder)
         if self.position < log.start:
-            raise OvertakenError(f"the commitlog begins at {log.start} now, and was read up to {self.position}")
+            raise OvertakenError(f"the commitlog starts at {log.start} now, and was read up to {self.position}")
         self._require_last(log)
         ranges, bad = list[LogRange](), ""
         while len(ranges) < self.most_ranges:
@@ -66,17 +63,20 @@ class Tail:
             if file is None:
                 break
             with mapped(file) as view:
-                seen = c.confirmed(view, file.start, self.position - file.start, self.range_bytes)
-                if seen.last >= 0:
-                    self._last, self._head = file.start + seen.last, bytes(view[seen.last : seen.last + c.HEADER_BYTES])
-            position, bad = file.start + seen.position, seen.bad
+                records = c.confirmed(view, file.start, self.position - file.start, self.range_bytes)
+                if records.last >= 0:
+                    self._last, self._head = (
+                        file.start + records.last,
+                        bytes(view[records.last : records.last + c.HEADER_BYTES]),
+                    )
+            position, bad = file.start + records.position, records.bad
             if position > self.position:
                 ranges.append(LogRange(file, self.position, position))
-            is_new = position > self.position or seen.is_over
-            self.position = file.start + file.size if seen.is_over else position
+            is_new = position > self.position or records.is_over
+            self.position = file.start + file.size if records.is_over else position
             if not is_new:
                 break
-        return Look(tuple(ranges), self.position, len(ranges) < self.most_ranges, bad)
+        return TailNews(tuple(ranges), self.position, len(ranges) < self.most_ranges, bad)
 
     def _require_last(self, log: CommitLog) -> None:
         file = log.file_at(self._last) if self._last >= 0 else None
@@ -87,4 +87,4 @@ class Tail:
         with mapped(file) as view:
             position = self._last - file.start
             if bytes(view[position : position + c.HEADER_BYTES]) != self._head:
-                raise TruncatedError(f"another record begins at {self._last} than before")
+                raise TruncatedError(f"another record starts at {self._last} than before")

@@ -1,4 +1,4 @@
-"""RocketMQ's jars, as Maven would put them together, fetched once into the user's cache.
+"""RocketMQ's jars, as Maven would resolve them, downloaded once into the user's cache.
 
 The lists beside this module (`jars-VERSION.txt`) pin every jar with its size and SHA-512.
 """
@@ -12,12 +12,12 @@ _LISTS = Path(__file__).parent
 
 
 def versions() -> list[str]:
-    """The versions of RocketMQ that can be fetched."""
-    return sorted(each.stem.removeprefix("jars-") for each in _LISTS.glob("jars-*.txt"))
+    """Return the versions of RocketMQ that can be downloaded."""
+    return sorted(path.stem.removeprefix("jars-") for path in _LISTS.glob("jars-*.txt"))
 
 
 def artifacts(version: str) -> list[Artifact]:
-    """Every jar of a version. Raises ConfigError for a version that has no list."""
+    """Return every jar of a version. Raises ConfigError for a version without a list."""
     if version not in versions():
         raise ConfigError(f"no jars are pinned for RocketMQ {version}: take {' or '.join(versions())}")
     lines = (_LISTS / f"jars-{version}.txt").read_text(encoding="utf-8").splitlines()
@@ -25,9 +25,9 @@ def artifacts(version: str) -> list[Artifact]:
 
 
 def class_path(version: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
-    """What Java takes as class path of a version; its jars are fetched if they are missing.
+    """Return Java's class path for a version, and download its missing jars.
 
-    Each version has a folder of its own. Raises what artifacts() and streaming.spark.ivy.fetch() raise.
+    Each version has its own folder. Raises what artifacts() and streaming.spark.ivy.fetch() raise.
     """
     folder = (cache or default_cache()) / f"rocketmq-{version}"
     fetch(artifacts(version), cache=folder, progress=progress)

@@ -1,4 +1,4 @@
-"""The folder that holds everything of one RocketMQ: its store, its logs, and what is remembered between starts."""
+"""The folder of a RocketMQ: its store, its logs, and the settings that are kept between starts."""
 
 import json
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ BROKER_NAME = "broker-a"
 
 
 class Part(StrEnum):
-    """A process, in the order in which they start."""
+    """The processes, in the order of their start."""
 
     NAME_SERVER = "nameserver"
     BROKER = "broker"
 
 
 class StoreMode(StrEnum):
-    """Where the broker keeps consume queues and offsets: in files, in both (it reads files), or in RocksDB."""
+    """Where the broker keeps consume queues and offsets: in files, in both (it reads the files), or in RocksDB."""
 
     FILE = "file"
     BOTH = "both"
@@ -30,26 +30,22 @@ PORTS = ("nameserver", "broker", "broker_fast", "broker_ha")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a home remembers between starts.
+    """The settings that a home keeps between starts."""
 
-    version: of the jars. address: where both parts listen. ports by name. mode and settings: the broker's, as of its
-    last start.
-    """
-
-    version: str
-    address: str
-    ports: Mapping[str, int]
-    mode: StoreMode = StoreMode.FILE
-    settings: Mapping[str, str] = field(default_factory=dict)
+    version: str  # of the jars
+    address: str  # both parts listen on it
+    ports: Mapping[str, int]  # by name
+    mode: StoreMode = StoreMode.FILE  # of the broker's last start
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the broker's last start
 
     @property
     def name_server(self) -> str:
-        """What clients are given."""
+        """The address that clients get."""
         return f"{self.address}:{self.ports['nameserver']}"
 
     @property
     def broker(self) -> str:
-        """Where the name server sends clients to."""
+        """The address to which the name server sends clients."""
         return f"{self.address}:{self.ports['broker']}"
 
 
@@ -66,34 +62,34 @@ class Home:
 
     @property
     def spec_file(self) -> Path:
-        """The file that holds the Spec. If it exists, a RocketMQ was made here."""
+        """The file of the Spec. It exists if a RocketMQ was created here."""
         return self.root / "rocketmq.json"
 
     @property
     def network(self) -> Path:
-        """The record of the process that holds the network namespace."""
+        """The record of the process that keeps the network namespace open."""
         return self.root / "run" / "network.json"
 
     @property
     def logs(self) -> Path:
-        """What the processes print; RocketMQ's own logs lie below user/logs."""
+        """The output of the processes; RocketMQ's own logs are below user/logs."""
         return self.root / "logs"
 
     @property
     def user(self) -> Path:
-        """The home directory that both processes are told to have."""
+        """The home directory of both processes."""
         return self.root / "user"
 
     def log(self, part: Part) -> Path:
-        """What the part prints."""
+        """The part's output."""
         return self.logs / f"{part}.log"
 
     def own_log(self, name: str) -> Path:
-        """A log that RocketMQ writes itself, such as broker.log."""
+        """Return the path of a log that RocketMQ itself writes, such as broker.log."""
         return self.user / "logs" / "rocketmqlogs" / name
 
     def conf(self, part: Part) -> Path:
-        """The part's configuration, which each start writes again."""
+        """The part's configuration, which each start replaces."""
         return self.root / "conf" / f"{part}.conf"
 
     def record(self, part: Part) -> Path:
@@ -101,16 +97,16 @@ class Home:
         return self.root / "run" / f"{part}.json"
 
     def make_folders(self) -> None:
-        """Create what is missing, but for the store, which is the broker's."""
+        """Create missing folders, except the store, which the broker creates."""
         for folder in (self.logs, self.user, self.root / "conf", self.root / "run"):
             folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Spec | None:
-        """The Spec, or None if no RocketMQ was made here."""
+        """Read the Spec; None if no RocketMQ was created here."""
         if not self.spec_file.is_file():
             return None
-        known = json.loads(self.spec_file.read_text(encoding="utf-8"))
-        return Spec(**(known | {"mode": StoreMode(known["mode"])}))
+        fields = json.loads(self.spec_file.read_text(encoding="utf-8"))
+        return Spec(**(fields | {"mode": StoreMode(fields["mode"])}))
 
     def save(self, spec: Spec) -> None:
         """Write the Spec, atomically."""

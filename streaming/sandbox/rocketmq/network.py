@@ -1,7 +1,7 @@
-"""A network namespace for RocketMQ where this machine lets us make one: the broker's HA port listens on every address.
+"""A network namespace for RocketMQ on machines that permit one, because the broker's HA port listens on every address.
 
-The namespace lives as long as a process that does nothing but hold it, and its cable (a veth pair, by which this
-machine and nobody else reaches it) goes with it. A namespace with `lo` alone would not do: a producer hung there.
+A process that does nothing else keeps the namespace open; its cable (a veth pair, by which only this machine reaches
+it) is removed with it. A namespace with `lo` alone is not enough: a producer hung in it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _TRIES = 20
 
 
 def make(record: Path, log: Path, cwd: Path) -> str:
-    """Make a namespace, held by the process of `record`; returns the address in it, or loopback where none is made."""
+    """Create a namespace that the process of `record` keeps open. Return the address in it, or loopback without one."""
     address = f"{free_network()}.2"
     process.start(["unshare", "--net", "sleep", "infinity"], env={"PATH": _PATH}, log=log, record=record, cwd=cwd)
     try:
@@ -36,13 +36,13 @@ def make(record: Path, log: Path, cwd: Path) -> str:
 
 
 def inside(record: Path) -> list[str]:
-    """What goes before a command that is to run in the namespace; nothing where none was made."""
+    """Return the prefix of a command that runs in the namespace; empty without a namespace."""
     holder = process.find(record)
     return ["nsenter", "--target", str(holder.pid), "--net"] if holder else []
 
 
 def end(record: Path) -> None:
-    """Let go of the namespace; it goes with the last process in it."""
+    """Release the namespace; it ends with the last process in it."""
     process.stop(record, grace_seconds=_SECONDS)
 
 
@@ -50,14 +50,14 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _held(record: Path) -> int:
-    """The holder's pid, once its namespace is another one than ours: before, the cable would end here."""
+    """Return the holder's pid once its namespace differs from ours: earlier, the cable would end here."""
     deadline = time.monotonic() + _SECONDS
     while (holder := process.find(record)) is not None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             if _namespace(str(holder.pid)) != _namespace("self"):
                 return holder.pid
         time.sleep(0.05)
-    raise ReaperError("`unshare --net` made none")
+    raise ReaperError("`unshare --net` created no namespace")
 
 
 def _namespace(pid: str) -> Path:
@@ -80,15 +80,16 @@ def _ip(*words: str, enter: tuple[str, ...] = ()) -> None:
         [*enter, "ip", *words], env={"PATH": _PATH}, capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode:
-        raise ReaperError(f"`ip {' '.join(words)}` says: {done.stderr.strip()}")
+        raise ReaperError(f"`ip {' '.join(words)}` failed: {done.stderr.strip()}")
 
 
 def free_network() -> str:
-    """The first three numbers of a /24 of which this machine has no address. Raises ReaperError."""
-    held = {each.address.rpartition(".")[0] for of in psutil.net_if_addrs().values() for each in of if _is_v4(each)}
+    """Return the first three numbers of a /24 in which this machine has no address. Raises ReaperError."""
+    addresses = (address for interface in psutil.net_if_addrs().values() for address in interface)
+    used = {address.address.rpartition(".")[0] for address in addresses if _is_v4(address)}
     for _ in range(_TRIES):
         network = f"10.{200 + secrets.randbelow(50)}.{secrets.randbelow(256)}"
-        if network not in held:
+        if network not in used:
             return network
     raise ReaperError("no free network was found")
 

@@ -1,4 +1,4 @@
-"""As much of RocketMQ's remoting protocol as it takes to ask a name server whether it knows a topic."""
+"""The part of RocketMQ's remoting protocol that asks a name server whether it knows a topic."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ def knows_topic(address: str, topic: str, *, timeout_seconds: float = 2.0) -> bo
 
 
 def _ask(address: str, code: int, fields: dict[str, str], timeout_seconds: float) -> int:
-    """The answer's code. A frame is its length, the header's length (the first byte 0 says JSON), header and body."""
+    """Return the answer's code. A frame is its length, the header's length (first byte 0 for JSON), header and body."""
     host, _, port = address.rpartition(":")
     header = {"code": code, "language": "OTHER", "version": 0, "opaque": next(_opaque), "flag": 0, "extFields": fields}
     data = json.dumps(header).encode()
@@ -30,11 +30,11 @@ def _ask(address: str, code: int, fields: dict[str, str], timeout_seconds: float
             length, header_length = struct.unpack(">ii", _exactly(answer.read(8), 8))
             if not 0 < header_length & 0xFFFFFF <= length <= _ANSWER_BYTES:
                 raise ValueError(f"{address} does not speak RocketMQ's protocol")
-            found = json.loads(_exactly(answer.read(header_length & 0xFFFFFF), header_length & 0xFFFFFF))
-    return int(found["code"])
+            fields = json.loads(_exactly(answer.read(header_length & 0xFFFFFF), header_length & 0xFFFFFF))
+    return int(fields["code"])
 
 
 def _exactly(data: bytes, length: int) -> bytes:
     if len(data) != length:
-        raise ValueError(f"{len(data)} bytes came instead of {length}")
+        raise ValueError(f"got {len(data)} bytes instead of {length}")
     return data

@@ -19,7 +19,7 @@ from streaming.sandbox.settings import render
 from streaming.spark.ivy import Progress, java, locked
 
 READY_SECONDS = 180.0
-# A broker that writes its RocksDB and its files takes up to half a minute to end, and more on a busy machine.
+# A broker that flushes its RocksDB and its files takes up to half a minute to stop, and more on a busy machine.
 GRACE_SECONDS = 120.0
 _BOOTED = "boot success"
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
@@ -34,23 +34,23 @@ _MAIN = {
     Part.BROKER: "org.apache.rocketmq.broker.BrokerStartup",
 }
 
-# Takes a text that tells people what is being done.
+# Takes a line of progress for the operator.
 Say = Callable[[str], None]
 
 
 def _silent(_text: str) -> None:
-    """Say nothing."""
+    """Discard the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class RocketMQ:
-    """The RocketMQ in the folder `home`. Its parts may run or not."""
+    """The RocketMQ in the folder `home`, running or not."""
 
     home: Home
 
     @property
     def spec(self) -> Spec:
-        """Version, addresses and settings, read from the disk each time. Raises UnavailableError if there are none."""
+        """Version, addresses and settings, read from the disk each time. Raises UnavailableError without any."""
         spec = self.home.load()
         if spec is None:
             raise UnavailableError(
@@ -74,20 +74,20 @@ class RocketMQ:
         return State.RUNNING if self.serves(part) else State.STUCK
 
     def serves(self, part: Part) -> bool:
-        """Whether clients can work with the part: of a broker, whether it came up and the name server sends to it."""
+        """Whether clients can use the part. For a broker: it is up, and the name server has a route to it."""
         if not self.runs(part):
             return False
         if part is Part.BROKER:
-            return remoting.knows_topic(self.spec.name_server, BROKER_NAME) and _BOOTED in self._said(part)
-        return _BOOTED in self._said(part)
+            return remoting.knows_topic(self.spec.name_server, BROKER_NAME) and _BOOTED in self._output(part)
+        return _BOOTED in self._output(part)
 
     def start_broker(
         self, mode: StoreMode | None = None, broker_settings: Mapping[str, str] | None = None, *, version: str = ""
     ) -> None:
-        """Start the broker over its store and return when clients can work with it.
+        """Start the broker on its store and return when clients can use it.
 
-        mode, broker_settings (which replace the ones before) and version stay as they were where none are given.
-        Raises ReaperError with the last lines of its log if it ends, UnavailableError if it takes too long.
+        mode, broker_settings (which replace the earlier settings) and version keep their values unless given. Raises
+        ReaperError with the last lines of its log if it ends, UnavailableError if it takes too long.
         """
         spec = self.spec
         chosen = spec.settings if broker_settings is None else broker_settings
@@ -107,28 +107,28 @@ class RocketMQ:
             time.sleep(0.2)
 
     def stop(self, part: Part) -> None:
-        """End a part by SIGTERM, and wait. Raises ReaperError if the broker left its store as a crash would."""
-        if process.stop(self.home.record(part), grace_seconds=GRACE_SECONDS) and self._was_cut_short(part):
+        """Stop a part by SIGTERM, and wait. Raises ReaperError if the broker left its store as after a crash."""
+        if process.stop(self.home.record(part), grace_seconds=GRACE_SECONDS) and self._stopped_uncleanly(part):
             raise ReaperError(self._explain(part, f"did not end cleanly within {GRACE_SECONDS:.0f} s"))
 
     def stop_broker(self) -> None:
-        """End the broker; its store is then at rest."""
+        """Stop the broker; its store is then at rest."""
         self.stop(Part.BROKER)
 
     def kill_broker(self) -> None:
-        """End the broker as a crash would."""
+        """Kill the broker, as a crash would."""
         process.kill(self.home.record(Part.BROKER))
 
-    def _was_cut_short(self, part: Part) -> bool:
+    def _stopped_uncleanly(self, part: Part) -> bool:
         return part is Part.BROKER and (self.home.store / "abort").exists()
 
     def _launch(self, part: Part) -> None:
         spec, home = self.spec, self.home
         home.conf(part).write_text(render(settings(home, part, spec)), encoding="utf-8")
-        home.log(part).unlink(missing_ok=True)  # "boot success" of an earlier start says nothing of this one
-        opened = [word for each in _OPENED for word in ("--add-opens", f"{each}=ALL-UNNAMED")]
+        home.log(part).unlink(missing_ok=True)  # "boot success" of an earlier start proves nothing
+        opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
         options = [*_MEMORY[part], *_JVM, f"-Duser.home={home.user}", f"-XX:ErrorFile={home.logs}/hs_err_%p.log"]
-        if ":" not in spec.settings.get("bindAddress", ""):  # no address of IPv6
+        if ":" not in spec.settings.get("bindAddress", ""):  # no IPv6 address
             options.append(_IPV4_ONLY)
         exported = ["--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"]
         command = [java(), *options, *opened, *exported, "-cp", class_path(spec.version)]
@@ -140,7 +140,7 @@ class RocketMQ:
             cwd=home.root,
         )
 
-    def _said(self, part: Part) -> str:
+    def _output(self, part: Part) -> str:
         log = self.home.log(part)
         return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
 
@@ -148,7 +148,7 @@ class RocketMQ:
         return f"{part} {what}; read {self.home.log(part)} and {self.home.user}/logs\n{tail(self.home.log(part))}"
 
 
-def up(  # noqa: PLR0913  each is asked for by its name
+def up(  # noqa: PLR0913  callers name each argument
     root: Path,
     version: str,
     *,
@@ -157,80 +157,82 @@ def up(  # noqa: PLR0913  each is asked for by its name
     say: Say = _silent,
     progress: Progress | None = None,
 ) -> RocketMQ:
-    """Start name server and broker in `root`, and return when clients can work with them. Made first if there is none.
+    """Start name server and broker in `root`, created if missing, and return when clients can use them.
 
-    mode and broker_settings are those of the last start unless they are given. Raises ConfigError if the broker runs
-    otherwise than asked for, and what RocketMQ.start_broker() raises; whatever this call started is then stopped.
+    mode and broker_settings are those of the last start unless given. Raises ConfigError if the running broker has
+    other settings, and what RocketMQ.start_broker() raises; the parts that this call started are then stopped.
     """
     home = Home(root.resolve())
     if ClusterHome(home.root).load() is not None:
-        raise ConfigError(f"{home.root} holds a Pulsar cluster: name another folder (--home)")
+        raise ConfigError(f"{home.root} contains a Pulsar cluster: name another folder (--home)")
     class_path(version, progress=progress)
     home.make_folders()
-    made = RocketMQ(home)
+    server = RocketMQ(home)
     with locked(home.root / "run" / "up.lock"):
-        running = [part for part in Part if made.runs(part)]
-        known = home.load()
-        wanted = _settle(home, known, version, is_running=bool(running))
-        wanted = replace(
-            wanted,
-            mode=mode or wanted.mode,
-            settings=wanted.settings if broker_settings is None else broker_settings,
+        running = [part for part in Part if server.runs(part)]
+        last = home.load()
+        spec = _settle(home, last, version, is_running=bool(running))
+        spec = replace(
+            spec,
+            mode=mode or spec.mode,
+            settings=spec.settings if broker_settings is None else broker_settings,
         )
-        if Part.BROKER in running and wanted != known:
-            raise ConfigError(f"a broker runs in {home.root} in another way: run `ledger-reaper sandbox down` first")
-        home.save(wanted)
-        _start(made, running, say)
-    return made
+        if Part.BROKER in running and spec != last:
+            raise ConfigError(
+                f"a broker runs in {home.root} with other settings: run `ledger-reaper sandbox down` first"
+            )
+        home.save(spec)
+        _start(server, running, say)
+    return server
 
 
-def _start(made: RocketMQ, running: Collection[Part], say: Say) -> None:
-    """Start what does not run; if one part fails, stop it again."""
+def _start(server: RocketMQ, running: Collection[Part], say: Say) -> None:
+    """Start the parts that do not run; if one of them fails, stop them again."""
     try:
         for part in Part:
             if part not in running:
                 say(f"Starting RocketMQ's {part}")
-            made.start(part)
+            server.start(part)
     except BaseException:
         for part in reversed(Part):
             if part not in running:
-                process.stop(made.home.record(part), grace_seconds=GRACE_SECONDS)
+                process.stop(server.home.record(part), grace_seconds=GRACE_SECONDS)
         if not running:
-            network.end(made.home.network)
+            network.end(server.home.network)
         raise
 
 
 def down(root: Path, say: Say = _silent) -> bool:
-    """Stop broker and name server; the store stays. False if none ran. Raises what RocketMQ.stop() raises."""
-    made = RocketMQ(Home(root.resolve()))
-    ran = [part for part in reversed(Part) if made.runs(part)]
+    """Stop broker and name server; the store stays. False if neither ran. Raises what RocketMQ.stop() raises."""
+    server = RocketMQ(Home(root.resolve()))
+    running = [part for part in reversed(Part) if server.runs(part)]
     try:
-        for part in ran:
+        for part in running:
             say(f"Stopping RocketMQ's {part}")
-            made.stop(part)
+            server.stop(part)
     finally:
-        process.stop(made.home.record(Part.NAME_SERVER), grace_seconds=GRACE_SECONDS)
-        network.end(made.home.network)
-    return bool(ran)
+        process.stop(server.home.record(Part.NAME_SERVER), grace_seconds=GRACE_SECONDS)
+        network.end(server.home.network)
+    return bool(running)
 
 
 def attach(root: Path) -> RocketMQ:
-    """The RocketMQ in `root`, running or not. Raises UnavailableError if there is none."""
-    made = RocketMQ(Home(root.resolve()))
-    _ = made.spec
-    return made
+    """Return the RocketMQ in `root`, running or not. Raises UnavailableError without one."""
+    server = RocketMQ(Home(root.resolve()))
+    _ = server.spec
+    return server
 
 
 def is_here(root: Path) -> bool:
-    """Whether a RocketMQ was made in the folder."""
+    """Whether a RocketMQ was created in the folder."""
     return Home(root.resolve()).load() is not None
 
 
-def _settle(home: Home, known: Spec | None, version: str, *, is_running: bool) -> Spec:
-    """The Spec with addresses that exist: a namespace ends with the machine's uptime, or by `down`."""
-    if known is not None and is_running:
-        return replace(known, version=version)
-    network.end(home.network)  # one that lost its processes
+def _settle(home: Home, last: Spec | None, version: str, *, is_running: bool) -> Spec:
+    """Return the Spec with addresses that exist: a namespace ends with the machine's uptime, or by `down`."""
+    if last is not None and is_running:
+        return replace(last, version=version)
+    network.end(home.network)  # it may have lost its processes
     address = network.make(home.network, home.logs / "network.log", home.root)
-    ports = pick(PORTS, known.ports if known else {})
-    return replace(known, version=version, address=address, ports=ports) if known else Spec(version, address, ports)
+    ports = pick(PORTS, last.ports if last else {})
+    return replace(last, version=version, address=address, ports=ports) if last else Spec(version, address, ports)

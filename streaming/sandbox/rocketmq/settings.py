@@ -1,4 +1,4 @@
-"""The properties of name server and broker: small files, so that a few thousand messages already make many of them."""
+"""The properties of name server and broker: small files, so that a few thousand messages fill many of them."""
 
 from streaming.sandbox.rocketmq.home import BROKER_NAME, CLUSTER_NAME, Home, Part, Spec, StoreMode
 
@@ -14,7 +14,7 @@ _LMQ_IN_BOTH = {"5.5.0": {"combineCQUseRocksdbForLmq": True}}
 
 
 def settings(home: Home, part: Part, spec: Spec) -> dict[str, object]:
-    """The part's properties; those that the Spec names win."""
+    """Return the part's properties; those of the Spec override the defaults."""
     if part is Part.NAME_SERVER:
         return {"listenPort": spec.ports["nameserver"], "bindAddress": spec.address}
     more = _LMQ_IN_BOTH.get(spec.version, {}) if spec.mode is StoreMode.BOTH else {}
@@ -31,7 +31,7 @@ def _broker(home: Home, spec: Spec) -> dict[str, object]:
         "namesrvAddr": spec.name_server,
         "listenPort": spec.ports["broker"],
         "fastListenPort": spec.ports["broker_fast"],
-        "haListenPort": spec.ports["broker_ha"],  # on every address, whatever bindAddress says
+        "haListenPort": spec.ports["broker_ha"],  # on every address, regardless of bindAddress
         "storePathRootDir": home.store,
         "storePathCommitLog": home.store / "commitlog",
         "storePathIndex": home.store / "index",
@@ -42,5 +42,5 @@ def _broker(home: Home, spec: Spec) -> dict[str, object]:
         "enableLmq": True,
         "enableMultiDispatch": True,
         "diskMaxUsedSpaceRatio": 95,
-        "waitTimeMillsInSendQueue": 10_000,  # by default 200: a busy machine's broker refuses messages then
+        "waitTimeMillsInSendQueue": 10_000,  # with the default, 200, a broker on a busy machine refuses messages
     }

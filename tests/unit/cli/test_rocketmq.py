@@ -108,7 +108,7 @@ def test_export_and_rollback_say_what_they_wrote(tmp_path: Path) -> None:
     back = json.loads(run("rollback", "--store", tmp_path / "s", "--yes", "--json"))
     assert back["files"] == {}
     backfill(tmp_path / "s")
-    assert "stay as the JSON files have them" in run("rollback", "--store", tmp_path / "s", "--yes")
+    assert "stay as they are in the JSON files" in run("rollback", "--store", tmp_path / "s", "--yes")
 
 
 def test_rollback_names_what_it_leaves_out_and_what_only_the_files_have(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_rollback_names_what_it_leaves_out_and_what_only_the_files_have(tmp_path
     with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
         database.delete("default", b"Orders")
     said = run("rollback", "--store", tmp_path, "--yes", "--offsets-of", "both")
-    assert "topics.json: 1 entries that RocksDB lacks, deleted there perhaps: 'Orders'" in said
+    assert "topics.json: 1 entries that are missing in RocksDB, perhaps deleted there: 'Orders'" in said
     assert r"'%LMQ%a/\x1b[2J' has 1 messages in RocksDB, and gets no file queue" in said
 
 
@@ -149,25 +149,25 @@ def test_a_plan_is_printed_where_its_report_can_t_be_written(tmp_path: Path) -> 
     assert "ABORT; the report could not be written" in str(result.exception)
 
 
-@pytest.mark.parametrize("is_well", [True, False])
+@pytest.mark.parametrize("is_sound", [True, False])
 def test_a_check_is_printed_where_its_report_can_t_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_well: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_sound: bool
 ) -> None:
     """Its result took hours, and findings are told by the exit code whatever becomes of the page."""
     small_store(tmp_path).write()
     backfill(tmp_path)
-    if not is_well:
+    if not is_sound:
         with_a_row(tmp_path, b"Orders")
     made = check(tmp_path)
-    assert made.is_well == is_well
+    assert made.is_sound == is_sound
     monkeypatch.setattr("streaming.rocketmq.spark.local_spark", lambda: nullcontext(SimpleNamespace(sparkContext=None)))
     monkeypatch.setattr("streaming.rocketmq.check.Check.run", lambda *_args: made)
     result = RUNNER.invoke(app, ["check", "--store", str(tmp_path), "--json", "--report", "/dev/full"])
     assert result.stdout
-    assert isinstance(result.exception, UnavailableError if is_well else SafetyError)
+    assert isinstance(result.exception, UnavailableError if is_sound else SafetyError)
     assert "the report could not be written" in str(result.exception)
     result = RUNNER.invoke(app, ["check", "--store", str(tmp_path), "--report", str(tmp_path / "page.html")])
-    assert (result.exception is None) == is_well
+    assert (result.exception is None) == is_sound
     assert (tmp_path / "page.html").stat().st_size
 
 

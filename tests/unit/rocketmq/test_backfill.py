@@ -228,7 +228,7 @@ def test_a_database_that_lacks_its_first_or_last_row_is_not_moved_in(
         join(folder, [part for part in parts if part != parts[lost]], *words)
 
     monkeypatch.setattr(backfill_module, "join", joined)
-    with pytest.raises(SafetyError, match="lacks its first or last row"):
+    with pytest.raises(SafetyError, match="first or last row of the database is missing"):
         backfill(tmp_path)
     assert files_below(tmp_path) == before
     assert sealed_of(place(tmp_path)) is None
@@ -261,13 +261,13 @@ def damaged(file: Path, position: int, data: bytes) -> None:
     ("name", "position", "data", "said"),
     [
         ("consumequeue/Orders/0/" + "0" * 20, 20, bytes(20), "byte 20: the unit was not written"),
-        ("consumequeue/Orders/0/" + f"{160:020d}", 0, bytes(20), "no unit was written here, but one of the same queue"),
+        ("consumequeue/Orders/0/" + f"{160:020d}", 0, bytes(20), "no unit was written here, but a later unit"),
         ("consumequeue/Orders/0/" + "0" * 20, 28, struct.pack(">i", 99), "byte 20: the unit is that of queue offset 1"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 2**40), "byte 20: the unit points after the end"),
         ("consumequeue/Orders/0/" + "0" * 20, 20, struct.pack(">q", 5), "byte 5: wrong magic"),
         ("consumequeue/Orders/0/" + "0" * 20, 32, struct.pack(">q", -(2**40)), "ConsumeQueueExt"),
         ("commitlog/" + "0" * 20, 4, b"\0\0\0\1", "byte 0: wrong magic"),
-        ("commitlog/" + "0" * 20, 28, struct.pack(">q", 7), "names another place"),
+        ("commitlog/" + "0" * 20, 28, struct.pack(">q", 7), "names another position"),
         ("commitlog/" + "0" * 20, 20, struct.pack(">q", 7), "is another one"),
         ("commitlog/" + "0" * 20, 12, struct.pack(">i", 9), "is another one"),
     ],
@@ -452,7 +452,7 @@ def test_a_file_that_is_gone_meanwhile_keeps_current_out(tmp_path: Path) -> None
 
 
 def stretches(starts: list[int], *phy: int) -> list[tuple[int, int, int]]:
-    return list(job_module.by_stretch(np.array(phy, dtype=np.int64), starts))
+    return list(job_module.by_section(np.array(phy, dtype=np.int64), starts))
 
 
 def test_messages_are_told_apart_by_the_stretch_of_the_log_that_they_begin_in() -> None:
@@ -500,7 +500,7 @@ def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: p
 def test_four_bytes_reach_to_the_end_of_every_stretch() -> None:
     """No broker has files of 8 GiB; one that had would get other messages' store times."""
     log = CommitLog(tuple(LogFile(str(number), number << 33, 1 << 33) for number in range(20)), 20 << 33)
-    starts = [start for start, _file in job_module.stretches_of(log)]
+    starts = [start for start, _file in job_module.sections_of(log)]
     assert max(np.diff([*starts, log.end])) <= 1 << 32
 
 
@@ -517,7 +517,7 @@ def test_four_bytes_reach_to_the_end_of_every_stretch() -> None:
 )
 def test_few_files_of_the_log_are_several_stretches_each(files: int, end: int, starts: Iterable[int]) -> None:
     log = CommitLog(tuple(LogFile(str(number), number * 160, 160) for number in range(files)), end)
-    made = job_module.stretches_of(log)
+    made = job_module.sections_of(log)
     assert [start for start, _file in made] == list(starts)
     assert all(file.start <= start < file.start + file.size for start, file in made)
 
@@ -607,7 +607,7 @@ def test_a_queue_that_lacks_messages_of_the_log_is_refused(tmp_path: Path, lost:
     (loss,) = backfill(tmp_path, say=told.append, accept_loss=(Code.UNINDEXED,)).losses
     assert loss.code == Code.UNINDEXED
     assert f"warning: UNINDEXED is accepted: {loss.text}" in told
-    assert not check(tmp_path).is_well
+    assert not check(tmp_path).is_sound
 
 
 def test_nothing_is_lost_of_a_healthy_store_whatever_is_accepted(tmp_path: Path) -> None:

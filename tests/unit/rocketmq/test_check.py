@@ -87,7 +87,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], obj
     changed(tmp_path, change)
     result = check(tmp_path)
     assert sorted({each.kind for each in result.findings}) == sorted(kinds)
-    assert result.is_well == (not kinds)
+    assert result.is_sound == (not kinds)
 
 
 def test_a_message_that_nobody_has_indexed_is_found(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_of_one_topic_each_queue_is_shown_and_no_other_one(tmp_path: Path) -> No
     backfill(tmp_path)
     changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Sources", 0, 0)))
     result = check(tmp_path, "Orders")
-    assert result.is_well
+    assert result.is_sound
     assert [(each.queue_id, each.next) for each in result.queues] == [
         (queue, len(store.units["Orders", queue])) for queue in range(3)
     ]
-    assert not check(tmp_path, "Sources").is_well
+    assert not check(tmp_path, "Sources").is_sound
 
 
 def test_a_topic_that_nothing_knows_is_an_error_and_one_without_messages_is_not(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_topic_that_nothing_knows_is_an_error_and_one_without_messages_is_not(
     with pytest.raises(ConfigError, match=r"a topic Order$"):
         check(tmp_path, "Order")
     unused = check(tmp_path, "Unused")
-    assert (unused.is_well, unused.queues) == (True, ())
+    assert (unused.is_sound, unused.queues) == (True, ())
     assert any("no queue yet" in note for note in unused.notes)
 
 
@@ -231,7 +231,7 @@ def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write()
     backfill(tmp_path)
-    assert check(tmp_path).is_well
+    assert check(tmp_path).is_sound
     other = Store(tmp_path / "other")
     other.put(Message())
     other.write()
@@ -332,7 +332,7 @@ def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
     backfill(tmp_path)
     if not are_files_there:
         shutil.rmtree(tmp_path / "consumequeue" / "Orders")
-    assert check(tmp_path).is_well
+    assert check(tmp_path).is_sound
     live = store.live("Orders", 0)
     for offset, phy in ((live[0][0] + 3, live[3][1]), (live[0][0] + 1, live[0][1]), (live[0][0] + 1, 0)):
         changed(tmp_path, lambda db, to=(phy, offset): db.put_all("offset", [(MIN, rows.bound_value(*to))]))  # type: ignore[misc]
@@ -340,10 +340,10 @@ def test_a_min_that_is_not_the_first_message_is_found_without_file_queues_too(
     # a queue that had no message when it was converted: its min row has the log's beginning, and a broker serves that
     first_of_log = min(store.live("Orders", queue_id)[0][1] for queue_id in range(3))
     changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(first_of_log, live[0][0]))]))
-    assert check(tmp_path).is_well
+    assert check(tmp_path).is_sound
     if expired:  # a broker looks for the first one itself, where the message of the min row has expired
         changed(tmp_path, lambda db: db.put_all("offset", [(MIN, rows.bound_value(0, 0))]))
-        assert check(tmp_path).is_well
+        assert check(tmp_path).is_sound
 
 
 MIN = rows.min_key(b"Orders", 0)

@@ -95,6 +95,6 @@ def test_after_a_broker_that_was_killed_nothing_is_exported(tmp_path: Path) -> N
     small_store(tmp_path).write()
     backfill(tmp_path)
     (tmp_path / "abort").touch()
-    with pytest.raises(SafetyError, match=r"ABORT: .*/abort is there"):
+    with pytest.raises(SafetyError, match=r"ABORT: .*/abort exists"):
         export(place(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ import pytest
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.export import export
-from streaming.rocketmq.forget import forget, forgettable, what_is
+from streaming.rocketmq.forget import description_of, forget, forgettable
 from streaming.rocketmq.rollback import rollback
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, place
@@ -34,7 +34,7 @@ def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Pat
         backfill(tmp_path, rename=dying_rename(killed_at))
     where = place(tmp_path)
     assert forgettable(where) == [where.staging]
-    assert "has not ended" in what_is(where, where.staging)
+    assert "has not ended" in description_of(where, where.staging)
     forget(where, [where.staging])
     assert files_below(tmp_path) == before
 
@@ -51,12 +51,12 @@ def test_what_an_upgrade_has_left_behind_is_forgotten_and_the_upgrade_stays(tmp_
     with pytest.raises(KilledError):
         backfill(tmp_path, rename=rename)
     before, where = files_below(tmp_path), place(tmp_path)
-    assert "has ended" in what_is(where, where.staging)
+    assert "has ended" in description_of(where, where.staging)
     forget(where, [where.staging])
     assert files_below(tmp_path) == before
     assert forgettable(where) == []
     assert database_of(tmp_path) == expected_of(store)
-    assert check(tmp_path).is_well
+    assert check(tmp_path).is_sound
 
 
 def test_nothing_is_taken_out_of_a_store_beside_a_broker(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_nothing_is_taken_out_of_a_store_beside_a_broker(tmp_path: Path) -> None
     assert files_below(tmp_path) == before
 
 
-def test_what_is_not_ours_is_not_forgotten(tmp_path: Path) -> None:
+def test_description_of_not_ours_is_not_forgotten(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     where = place(tmp_path)
@@ -88,4 +88,4 @@ def test_people_are_told_what_each_folder_holds(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     where = place(tmp_path)
     folders = [where.followed, where.staging, where.own / "kept-x", where.own / "export-x"]
-    assert [what_is(where, each).split()[1] for each in folders] == ["`follow`", "backfill", "was", "export"]
+    assert [description_of(where, each).split()[1] for each in folders] == ["`follow`", "backfill", "was", "export"]

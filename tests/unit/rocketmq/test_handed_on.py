@@ -3,12 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streaming.rocketmq.handed_on import handing_on
+from streaming.rocketmq.handed_on import array_writer
 
 
 def test_arrays_and_bytes_are_the_same_again(tmp_path: Path) -> None:
-    with handing_on(tmp_path) as hand_on:
-        numbers, nothing, raw = hand_on(np.arange(5, dtype="<u4")), hand_on(b""), hand_on(b"bytes")
+    with array_writer(tmp_path) as save:
+        numbers, nothing, raw = save(np.arange(5, dtype="<u4")), save(b""), save(b"bytes")
         assert numbers.read("<u4").tolist() == [0, 1, 2, 3, 4]  # before the file is closed, too
     assert (nothing.bytes(), raw.bytes()) == (b"", b"bytes")
     assert nothing.read("<i8").tolist() == []
@@ -16,8 +16,8 @@ def test_arrays_and_bytes_are_the_same_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_has_become_shorter_is_not_read(tmp_path: Path) -> None:
-    with handing_on(tmp_path) as hand_on:
-        handed_on = hand_on(np.arange(5, dtype="<u4"))
-    Path(handed_on.path).write_bytes(bytes(19))
+    with array_writer(tmp_path) as save:
+        stored = save(np.arange(5, dtype="<u4"))
+    Path(stored.path).write_bytes(bytes(19))
     with pytest.raises(RuntimeError, match="19 bytes"):
-        handed_on.read("<u4")
+        stored.read("<u4")

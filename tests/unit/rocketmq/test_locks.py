@@ -100,7 +100,7 @@ def test_a_topic_on_another_disk_is_said_before_anything_is_written(tmp_path: Pa
         pass
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("streaming.rocketmq.locks._folders_of_queues", lambda _place: [Elsewhere()])
-        with pytest.raises(SafetyError, match="lies on another disk"), broker_kept_out(place(tmp_path)):
+        with pytest.raises(SafetyError, match="is on another disk"), broker_kept_out(place(tmp_path)):
             pass
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from streaming.rocketmq.progress import line, seconds, told
+from streaming.rocketmq.progress import line, progress_of, seconds
 from tests.unit.rocketmq.converted import CLOCK
 
 
@@ -25,13 +25,13 @@ def test_durations_are_for_people(count: float, text: str) -> None:
 def test_a_job_that_ends_at_once_has_done_all_of_it() -> None:
     """What was said last was `0 % of N units`."""
     said = list[str]()
-    with told(said.append, lambda: 0, 10, CLOCK, "queues"):
+    with progress_of(said.append, lambda: 0, 10, CLOCK, "queues"):
         pass
     assert said == ["100 % of 10 queues"]
 
 
 def test_a_job_that_fails_does_not_say_that_it_has_done_all() -> None:
     said = list[str]()
-    with pytest.raises(ZeroDivisionError), told(said.append, lambda: 0, 10, CLOCK):
+    with pytest.raises(ZeroDivisionError), progress_of(said.append, lambda: 0, 10, CLOCK):
         raise ZeroDivisionError
     assert said == []

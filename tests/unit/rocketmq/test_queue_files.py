@@ -63,7 +63,7 @@ def test_a_queue_without_files_has_no_unit(tmp_path: Path) -> None:
 
 def test_a_torn_file_is_named_with_its_byte(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(bytes(47))
-    with pytest.raises(SafetyError, match="byte 40 begins a torn one"):
+    with pytest.raises(SafetyError, match="a torn unit starts at byte 40"):
         files_of(tmp_path)
 
 

@@ -23,7 +23,7 @@ from tests.unit.rocketmq.converted import CLOCK, backfill, check, follow_untouch
 store, out = map(Path, sys.argv[2:])
 commands = {
     "plan": lambda: plan_of(place(store)).store,
-    "check": lambda: check(store).is_well,
+    "check": lambda: check(store).is_sound,
     "export": lambda: export(place(store), out).files,
     "export into the store": lambda: export(place(store), store / "ledger-reaper" / "x").files,
     "backfill": lambda: backfill(store, replace=True),

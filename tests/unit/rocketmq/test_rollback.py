@@ -153,9 +153,9 @@ def test_another_option_counts_as_long_as_nothing_was_replaced_and_is_refused_af
         with pytest.raises(KilledError):
             rollback(place(tmp_path), CLOCK, dying_rename(killed_at))
         if killed_at:
-            with pytest.raises(SafetyError, match="--offsets-of rocksdb has begun that writes lmqC"):
+            with pytest.raises(SafetyError, match="--offsets-of rocksdb has started that writes lmqC"):
                 rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.FILES)
-            with pytest.raises(SafetyError, match="end it with the options that it was begun with"):
+            with pytest.raises(SafetyError, match="end it with the options with which it started"):
                 rollback(place(tmp_path, lmq=False), CLOCK)
     rollback(place(tmp_path), CLOCK, offsets_of=OffsetsOf.ROCKSDB)
     assert file.read_bytes() != before
@@ -409,7 +409,7 @@ def switched_without_a_backfill(root: Path) -> None:
 def test_offsets_that_only_the_file_has_are_not_dropped_unasked(tmp_path: Path) -> None:
     switched_without_a_backfill(tmp_path)
     before = files_below(tmp_path)
-    with pytest.raises(SafetyError, match=r"lacks 6 .* 1 lower .*Orders@asleep, queue 0.*--offsets-of"):
+    with pytest.raises(SafetyError, match=r"6 offsets .* 1 are lower .*Orders@asleep, queue 0.*--offsets-of"):
         rollback(place(tmp_path), CLOCK)
     assert files_below(tmp_path) == before
 

@@ -17,24 +17,24 @@ STARTED = staging.Started("abc", 7)
 def test_a_run_goes_on_with_what_fits_and_throws_the_rest_away(tmp_path: Path) -> None:
     where = place(small_store(tmp_path).write().root)
     where.own.mkdir()
-    assert not staging.begin(where, STARTED, restart=False)
+    assert not staging.start(where, STARTED, restart=False)
     part = staging.part_path(where, 3)
     part.write_bytes(b"x")
     (part.parent / ".half").write_bytes(b"x")
-    assert staging.begin(where, STARTED, restart=False)
+    assert staging.start(where, STARTED, restart=False)
     assert staging.finished_parts(where) == {"part-00000003.sst"}
     assert not (part.parent / ".half").exists()
     for other in (staging.Started("abd", 7), staging.Started("abc", 8)):
-        assert not staging.begin(where, other, restart=False)
+        assert not staging.start(where, other, restart=False)
         assert staging.finished_parts(where) == set()
 
 
 def test_a_restart_begins_anew(tmp_path: Path) -> None:
     where = place(small_store(tmp_path).write().root)
     where.own.mkdir()
-    staging.begin(where, STARTED, restart=False)
+    staging.start(where, STARTED, restart=False)
     staging.part_path(where, 3).write_bytes(b"x")
-    assert not staging.begin(where, STARTED, restart=True)
+    assert not staging.start(where, STARTED, restart=True)
     assert staging.finished_parts(where) == set()
 
 

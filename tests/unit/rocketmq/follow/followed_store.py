@@ -36,8 +36,8 @@ def follow_with(root: Path, database: Database, range_bytes: int) -> int:
     followed = Followed(database, rules_of(where))
     position = followed.resume(commitlog_being_written(where.commitlog))
     tail, new = Tail(where.commitlog, position, range_bytes=range_bytes), 0
-    while (look := tail.look()).ranges:
-        new += followed.add(RangeJob(rules_of(where)).run(context(), look.ranges))
+    while (news := tail.read()).ranges:
+        new += followed.add(RangeJob(rules_of(where)).run(context(), news.ranges))
     return new
 
 

@@ -11,7 +11,7 @@ from tests.unit.rocketmq.follow.followed_store import grown, written
 
 def ranges(tail: Tail) -> list[LogRange]:
     found = list[LogRange]()
-    while some := tail.look().ranges:
+    while some := tail.read().ranges:
         found += some
     return found
 
@@ -55,7 +55,7 @@ def test_bytes_that_no_broker_writes_are_named_and_nothing_is_told_of_the_record
     tail = Tail(tmp_path / "commitlog", 0)
     ranges(tail)
     assert tail.position == last
-    assert "wrong magic 0x61626364" in Tail(tmp_path / "commitlog", store.end).look().bad
+    assert "wrong magic 0x61626364" in Tail(tmp_path / "commitlog", store.end).read().bad
 
 
 def test_a_log_whose_end_was_cut_off_is_noticed_though_it_has_grown_since(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_log_whose_end_was_cut_off_is_noticed_though_it_has_grown_since(tmp_pa
     other.put(Message("Other", 0, body=b"12345678901"))
     written(grown(other, 20))
     with pytest.raises(TruncatedError):
-        tail.look()
+        tail.read()
 
 
 def test_files_that_are_gone_before_they_were_read_are_noticed(tmp_path: Path) -> None:
@@ -75,4 +75,4 @@ def test_files_that_are_gone_before_they_were_read_are_noticed(tmp_path: Path) -
     ranges(tail)
     written(grown(store, 60), expired_files=3)
     with pytest.raises(OvertakenError):
-        tail.look()
+        tail.read()
