@@ -298,8 +298,8 @@ def _require_no_lost_offsets(place: Place) -> None:
         shown = "; ".join(names[:_SHOWN]) + (f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         raise SafetyError(
             f"{len(lost.missing)} offsets of the JSON file are missing in RocksDB, and {len(lost.lower)} are lower "
-            f"there, as after a switch without `backfill`: {shown}. Choose between them: --offsets-of rocksdb, files, or "
-            "both (RocksDB's entries, and those of the file that are missing in RocksDB)"
+            f"there, as after a switch without `backfill`: {shown}. Choose between them: --offsets-of rocksdb, files, "
+            "or both (RocksDB's entries, and those of the file that are missing in RocksDB)"
         )
 
 

@@ -268,8 +268,8 @@ def damaged(file: Path, position: int, data: bytes) -> None:
         ("consumequeue/Orders/0/" + "0" * 20, 32, struct.pack(">q", -(2**40)), "ConsumeQueueExt"),
         ("commitlog/" + "0" * 20, 4, b"\0\0\0\1", "byte 0: wrong magic"),
         ("commitlog/" + "0" * 20, 28, struct.pack(">q", 7), "names another position"),
-        ("commitlog/" + "0" * 20, 20, struct.pack(">q", 7), "is another one"),
-        ("commitlog/" + "0" * 20, 12, struct.pack(">i", 9), "is another one"),
+        ("commitlog/" + "0" * 20, 20, struct.pack(">q", 7), "is another message"),
+        ("commitlog/" + "0" * 20, 12, struct.pack(">i", 9), "is another message"),
     ],
     ids=[
         "hole",

@@ -256,7 +256,7 @@ def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp
     changed(tmp_path, lambda db: db.delete("offset", rows.min_key(b"Sources", 0)))  # a broker deletes it with the topic
     result = check(tmp_path)
     assert result.findings == ()
-    assert any("made anew" in note for note in result.notes)
+    assert any("created again" in note for note in result.notes)
 
 
 def test_a_row_that_only_its_key_does_not_find_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

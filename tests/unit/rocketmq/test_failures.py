@@ -17,15 +17,19 @@ Driver stacktrace:"""
 @pytest.mark.parametrize(
     ("raised", "kind", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "/x"), UnavailableError, "the disk is full .*make room"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded", "/x"), UnavailableError, "the disk is full .*quota.*make room"),
-        (RuntimeError(OF_A_TASK), UnavailableError, r"the disk is full \(Exception: IO error: .*/x/part.*make room"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), UnavailableError, "the disk is full .*free space"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "/x"), UnavailableError, "the disk is full .*quota.*free space"),
+        (RuntimeError(OF_A_TASK), UnavailableError, r"the disk is full \(Exception: IO error: .*/x/part.*free space"),
         (
             PermissionError(errno.EACCES, "Permission denied", "/x"),
             ConfigError,
-            "this user may not do that .*broker's user",
+            "this user has no permission .*broker's user",
         ),
-        (RuntimeError("IO error: While open a file: /x: Permission denied"), ConfigError, "this user may not do that"),
+        (
+            RuntimeError("IO error: While open a file: /x: Permission denied"),
+            ConfigError,
+            "this user has no permission",
+        ),
         (OSError(errno.EROFS, "Read-only file system", "/x"), ConfigError, "this file system is read-only .*/x"),
         (SafetyError("as it was"), SafetyError, "as it was"),
     ],

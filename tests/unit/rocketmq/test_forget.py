@@ -34,7 +34,7 @@ def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Pat
         backfill(tmp_path, rename=dying_rename(killed_at))
     where = place(tmp_path)
     assert forgettable(where) == [where.staging]
-    assert "has not ended" in description_of(where, where.staging)
+    assert "unfinished" in description_of(where, where.staging)
     forget(where, [where.staging])
     assert files_below(tmp_path) == before
 
@@ -51,7 +51,7 @@ def test_what_an_upgrade_has_left_behind_is_forgotten_and_the_upgrade_stays(tmp_
     with pytest.raises(KilledError):
         backfill(tmp_path, rename=rename)
     before, where = files_below(tmp_path), place(tmp_path)
-    assert "has ended" in description_of(where, where.staging)
+    assert "finished" in description_of(where, where.staging)
     forget(where, [where.staging])
     assert files_below(tmp_path) == before
     assert forgettable(where) == []
@@ -88,4 +88,9 @@ def test_people_are_told_what_each_folder_holds(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     where = place(tmp_path)
     folders = [where.followed, where.staging, where.own / "kept-x", where.own / "export-x"]
-    assert [description_of(where, each).split()[1] for each in folders] == ["`follow`", "backfill", "was", "export"]
+    assert [description_of(where, folder).split()[-1] for folder in folders] == [
+        "continue",
+        "backfill",
+        "files",
+        "export",
+    ]

@@ -75,7 +75,7 @@ def test_where_a_json_file_is_empty_its_bak_counts_as_for_the_broker(tmp_path: P
         (b'{"a":', "character 5"),
         (b" \0{}", "character 1: no object"),
         (b"[]", "no object"),
-        (b'{"\xff":1}', "byte 2: this is no UTF-8"),
+        (b'{"\xff":1}', "byte 2: this is not UTF-8"),
     ],
 )
 def test_damaged_json_is_named_with_its_place(tmp_path: Path, data: bytes, said: str) -> None:

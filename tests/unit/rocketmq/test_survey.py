@@ -124,9 +124,9 @@ def test_of_bytes_beside_a_running_broker_it_says_that_they_may_be_half_written(
     small_store(tmp_path).write()
     written(tmp_path, "config/topics.json", "{")
     (said,) = survey_of(place(tmp_path), is_running=True).facts.bad_bytes
-    assert "look again" in said
+    assert "try again" in said
     (said,) = survey_of(place(tmp_path), is_running=False).facts.bad_bytes
-    assert "look again" not in said
+    assert "try again" not in said
 
 
 def test_a_broker_that_keeps_topics_groups_and_offsets_in_one_database_is_refused(tmp_path: Path) -> None:
