@@ -377,7 +377,7 @@ MUTATIONS = (
     ),
     Mutation("deletes before a kill", LIMITS, "if not isinstance(node, Znode))", "if False)"),
     Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in PULSARS_TENANTS and ", ""),
-    Mutation("of two clocks the earlier", COORDINATION, "_Reading(min(ours_ms, node.mtime_ms),", "_Reading(ours_ms,"),
+    Mutation("of two clocks the earlier", COORDINATION, "_Reading(min(local_ms, node.mtime_ms),", "_Reading(local_ms,"),
     Mutation("the later clock names the journal's days", JOURNAL, "_day(now_ms + self._ahead_ms)", "_day(now_ms)"),
     Mutation(
         "a receipt after a young one stays",
@@ -419,7 +419,7 @@ MUTATIONS = (
         "if not settings.safety.exclusive_bookkeeper:",
         "if False:",
     ),
-    Mutation("the operator declared who else offloads", COORDINATION, "if not each.is_declared", "if False"),
+    Mutation("the operator declared who else offloads", COORDINATION, "if not bucket.is_declared", "if False"),
     Mutation(
         "clusters may have the same name unless the operator declared otherwise",
         "streaming/config/policies.py",

@@ -69,13 +69,13 @@ QUERIES = (
     (
         "nobody gives up another service's topic",
         OWNERSHIP,
-        "        mine = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]\n",
-        "        mine = [topic for topic, _ in self._owners([*topics])]\n",
+        "        owned = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]\n",
+        "        owned = [topic for topic, _ in self._owners([*topics])]\n",
     ),
     (
         "a service keeps its state directory",
         OWNERSHIP,
-        'known.get("receipts") == receipts_id',
+        'recorded.get("receipts") == receipts_id',
         '"receipts" in known',
     ),
     ("a start claims its topics", INSTANCE, "        ownership.claim(settings.topics.owned)\n", ""),

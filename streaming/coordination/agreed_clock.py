@@ -1,4 +1,4 @@
-"""The clock of the service: this machine's or ZooKeeper's, whichever is earlier."""
+"""The service's clock: the earlier of this machine's and ZooKeeper's."""
 
 import logging
 import threading
@@ -12,9 +12,9 @@ from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
 
 log = logging.getLogger("ledger-reaper")
-_SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is what an answer takes
-_KEPT_MS = 1_000
-_ASK_AGAIN_MS = 10_000  # after ZooKeeper gave no answer
+_MAX_SKEW_MS = 5_000  # NTP keeps clocks within milliseconds; the rest is the time that an answer takes
+_VALID_MS = 1_000  # a reading is reused for this long
+_RETRY_MS = 10_000  # pause after ZooKeeper gave no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class _Reading:
 
 
 class AgreedClock:
-    """The earlier of our clock and ZooKeeper's, by which ledgers are dated: no age judged by it is overstated.
+    """Dates ledgers by the earlier of this machine's clock and ZooKeeper's, so that no age is overstated.
 
-    Safe to use from many threads. It asks ZooKeeper once a second at most; between two readings time goes on at this
-    machine's pace, however its wall clock is set.
+    Asks ZooKeeper at most once a second. Between two readings the time advances with the monotonic clock, so changes
+    of this machine's wall clock have no effect. Thread-safe.
     """
 
     def __init__(
@@ -46,22 +46,22 @@ class AgreedClock:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._last: _Reading | None = None
-        self._is_told = False
+        self._is_skew_logged = False
         store.create(self.path, b"", parents=True)
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC. Raises UnavailableError."""
+        """Return the earlier clock's milliseconds since the epoch, UTC. Raises UnavailableError."""
         reading = self._reading()
         return reading.earlier_ms + self._since_ms(reading)
 
     def later_ms(self) -> int:
-        """The later of the two clocks: what is dated by it is never kept too briefly. Raises UnavailableError."""
+        """Return the later of the two clocks, for data that must not be deleted early. Raises UnavailableError."""
         reading = self._reading()
         return reading.later_ms + self._since_ms(reading)
 
     def _reading(self) -> _Reading:
         with self._lock:
-            if self._last is None or self._since_ms(self._last) >= _KEPT_MS:
+            if self._last is None or self._since_ms(self._last) >= _VALID_MS:
                 self._last = self._ask()
             return self._last
 
@@ -72,30 +72,33 @@ class AgreedClock:
         self._store.set_data(self.path, b"")
         node = read_own(self._store, self.path)
         if node is None:
-            raise UnavailableError(f"{self.path} was deleted; something cleans up among our znodes")
-        ours_ms = self._clock.now_ms()
-        apart_ms = ours_ms - node.mtime_ms
-        if abs(apart_ms) > _SKEW_MS and not self._is_told:
-            self._is_told = True
-            log.warning("this machine's clock and ZooKeeper's are %s s apart; the earlier counts", apart_ms / 1000)
-        # the answer took a while, by which the time is understated: that makes no age too long
-        return _Reading(min(ours_ms, node.mtime_ms), max(ours_ms, node.mtime_ms), self.monotonic_ns())
+            raise UnavailableError(f"{self.path} was deleted; another program removes our znodes")
+        local_ms = self._clock.now_ms()
+        skew_ms = local_ms - node.mtime_ms
+        if abs(skew_ms) > _MAX_SKEW_MS and not self._is_skew_logged:
+            self._is_skew_logged = True
+            log.warning("this machine's clock and ZooKeeper's are %s s apart; the earlier counts", skew_ms / 1000)
+        # the reading is dated after the answer arrived: the time is understated by the delay, so no age is overstated
+        return _Reading(min(local_ms, node.mtime_ms), max(local_ms, node.mtime_ms), self.monotonic_ns())
 
 
 class PacedClock:
-    """The agreed clock for what must not stop with ZooKeeper: during an outage it goes on at this machine's pace."""
+    """The agreed clock for work that must not stop with ZooKeeper.
+
+    During an outage of ZooKeeper the time advances with the monotonic clock.
+    """
 
     def __init__(self, agreed: AgreedClock) -> None:
-        """Raises UnavailableError."""
+        """Read the agreed clock once. Raises UnavailableError."""
         self._agreed = agreed
         self._last = (agreed.now_ms(), agreed.monotonic_ns())
         self._is_answered = True
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since the epoch, UTC."""
         last_ms, read_ns = self._last
         paced_ms = last_ms + (self._agreed.monotonic_ns() - read_ns) // 1_000_000
-        if not self._is_answered and paced_ms - last_ms < _ASK_AGAIN_MS:
+        if not self._is_answered and paced_ms - last_ms < _RETRY_MS:
             return paced_ms
         try:
             now_ms, self._is_answered = self._agreed.now_ms(), True

@@ -1,7 +1,7 @@
 """The epoch: a znode whose version every delete checks, so that an earlier run of an instance can delete nothing.
 
 streaming/sweep/transactions.py puts the check into each ZooKeeper transaction; streaming/sweep/offloads.py compares the
-version right before it deletes objects; streaming/deletion/gate.py asks before each chunk.
+version right before it deletes objects; streaming/deletion/gate.py compares it before each chunk.
 """
 
 import json
@@ -18,25 +18,28 @@ from streaming.ports import MetadataStore
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What proves that no later run of this instance has begun: (path, version) belong into every GuardedDelete."""
+    """Proves that no later run of this instance has started. Every GuardedDelete checks its path and version."""
 
     store: MetadataStore
     path: str
-    version: int
+    version: int  # of the znode
 
     @classmethod
     def bump(cls, store: MetadataStore, root: str, name: str, *, clock: Clock | None = None) -> Self:
-        """Begin a new epoch; from now on no guarded delete of an earlier one can happen. Raises UnavailableError."""
+        """Start a new epoch; from now on no guarded delete of an earlier epoch succeeds.
+
+        Raises UnavailableError, and SafetyError if the znode disappears while it is written.
+        """
         path = f"{root}/instances/{name}/epoch"
         data = json.dumps(
             {"who": operator_name(), "pid": os.getpid(), "since": iso_time(clock or SystemClock())}
         ).encode()
         version = write_own(store, path, data)
         if version is None:
-            raise SafetyError(f"{path} was deleted while this instance started: someone cleans up below {root}")
+            raise SafetyError(f"{path} was deleted while this instance started: another program deletes below {root}")
         return cls(store, path, version)
 
     def still_mine(self) -> bool:
-        """Whether no later run has begun. Raises UnavailableError: not knowing is not "yes"."""
+        """Whether no later run has started. Raises UnavailableError if that is unknown."""
         node = read_own(self.store, self.path)
         return node is not None and node.version == self.version

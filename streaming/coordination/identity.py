@@ -1,6 +1,6 @@
-"""Which cluster and which instance a directory belongs to: the first start writes it down, every later one compares.
+"""The cluster and instance that a directory belongs to: the first start records them, later starts compare.
 
-Another cluster behind the same address has other ledgers under the same numbers, so a difference stops the start.
+Another cluster at the same address has other ledgers with the same ids, so any difference stops the start.
 """
 
 import getpass
@@ -23,32 +23,32 @@ _STATE_FILE = "state.json"
 
 
 def iso_time(clock: Clock) -> str:
-    """The time as ISO 8601, UTC, to the second."""
+    """Return the time as ISO 8601, UTC, to the second."""
     return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
 
 
 def operator_name() -> str:
-    """Who runs this process: user@host."""
+    """Return who runs this process: user@host."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # a container's user may have no name
         user = f"uid {os.getuid()}"
     return f"{user}@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """BookKeeper's INSTANCEID, its ledgers root and layout, Pulsar's cluster name, and our instance's name."""
+    """The field names are the keys of cluster.json."""
 
-    instance_id: str
+    instance_id: str  # BookKeeper's INSTANCEID
     ledgers_root: str
     layout: str
     pulsar_cluster: str
-    service_name: str
+    service_name: str  # of our instance
 
 
 def read_layout(store: MetadataStore, ledgers_root: str) -> Layout:
-    """BookKeeper's own word on how ledger paths look. Raises ConfigError, UnavailableError; never guesses."""
+    """Read BookKeeper's layout of ledger paths; it is never guessed. Raises ConfigError, UnavailableError."""
     node = _required(store, f"{ledgers_root}/LAYOUT")
     try:
         return parse_layout(node.data)
@@ -57,24 +57,24 @@ def read_layout(store: MetadataStore, ledgers_root: str) -> Layout:
 
 
 def instance_id_of(store: MetadataStore, ledgers_root: str) -> str:
-    """BookKeeper's own name for itself (INSTANCEID), now. Raises ConfigError, UnavailableError."""
+    """Read BookKeeper's INSTANCEID. Raises ConfigError, UnavailableError."""
     return _required(store, f"{ledgers_root}/INSTANCEID").data.decode("utf-8", "replace")
 
 
 def read_identity(store: MetadataStore, ledgers_root: str, pulsar_cluster: str, service_name: str) -> ClusterIdentity:
-    """Who the cluster says it is now. Raises as instance_id_of."""
+    """Read the cluster's present identity. Raises ConfigError, UnavailableError."""
     layout = read_layout(store, ledgers_root)
     return ClusterIdentity(instance_id_of(store, ledgers_root), ledgers_root, str(layout), pulsar_cluster, service_name)
 
 
 def of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> ClusterIdentity:
-    """Who the configured cluster says it is now. Raises ConfigError, UnavailableError."""
+    """Read the present identity of the configured cluster. Raises ConfigError, UnavailableError."""
     clusters = ",".join(sorted(admin.clusters()))
     return read_identity(store, settings.zookeeper.ledgers_root, clusters, settings.service.name)
 
 
 def hold(identity: ClusterIdentity, directory: str) -> None:
-    """Compare with what the directory remembers, or make it remember.
+    """Compare with the directory's identity, or record it if there is none.
 
     Raises SafetyError on any difference, UnavailableError.
     """
@@ -83,49 +83,52 @@ def hold(identity: ClusterIdentity, directory: str) -> None:
 
 
 def compare(identity: ClusterIdentity, directory: str) -> bool:
-    """Compare with what the directory remembers; False where that is nothing. Raises SafetyError, UnavailableError."""
-    known = _read(folder_of(directory), _FILE)
-    if known is None:
+    """Compare with the directory's identity; return False if it has none. Raises SafetyError, UnavailableError."""
+    recorded = _read(folder_of(directory), _FILE)
+    if recorded is None:
         return False
     differences = [
-        f"{key} was {known.get(key)!r} and is {value!r}"
+        f"{key} was {recorded.get(key)!r} and is {value!r}"
         for key, value in asdict(identity).items()
-        if known.get(key) != value
+        if recorded.get(key) != value
     ]
     if differences:
         raise SafetyError(
             f"{shown(directory)} belongs to another cluster or instance: {'; '.join(differences)}. "
-            "If you mean that, start with empty state and checkpoint directories; nothing was deleted."
+            "If this is intended, start with empty state and checkpoint directories; nothing was deleted."
         )
     return True
 
 
 def known_instance_id(directory: str) -> str | None:
-    """Return the INSTANCEID that the directory remembers; None where it remembers none. Raises as compare."""
-    known = _read(folder_of(directory), _FILE)
-    return None if known is None else str(known.get("instance_id"))
+    """Return the INSTANCEID recorded in the directory, if any. Raises SafetyError, UnavailableError."""
+    recorded = _read(folder_of(directory), _FILE)
+    return None if recorded is None else str(recorded.get("instance_id"))
 
 
 def hold_state(receipts_id: str, checkpoints: str) -> None:
-    """Compare the receipts with those of the checkpoints, or have these remember them. Raises as compare_state."""
+    """Compare the receipts' id with the one recorded beside the checkpoints, or record it if there is none.
+
+    Raises SafetyError, UnavailableError.
+    """
     if not compare_state(receipts_id, checkpoints):
         folder_of(checkpoints).write(_STATE_FILE, json.dumps({"receipts": receipts_id}).encode())
 
 
 def compare_state(receipts_id: str, checkpoints: str) -> bool:
-    """Compare the receipts with those that the checkpoints were created with; False if they remember none.
+    """Compare the receipts' id with the one recorded beside the checkpoints; return False if none is recorded.
 
     Raises SafetyError, UnavailableError.
     """
-    known = _read(folder_of(checkpoints), _STATE_FILE)
-    if known is not None and known.get("receipts") != receipts_id:
+    recorded = _read(folder_of(checkpoints), _STATE_FILE)
+    if recorded is not None and recorded.get("receipts") != receipts_id:
         raise SafetyError(
-            f"the receipts in state.dir are not those that {shown(checkpoints)} was made with: retries that waited "
+            f"the receipts in state.dir are not those that {shown(checkpoints)} was created with: retries that waited "
             "there would be lost. Restore state.dir; if it is gone, move the checkpoints away, run `ledger-reaper "
-            "release --state` and start again: the service then looks anew at all that the topics still hold "
-            "(checkpoints/README.md)"
+            "release --state` and start again: the service then processes again every message that the topics still "
+            "hold (checkpoints/README.md)"
         )
-    return known is not None
+    return recorded is not None
 
 
 def _read(folder: Folder, name: str) -> dict[str, Any] | None:

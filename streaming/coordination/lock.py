@@ -1,7 +1,7 @@
-"""The lock of an instance: no second one of the same name runs. streaming/deletion/instance.py takes it at the start.
+"""The lock of an instance: no second process of the same name runs. streaming/deletion/instance.py takes it.
 
-The lock keeps honest instances apart, but a stalled process can think that it holds the lock. The epoch (epoch.py) is
-what really guards deletes: each transaction checks its version, so the deletes of an outdated run do nothing.
+A stalled process may still believe that it holds the lock, so the lock alone does not protect deletes. The epoch
+(epoch.py) does: each transaction checks its version, so the deletes of an outdated run have no effect.
 """
 
 import contextlib
@@ -28,56 +28,58 @@ from streaming.ports import MetadataStore
 log = logging.getLogger("ledger-reaper")
 
 _POLL_SECONDS = 0.25
-WATCH = ".watch"  # behind a service's name: the lock of its watcher. No service can have a name with a dot.
+WATCH = ".watch"  # suffix of the watcher's lock, after the service's name; no service's name has a dot
 _PATIENCE_SECONDS = 60.0  # a dead holder's session ends after its timeout; 40 s is ZooKeeper's usual limit
-_ABOUT_THEN_S = 2.0  # a lock is taken after its holder began, but its time is written in whole seconds
+_ROUNDING_S = 2.0  # a holder starts before it takes the lock, but the lock's time is in whole seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, as the lock's znode says. since: ISO 8601, UTC."""
+    """The process that holds a lock. The field names are the keys of the lock's znode."""
 
     host: str
     pid: int
-    since: str
+    since: str  # ISO 8601, UTC
     token: str
 
     def is_alive(self) -> bool:
-        """Whether it surely runs: on this host, and began before it took the lock.
+        """Whether the process certainly runs: on this host, and it started before it took the lock.
 
-        Nobody can tell of another host's. A container that is started again has its old name, and often its old pid.
+        A process on another host can't be checked. A container that is started again keeps its host name, and often
+        gets the same pid, so the start time is compared too.
         """
         if self.host != socket.gethostname():
             return False
         try:
-            return psutil.Process(self.pid).create_time() < _seconds(self.since) + _ABOUT_THEN_S
+            return psutil.Process(self.pid).create_time() < _seconds(self.since) + _ROUNDING_S
         except (psutil.Error, ValueError):
             return False
 
 
 def lock_path(root: str, name: str) -> str:
-    """Return where an instance's lock is."""
+    """Return the path of an instance's lock."""
     return f"{root}/instances/{name}/lock"
 
 
 def holder_of(store: MetadataStore, path: str) -> Holder | None:
-    """Return who holds a lock; None: nobody. Raises UnavailableError."""
+    """Return the holder of a lock, if any. Raises UnavailableError."""
     node = read_own(store, path)
     if node is None:
         return None
     try:
-        known = json.loads(node.data)
-        return Holder(str(known["host"]), int(known["pid"]), str(known["since"]), str(known["token"]))
+        fields = json.loads(node.data)
+        return Holder(str(fields["host"]), int(fields["pid"]), str(fields["since"]), str(fields["token"]))
     except (ValueError, KeyError, TypeError):
         return Holder("unknown", -1, "unknown", "")
 
 
 class InstanceLock:
-    """Held while the `with` block runs; an ephemeral znode at <root>/instances/<name>/lock.
+    """An ephemeral znode at <root>/instances/<name>/lock, held while the `with` block runs.
 
-    on_lost is called, from another thread, when the session that the lock lives by may be over: stop at once.
-    patience_s: so long we wait for the lock of a process that may be dead: one of this host that is gone, and any of
-    another host.
+    Args:
+        on_lost: called from another thread when the ZooKeeper session, and with it the lock, may have ended; the
+            instance must stop at once.
+        stop: ends the wait for the lock.
     """
 
     def __init__(
@@ -94,24 +96,25 @@ class InstanceLock:
         self._name = name
         self._on_lost = on_lost
         self._stop = stop or Event()
+        # how long to wait for a holder that may be dead: a process of this host that has ended, or any of another host
         self.patience_s = _PATIENCE_SECONDS
-        self._mine: Holder | None = None
+        self._held_as: Holder | None = None
 
     def __enter__(self) -> Self:
         """Take the lock. Raises SafetyError, which names the holder, or UnavailableError.
 
-        Where a process that surely runs holds it, that is at once. Where its holder may have died, with its host
-        perhaps, we wait for the lock to go, and raise StopRequestedError if stop is set meanwhile.
+        The error is raised at once if the holder certainly runs. If the holder, or its host, may have died, wait up to
+        patience_s for its session to end; raise StopRequestedError if stop is set during that time.
         """
-        mine = Holder(socket.gethostname(), os.getpid(), iso_time(SystemClock()), secrets.token_hex(8))
-        data = json.dumps(asdict(mine)).encode()
+        ours = Holder(socket.gethostname(), os.getpid(), iso_time(SystemClock()), secrets.token_hex(8))
+        data = json.dumps(asdict(ours)).encode()
         self._store.create(self.path.rpartition("/")[0], b"", parents=True)
         waited = 0.0
         while not self._store.create(self.path, data, ephemeral=True):
             holder = self._holder()
             if holder is None:
                 continue
-            if holder.token == mine.token:  # a create whose answer was lost had worked
+            if holder.token == ours.token:  # an earlier create succeeded, but its answer was lost
                 break
             if holder.is_alive() or waited >= self.patience_s:
                 raise _refusal(self._name, self.path, holder)
@@ -123,22 +126,22 @@ class InstanceLock:
             if self._stop.wait(_POLL_SECONDS):
                 raise StopRequestedError
             waited += _POLL_SECONDS
-        self._mine = mine
+        self._held_as = ours
         self._store.when_session_ends(self._lost)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the lock back if it is still ours; where ZooKeeper does not answer, it goes with the session."""
-        mine, self._mine = self._mine, None
+        """Release the lock if it is still ours; without an answer from ZooKeeper, it ends with the session."""
+        ours, self._held_as = self._held_as, None
         with contextlib.suppress(UnavailableError):
             holder = self._holder()
-            if mine is not None and holder is not None and holder.token == mine.token:
+            if ours is not None and holder is not None and holder.token == ours.token:
                 self._store.delete(self.path)
 
     def _lost(self) -> None:
-        if self._mine is not None:
+        if self._held_as is not None:
             self._on_lost()
 
     def _holder(self) -> Holder | None:
@@ -146,9 +149,9 @@ class InstanceLock:
 
 
 def refuse_second(store: MetadataStore, root: str, name: str) -> None:
-    """Raise SafetyError, which names the holder, if another instance has the lock and is not surely dead.
+    """Raise SafetyError, which names the holder, if another instance has the lock and may be alive.
 
-    For a start that fails before it asks for the lock, perhaps because that instance runs. Raises UnavailableError.
+    For a start that fails before it takes the lock, perhaps because that instance runs. Raises UnavailableError.
     """
     path = lock_path(root, name)
     holder = holder_of(store, path)
@@ -159,11 +162,11 @@ def refuse_second(store: MetadataStore, root: str, name: str) -> None:
 def _refusal(name: str, path: str, holder: Holder) -> SafetyError:
     return SafetyError(
         f"instance {name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
-        f"holds {path}. Stop it first; a second one on this cluster needs a service.name, state.dir, "
+        f"holds {path}. Stop it first; a second instance on this cluster needs a service.name, state.dir, "
         "checkpoints and request topics of its own."
     )
 
 
 def _seconds(since: str) -> float:
-    """Since 1970. Raises ValueError."""
+    """Return an ISO time as seconds since the epoch. Raises ValueError."""
     return datetime.fromisoformat(since).timestamp()

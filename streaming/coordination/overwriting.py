@@ -1,4 +1,4 @@
-"""State on S3 stays whole only where the store refuses to overwrite: of two writers of one commit, one must lose."""
+"""Refuses a store for state.dir that overwrites objects: if two runs write the same commit, one of them must fail."""
 
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.overwriting import refuses_to_overwrite
@@ -10,13 +10,16 @@ _SECONDS = 10
 
 
 def require_no_overwriting(settings: Settings) -> str:
-    """Try out whether the store of state.dir refuses to overwrite, and leave nothing there; the answer in words.
+    """Test whether the store of state.dir refuses to overwrite an object, and delete the test object.
 
-    Raises ConfigError where the store does overwrite, or does not let us write; UnavailableError.
+    Returns:
+        A message that describes the result.
+
+    Raises ConfigError if the store overwrites, or refuses our writes; UnavailableError.
     """
     location = settings.state.dir
     if not is_on_s3(location):
-        return "state.dir is on no object store"
+        return "state.dir is not on an object store"
     bucket, _, folder = location.partition("://")[2].strip("/").partition("/")
     store = S3Settings(
         settings.s3.endpoint, bucket, settings.s3.region, timeout_seconds=_SECONDS, patience_seconds=_SECONDS
@@ -27,8 +30,8 @@ def require_no_overwriting(settings: Settings) -> str:
         raise ConfigError(f"state.dir {location} can't be written: {error}") from error
     if not refuses:
         raise ConfigError(
-            f"the store of state.dir {location}, {endpoint_of(settings.s3)}, overwrites an object although we ask it "
-            "not to (If-None-Match: *). Two runs could both commit receipts there, and one would lose its own. Name a "
-            "store that refuses, as AWS does, or a directory on a disk"
+            f"the store of state.dir {location}, {endpoint_of(settings.s3)}, overwrites an object in spite of "
+            "If-None-Match: *. Two runs could both commit receipts there, and one run's receipts would be lost. Name "
+            "a store that refuses, as AWS does, or a directory on a disk"
         )
     return f"{location} can be written, and refuses to overwrite when asked"

@@ -1,7 +1,7 @@
-"""The znodes of this service belong to it alone: else anyone could clear a limit or a pause, or sign sightings.
+"""Reads and protects the service's own znodes: with write access, others could clear a limit or a pause.
 
-Where ZooKeeper knows us by credentials, create() closes what it makes to all others. Here we find and close what we
-made before we had credentials. We close parents first, so that nobody plants a znode below one that we have closed.
+With ZooKeeper credentials, create() closes new znodes to all others. This module finds and closes the znodes that were
+created before there were credentials.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ INSTANCES, TOPICS, PAUSE, SECRET, CHECK = "instances", "topics", "pause", "secre
 
 
 def read_own(store: MetadataStore, path: str) -> Znode | None:
-    """A znode of ours; None where there is none. Raises UnavailableError: unknown is not "no"."""
+    """Read one of our znodes; None if it does not exist. Raises UnavailableError if that is unknown."""
     (node,) = store.read_many([path])
     if isinstance(node, Unreadable):
         raise UnavailableError(f"can't read {path}: {node.detail}. Check the ACL of our znodes in ZooKeeper")
@@ -23,9 +23,10 @@ def read_own(store: MetadataStore, path: str) -> Znode | None:
 
 
 def write_own(store: MetadataStore, path: str, data: bytes) -> int | None:
-    """Write a znode of ours, which is made where there is none; returns its version, None if it went meanwhile.
+    """Write one of our znodes and create it if necessary. Raises UnavailableError.
 
-    Raises UnavailableError.
+    Returns:
+        Its new version; None if it was deleted between the two steps.
     """
     store.create(path, b"", parents=True)
     return store.set_data(path, data)
@@ -37,26 +38,29 @@ def create_key(store: MetadataStore, root: str) -> None:
 
 
 def signing_key(store: MetadataStore, root: str) -> bytes:
-    """Read the key that signs sightings. Raises UnavailableError, also where there is none.
+    """Read the key that signs sightings. Raises UnavailableError, also if there is no key.
 
-    Each worker reads it: in a task it would travel over Spark's network and lie on its disks, which Spark does not
-    encrypt unless it is told to.
+    Each worker reads it from ZooKeeper: inside a task it would be sent over Spark's network and written to its disks,
+    which Spark does not encrypt by default.
     """
     node = read_own(store, f"{root}/{SECRET}")
-    if node is None or not node.data:  # an empty key would sign what anybody can
+    if node is None or not node.data:  # anyone could forge signatures of an empty key
         raise UnavailableError(f"{root}/{SECRET} is gone: start the service again, which creates it")
     return node.data
 
 
 def open_to_all(store: MetadataStore, root: str) -> list[str]:
-    """Those of our znodes that anyone may change, or whose key anyone may read; parents first. Raises as close does."""
+    """Return our znodes that anyone may change, and the key if anyone may read it; parents first.
+
+    Without credentials the list is empty. Raises ConfigError, UnavailableError.
+    """
     return _with_advice(store, root, closes=False)
 
 
 def close(store: MetadataStore, root: str) -> list[str]:
-    """Close them, and return which they were; a key that was open goes altogether. Without credentials: none.
+    """Close the znodes that open_to_all returns, and return them; a key that was open is deleted.
 
-    Raises ConfigError, which says what to do, where that can't be done; UnavailableError.
+    Raises ConfigError with advice if ZooKeeper refuses or foreign znodes are among ours; UnavailableError.
     """
     return _with_advice(store, root, closes=True)
 
@@ -65,15 +69,15 @@ def _with_advice(store: MetadataStore, root: str, *, closes: bool) -> list[str]:
     if not store.is_identified:
         return []
     try:
-        return list(_found(store, root, root, closes=closes))
+        return list(_open_znodes(store, root, root, closes=closes))
     except RefusedError as error:
         raise ConfigError(
-            f"{error}. What lies below {root} must be ours alone. As one who may (addauth), run `setAcl -R {root} "
-            "auth::cdrwa` in ZooKeeper's zkCli.sh, or name another zookeeper.own_root"
+            f"{error}. Every znode below {root} must belong to this service alone. As a user with the right to do so "
+            f"(addauth), run `setAcl -R {root} auth::cdrwa` in ZooKeeper's zkCli.sh, or name another zookeeper.own_root"
         ) from error
 
 
-def _found(store: MetadataStore, root: str, path: str, *, closes: bool) -> Iterator[str]:
+def _open_znodes(store: MetadataStore, root: str, path: str, *, closes: bool) -> Iterator[str]:
     acl = store.acl_of(path)
     if acl is None:
         return
@@ -84,18 +88,18 @@ def _found(store: MetadataStore, root: str, path: str, *, closes: bool) -> Itera
     if rights & ~(0 if is_key else READ):
         others = [name for name in _children(store, path) if not _is_ours(name)] if path == root else []
         if others:
-            raise RefusedError(f"{root} is open to everybody, and holds what is not ours: {', '.join(others[:3])}")
-        if closes:
+            raise RefusedError(f"{root} is open to everybody, and contains foreign znodes: {', '.join(others[:3])}")
+        if closes:  # parents first, so that no one can create a znode below a closed one
             _close(store, path, is_key=is_key)
         yield path
     for name in _children(store, path):
         if path != root or _is_ours(name):
-            yield from _found(store, root, f"{path}/{name}", closes=closes)
+            yield from _open_znodes(store, root, f"{path}/{name}", closes=closes)
 
 
 def _close(store: MetadataStore, path: str, *, is_key: bool) -> None:
     if is_key:
-        store.delete(path)  # whoever has read it could go on signing; a new one is made when it is needed
+        store.delete(path)  # anyone may have read the key and could sign with it; the next start creates a new key
     else:
         store.close_to_others(path)
 

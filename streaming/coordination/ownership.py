@@ -1,9 +1,10 @@
 """Which service reads which topic, and with which state directory: two services would process each request twice.
 
-1. A topic belongs to the first service that starts with it. It stays that service's while it is stopped, as the
-   checkpoint does, until the topic is gone or `ledger-reaper release` gives it up.
-2. A service's state directory is known by the id of its receipts table.
-3. One znode for each topic; to create it is to own the topic, so of two services that start at once one is refused.
+1. A topic belongs to the first service that starts with it. The service keeps it while stopped, as it keeps its
+   checkpoint, until the topic is deleted or `ledger-reaper release` releases it.
+2. A service's state directory is identified by the id of its receipts table.
+3. Each topic has one znode, and the service that creates it owns the topic. If two services start at once, ZooKeeper
+   refuses one of them.
 """
 
 import contextlib
@@ -22,19 +23,19 @@ from streaming.state.filesystem import shown
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who reads a topic. who: user@host of its first start; since: ISO 8601, UTC."""
+    """The service that reads a topic. The field names are the keys of the topic's znode."""
 
     service: str
-    who: str
-    since: str
+    who: str  # user@host of its first start
+    since: str  # ISO 8601, UTC
 
     def __str__(self) -> str:
-        """Name it for people."""
+        """Describe the owner for messages."""
         return f"service {self.service!r} (by {self.who}, since {self.since})"
 
 
 class Ownership:
-    """What one service owns below `root`. Every method raises UnavailableError."""
+    """The topics and the state directory of one service, as znodes below `root`. Methods raise UnavailableError."""
 
     def __init__(self, store: MetadataStore, root: str, service: str, *, clock: Clock | None = None) -> None:
         self._store = store
@@ -44,19 +45,18 @@ class Ownership:
         self._clock = clock or SystemClock()
 
     def claim(self, topics: Iterable[str]) -> list[str]:
-        """Own these topics; returns those that this service did not own before.
+        """Take ownership of these topics, all or none, and return those that this service did not own before.
 
-        Raises SafetyError that names the owner of one that is another service's; then none is new.
-
-        In ascending order, so that of several services that want the same topics one gets through.
+        Raises SafetyError, which names the owner, if one of them belongs to another service.
         """
-        wanted = sorted({*topics})
-        self.refuse_foreign(wanted)
+        # in ascending order, so that one of several services that claim the same topics succeeds
+        claimed = sorted({*topics})
+        self.refuse_foreign(claimed)
         owner = Owner(self._service, operator_name(), iso_time(self._clock))
         data = json.dumps(asdict(owner)).encode()
         created = []
         try:
-            for topic in wanted:
+            for topic in claimed:
                 if self._store.create(self._path(topic), data, parents=True):
                     created.append(topic)
                 else:
@@ -67,12 +67,12 @@ class Ownership:
         return created
 
     def refuse_foreign(self, topics: Collection[str]) -> None:
-        """Raise SafetyError if one of these topics is another service's."""
+        """Raise SafetyError if one of these topics belongs to another service."""
         for topic, owner in self._owners(topics):
             if owner.service != self._service:
                 raise SafetyError(
                     f"{topic} is read by {owner}. Two services on one topic would process each request twice. Name "
-                    f"other topics in [topics], or stop service {owner.service!r} and give the topic up there: "
+                    f"other topics in [topics], or stop service {owner.service!r} and release the topic there: "
                     f"`ledger-reaper release --topic {topic}` with its configuration"
                 )
 
@@ -85,47 +85,48 @@ class Ownership:
         return [topic for topic, owner in self._owners(topics) if owner.service == self._service]
 
     def release(self, topics: Iterable[str]) -> list[str]:
-        """Give up those of these topics that this service owns; returns them."""
-        mine = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]
-        self._delete(mine)
-        return mine
+        """Release those of these topics that this service owns, and return them."""
+        owned = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]
+        self._delete(owned)
+        return owned
 
     def release_gone(self, partitions: Callable[[str], int | None], *, besides: Collection[str]) -> None:
-        """Give up the topics that do not exist any more; those that can't be asked about stay."""
+        """Release the topics that no longer exist; a topic whose existence is unknown stays owned."""
         for topic in self.owned():
             with contextlib.suppress(ReaperError):
                 if topic not in besides and partitions(topic) is None:
                     self._delete([topic])
 
     def hold_state(self, receipts_id: str, directory: str) -> None:
-        """Remember whose receipts this service's are. Raises SafetyError if they are others."""
+        """Record the id of this service's receipts, or compare it. Raises SafetyError on a difference."""
         data = json.dumps({"receipts": receipts_id, "dir": shown(directory), "who": operator_name()}).encode()
         if not self._store.create(self._state, data, parents=True) and (fault := self.state_fault(receipts_id)):
             raise SafetyError(f"{shown(directory)}: {fault}")
 
     def state_fault(self, receipts_id: str | None) -> str:
-        """Say why a directory with these receipts (None: with none) is not this service's; "" if it may be."""
+        """Return why a directory with these receipts (None: without any) is not this service's; "" if it may be."""
         node = read_own(self._store, self._state)
         if node is None:
             return ""
         try:
-            known = dict(json.loads(node.data))
+            recorded = dict(json.loads(node.data))
         except (ValueError, TypeError):
-            known = {}
-        if known.get("receipts") == receipts_id:
+            recorded = {}
+        if recorded.get("receipts") == receipts_id:
             return ""
         return (
-            f"this is not the state directory of service {self._service!r}, which is {known.get('dir', 'unknown')} "
-            f"(used by {known.get('who', 'unknown')}). Name that one in state.dir. If it is lost for good: stop the "
+            f"this is not the state directory of service {self._service!r}, which is {recorded.get('dir', 'unknown')} "
+            f"(used by {recorded.get('who', 'unknown')}). Name it in state.dir. If it is lost for good: stop the "
             "service, move its checkpoints away, and run `ledger-reaper release --state`"
         )
 
     def release_state(self) -> bool:
-        """Let the next start choose a state directory; False if none was remembered."""
+        """Let the next start choose a state directory; return False if none was recorded."""
         return self._store.delete(self._state)
 
     def _owners(self, topics: Collection[str]) -> Iterator[tuple[str, Owner]]:
-        for topic, node in zip(topics, self._store.read_many([self._path(each) for each in topics]), strict=True):
+        nodes = self._store.read_many([self._path(topic) for topic in topics])
+        for topic, node in zip(topics, nodes, strict=True):
             if isinstance(node, Unreadable):
                 raise UnavailableError(f"can't read {self._path(topic)}: {node.detail}")
             if isinstance(node, Znode):
@@ -141,7 +142,7 @@ class Ownership:
 
 def _owner(node: Znode) -> Owner:
     try:
-        known = json.loads(node.data)
-        return Owner(str(known["service"]), str(known["who"]), str(known["since"]))
+        fields = json.loads(node.data)
+        return Owner(str(fields["service"]), str(fields["who"]), str(fields["since"]))
     except (ValueError, KeyError, TypeError):
-        return Owner("", "unknown", "unknown")  # nobody may take it for its own
+        return Owner("", "unknown", "unknown")  # equals no service's name, so the topic is foreign to all

@@ -1,4 +1,4 @@
-"""The pause: one znode that stops every instance of the cluster from deleting."""
+"""The pause: a znode that stops every instance of the cluster from deleting."""
 
 import json
 from collections.abc import Callable
@@ -17,20 +17,20 @@ _ENDED = b'{"ended":true}'
 
 @dataclass(frozen=True, slots=True)
 class PauseNote:
-    """One pause, as its znode holds it."""
+    """A pause as its znode describes it."""
 
-    text: str  # why, by whom, since when and until when
+    text: str  # the reason, the operator, the start and the end
     version: int  # of the znode
-    until_ms: int | None  # ZooKeeper's time at which it ends; None: an operator ends it
+    until_ms: int | None  # ends at this time of ZooKeeper's; None: an operator ends it
 
 
 class Pause:
     """The znode <root>/pause, which every instance of the cluster reads before it deletes.
 
-    A pause with an end holds a length (`for_ms`), counted from ZooKeeper's own time of the write, so that the clock of
-    the operator's machine decides nothing. Executors use no clock; a service's driver ends the pause once the agreed
-    clock has passed its end. A pause that has ended leaves its znode, so that versions never repeat: otherwise the end
-    of one pause could end a later one.
+    A pause with an end contains its duration (`for_ms`), which starts at ZooKeeper's time of the write, so that the
+    clock of the operator's machine has no influence. Executors use no clock; a service's driver ends the pause once the
+    agreed clock has passed its end. The znode stays after a pause has ended, so that versions never repeat: otherwise
+    the end of one pause could end a later one.
     """
 
     def __init__(self, store: MetadataStore, root: str, *, clock: Clock | None = None) -> None:
@@ -39,9 +39,9 @@ class Pause:
         self._clock = clock or SystemClock()
 
     def set(self, why: str, *, for_ms: int | None = None, force: bool = False) -> PauseNote | None:
-        """Pause every instance; return the pause that this one replaced, if any.
+        """Pause every instance; return the pause that was replaced, if any.
 
-        Raises SafetyError, which names the present pause, where there is one and force is not set; UnavailableError.
+        Raises SafetyError, which describes the present pause, if there is one and force is not set; UnavailableError.
         """
         end = {} if for_ms is None else {"for_ms": for_ms}
         data = json.dumps({"who": operator_name(), "since": iso_time(self._clock), "why": why} | end).encode()
@@ -57,23 +57,24 @@ class Pause:
         return None
 
     def read(self) -> PauseNote | None:
-        """Return the present pause; None where there is none. Raises UnavailableError: unknown is not "no"."""
+        """Return the present pause, if any. Raises UnavailableError if that is unknown."""
         node = read_own(self._store, self.path)
         return None if node is None else self._parsed(node)
 
     def reason(self) -> str:
-        """Return why, who, since when and until when; "" when not paused. Raises as read."""
+        """Return the text of the present pause; "" if there is none. Raises UnavailableError."""
         present = self.read()
         return "" if present is None else present.text
 
     def end(self, pause: PauseNote) -> bool:
-        """End just this pause; False where it is gone or was replaced meanwhile. Raises as read."""
+        """End this pause only; return False if it has ended or was replaced. Raises UnavailableError."""
         return self._store.set_data(self.path, _ENDED, version=pause.version) is not None
 
     def ended(self, agreed_ms: Callable[[], int]) -> PauseNote | None:
-        """End the pause if its time is over, and return it; None where none has ended.
+        """End the pause if its time is over, and return it; None if no pause has ended. Raises UnavailableError.
 
-        agreed_ms: the agreed time, which is asked for only where a pause has an end. Raises as read.
+        Args:
+            agreed_ms: returns the agreed time; called only if there is a pause with an end.
         """
         present = self.read()
         if present is None or present.until_ms is None or agreed_ms() < present.until_ms:
@@ -84,14 +85,14 @@ class Pause:
         if node.data == _ENDED:
             return None
         try:
-            known: dict[str, Any] = dict(json.loads(node.data))
-            said = f"{known['why']} (by {known['who']}, since {known['since']}"
-            until_ms = node.mtime_ms + int(known["for_ms"]) if "for_ms" in known else None
+            fields: dict[str, Any] = dict(json.loads(node.data))
+            text = f"{fields['why']} (by {fields['who']}, since {fields['since']}"
+            until_ms = node.mtime_ms + int(fields["for_ms"]) if "for_ms" in fields else None
             until = "" if until_ms is None else f", until {_iso(until_ms)}"
         except (ValueError, KeyError, TypeError, OverflowError):
-            # made by hand, so it lasts until it is removed by hand or by `resume`
+            # an operator created it by hand, so it lasts until it is deleted by hand or by `resume`
             return PauseNote(f"{self.path} exists", node.version, None)
-        return PauseNote(f"{said}{until})", node.version, until_ms)
+        return PauseNote(f"{text}{until})", node.version, until_ms)
 
 
 def _iso(at_ms: int) -> str:

@@ -1,7 +1,7 @@
-"""Which tasks of a bounded sweep have started: each may delete what was planned for it once, however often it runs.
+"""Records which tasks of a bounded sweep have started, so that a repeated task deletes nothing.
 
-Spark's attempt number can't tell. It counts within one attempt of a stage, and a stage starts over, with number 0, when
-an executor is lost together with its shuffle files; the first copies of its tasks may still run then.
+Spark's attempt number does not show a repetition: it counts within one attempt of a stage, and a stage restarts with
+number 0 when an executor is lost together with its shuffle files, while the first runs of its tasks may continue.
 """
 
 from secrets import token_hex
@@ -10,8 +10,8 @@ from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Unreadable
 
 
-def begin_plan(store: MetadataStore, root: str, name: str) -> str:
-    """Create a plan's znode in place of the last plan's, and return its path. Raises UnavailableError."""
+def start_plan(store: MetadataStore, root: str, name: str) -> str:
+    """Replace the znode of the last plan by a new one, and return its path. Raises UnavailableError."""
     plans = f"{root}/instances/{name}/plans"
     store.create(plans, b"", parents=True)
     for plan in _children(store, plans):
@@ -24,10 +24,10 @@ def begin_plan(store: MetadataStore, root: str, name: str) -> str:
 
 
 def is_first_run(store: MetadataStore, plan: str, task: int) -> bool:
-    """Whether no other run of this task has asked. Raises UnavailableError.
+    """Whether this is the first call for this task of the plan.
 
-    RefusedError: another plan has replaced this one. Where the answer to the first run was lost, no run is the
-    first, and the chunk is planned again.
+    If ZooKeeper's answer to the first call was lost, no call returns True, and the chunk is planned again.
+    Raises UnavailableError, and RefusedError if another plan has replaced this one.
     """
     return store.create(f"{plan}/{task}", b"")
 

@@ -83,4 +83,4 @@ class ChunkSweep:
         by_task = self.gate.bound(Chunk(query, task.batch_id, task.now_ms), asked, plan)
         if by_task is None:
             return task
-        return replace(task, most_deletes=by_task, plan=self.gate.coordination.begin_plan())
+        return replace(task, most_deletes=by_task, plan=self.gate.coordination.start_plan())

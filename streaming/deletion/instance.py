@@ -58,7 +58,7 @@ class Coordination:
     mark_published: Callable[[str], None]
     agreed_ms: Callable[[], int]  # the time by which ages are judged
     later_ms: Callable[[], int]  # the later of the two clocks, which dates undo data
-    begin_plan: Callable[[], str]  # creates the znode by which a bounded sweep's tasks detect that they run again
+    start_plan: Callable[[], str]  # creates the znode by which a bounded sweep's tasks detect that they run again
 
 
 def coordination_of(settings: Settings, instance: Instance, agreed: AgreedClock) -> Coordination:
@@ -86,7 +86,7 @@ def coordination_of(settings: Settings, instance: Instance, agreed: AgreedClock)
         mark_published=mark_published,
         agreed_ms=agreed.now_ms,
         later_ms=agreed.later_ms,
-        begin_plan=lambda: plans.begin_plan(store, root, name),
+        start_plan=lambda: plans.start_plan(store, root, name),
     )
 
 

@@ -1,4 +1,4 @@
-"""Lock, epoch and pause on the fake and on the real store alike."""
+"""Lock, epoch and pause on the fake store and on ZooKeeper."""
 
 import contextlib
 import json
@@ -29,9 +29,7 @@ def _never() -> None:
     raise AssertionError("the lock was not lost")
 
 
-def test_a_second_instance_is_refused_and_told_who_holds_the_lock(
-    store: MetadataStore, new_store: Stores, root: str
-) -> None:
+def test_a_second_instance_is_refused_with_the_holders_name(store: MetadataStore, new_store: Stores, root: str) -> None:
     with InstanceLock(store, root, "main", on_lost=_never):
         with pytest.raises(
             SafetyError, match=rf"'main' already runs: pid {os.getpid()} on {socket.gethostname()} since"
@@ -41,13 +39,13 @@ def test_a_second_instance_is_refused_and_told_who_holds_the_lock(
             pass
 
 
-def test_the_lock_can_be_taken_again_once_it_was_given_back(store: MetadataStore, new_store: Stores, root: str) -> None:
+def test_a_released_lock_can_be_taken_again(store: MetadataStore, new_store: Stores, root: str) -> None:
     for session in (store, new_store(), store):
         with InstanceLock(session, root, "main", on_lost=_never):
             pass
 
 
-def test_a_holder_whose_lock_was_lost_does_not_take_away_its_successors(
+def test_a_holder_that_lost_its_lock_does_not_release_its_successors_lock(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     successor_store = new_store()
@@ -65,7 +63,7 @@ GONE_PID = max(psutil.pids()) + 1_000_000
 
 
 def _held_by(store: MetadataStore, root: str, **holder: object) -> str:
-    """Leave a lock as a holder would have written it; returns its path."""
+    """Write a lock as a holder would, and return its path."""
     path = f"{root}/instances/main/lock"
     written = {"host": socket.gethostname(), "pid": GONE_PID, "since": "2026-11-23T01:02:03+00:00", "token": "x"}
     store.create(path, json.dumps(written | holder).encode(), parents=True)
@@ -73,15 +71,15 @@ def _held_by(store: MetadataStore, root: str, **holder: object) -> str:
 
 
 MAYBE_DEAD = [
-    pytest.param({}, id="a process of this host that is gone"),
-    pytest.param({"pid": os.getpid()}, id="a pid of this host that a younger process has now, as in a new container"),
-    pytest.param({"pid": os.getpid(), "since": "then"}, id="nobody knows since when"),
-    pytest.param({"host": "elsewhere", "pid": os.getpid()}, id="another host, of which nobody can tell"),
+    pytest.param({}, id="an ended process of this host"),
+    pytest.param({"pid": os.getpid()}, id="a pid of this host that a younger process has, as in a new container"),
+    pytest.param({"pid": os.getpid(), "since": "then"}, id="an unknown start"),
+    pytest.param({"host": "elsewhere", "pid": os.getpid()}, id="another host, whose processes can't be checked"),
 ]
 
 
 @pytest.mark.parametrize("holder", MAYBE_DEAD)
-def test_a_lock_whose_holder_may_be_dead_is_waited_for_and_then_refused(
+def test_a_lock_whose_holder_may_be_dead_is_refused_after_a_wait(
     store: MetadataStore, root: str, holder: dict[str, object]
 ) -> None:
     _held_by(store, root, **holder)
@@ -92,7 +90,7 @@ def test_a_lock_whose_holder_may_be_dead_is_waited_for_and_then_refused(
         lock.__enter__()
 
 
-def test_a_start_that_fails_before_it_asks_for_the_lock_learns_whether_another_runs(
+def test_a_start_that_fails_before_it_takes_the_lock_learns_whether_another_runs(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     refuse_second(new_store(), root, "main")
@@ -104,7 +102,7 @@ def test_a_start_that_fails_before_it_asks_for_the_lock_learns_whether_another_r
 
 
 @pytest.mark.parametrize(("holder", "is_refused"), [({}, False), ({"host": "elsewhere"}, True)])
-def test_a_lock_refuses_beforehand_unless_its_holder_is_surely_dead(
+def test_refuse_second_refuses_unless_the_holder_is_certainly_dead(
     store: MetadataStore, root: str, holder: dict[str, object], *, is_refused: bool
 ) -> None:
     _held_by(store, root, **holder)
@@ -113,7 +111,7 @@ def test_a_lock_refuses_beforehand_unless_its_holder_is_surely_dead(
 
 
 @pytest.mark.parametrize("holder", MAYBE_DEAD)
-def test_a_lock_whose_holder_was_dead_is_taken_as_soon_as_it_goes(
+def test_the_lock_of_a_dead_holder_is_taken_once_it_is_gone(
     store: MetadataStore, new_store: Stores, root: str, holder: dict[str, object]
 ) -> None:
     path = _held_by(store, root, **holder)
@@ -125,7 +123,7 @@ def test_a_lock_whose_holder_was_dead_is_taken_as_soon_as_it_goes(
     timer.join()
 
 
-def test_a_lock_whose_data_say_nothing_still_locks(store: MetadataStore, root: str) -> None:
+def test_a_lock_with_unreadable_data_still_locks(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/instances/main/lock", b"?", parents=True)
     lock = InstanceLock(store, root, "main", on_lost=_never)
     lock.patience_s = 0.3
@@ -147,7 +145,7 @@ def test_a_later_epoch_ends_the_earlier_one(store: MetadataStore, new_store: Sto
     assert second.version > first.version
 
 
-def test_an_epoch_whose_znode_was_deleted_is_not_mine(store: MetadataStore, root: str) -> None:
+def test_a_deleted_epoch_is_not_current(store: MetadataStore, root: str) -> None:
     epoch = Epoch.bump(store, root, "main")
     store.delete(epoch.path)
 
@@ -167,15 +165,15 @@ def test_an_outdated_epoch_deletes_nothing(store: MetadataStore, root: str) -> N
     assert results == [GuardResult(GuardStatus.CHECK_FAILED, old.path), GuardResult(GuardStatus.DELETED)]
 
 
-def test_pause_says_why_who_and_since_when_until_it_is_cleared(
+def test_a_pause_names_its_reason_operator_and_start_until_it_is_ended(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     pause, elsewhere = Pause(store, root, clock=ManualClock(1_700_000_000_000)), Pause(new_store(), root)
     assert elsewhere.reason() == ""
 
-    assert pause.set("looking into INC-1") is None
+    assert pause.set("investigating INC-1") is None
 
-    assert elsewhere.reason().startswith("looking into INC-1 (by ")
+    assert elsewhere.reason().startswith("investigating INC-1 (by ")
     assert "since 2023-11-14T22:13:20+00:00" in elsewhere.reason()
     present = elsewhere.read()
     assert present is not None
@@ -184,9 +182,7 @@ def test_pause_says_why_who_and_since_when_until_it_is_cleared(
     assert pause.reason() == ""
 
 
-def test_a_second_pause_is_refused_and_names_the_first_unless_it_replaces_it_knowingly(
-    store: MetadataStore, root: str
-) -> None:
+def test_a_second_pause_is_refused_unless_it_is_forced(store: MetadataStore, root: str) -> None:
     pause = Pause(store, root)
     pause.set("broker upgrade")
     first = pause.read()
@@ -198,14 +194,14 @@ def test_a_second_pause_is_refused_and_names_the_first_unless_it_replaces_it_kno
     assert pause.set("restore of shop", force=True) == first
 
     assert pause.reason().startswith("restore of shop (by ")
-    assert not pause.end(first), "whoever saw the first pause ends the first one only"
+    assert not pause.end(first), "the version of the first pause ends the first pause only"
     assert pause.reason().startswith("restore of shop (by ")
 
 
-def test_a_pause_ends_by_the_agreed_time_counted_from_the_stores_own(
+def test_a_pause_ends_by_the_agreed_time_counted_from_the_stores_time(
     store: MetadataStore, root: str, new_store: Stores
 ) -> None:
-    pause = Pause(store, root, clock=ManualClock(1_000))  # this machine's clock is decades wrong
+    pause = Pause(store, root, clock=ManualClock(1_000))  # this machine's clock is wrong by decades
     pause.set("maintenance", for_ms=7_200_000)
     present = pause.read()
     assert present is not None
@@ -222,12 +218,12 @@ def test_a_pause_ends_by_the_agreed_time_counted_from_the_stores_own(
     "data",
     [
         pytest.param(b'{"who": "a@b", "since": "2025-01-01T00:00:00+00:00", "why": "old"}', id="of an earlier version"),
-        pytest.param(b'{"who": "a", "since": "b", "why": "c", "for_ms": "soon"}', id="an end that is no number"),
-        pytest.param(b'{"who": "a", "since": "b", "why": "c", "for_ms": 1e400}', id="an end without end"),
-        pytest.param(b"[]", id="made by hand"),
+        pytest.param(b'{"who": "a", "since": "b", "why": "c", "for_ms": "soon"}', id="a duration that is no number"),
+        pytest.param(b'{"who": "a", "since": "b", "why": "c", "for_ms": 1e400}', id="an infinite duration"),
+        pytest.param(b"[]", id="created by hand"),
     ],
 )
-def test_a_pause_without_an_end_that_can_be_read_lasts(store: MetadataStore, root: str, data: bytes) -> None:
+def test_a_pause_without_a_readable_end_lasts(store: MetadataStore, root: str, data: bytes) -> None:
     store.create(f"{root}/pause", data, parents=True)
     pause = Pause(store, root)
     assert pause.reason()
@@ -235,7 +231,7 @@ def test_a_pause_without_an_end_that_can_be_read_lasts(store: MetadataStore, roo
     assert pause.reason()
 
 
-def test_the_end_of_a_pause_does_not_end_the_pause_that_came_after_it(store: MetadataStore, root: str) -> None:
+def test_ending_a_pause_does_not_end_the_next_pause(store: MetadataStore, root: str) -> None:
     pause = Pause(store, root)
     pause.set("maintenance")
     first = pause.read()
@@ -249,14 +245,14 @@ def test_the_end_of_a_pause_does_not_end_the_pause_that_came_after_it(store: Met
     assert pause.reason().startswith("data is being lost (by ")
 
 
-def test_a_pause_znode_made_by_hand_pauses(store: MetadataStore, root: str) -> None:
+def test_a_pause_znode_created_by_hand_pauses(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/pause", b"", parents=True)
 
     assert Pause(store, root).reason() == f"{root}/pause exists"
 
 
-@pytest.mark.parametrize("ahead_ms", [86_400_000, -86_400_000], ids=["a day ahead", "a day behind"])
-def test_of_our_clock_and_the_stores_the_earlier_counts(
+@pytest.mark.parametrize("ahead_ms", [86_400_000, -86_400_000], ids=["a day fast", "a day slow"])
+def test_the_earlier_of_our_clock_and_the_stores_counts(
     store: MetadataStore, root: str, caplog: pytest.LogCaptureFixture, ahead_ms: int
 ) -> None:
     real_ms = SystemClock().now_ms()
@@ -266,20 +262,18 @@ def test_of_our_clock_and_the_stores_the_earlier_counts(
     assert caplog.text.count("the earlier counts") == 1
 
 
-def test_a_clock_that_agrees_is_told_nothing_about(
-    store: MetadataStore, root: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clock_without_skew_is_not_logged(store: MetadataStore, root: str, caplog: pytest.LogCaptureFixture) -> None:
     AgreedClock(store, root, "main").now_ms()
     assert caplog.text == ""
 
 
-def test_a_started_clock_goes_on_from_where_it_was_told() -> None:
+def test_a_started_clock_advances_from_its_start() -> None:
     clock = StartedClock(1_000)
     first_ms = clock.now_ms()
     assert 1_000 <= first_ms <= clock.now_ms() < 11_000
 
 
-def test_who_waits_for_the_lock_of_a_dead_process_gives_up_when_told_to_stop(store: MetadataStore, root: str) -> None:
+def test_a_wait_for_the_lock_of_a_dead_process_ends_with_a_stop(store: MetadataStore, root: str) -> None:
     _held_by(store, root)
     stop = Event()
     stop.set()

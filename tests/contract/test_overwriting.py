@@ -1,4 +1,4 @@
-"""Whether a store refuses to overwrite is tried out before any state is written there, and nothing is left of it."""
+"""A start tests whether the store refuses to overwrite before it writes state, and deletes the test object."""
 
 import threading
 from collections.abc import Iterator
@@ -58,12 +58,14 @@ def settings(server: S3Server, bucket: str, tmp_path: Path) -> Settings:
 
 
 def _versions(server: S3Server, bucket: str) -> list[Any]:
-    found = server.client().list_object_versions(Bucket=bucket)
-    return [*found.get("Versions", []), *found.get("DeleteMarkers", [])]
+    listing = server.client().list_object_versions(Bucket=bucket)
+    return [*listing.get("Versions", []), *listing.get("DeleteMarkers", [])]
 
 
 @pytest.mark.parametrize("has_versions", [False, True])
-def test_a_store_that_refuses_is_taken(server: S3Server, settings: Settings, bucket: str, has_versions: bool) -> None:
+def test_a_store_that_refuses_to_overwrite_is_accepted(
+    server: S3Server, settings: Settings, bucket: str, has_versions: bool
+) -> None:
     if has_versions:
         server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     assert "refuses to overwrite when asked" in require_no_overwriting(settings)
@@ -77,13 +79,13 @@ def test_a_store_that_overwrites_is_refused(
     if has_versions:
         server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     server.overwrites = True
-    with pytest.raises(ConfigError, match="overwrites an object although we ask it not to") as refused:
+    with pytest.raises(ConfigError, match="overwrites an object in spite of If-None-Match") as refused:
         require_no_overwriting(settings)
     assert f"s3://{bucket}/of/me, {server.endpoint}" in str(refused.value)
     assert _versions(server, bucket) == []
 
 
-def test_a_store_that_does_not_know_the_question_is_refused(server: S3Server, settings: Settings) -> None:
+def test_a_store_without_if_none_match_is_refused(server: S3Server, settings: Settings) -> None:
     server.answer(
         "NotImplemented", status="501 Not Implemented", times=9, match=lambda environ: "HTTP_IF_NONE_MATCH" in environ
     )
@@ -114,7 +116,9 @@ def test_a_lost_answer_changes_nothing(server: S3Server, settings: Settings, buc
     assert _versions(server, bucket) == []
 
 
-def test_a_bucket_that_is_not_there_or_not_ours_is_told(server: S3Server, settings: Settings, bucket: str) -> None:
+def test_a_missing_or_forbidden_bucket_is_refused_with_its_cause(
+    server: S3Server, settings: Settings, bucket: str
+) -> None:
     server.answer("AccessDenied", status="403 Forbidden", times=1)
     with pytest.raises(ConfigError, match=r"can't be written: .*AccessDenied"):
         require_no_overwriting(settings)
@@ -123,7 +127,7 @@ def test_a_bucket_that_is_not_there_or_not_ours_is_told(server: S3Server, settin
         require_no_overwriting(settings)
 
 
-def test_a_store_that_is_away_is_no_answer(
+def test_a_store_that_does_not_answer_is_unavailable(
     server: S3Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.coordination.overwriting._SECONDS", 0.5)
@@ -146,7 +150,7 @@ def world(server: S3Server, bucket: str, tmp_path: Path) -> tuple[Settings, Memo
     return load(config), MemoryStore(tree)
 
 
-def test_no_service_begins_on_a_store_that_overwrites(
+def test_no_service_starts_on_a_store_that_overwrites(
     server: S3Server, bucket: str, world: tuple[Settings, MemoryStore]
 ) -> None:
     settings, store = world
@@ -161,19 +165,19 @@ def test_no_service_begins_on_a_store_that_overwrites(
     assert "of/me/cluster.json" in server.keys(bucket)
 
 
-def test_the_preflight_asks_the_same_and_leaves_nothing(
+def test_the_preflight_runs_the_same_test_and_leaves_nothing(
     server: S3Server, bucket: str, world: tuple[Settings, MemoryStore]
 ) -> None:
     settings, store = world
     pulsar = MemoryPulsar()
     clients = CommandClients(store, lambda: Pulsar(pulsar, pulsar), MemoryBroker)
 
-    def look() -> Line:
+    def state_on_s3() -> Line:
         return next(line for line in check(settings, clients, SystemClock()) if line.what == "state on S3")
 
-    assert look().status is Status.OK
+    assert state_on_s3().status is Status.OK
     server.overwrites = True
-    refused = look()
+    refused = state_on_s3()
     assert (refused.status, refused.exit_code) == (Status.PROBLEM, ConfigError.exit_code)
     assert "overwrites an object" in refused.says
     assert _versions(server, bucket) == []
@@ -190,16 +194,16 @@ def test_receipts_are_shown_from_s3(server: S3Server, bucket: str, tmp_path: Pat
     row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: 1, c.LEDGER_ID: 7, c.OUTCOME: "DELETED", c.AT_MS: 1}
     rows: Any = Tasks(pa.Table.from_pylist([row], schema=schemas.RECEIPT))
     table.append(rows, 1)
-    hold.note(settings.state_dir, "a person has paused it", now_ms=1)
+    hold.note(settings.state_dir, "paused by an operator", now_ms=1)
 
     shown = CliRunner().invoke(cli, ["receipts", "--config", str(config), "--json"])
 
     assert shown.exit_code == 0
     assert '"ledger_id": 7' in shown.stdout
-    assert "a person has paused it" in shown.output
+    assert "paused by an operator" in shown.output
 
 
-def test_a_disk_is_not_asked(tmp_path: Path) -> None:
+def test_a_disk_is_not_tested(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'[state]\ndir = "{tmp_path}/state"\n')
     require_no_overwriting(load(config))

@@ -1,4 +1,4 @@
-"""Our znodes where ZooKeeper knows us: nobody else may write or read them, not even those that were open before."""
+"""With credentials, only the service may write or read its znodes, including znodes that were open before."""
 
 import contextlib
 import threading
@@ -33,12 +33,12 @@ Sessions = Callable[[str], MetadataStore]
 
 @pytest.fixture(params=["memory", "zookeeper"])
 def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions]:
-    """Makes sessions on one and the same store, as a user or ("") as nobody that is known."""
+    """Opens sessions on one store, as a user or without credentials ("")."""
     opened: list[MetadataStore] = []
     tree = MemoryTree(SystemClock())
     hosts = request.getfixturevalue("zookeeper_server").hosts if request.param == "zookeeper" else ""
 
-    def make(user: str) -> MetadataStore:
+    def create(user: str) -> MetadataStore:
         if not hosts:
             return MemoryStore(tree, identities=frozenset({("digest", f"{user}:x")} if user else ()))
         settings = ZooKeeperSettings(hosts)
@@ -47,11 +47,11 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions
             settings = replace(settings, digest_file=str(tmp_path / user))
         return ZooKeeperStore(settings)
 
-    def opening(user: str) -> MetadataStore:
-        opened.append(make(user))
+    def open_session(user: str) -> MetadataStore:
+        opened.append(create(user))
         return opened[-1]
 
-    yield opening
+    yield open_session
     for store in opened:
         store.close()
 
@@ -71,8 +71,8 @@ def root() -> str:
     return f"/own-{uuid4().hex}"
 
 
-def _old(store: MetadataStore, root: str) -> list[str]:
-    """What a service without credentials left behind; parents first."""
+def _create_open(store: MetadataStore, root: str) -> list[str]:
+    """Create the znodes of a service without credentials; return their paths, parents first."""
     paths = [f"{root}/{name}" for name in ("instances", "instances/main", "instances/main/breaker", "pause", "secret")]
     for path in (root, *paths):
         store.create(path, b"")
@@ -84,10 +84,10 @@ def _world(store: MetadataStore, path: str) -> bool:
     return acl is None or any(entry.scheme == "world" for entry in acl_entries(acl))
 
 
-def test_what_we_create_nobody_else_may_read_or_change(ours: MetadataStore, stranger: MetadataStore, root: str) -> None:
+def test_others_may_neither_read_nor_change_our_znodes(ours: MetadataStore, stranger: MetadataStore, root: str) -> None:
     path = breaker_path(root, "main")
     Breaker(ours, path).trip("too many deletes")
-    Pause(ours, root).set("a look")
+    Pause(ours, root).set("maintenance")
 
     for forbidden in (
         lambda: stranger.set_data(path, b""),
@@ -113,13 +113,13 @@ def test_without_credentials_znodes_are_open_and_stay_so(stranger: MetadataStore
     assert stranger.acl_of(root) == acl_bytes(OPEN)
 
 
-def test_a_given_acl_is_kept_whoever_we_are(ours: MetadataStore, root: str) -> None:
-    wanted = acl_bytes([AclEntry(ALL, "world", "anyone")])
-    ours.create(f"{root}/0001/L0002", b"", acl=wanted, parents=True)
-    assert [ours.acl_of(f"{root}{each}") for each in ("", "/0001", "/0001/L0002")] == [wanted] * 3
+def test_a_given_acl_is_kept(ours: MetadataStore, root: str) -> None:
+    acl = acl_bytes([AclEntry(ALL, "world", "anyone")])
+    ours.create(f"{root}/0001/L0002", b"", acl=acl, parents=True)
+    assert [ours.acl_of(f"{root}{path}") for path in ("", "/0001", "/0001/L0002")] == [acl] * 3
 
 
-def test_an_acl_is_closed_and_says_whether_there_was_a_znode(
+def test_close_to_others_reports_whether_the_znode_existed(
     ours: MetadataStore, stranger: MetadataStore, root: str
 ) -> None:
     stranger.create(root, b"kept")
@@ -133,10 +133,10 @@ def test_an_acl_is_closed_and_says_whether_there_was_a_znode(
         ours.close_to_others("/ledgers/00/0001/L0002")
 
 
-def test_what_was_open_is_closed_at_a_start_and_the_key_is_made_anew(
+def test_open_znodes_are_closed_and_an_open_key_is_deleted(
     ours: MetadataStore, stranger: MetadataStore, root: str
 ) -> None:
-    paths = _old(stranger, root)
+    paths = _create_open(stranger, root)
     assert own_znodes.open_to_all(ours, root) == paths
     assert all(_world(stranger, path) for path in paths)
 
@@ -147,7 +147,7 @@ def test_what_was_open_is_closed_at_a_start_and_the_key_is_made_anew(
     assert own_znodes.close(ours, root) == []
 
 
-def test_a_right_to_read_is_let_be_but_not_for_the_key(ours: MetadataStore, root: str) -> None:
+def test_others_may_read_our_znodes_but_not_the_key(ours: MetadataStore, root: str) -> None:
     ours.create(root, b"")
     readable = [*acl_entries(ours.acl_of(root) or b""), AclEntry(READ, "world", "anyone")]
     for name in ("instances", "pause", "secret"):
@@ -155,10 +155,10 @@ def test_a_right_to_read_is_let_be_but_not_for_the_key(ours: MetadataStore, root
     assert own_znodes.open_to_all(ours, root) == [f"{root}/secret"]
 
 
-def test_a_root_shared_with_others_is_refused_and_theirs_is_not_touched(
+def test_an_open_root_with_foreign_znodes_is_refused_and_they_stay_open(
     ours: MetadataStore, stranger: MetadataStore, root: str
 ) -> None:
-    _old(stranger, root)
+    _create_open(stranger, root)
     stranger.create(f"{root}/theirs", b"")
 
     with pytest.raises(ConfigError, match=r"theirs.*zookeeper\.own_root"):
@@ -172,7 +172,7 @@ def test_a_root_shared_with_others_is_refused_and_theirs_is_not_touched(
     assert not _world(ours, f"{root}/pause")
 
 
-def test_what_can_not_be_closed_stops_the_start_and_says_what_to_do(
+def test_znodes_that_can_not_be_closed_stop_the_start_with_advice(
     ours: MetadataStore, stranger: MetadataStore, root: str
 ) -> None:
     stranger.create(root, b"", acl=acl_bytes([AclEntry(ALL & ~16, "world", "anyone")]))
@@ -180,7 +180,7 @@ def test_what_can_not_be_closed_stops_the_start_and_says_what_to_do(
         own_znodes.close(ours, root)
 
 
-def test_anothers_znodes_are_said_to_be_so(session: Sessions, ours: MetadataStore, root: str) -> None:
+def test_znodes_of_another_user_stop_the_start_with_advice(session: Sessions, ours: MetadataStore, root: str) -> None:
     session("other").create(f"{root}/pause", b"", parents=True)
     with pytest.raises(ConfigError, match=f"setAcl -R {root} auth::cdrwa"):
         own_znodes.close(ours, root)
@@ -188,24 +188,24 @@ def test_anothers_znodes_are_said_to_be_so(session: Sessions, ours: MetadataStor
         Pause(ours, root).reason()
 
 
-def test_a_lock_held_while_open_is_still_held_when_it_is_closed(
+def test_closing_the_znode_of_a_lock_does_not_release_it(
     ours: MetadataStore, stranger: MetadataStore, session: Sessions, root: str
 ) -> None:
     with InstanceLock(stranger, root, "main", on_lost=lambda: None) as lock:
         assert lock.path in own_znodes.close(ours, root)
         with pytest.raises(SafetyError, match="already runs"):
             InstanceLock(session("reaper"), root, "main", on_lost=lambda: None).__enter__()
-        ours.delete(lock.path)  # the stranger may not any more
+        ours.delete(lock.path)  # the stranger no longer may
 
 
-def test_a_start_closes_what_is_open_before_anything_is_done(
+def test_a_start_closes_open_znodes_first(
     ours: MetadataStore, stranger: MetadataStore, root: str, tmp_path: Path
 ) -> None:
     ledgers = f"{root}-ledgers"
     stranger.create(ledgers, b"")
     stranger.create(f"{ledgers}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
     stranger.create(f"{ledgers}/INSTANCEID", b"i")
-    _old(stranger, root)
+    _create_open(stranger, root)
     stranger.set_data(f"{root}/secret", b"known to everybody")
     file = tmp_path / "config.toml"
     file.write_text(
@@ -216,26 +216,26 @@ def test_a_start_closes_what_is_open_before_anything_is_done(
     clients = Clients(ours, MemoryBroker())
 
     with contextlib.ExitStack() as stack:
-        begun = stack.enter_context(begin_instance(load(file), clients, MemoryPulsar(), threading.Event()))
+        instance = stack.enter_context(begin_instance(load(file), clients, MemoryPulsar(), threading.Event()))
         key = own_znodes.signing_key(ours, root)
         assert key != b"known to everybody"
-        assert key not in dumps((begun.rules, load(file)))  # what tasks get of it
+        assert key not in dumps((instance.rules, load(file)))  # serialized for tasks
         assert own_znodes.open_to_all(ours, root) == []
 
 
 @pytest.mark.parametrize("key", [None, b""])
-def test_where_there_is_no_key_no_sighting_is_signed(ours: MetadataStore, root: str, key: bytes | None) -> None:
+def test_without_a_key_no_sighting_is_signed(ours: MetadataStore, root: str, key: bytes | None) -> None:
     if key is not None:
         ours.create(f"{root}/secret", key, parents=True)
     with pytest.raises(UnavailableError, match="start the service again"):
         own_znodes.signing_key(ours, root)
 
 
-def test_the_preflight_tells_what_is_open_and_changes_nothing(
+def test_the_preflight_reports_open_znodes_and_changes_nothing(
     ours: MetadataStore, stranger: MetadataStore, root: str
 ) -> None:
     assert "closed" in own_znodes_question(ours, root)
-    paths = _old(stranger, root)
+    paths = _create_open(stranger, root)
     with pytest.raises(Notice, match=f"{len(paths)} .*{root}"):
         own_znodes_question(ours, root)
     assert own_znodes.open_to_all(ours, root) == paths

@@ -1,4 +1,4 @@
-"""Which service reads which topic, on the fake and on the real store alike."""
+"""Ownership of topics and state directories, on the fake store and on ZooKeeper."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def root() -> str:
     return f"/reaper-{uuid4().hex}"
 
 
-def test_a_topic_of_one_service_is_refused_to_another_which_is_named(
+def test_another_services_topic_is_refused_with_its_owners_name(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     main, third = Ownership(store, root, "main"), Ownership(new_store(), root, "third")
@@ -34,7 +34,7 @@ def test_a_topic_of_one_service_is_refused_to_another_which_is_named(
     assert (main.owned(), third.owned()) == ([A, B], [C])
 
 
-def test_a_topic_that_was_given_up_may_be_anothers_and_nobody_gives_up_what_is_not_its_own(
+def test_only_the_owner_releases_a_topic_and_then_another_service_may_claim_it(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     main, third = Ownership(store, root, "main"), Ownership(new_store(), root, "third")
@@ -47,7 +47,7 @@ def test_a_topic_that_was_given_up_may_be_anothers_and_nobody_gives_up_what_is_n
     assert main.owned() == [B]
 
 
-def test_of_two_services_that_start_at_once_one_has_all_and_the_other_nothing(
+def test_if_two_services_start_at_once_one_owns_all_topics_and_the_other_none(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     for _ in range(20):
@@ -71,22 +71,20 @@ def test_of_two_services_that_start_at_once_one_has_all_and_the_other_nothing(
             each.release([A, B, C])
 
 
-def test_topics_that_are_gone_are_given_up_and_those_nobody_can_tell_about_stay(
-    store: MetadataStore, root: str
-) -> None:
+def test_deleted_topics_are_released_and_topics_of_unknown_existence_stay(store: MetadataStore, root: str) -> None:
     main = Ownership(store, root, "main")
     main.claim([A, B, C])
 
     def partitions(topic: str) -> int | None:
         if topic == B:
-            raise SafetyError("can't tell")
+            raise SafetyError("existence unknown")
         return None
 
     main.release_gone(partitions, besides=[C])
     assert main.owned() == [B, C]
 
 
-def test_a_znode_that_says_nothing_is_somebodys(store: MetadataStore, root: str) -> None:
+def test_a_topic_with_an_unreadable_znode_is_foreign(store: MetadataStore, root: str) -> None:
     main = Ownership(store, root, "main")
     main.claim([A])
     (path,) = [f"{root}/topics/{name}" for name in store.children_many([f"{root}/topics"])[0] or ()]  # type: ignore[union-attr]
@@ -95,7 +93,7 @@ def test_a_znode_that_says_nothing_is_somebodys(store: MetadataStore, root: str)
         main.claim([A])
 
 
-def test_a_service_keeps_its_state_directory_until_a_person_says_that_it_is_lost(
+def test_a_service_keeps_its_state_directory_until_an_operator_releases_it(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     main = Ownership(store, root, "main")
@@ -114,7 +112,7 @@ def test_a_service_keeps_its_state_directory_until_a_person_says_that_it_is_lost
 
 
 class _Overtaken:
-    """A store on which another service claims a topic right before it is created here."""
+    """A store on which another service claims a topic right before this service creates it."""
 
     def __init__(self, store: MetadataStore, overtake: Callable[[str], None]) -> None:
         self._store = store
@@ -128,7 +126,7 @@ class _Overtaken:
         return getattr(self._store, name)
 
 
-def test_a_service_that_is_overtaken_half_way_gives_up_what_it_has_just_claimed(
+def test_a_service_that_loses_a_topic_releases_the_topics_that_it_just_claimed(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     main = Ownership(new_store(), root, "main")

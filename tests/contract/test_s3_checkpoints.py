@@ -88,7 +88,7 @@ def test_a_cluster_and_its_receipts_are_remembered(settings: Settings) -> None:
     assert identity.compare(HERE, root)
     with pytest.raises(SafetyError, match=r"^s3://checkpoints-\w+/mine belongs to another cluster"):
         identity.hold(replace(HERE, instance_id="another"), root)
-    with pytest.raises(SafetyError, match=r"that s3://checkpoints-\w+/mine was made with"):
+    with pytest.raises(SafetyError, match=r"that s3://checkpoints-\w+/mine was created with"):
         identity.hold_state("receipts-2", root)
 
 

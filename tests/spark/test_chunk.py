@@ -42,7 +42,7 @@ class World:
 
     @property
     def coordination(self) -> Any:
-        return SimpleNamespace(agreed_ms=lambda: NOW_MS, later_ms=lambda: NOW_MS, begin_plan=lambda: "/plans/a")
+        return SimpleNamespace(agreed_ms=lambda: NOW_MS, later_ms=lambda: NOW_MS, start_plan=lambda: "/plans/a")
 
     @property
     def blast_radius(self) -> Any:

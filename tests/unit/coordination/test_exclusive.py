@@ -1,4 +1,4 @@
-"""Nothing is deleted before somebody has said whose BookKeeper it is, nor by lists that no broker writes."""
+"""Nothing is deleted before the operator declares the BookKeeper exclusive, or by lists that no broker writes."""
 
 import threading
 from pathlib import Path
@@ -27,7 +27,7 @@ from udfs.records import Presence
 PARTITION = topic_of(TOPIC)
 
 
-def told(bench: Bench) -> str:
+def checked(bench: Bench) -> str:
     return require_brokers_store(bench.store, bench.broker, PARTITION, pause_s=0)
 
 
@@ -39,7 +39,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_by_default_nobody_has_said_whose_bookkeeper_it_is(tmp_path: Path) -> None:
+def test_by_default_the_bookkeeper_is_not_declared_exclusive(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("")
     with pytest.raises(ConfigError, match=r"safety\.exclusive_bookkeeper"):
@@ -51,9 +51,9 @@ def test_by_default_nobody_has_said_whose_bookkeeper_it_is(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("declared", "is_enough"),
     [
-        pytest.param("", False, id="as before there was a declaration"),
-        pytest.param(", exclusive = false", False, id="others offload there, and their names are not declared"),
-        pytest.param(", exclusive = true", True, id="this cluster's alone"),
+        pytest.param("", False, id="no declaration"),
+        pytest.param(", exclusive = false", False, id="others offload there, with undeclared names"),
+        pytest.param(", exclusive = true", True, id="exclusive"),
         pytest.param(", cluster_names_are_unique = true", True, id="names are unique"),
         pytest.param(", cluster_names_are_unique = false", True, id="names repeat: nothing is deleted"),
     ],
@@ -70,7 +70,7 @@ def test_each_bucket_needs_a_declaration(tmp_path: Path, declared: str, is_enoug
 
 def test_without_the_declaration_no_service_starts_and_no_audit_publishes(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
-    nothing: Any = None  # neither gets far enough to need it
+    nothing: Any = None  # both are refused before they use it
     config.write_text('[safety]\nexclusive_bookkeeper = true\n[tiered_storage]\nallowed = [{ bucket = "offload" }]\n')
     settings = load(config)
     with pytest.raises(ConfigError, match="who else offloads to offload"):
@@ -81,7 +81,7 @@ def test_without_the_declaration_no_service_starts_and_no_audit_publishes(tmp_pa
         who_offloads(settings.tiered_storage.allowed[0])
 
 
-def test_where_names_repeat_the_bucket_is_kept_whole(tmp_path: Path) -> None:
+def test_a_bucket_with_repeated_cluster_names_is_never_deleted_from(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[tiered_storage]\nallowed = [{ bucket = "offload", cluster_names_are_unique = false }]\n')
     settings = load(config)
@@ -91,48 +91,48 @@ def test_where_names_repeat_the_bucket_is_kept_whole(tmp_path: Path) -> None:
         who_offloads(settings.tiered_storage.allowed[0])
 
 
-def test_the_ledger_that_the_broker_writes_to_stands_in_the_list(bench: Bench) -> None:
-    assert "ledger 9 of persistent://" in told(bench)
+def test_the_list_names_the_ledger_that_the_broker_writes_to(bench: Bench) -> None:
+    assert "ledger 9 of persistent://" in checked(bench)
 
 
-def test_lists_that_are_left_over_are_refused(bench: Bench) -> None:
+def test_lists_that_no_broker_writes_are_refused(bench: Bench) -> None:
     bench.broker.topics[TOPIC] = view(8, 9, 12)
     with pytest.raises(SafetyError, match="does not name it"):
-        told(bench)
+        checked(bench)
 
 
 def test_another_clusters_lists_are_refused(bench: Bench) -> None:
     bench.tree.remove(managed_ledger_path(TOPIC))
     with pytest.raises(SafetyError, match="does not exist"):
-        told(bench)
+        checked(bench)
 
 
-def test_a_broker_that_knows_no_such_topic_proves_nothing(bench: Bench) -> None:
+def test_a_broker_without_the_topic_proves_nothing(bench: Bench) -> None:
     bench.broker.topics.clear()
     with pytest.raises(SafetyError):
-        told(bench)
+        checked(bench)
 
 
-def test_a_ledger_that_was_made_a_moment_ago_is_looked_for_again(bench: Bench) -> None:
+def test_a_new_ledger_may_be_missing_from_the_first_read_of_the_list(bench: Bench) -> None:
     bench.broker.topics[TOPIC] = view(8, 9, 12)
-    looks: list[int] = []
+    reads: list[int] = []
 
     def write_the_list(_name: str, _paths: object) -> None:
-        looks.append(1)
-        if len(looks) == 2:
+        reads.append(1)
+        if len(reads) == 2:
             bench.owner(managed_ledger_path(TOPIC), list_znode(8, 9, 12))
 
     bench.store.faults.before(write_the_list)
-    assert "ledger 12" in told(bench)
+    assert "ledger 12" in checked(bench)
 
 
-def test_a_broker_that_does_not_answer_is_waited_for_by_starting_again(bench: Bench) -> None:
+def test_a_broker_that_does_not_answer_is_unavailable(bench: Bench) -> None:
     bench.broker.topics[TOPIC] = view(presence=Presence.UNREADABLE)
     with pytest.raises(UnavailableError, match="503"):
-        told(bench)
+        checked(bench)
 
 
-def test_a_start_without_a_superusers_rights_ends_with_advice_and_one_beside_a_silent_broker_goes_on() -> None:
+def test_a_start_needs_a_superusers_rights_but_not_every_brokers_answer() -> None:
     broker = MemoryBroker()
     broker.faults.away = True
     require_superuser(broker)

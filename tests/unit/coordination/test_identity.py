@@ -1,4 +1,4 @@
-"""A directory belongs to one cluster and one instance, from the first start on, whatever cuts that start short."""
+"""A directory belongs to one cluster and one instance from the first start, even if that start is interrupted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.builders import ROOT, put
 HERE = ClusterIdentity("id", ROOT, "hierarchical", "standalone", "main")
 
 
-def test_the_first_start_writes_it_down_and_every_later_one_compares(tmp_path: Path) -> None:
+def test_the_first_start_records_the_identity_and_later_starts_compare(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
     assert not identity.compare(HERE, state)
     assert not Path(state).exists()
@@ -28,7 +28,7 @@ def test_the_first_start_writes_it_down_and_every_later_one_compares(tmp_path: P
             identity.hold(other, state)
 
 
-def test_a_start_that_was_killed_while_it_wrote_is_as_none(tmp_path: Path) -> None:
+def test_a_killed_start_leaves_no_identity(tmp_path: Path) -> None:
     (tmp_path / ".cluster.json.unfinished").write_bytes(b'{"instance_id": "i')
     (tmp_path / ".state.json.unfinished").write_bytes(b"")
     assert not identity.compare(HERE, str(tmp_path))
@@ -38,28 +38,28 @@ def test_a_start_that_was_killed_while_it_wrote_is_as_none(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]"])
-def test_a_damaged_one_stops_the_start(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_identity_stops_the_start(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "cluster.json").write_bytes(content)
     with pytest.raises(SafetyError, match="damaged"):
         identity.hold(HERE, str(tmp_path))
 
 
-def test_checkpoints_go_with_the_receipts_that_they_were_made_with(tmp_path: Path) -> None:
+def test_checkpoints_belong_to_the_receipts_that_they_were_created_with(tmp_path: Path) -> None:
     identity.hold_state("receipts-1", str(tmp_path))
     identity.hold_state("receipts-1", str(tmp_path))
     with pytest.raises(SafetyError, match=r"Restore state\.dir"):
         identity.hold_state("receipts-2", str(tmp_path))
 
 
-def test_the_cluster_says_who_it_is_or_nothing_is_begun() -> None:
+def test_a_cluster_without_an_identity_is_refused() -> None:
     tree = MemoryTree()
     store = MemoryStore(tree)
     with pytest.raises(ConfigError, match="INSTANCEID"):
         identity.instance_id_of(store, ROOT)
     put(tree, f"{ROOT}/INSTANCEID", b"id")
     put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
-    found = identity.read_identity(store, ROOT, "standalone", "main")
-    assert (found.instance_id, found.pulsar_cluster) == ("id", "standalone")
+    cluster = identity.read_identity(store, ROOT, "standalone", "main")
+    assert (cluster.instance_id, cluster.pulsar_cluster) == ("id", "standalone")
     store.unreadable.add(f"{ROOT}/INSTANCEID")
     with pytest.raises(UnavailableError, match="can't be read"):
         identity.instance_id_of(store, ROOT)

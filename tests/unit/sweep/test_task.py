@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from streaming.clients import Clients
 from streaming.config.load import load
 from streaming.config.policies import policy_of
-from streaming.coordination.plans import begin_plan
+from streaming.coordination.plans import start_plan
 from streaming.errors import RefusedError, UnavailableError
 from streaming.schemas import REQUESTS, RETRY
 from streaming.sweep.task import SweepTask, worker_for
@@ -205,7 +205,7 @@ def test_a_run_of_an_earlier_plan_deletes_nothing_of_a_later_one(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_attempt(0, monkeypatch)
-    old, new = (begin_plan(bench.store, *MAIN) for _ in range(2))
+    old, new = (start_plan(bench.store, *MAIN) for _ in range(2))
     with pytest.raises(RefusedError):
         work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), plan=old)
     assert bench.store.children_many([new.rpartition("/")[0]]) == [[new.rpartition("/")[2]]]
@@ -215,8 +215,8 @@ def test_a_run_of_an_earlier_plan_deletes_nothing_of_a_later_one(
 def test_a_task_deletes_what_was_planned_for_it(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_attempt(0, monkeypatch)
     with pytest.raises(UnavailableError, match="planning again"):
-        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 0), plan=begin_plan(bench.store, *MAIN))
-    plan = begin_plan(bench.store, *MAIN)
+        work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 0), plan=start_plan(bench.store, *MAIN))
+    plan = start_plan(bench.store, *MAIN)
     assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(0, 1), plan=plan)[c.OUTCOME] == "DELETED"
 
 
@@ -227,7 +227,7 @@ def test_a_task_that_spark_runs_again_has_no_plan_any_more(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
     """Its first run may have deleted all that was planned, and only the journal knows. It may even still run."""
-    plan = begin_plan(bench.store, *MAIN)
+    plan = start_plan(bench.store, *MAIN)
     in_attempt(0, monkeypatch)
     work(bench, tmp_path, IN_USE, {}, most_deletes=(1, 1), plan=plan)
     in_attempt(attempt, monkeypatch)
