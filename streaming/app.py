@@ -44,7 +44,7 @@ from streaming.errors import ReaperError, SafetyError, StopRequestedError, Unava
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
-from streaming.in_use.missing import MissingOnes
+from streaming.in_use.missing import LossCheck
 from streaming.in_use.watch import SourceWatch
 from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker, breaker_path
@@ -193,7 +193,7 @@ def _service(
     tenants = HeldTenants(holds, metrics, log.warning)
     slots = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
     read = ReadRows(spark, settings, slots)
-    missing = MissingOnes(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
+    missing = LossCheck(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
         receipts,
         sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),

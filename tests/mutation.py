@@ -574,7 +574,7 @@ MUTATIONS = (
     Mutation(
         "only a znode that was read shows that a topic exists",
         "streaming/in_use/loader.py",
-        "topics.items() if seen[paths[key][0]].data is not None} -",
+        "topics.items() if znodes[paths[key][0]].data is not None} -",
         "topics.items()} -",
     ),
     Mutation(
@@ -642,8 +642,8 @@ MUTATIONS = (
     Mutation(
         "a schema's broker is asked",
         IN_USE,
-        "_asked(schemas, self._broker.schema_views)",
-        "_asked(schemas, lambda names: [BrokerView(Presence.GONE)] * len(names))",
+        "_views_by_key(schemas, self._broker.schema_views)",
+        "_views_by_key(schemas, lambda names: [BrokerView(Presence.GONE)] * len(names))",
     ),
     Mutation("the cache keeps only what is PRESENT", IN_USE, " or entry.presence is not Presence.PRESENT", ""),
     Mutation("ages are never understated", IN_USE, "read_at_ms=now_ms)", "read_at_ms=self._clock.now_ms())"),

@@ -14,7 +14,7 @@ from streaming.deletion.outages import Outages
 from streaming.deletion.tenants import HeldTenants
 from streaming.errors import SafetyError
 from streaming.in_use.cache import InUseCache
-from streaming.in_use.missing import Missing, MissingOnes
+from streaming.in_use.missing import LossCheck, Missing
 from streaming.in_use.watch import SourceWatch
 from streaming.limits.breaker import Breaker
 from streaming.metrics import Metrics
@@ -34,7 +34,7 @@ class FollowUp:
     receipts: Receipts
     cache: InUseCache
     watch: SourceWatch
-    missing: MissingOnes
+    missing: LossCheck
     tenants: HeldTenants
     breaker: Breaker
     outages: Outages

@@ -1,7 +1,7 @@
-"""The driver's cache of references: what each owner refers to, kept for a while.
+"""The driver's cache of references.
 
-A cached reference is only a hint: the delete checks the owner's znode version (streaming.sweep.ledgers). So an old one
-costs time, but never deletes anything that is in use.
+A cached reference is only a hint: the delete checks the owner's znode version (streaming.sweep.ledgers). An outdated
+reference therefore costs time, but can't delete anything that is in use.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from streaming.clock import Clock
 from streaming.in_use.loader import InUseLoader
 from udfs.records import Presence, Reference
 
-# Measured with tracemalloc (bench/sizes.py): key and object headers of a Reference; a check, beside its path's letters.
+# Measured with tracemalloc (bench/sizes.py): key and object headers of a Reference; a check without its path's letters.
 _ENTRY_OVERHEAD_BYTES = 600
 _CHECK_BYTES = 150
 _OFFLOAD_BYTES = 200
@@ -21,22 +21,22 @@ _OFFLOAD_BYTES = 200
 
 @dataclass(slots=True)
 class CacheCounts:
-    """How many keys were, since the start, answered from the cache, read the first time, read again, found stale."""
+    """How many keys were looked up since the start, by result."""
 
-    hits: int = 0
-    misses: int = 0
-    refreshes: int = 0
-    stale: int = 0
+    hits: int = 0  # answered from the cache
+    misses: int = 0  # read for the first time
+    refreshes: int = 0  # read again
+    stale: int = 0  # found to be out of date by an executor
 
 
 @dataclass(slots=True)
 class InUseCache:
-    """References by key, read again when older than refresh_ms; above max_bytes the least recently used are dropped."""
+    """References by key. Thread-safe."""
 
     loader: InUseLoader
     clock: Clock
-    refresh_ms: int
-    max_bytes: int
+    refresh_ms: int  # older references are read again
+    max_bytes: int  # above this size the least recently used references are dropped
     counts: CacheCounts = field(default_factory=CacheCounts)
     _entries: OrderedDict[str, Reference] = field(default_factory=OrderedDict)
     _bytes: int = 0
@@ -45,16 +45,16 @@ class InUseCache:
     def references(self, keys: Iterable[str]) -> dict[str, Reference]:
         """Return the references of `keys`; read those that are missing or old. Raises UnavailableError.
 
-        Keys that don't fit into the cache are left out: the executors read those themselves.
+        The result omits keys that don't fit into the cache; the executors read those themselves.
         """
         with self._lock:
-            wanted = list(dict.fromkeys(keys))
+            distinct = list(dict.fromkeys(keys))
             oldest_ms = self.clock.now_ms() - self.refresh_ms
-            due = [key for key in wanted if not self._is_fresh(key, oldest_ms)]
-            self.counts.hits += len(wanted) - len(due)
+            due = [key for key in distinct if not self._is_fresh(key, oldest_ms)]
+            self.counts.hits += len(distinct) - len(due)
             for key, reference in self.loader.load(due).items() if due else ():
                 self._put(key, reference)
-            return {key: self._touch(key) for key in wanted if key in self._entries}
+            return {key: self._touch(key) for key in distinct if key in self._entries}
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop keys that an executor found to be out of date."""
@@ -66,7 +66,7 @@ class InUseCache:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory of all entries."""
+        """The estimated memory of all entries."""
         return self._bytes
 
     def __len__(self) -> int:
@@ -94,13 +94,13 @@ class InUseCache:
         return self._entries[key]
 
     def _drop(self, key: str) -> None:
-        gone = self._entries.pop(key, None)
-        if gone is not None:
-            self._bytes -= estimated_bytes(gone)
+        dropped = self._entries.pop(key, None)
+        if dropped is not None:
+            self._bytes -= estimated_bytes(dropped)
 
 
 def estimated_bytes(reference: Reference) -> int:
-    """What a reference takes in memory, about."""
+    """Estimate the memory that a reference takes."""
     checks = sum(_CHECK_BYTES + len(path) for path, _version in reference.checks)
     ids = len(reference.in_use) + len(reference.given_up)
     return _ENTRY_OVERHEAD_BYTES + checks + 8 * ids + _OFFLOAD_BYTES * len(reference.offloads)

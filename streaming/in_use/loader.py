@@ -1,6 +1,6 @@
-"""Reads what owners refer to, in bulk: their znodes from ZooKeeper, and what their brokers say.
+"""Reads what owners refer to, in bulk, from their znodes in ZooKeeper and from their brokers.
 
-The two are united by udfs.references. What could not be read counts as in use.
+udfs.references unites the two sources. Ledgers of an owner that can't be read count as in use.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,16 +25,21 @@ from udfs.units import MIB
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
 _AIM_BYTES = 16 * MIB  # of znodes in a batch
-_MOST_BYTES = 64 * MIB  # and one batch more; a topic may have any number of subscriptions, each with properties
-_UNLISTED = "/*"  # stands for cursors of a topic that could not be listed: an error, unless the topic is absent as well
+# A read may exceed this by one batch. A topic may have any number of subscriptions, each with properties.
+_MOST_BYTES = 64 * MIB
+_UNLISTED = "/*"  # path of cursors that could not be listed: an error, unless the topic is absent as well
 
 
 class _TooLargeError(Exception):
-    """The znodes of a batch of owners take too much memory together."""
+    """The znodes of a batch of owners exceed _MOST_BYTES."""
 
 
 class InUseLoader:
-    """Reads references, many at a time. broker None: brokers are not asked (safety.ask_broker = false)."""
+    """Reads references in batches.
+
+    Args:
+        broker: None if brokers are not asked (safety.ask_broker = false).
+    """
 
     def __init__(self, store: MetadataStore, broker: Broker | None, clock: Clock) -> None:
         self._store = store
@@ -42,146 +47,145 @@ class InUseLoader:
         self._clock = clock
 
     def load(self, keys: Iterable[str]) -> dict[str, Reference]:
-        """Read all keys now; an owner that can't be read is UNREADABLE. Raises UnavailableError if none could be.
-
-        Tenants choose how large znodes are, so we read and parse them in batches, whose size follows what comes back.
-        """
+        """Read all keys now; an owner that can't be read is UNREADABLE. Raises UnavailableError if none can be."""
         left = list(dict.fromkeys(keys))
-        found: dict[str, Reference] = {}
+        loaded: dict[str, Reference] = {}
         size = _FIRST_AT_ONCE
         while left:
-            batch = left[:size]
+            batch = left[:size]  # tenants decide the size of znodes, so the batch size follows the bytes that were read
             try:
                 references, read_bytes = self._load({key: owner_of(key) for key in batch})
-            except _TooLargeError:  # by which no owner may spoil another one's reading
+            except _TooLargeError:  # one owner's large znodes must not make the others unreadable
                 size = len(batch) // 2
                 continue
             left = left[size:]
-            found |= references
+            loaded |= references
             size = _next_size(len(batch), read_bytes)
-        return found
+        return loaded
 
     def _load(self, owners: Mapping[str, KeyOwner]) -> tuple[dict[str, Reference], int]:
-        """Return the references of one batch, and the size of the znodes that they were read from."""
+        """Return the references of one batch, and the size of their znodes."""
         now_ms = self._clock.now_ms()  # taken before the reads, so that a reference never seems newer than it is
         paths = self._paths(owners)
-        seen = self._seen(paths)
-        views = self._views(owners, paths, seen)
+        znodes = self._read_paths(paths)
+        views = self._views(owners, paths, znodes)
         references = {
-            key: reference_of(key, [seen[path] for path in paths[key]], views.get(key), read_at_ms=now_ms)
+            key: reference_of(key, [znodes[path] for path in paths[key]], views.get(key), read_at_ms=now_ms)
             for key in owners
         }
-        return references, sum(len(each.data or b"") for each in seen.values())
+        return references, sum(len(znode.data or b"") for znode in znodes.values())
 
     def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Return which of the (path, version) are true now; version -1: no such znode. Raises UnavailableError."""
-        asked = list(dict.fromkeys(checks))
-        nodes = self._store.read_many([path for path, _version in asked])
-        return {check for check, node in zip(asked, nodes, strict=True) if _version_of(node) == check[1]}
+        """Return which of the (path, version) hold now; version -1: no such znode. Raises UnavailableError."""
+        distinct = list(dict.fromkeys(checks))
+        nodes = self._store.read_many([path for path, _version in distinct])
+        return {check for check, node in zip(distinct, nodes, strict=True) if _version_of(node) == check[1]}
 
     def ledgers(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read the znodes of BookKeeper's ledgers, in order; None: no such ledger. Raises UnavailableError."""
+        """Read the znodes of BookKeeper's ledgers, in the order of paths; None: no such ledger.
+
+        Raises UnavailableError.
+        """
         return self._store.read_many(paths)
 
     def lists(self, managed_ledgers: Iterable[str]) -> dict[str, ManagedLedgerInfo]:
-        """Read topics' ledger lists in full; those that can't be read are left out. Raises UnavailableError."""
+        """Read topics' ledger lists in full; the result omits unreadable lists. Raises UnavailableError."""
         names = list(dict.fromkeys(managed_ledgers))
         nodes = self._store.read_many([managed_ledger_path(name) for name in names])
-        found = {name: _list_of(node) for name, node in zip(names, nodes, strict=True)}
-        return {name: info for name, info in found.items() if info is not None}
+        infos = {name: _list_of(node) for name, node in zip(names, nodes, strict=True)}
+        return {name: info for name, info in infos.items() if info is not None}
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return the compacted ledger that each topic reads from now; -1: none; None: that can't be known.
-
-        The cursor's znode of a loaded topic may still name one that the broker has replaced and deleted. We keep such a
-        ledger for want of proof, but where it is gone no data is missing.
-        """
+        """Return the compacted ledger that each topic reads from now; -1: none; None: unknown."""
         names = {key: owner_of(key).name for key in dict.fromkeys(keys)}
         if self._broker is None:
             return dict.fromkeys(names)
-        views = _asked(names, self._broker.views)
+        views = _views_by_key(names, self._broker.views)
+        # The cursor's znode of a loaded topic may still name a ledger that the broker has replaced and deleted, so only
+        # the broker's answer counts for a loaded topic.
         paths = {key: cursor_path(name, COMPACTION_CURSOR) for key, name in names.items() if not views[key].is_loaded}
         nodes = self._store.read_many(list(paths.values())) if paths else []
-        found = {key: view.compacted_ledger for key, view in views.items() if view.presence is Presence.PRESENT}
+        loaded = {key: view.compacted_ledger for key, view in views.items() if view.presence is Presence.PRESENT}
         unloaded = {key: _compacted_by(node) for key, node in zip(paths, nodes, strict=True)}
-        return {key: unloaded[key] if key in unloaded else found.get(key) for key in names}
+        return {key: unloaded[key] if key in unloaded else loaded.get(key) for key in names}
 
     def _paths(self, owners: Mapping[str, KeyOwner]) -> dict[str, list[str]]:
         paths = {key: list(fixed_paths(owner)) for key, owner in owners.items()}
-        many = [key for key, owner in owners.items() if owner.kind == "buckets"]
-        roots = [managed_ledger_path(owners[key].name) for key in many]
-        for key, children in zip(many, self._store.children_many(roots) if many else [], strict=True):
+        bucket_keys = [key for key, owner in owners.items() if owner.kind == "buckets"]
+        roots = [managed_ledger_path(owners[key].name) for key in bucket_keys]
+        for key, children in zip(bucket_keys, self._store.children_many(roots) if roots else [], strict=True):
             if isinstance(children, list):
                 paths[key] += [cursor_path(owners[key].name, name) for name in sorted(children)]
             else:
                 paths[key].append(f"{managed_ledger_path(owners[key].name)}{_UNLISTED}")
         return paths
 
-    def _seen(self, paths: Mapping[str, Sequence[str]]) -> dict[str, ZnodeRead]:
-        wanted = list(dict.fromkeys(path for some in paths.values() for path in some))
-        unlisted = [path for path in wanted if path.endswith(_UNLISTED)]
-        asked = [path for path in wanted if not path.endswith(_UNLISTED)]
-        seen = self._read(asked, is_one_owners=len(paths) == 1)
+    def _read_paths(self, paths: Mapping[str, Sequence[str]]) -> dict[str, ZnodeRead]:
+        distinct = list(dict.fromkeys(path for owners_paths in paths.values() for path in owners_paths))
+        unlisted = [path for path in distinct if path.endswith(_UNLISTED)]
+        readable = [path for path in distinct if not path.endswith(_UNLISTED)]
+        znodes = self._read(readable, of_one_owner=len(paths) == 1)
         for path in unlisted:
-            topic = seen[path.removesuffix(_UNLISTED)]
+            topic = znodes[path.removesuffix(_UNLISTED)]
             is_absent = topic.data is None and not topic.error
-            seen[path] = ZnodeRead(path, error="" if is_absent else "its cursors could not be listed")
-        return seen
+            znodes[path] = ZnodeRead(path, error="" if is_absent else "its cursors could not be listed")
+        return znodes
 
-    def _read(self, paths: Sequence[str], *, is_one_owners: bool) -> dict[str, ZnodeRead]:
-        """Read znodes. Where one owner's are too large together, its last ones can't be read; else _TooLargeError."""
-        seen: dict[str, ZnodeRead] = {}
-        in_all, at, size = 0, 0, _FIRST_AT_ONCE
+    def _read(self, paths: Sequence[str], *, of_one_owner: bool) -> dict[str, ZnodeRead]:
+        """Read znodes up to _MOST_BYTES.
+
+        The znodes of a single owner above that limit count as unreadable. Raises _TooLargeError for several owners.
+        """
+        znodes: dict[str, ZnodeRead] = {}
+        total_bytes, at, size = 0, 0, _FIRST_AT_ONCE
         while at < len(paths):
-            if in_all > _MOST_BYTES:
-                if not is_one_owners:
+            if total_bytes > _MOST_BYTES:
+                if not of_one_owner:
                     raise _TooLargeError
                 error = f"the owner's znodes have more than {_MOST_BYTES // MIB} MiB"
-                return seen | {path: ZnodeRead(path, error=error) for path in paths[at:]}
-            some = paths[at : at + size]
-            at += len(some)
-            for path, node in zip(some, self._store.read_many(some), strict=True):
-                seen[path] = znode_read(path, node)
-            read_bytes = sum(len(seen[path].data or b"") for path in some)
-            in_all += read_bytes
-            size = _next_size(len(some), read_bytes)
-        return seen
+                return znodes | {path: ZnodeRead(path, error=error) for path in paths[at:]}
+            batch = paths[at : at + size]
+            at += len(batch)
+            for path, node in zip(batch, self._store.read_many(batch), strict=True):
+                znodes[path] = znode_read(path, node)
+            read_bytes = sum(len(znodes[path].data or b"") for path in batch)
+            total_bytes += read_bytes
+            size = _next_size(len(batch), read_bytes)
+        return znodes
 
     def _views(
-        self, owners: Mapping[str, KeyOwner], paths: Mapping[str, Sequence[str]], seen: Mapping[str, ZnodeRead]
+        self, owners: Mapping[str, KeyOwner], paths: Mapping[str, Sequence[str]], znodes: Mapping[str, ZnodeRead]
     ) -> dict[str, BrokerView]:
-        """Ask brokers about topics, and about schemas whose locator is absent: has the broker none either?
-
-        Where we read a znode of the topic, brokers need not list its namespace. A compacted ledger is deleted only if
-        they know the topic as well.
-        """
+        """Ask brokers about topics, and about schemas whose locator is absent."""
         if self._broker is None:
             return {}
         topics = {key: owner.name for key, owner in owners.items() if owner.kind != "schema"}
         schemas = {
             key: owner.name
             for key, owner in owners.items()
-            if owner.kind == "schema" and seen[paths[key][0]].data is None
+            if owner.kind == "schema" and znodes[paths[key][0]].data is None
         }
+        # A topic whose znode was read exists, so brokers need not list its namespace. A compacted ledger is deleted
+        # only if the brokers know the topic as well.
         compacted = {owner.name for owner in owners.values() if owner.kind == "compacted"}
-        existing = {name for key, name in topics.items() if seen[paths[key][0]].data is not None} - compacted
-        views = _asked(topics, partial(self._broker.views, existing=existing))
-        return views | _asked(schemas, self._broker.schema_views)
+        existing = {name for key, name in topics.items() if znodes[paths[key][0]].data is not None} - compacted
+        views = _views_by_key(topics, partial(self._broker.views, existing=existing))
+        return views | _views_by_key(schemas, self._broker.schema_views)
 
 
 def _next_size(size: int, read_bytes: int) -> int:
-    """How many to read at once after a batch of this size and as many bytes; a small one does not promise much."""
+    """Return the size of the next batch. It at most doubles, because one small batch predicts little."""
     return max(1, min(2 * size, _MOST_AT_ONCE, _AIM_BYTES * size // max(1, read_bytes)))
 
 
-def _asked(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[BrokerView]]) -> dict[str, BrokerView]:
+def _views_by_key(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[BrokerView]]) -> dict[str, BrokerView]:
     distinct = list(dict.fromkeys(names.values()))
     views = dict(zip(distinct, ask(distinct) if distinct else [], strict=True))
     return {key: views[name] for key, name in names.items()}
 
 
 def znode_read(path: str, node: Znode | Unreadable | None) -> ZnodeRead:
-    """Return what was read at a path as udfs.references takes it."""
+    """Convert a znode that was read to the form of udfs.references."""
     if node is None:
         return ZnodeRead(path)
     if isinstance(node, Unreadable):
@@ -190,7 +194,7 @@ def znode_read(path: str, node: Znode | Unreadable | None) -> ZnodeRead:
 
 
 def _version_of(node: Znode | Unreadable | None) -> int | None:
-    """Return the znode's version; -1 where there is no znode; None where it could not be read."""
+    """Return the znode's version; -1 if there is no znode; None if it could not be read."""
     if node is None:
         return -1
     return node.version if isinstance(node, Znode) else None

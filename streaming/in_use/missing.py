@@ -1,9 +1,9 @@
-"""What we kept as in use and what is gone all the same while its owner still names it: whose it was, whose doing it is.
+"""Finds losses: ledgers and objects that a sweep kept as in use, and that are gone although their owners name them.
 
-1. A loss may be ours where our journal has the ledger or object from the last hour: we write it before each delete.
-   A sweep that kept it saw it, so an older delete can't be what took it; an hour is more than any lost task lives.
-2. Any other loss is somebody else's. A broker that deletes a topic or a schema deletes all ledgers first and what
-   names them last, so we look again with growing pauses as long as no more than one tenant is concerned.
+1. A loss may be our doing if the journal, which is written before each delete, names it within the last hour. An older
+   delete can't be the cause, because the sweep that kept the ledger read it; no lost task lives longer than an hour.
+2. Any other loss has another cause. A broker that deletes a topic or a schema deletes its ledgers first and the list
+   that names them last, so the check is repeated after growing pauses as long as at most one tenant has losses.
 """
 
 import threading
@@ -24,48 +24,48 @@ from udfs.records import LedgerType, Reason, Reference
 from udfs.references import tenant_of_key
 from udfs.units import HOUR_MS
 
-LOOKS_AGAIN_S = (5.0, 10.0, 15.0)  # a person's look is needed only for what lasts longer than these together
+PAUSES_S = (5.0, 10.0, 15.0)  # before each check; an operator is needed only for losses that outlast all pauses
 _OURS_MS = HOUR_MS
-_LOOKED_AT_MOST = 1_000  # of each tenant, those that may be ours first
+_CHECKED_AT_MOST = 1_000  # for each tenant; losses that may be ours are checked first
 
 _Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is missing, in words, by the tenant that it belongs to; and what of it we may have deleted ourselves."""
+    """Losses as messages."""
 
-    tenants: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    ours: Sequence[str] = field(default_factory=list)
+    tenants: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all losses by tenant
+    ours: Sequence[str] = field(default_factory=list)  # losses that this service may have caused
 
     @property
     def is_one_tenants(self) -> bool:
-        """Whether it may be one tenant's doing: no other one is concerned, and we have deleted none of it."""
+        """Whether one tenant may have caused the losses: no other tenant has any, and none may be ours."""
         return not self.ours and len(self.tenants) <= 1
 
 
 @dataclass(frozen=True, slots=True)
-class MissingOnes:
-    """Looks for them after a chunk."""
+class LossCheck:
+    """Checks for losses after each chunk."""
 
     loader: InUseLoader
     state_dir: str
     layout: Layout
     ledgers_root: str
-    looks_again_s: Sequence[float] = LOOKS_AGAIN_S
+    pauses_s: Sequence[float] = PAUSES_S
 
     def of(self, chunk: int, stop: threading.Event) -> Missing:
-        """Return what the owners still refer to after the last look. Raises UnavailableError, as the loader does."""
+        """Return the losses of a chunk that remain after the last check. Raises UnavailableError."""
         condition = (ds.field(c.CHUNK) == chunk) & (ds.field(c.REASON) == str(Reason.KEPT_AND_GONE))
-        wanted = [c.REFERENCE_KEY, c.LEDGER_ID, c.LEDGER_TYPE, c.UUID, c.AT_MS]
-        kept: Sequence[_Row] = list(rows(self.state_dir, condition, columns=wanted))
+        columns = [c.REFERENCE_KEY, c.LEDGER_ID, c.LEDGER_TYPE, c.UUID, c.AT_MS]
+        kept: Sequence[_Row] = list(rows(self.state_dir, condition, columns=columns))
         ours = self._ours(kept)
         kept = _bounded(sorted(kept, key=lambda row: _identity(row) not in ours))
         missing = Missing()
-        for wait_s in self.looks_again_s:
+        for pause_s in self.pauses_s:
             if not kept:
                 return Missing()
-            stop.wait(wait_s)
+            stop.wait(pause_s)
             kept = self._lost(kept)
             missing = _missing(kept, ours)
             if not missing.is_one_tenants:
@@ -73,7 +73,7 @@ class MissingOnes:
         return missing
 
     def _ours(self, kept: Sequence[_Row]) -> set[Any]:
-        """Which of these the journal has: those that we may have deleted while the sweep kept them."""
+        """Return the identities of those rows that the journal names: this service may have deleted them."""
         if not kept:
             return set()
         since_ms = min(row[c.AT_MS] for row in kept) - _OURS_MS
@@ -101,21 +101,21 @@ def _identity(row: _Row) -> Any:
 
 def _bounded(kept: Iterable[_Row]) -> list[_Row]:
     taken: Counter[str] = Counter()
-    some = []
+    bounded = []
     for row in kept:
         tenant = tenant_of_key(row[c.REFERENCE_KEY])
         taken[tenant] += 1
-        if taken[tenant] <= _LOOKED_AT_MOST:
-            some.append(row)
-    return some
+        if taken[tenant] <= _CHECKED_AT_MOST:
+            bounded.append(row)
+    return bounded
 
 
 def _missing(lost: Iterable[_Row], ours: set[Any]) -> Missing:
     tenants: dict[str, list[str]] = defaultdict(list)
     may_be_ours = []
     for row in lost:
-        told = f"{row[c.LEDGER_TYPE]} {row[c.LEDGER_ID]} of {row[c.REFERENCE_KEY]}"
-        tenants[tenant_of_key(row[c.REFERENCE_KEY])].append(told)
+        loss = f"{row[c.LEDGER_TYPE]} {row[c.LEDGER_ID]} of {row[c.REFERENCE_KEY]}"
+        tenants[tenant_of_key(row[c.REFERENCE_KEY])].append(loss)
         if _identity(row) in ours:
-            may_be_ours.append(told)
+            may_be_ours.append(loss)
     return Missing(dict(tenants), may_be_ours)

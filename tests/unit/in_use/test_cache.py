@@ -1,4 +1,4 @@
-"""A cached reference is never more than a hint, and never cut short."""
+"""A cached reference is only a hint, and is never truncated."""
 
 import tracemalloc
 from array import array
@@ -34,7 +34,7 @@ def bench() -> Bench:
 
 
 class CountingLoader(InUseLoader):
-    """The real loader; remembers what it was asked for."""
+    """The real loader; records the keys that it loads."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.store, bench.broker, bench.clock)
@@ -67,7 +67,7 @@ class TestCache:
             pytest.param(10 * MINUTE_MS + 1, 2, id="a millisecond older"),
         ],
     )
-    def test_reads_again_what_is_older_than_the_limit(self, bench: Bench, age_ms: int, loads: int) -> None:
+    def test_reads_references_above_the_age_limit_again(self, bench: Bench, age_ms: int, loads: int) -> None:
         cache, loader = cache_of(bench)
         cache.references([DATA])
         bench.clock.advance(age_ms)
@@ -85,7 +85,7 @@ class TestCache:
         assert list(cache.references([OTHER_DATA])[OTHER_DATA].in_use) == [7]
         assert loader.loaded == [OTHER_DATA, OTHER_DATA]
 
-    def test_forgets_what_was_found_stale(self, bench: Bench) -> None:
+    def test_forgets_stale_references(self, bench: Bench) -> None:
         cache, loader = cache_of(bench)
         cache.references([DATA])
         cache.forget([DATA, OTHER_DATA])
@@ -114,7 +114,7 @@ class TestCache:
         cache.references([keys[1]])
         assert loader.loaded == [keys[1]]
 
-    def test_leaves_out_what_does_not_fit_rather_than_cutting_it_short(self, bench: Bench) -> None:
+    def test_omits_a_reference_that_does_not_fit(self, bench: Bench) -> None:
         bench.owner(managed_ledger_path(TOPIC), list_znode(*range(10_000)))
         cache, _ = cache_of(bench, max_bytes=10_000)
         assert cache.references([DATA]) == {}
@@ -136,7 +136,7 @@ class TestCache:
         cache.references([OTHER_DATA])
         assert cache.size_bytes > 2 * size
 
-    def test_keeps_what_it_has_when_the_store_is_away(self, bench: Bench) -> None:
+    def test_answers_from_memory_while_the_store_is_unavailable(self, bench: Bench) -> None:
         cache, _ = cache_of(bench)
         cache.references([DATA])
         bench.store.faults.away = True
@@ -148,10 +148,10 @@ class TestCache:
 
 
 @pytest.mark.parametrize(("subscriptions", "ledgers"), [(0, 1), (2, 10), (20, 10), (2, 10_000)])
-def test_the_memory_of_a_reference_is_reckoned_with_what_it_was_read_from(subscriptions: int, ledgers: int) -> None:
+def test_the_estimated_memory_of_references_includes_their_checks(subscriptions: int, ledgers: int) -> None:
     def read(number: int) -> Reference:
         path = f"/managed-ledgers/public/default/persistent/a-topic-whose-name-is-long-{number}"
-        paths = [path, *(f"{path}/subscription-{each}" for each in range(subscriptions))]
+        paths = [path, *(f"{path}/subscription-{n}" for n in range(subscriptions))]
         checks = tuple((path, 1_000 + at) for at, path in enumerate(paths))
         return Reference(
             key=f"data:{path}",
@@ -164,8 +164,8 @@ def test_the_memory_of_a_reference_is_reckoned_with_what_it_was_read_from(subscr
     tracemalloc.start()
     try:
         before, _peak = tracemalloc.get_traced_memory()
-        held = {each.key: each for each in map(read, range(200))}
-        taken = tracemalloc.get_traced_memory()[0] - before
+        references = {reference.key: reference for reference in map(read, range(200))}
+        allocated = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert 0.8 < sum(map(estimated_bytes, held.values())) / taken < 1.5
+    assert 0.8 < sum(map(estimated_bytes, references.values())) / allocated < 1.5

@@ -1,4 +1,4 @@
-"""What an owner refers to is read whole or not at all."""
+"""An owner's references are read completely or not at all."""
 
 from collections.abc import Sequence
 
@@ -52,28 +52,26 @@ class TestLoader:
         bench.loader().load([DATA, f"cursor:{TOPIC}/{CURSOR}", f"compacted:{TOPIC}"])
         assert bench.broker.asked == [TOPIC]
 
-    def test_a_namespaces_list_is_needed_only_of_topics_whose_znode_is_absent_and_for_compacted_ledgers(
-        self, bench: Bench
-    ) -> None:
+    def test_brokers_list_a_namespace_only_for_absent_topics_and_for_compacted_ledgers(self, bench: Bench) -> None:
         bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(6))
         bench.loader().load([DATA, f"buckets:{TOPIC}", f"cursor:{TOPIC}/{CURSOR}", OTHER_DATA])
         assert bench.broker.listed == [OTHER_TOPIC]
         bench.broker.listed.clear()
         bench.loader().load([DATA, f"compacted:{TOPIC}"])
-        assert bench.broker.listed == [TOPIC], "a request for another ledger of the topic spares it nothing"
+        assert bench.broker.listed == [TOPIC], "another key of the topic does not save the listing"
 
-    def test_a_znode_that_could_not_be_read_shows_no_topic(self, bench: Bench) -> None:
+    def test_an_unreadable_znode_does_not_prove_that_its_topic_exists(self, bench: Bench) -> None:
         bench.store.unreadable.add(managed_ledger_path(TOPIC))
         bench.loader().load([DATA])
         assert bench.broker.listed == [TOPIC]
 
-    def test_asks_for_a_schema_only_where_its_locator_is_absent(self, bench: Bench) -> None:
+    def test_asks_for_a_schema_only_if_its_locator_is_absent(self, bench: Bench) -> None:
         bench.owner(schema_path(SCHEMA), locator_znode(3))
         bench.loader().load([f"schema:{SCHEMA}", "schema:public/default/none"])
         assert bench.broker.asked == ["public/default/none"]
 
     @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.UNREADABLE], ids=["knows it", "does not answer"])
-    def test_a_schema_without_locator_is_gone_only_where_its_broker_says_so(
+    def test_a_schema_without_locator_is_gone_only_if_its_broker_confirms_it(
         self, bench: Bench, presence: Presence
     ) -> None:
         key = f"schema:{SCHEMA}"
@@ -81,7 +79,7 @@ class TestLoader:
         bench.broker.schemas[SCHEMA] = view(presence=presence)
         assert bench.loader().load([key])[key].presence is Presence.UNREADABLE
 
-    def test_takes_the_time_before_it_reads_so_that_an_age_is_never_understated(self, bench: Bench) -> None:
+    def test_dates_a_reference_before_its_reads(self, bench: Bench) -> None:
         before_ms = bench.clock.now_ms()
         bench.store.faults.before(lambda _operation, _paths: bench.age(MINUTE_MS))
         assert bench.loader().load([DATA])[DATA].read_at_ms == before_ms
@@ -102,7 +100,7 @@ class TestLoader:
         bench.store.faults.before(refuse_listing)
         assert bench.loader().load([BUCKETS])[BUCKETS].presence is Presence.UNREADABLE
 
-    def test_a_topic_that_appears_between_listing_its_cursors_and_reading_it_is_unreadable(self, bench: Bench) -> None:
+    def test_a_topic_that_appears_between_two_reads_is_unreadable(self, bench: Bench) -> None:
         path = managed_ledger_path(OTHER_TOPIC)
 
         def appear(operation: str, _paths: object) -> None:
@@ -119,7 +117,7 @@ class TestLoader:
         assert bench.loader().load([key])[key].presence is Presence.GONE
 
     @pytest.mark.parametrize("key", [DATA, f"compacted:{TOPIC}", BUCKETS])
-    def test_an_unreadable_owner_is_unreadable_and_spoils_no_other(self, bench: Bench, key: str) -> None:
+    def test_an_unreadable_owner_affects_no_other(self, bench: Bench, key: str) -> None:
         bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(7))
         bench.store.unreadable.add(managed_ledger_path(TOPIC))
         loaded = bench.loader().load([key, OTHER_DATA])
@@ -142,16 +140,16 @@ class TestLoader:
 
 
 class Sizes(MemoryStore):
-    """Counts the bytes that are held between the first read of a batch and its last."""
+    """Records how many bytes each read returns."""
 
     def __init__(self, tree: MemoryTree) -> None:
         super().__init__(tree)
         self.reads: list[int] = []
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        found = super().read_many(paths)
-        self.reads.append(sum(len(node.data) for node in found if isinstance(node, Znode)))
-        return found
+        nodes = super().read_many(paths)
+        self.reads.append(sum(len(node.data) for node in nodes if isinstance(node, Znode)))
+        return nodes
 
 
 LARGE = 900 * 1024
@@ -176,11 +174,13 @@ def test_znodes_of_many_owners_are_read_in_batches_of_bounded_size(bench: Bench)
     store, loader = sized(bench)
     loaded = loader.load(keys)
     assert list(loaded) == keys
-    assert {(each.presence, tuple(each.in_use)) for each in loaded.values()} == {(Presence.PRESENT, (1, 2))}
+    assert {(reference.presence, tuple(reference.in_use)) for reference in loaded.values()} == {
+        (Presence.PRESENT, (1, 2))
+    }
     assert max(store.reads) < 2 * _MOST_BYTES
 
 
-def test_one_topic_with_large_cursors_is_unreadable_and_spoils_no_other(bench: Bench) -> None:
+def test_a_topic_with_large_cursors_is_unreadable_and_affects_no_other(bench: Bench) -> None:
     for number in range(150):
         bench.owner(cursor_path(TOPIC, f"s{number}"), cursor_znode(6) + PADDING)
     bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(5))
@@ -196,7 +196,7 @@ def test_one_topic_with_large_cursors_is_unreadable_and_spoils_no_other(bench: B
     assert max(store.reads) < 2 * _MOST_BYTES
 
 
-def test_small_znodes_are_read_many_at_once(bench: Bench) -> None:
+def test_small_znodes_are_read_in_large_batches(bench: Bench) -> None:
     store, loader = sized(bench)
     loader.load([f"data:{topic_name(number)}" for number in range(5_000)])
     assert len(store.reads) < 40

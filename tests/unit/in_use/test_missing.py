@@ -1,4 +1,4 @@
-"""What was kept and is gone: told where its owner still misses it, by tenant, and whether it may be our doing."""
+"""Losses are reported if their owner still names them, by tenant, with those that may be ours."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.in_use import missing as module
-from streaming.in_use.missing import Missing, MissingOnes
+from streaming.in_use.missing import LossCheck, Missing
 from streaming.state.journal import JournalEntry, ObjectEntry, ParquetJournal
 from tests.builders import NOW_MS, ROOT, TOPIC, UUID, data_request, list_znode, offloaded, reference, view
 from tests.unit.in_use.test_watch import KEY, receipt, write
@@ -25,17 +25,17 @@ LOST = {"public": [f"LEDGER 8 of {KEY}"]}
 
 
 class Pauses(threading.Event):
-    """Never set; remembers the pauses, and lets something happen in each."""
+    """An event that is never set, records the pauses, and runs one action in each."""
 
-    def __init__(self, *happens: Callable[[], None]) -> None:
+    def __init__(self, *actions: Callable[[], None]) -> None:
         super().__init__()
         self.waited: list[float] = []
-        self.happens = list(happens)
+        self.actions = list(actions)
 
     def wait(self, timeout: float | None = None) -> bool:
         self.waited.append(timeout or 0)
-        if self.happens:
-            self.happens.pop(0)()
+        if self.actions:
+            self.actions.pop(0)()
         return False
 
 
@@ -44,22 +44,22 @@ def _nothing() -> None:
 
 
 class Scene:
-    """TOPIC still names ledgers 8 and 9; 8 was kept in chunk 1, and vanished."""
+    """TOPIC still names ledgers 8 and 9; 8 was kept in chunk 1, and is gone."""
 
     def __init__(self, state: Path) -> None:
         self.bench = Bench()
         self.state = state
         self.clock = ManualClock(NOW_MS)
         self.name(TOPIC, 8, 9)
-        self.vanished(KEY, 8)
-        write(state, receipt(1, **_about(KEY, 9) | {c.REASON: str(Reason.IN_USE)}))
+        self.kept_and_gone(KEY, 8)
+        write(state, receipt(1, **_row(KEY, 9) | {c.REASON: str(Reason.IN_USE)}))
 
     def name(self, topic: str, *ledgers: Any, there: tuple[int, ...] = (8, 9)) -> None:
         self.bench.owner(managed_ledger_path(topic), list_znode(*ledgers))
         self.bench.broker.topics[topic] = view(*there)
 
-    def vanished(self, key: str, ledger_id: int, **fields: Any) -> None:
-        write(self.state, receipt(1, **_about(key, ledger_id) | fields))
+    def kept_and_gone(self, key: str, ledger_id: int, **fields: Any) -> None:
+        write(self.state, receipt(1, **_row(key, ledger_id) | fields))
 
     def delete_topic(self) -> None:
         self.bench.tree.remove(managed_ledger_path(TOPIC))
@@ -71,12 +71,12 @@ class Scene:
         )
         ParquetJournal(str(self.state), "requests", 1, self.clock).write([entry])
 
-    def look(self, *, chunk: int = 1, pauses: Pauses | None = None) -> Missing:
-        ones = MissingOnes(self.bench.loader(), str(self.state), Layout.HIERARCHICAL, ROOT)
-        return ones.of(chunk, pauses or Pauses())
+    def check(self, *, chunk: int = 1, pauses: Pauses | None = None) -> Missing:
+        check = LossCheck(self.bench.loader(), str(self.state), Layout.HIERARCHICAL, ROOT)
+        return check.of(chunk, pauses or Pauses())
 
 
-def _about(key: str, ledger_id: int) -> dict[str, Any]:
+def _row(key: str, ledger_id: int) -> dict[str, Any]:
     why = str(Reason.KEPT_AND_GONE)
     return {c.REFERENCE_KEY: key, c.LEDGER_ID: ledger_id, c.LEDGER_TYPE: "LEDGER", c.REASON: why}
 
@@ -86,35 +86,35 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def test_it_is_told_where_its_owner_still_names_it_in_the_end(scene: Scene) -> None:
+def test_a_ledger_that_its_owner_names_after_all_pauses_is_a_loss(scene: Scene) -> None:
     pauses = Pauses()
-    missing = scene.look(pauses=pauses)
+    missing = scene.check(pauses=pauses)
     assert missing == Missing(LOST)
     assert missing.is_one_tenants
     assert pauses.waited == [5, 10, 15]
 
 
 @pytest.mark.parametrize("pauses", [1, 2, 3])
-def test_a_topic_that_its_broker_needs_some_time_to_delete_is_nothing_strange(scene: Scene, pauses: int) -> None:
+def test_a_topic_that_its_broker_deletes_during_the_pauses_has_no_loss(scene: Scene, pauses: int) -> None:
     """A broker deletes all ledgers first and the list last."""
-    meanwhile = Pauses(*[_nothing] * (pauses - 1), scene.delete_topic)
-    assert scene.look(pauses=meanwhile) == Missing()
-    assert len(meanwhile.waited) == pauses
+    deleting = Pauses(*[_nothing] * (pauses - 1), scene.delete_topic)
+    assert scene.check(pauses=deleting) == Missing()
+    assert len(deleting.waited) == pauses
 
 
-def test_it_is_forgotten_where_its_owner_gave_it_up(scene: Scene) -> None:
+def test_a_ledger_that_its_owner_no_longer_names_is_no_loss(scene: Scene) -> None:
     scene.name(TOPIC, 9, there=(9,))
-    assert scene.look() == Missing()
+    assert scene.check() == Missing()
 
 
-def test_it_is_forgotten_where_it_is_there_again(scene: Scene) -> None:
+def test_a_ledger_that_exists_again_is_no_loss(scene: Scene) -> None:
     scene.bench.ledger(data_request(8))
-    assert scene.look() == Missing()
+    assert scene.check() == Missing()
 
 
-def test_other_chunks_are_not_looked_at(scene: Scene) -> None:
+def test_other_chunks_are_not_checked(scene: Scene) -> None:
     pauses = Pauses()
-    assert scene.look(chunk=2, pauses=pauses) == Missing()
+    assert scene.check(chunk=2, pauses=pauses) == Missing()
     assert pauses.waited == []
 
 
@@ -122,48 +122,50 @@ def test_other_chunks_are_not_looked_at(scene: Scene) -> None:
     ("hours_ago", "ours"),
     [
         pytest.param(0, LOST["public"], id="in this chunk"),
-        pytest.param(0.99, LOST["public"], id="by a task of an earlier try"),
-        pytest.param(1.01, [], id="long before we saw it there"),
+        pytest.param(0.99, LOST["public"], id="by a task of an earlier attempt"),
+        pytest.param(1.01, [], id="long before the sweep read it"),
     ],
 )
-def test_what_we_had_written_down_to_delete_may_be_our_doing(scene: Scene, hours_ago: float, ours: list[str]) -> None:
+def test_a_loss_that_the_journal_names_may_be_ours(scene: Scene, hours_ago: float, ours: list[str]) -> None:
     scene.clock.advance(-int(hours_ago * HOUR_MS))
     scene.journal(8)
     scene.journal(9)
     pauses = Pauses()
-    missing = scene.look(pauses=pauses)
+    missing = scene.check(pauses=pauses)
     assert missing == Missing(LOST, ours)
     assert missing.is_one_tenants is not bool(ours)
-    assert pauses.waited == ([5] if ours else [5, 10, 15])  # nobody waits where it may be ours
+    assert pauses.waited == ([5] if ours else [5, 10, 15])  # a loss that may be ours is reported at once
 
 
-def test_what_several_tenants_miss_is_told_at_once(scene: Scene) -> None:
+def test_losses_of_several_tenants_are_reported_at_once(scene: Scene) -> None:
     scene.name(OTHERS_TOPIC, 7, there=(7,))
-    scene.vanished(f"data:{OTHERS_TOPIC}", 7)
+    scene.kept_and_gone(f"data:{OTHERS_TOPIC}", 7)
     pauses = Pauses()
-    missing = scene.look(pauses=pauses)
+    missing = scene.check(pauses=pauses)
     assert missing == Missing(LOST | {"bank": [f"LEDGER 7 of data:{OTHERS_TOPIC}"]})
     assert not missing.is_one_tenants
     assert pauses.waited == [5]
 
 
-def test_one_tenants_many_losses_hide_neither_anothers_nor_ours(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOKED_AT_MOST", 1)
+def test_one_tenants_many_losses_hide_neither_another_tenants_nor_ours(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHECKED_AT_MOST", 1)
     scene.name(TOPIC, 3, 4, 8, 9)
-    scene.vanished(KEY, 3)
-    scene.vanished(KEY, 4)
+    scene.kept_and_gone(KEY, 3)
+    scene.kept_and_gone(KEY, 4)
     scene.journal(4)
     scene.name(OTHERS_TOPIC, 7, there=(7,))
-    scene.vanished(f"data:{OTHERS_TOPIC}", 7)
-    missing = scene.look()
+    scene.kept_and_gone(f"data:{OTHERS_TOPIC}", 7)
+    missing = scene.check()
     assert missing.ours == [f"LEDGER 4 of {KEY}"]
     assert missing.tenants.keys() == {"public", "bank"}
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_objects_go_by_their_own_journal(scene: Scene, *, is_ours: bool) -> None:
+def test_objects_are_compared_with_the_journal_of_objects(scene: Scene, *, is_ours: bool) -> None:
     scene.name(TOPIC, offloaded(8, uuid=UUID), 9)
-    write(scene.state, receipt(2, **_about(KEY, 8) | {c.LEDGER_TYPE: "OFFLOAD_LEDGER", c.UUID: UUID}))
+    write(scene.state, receipt(2, **_row(KEY, 8) | {c.LEDGER_TYPE: "OFFLOAD_LEDGER", c.UUID: UUID}))
     scene.journal(8)  # its copy in BookKeeper
     entry = ObjectEntry(
         ledger_id=8,
@@ -175,5 +177,5 @@ def test_objects_go_by_their_own_journal(scene: Scene, *, is_ours: bool) -> None
         reference=reference(),
     )
     ParquetJournal(str(scene.state), "requests", 1, scene.clock).write_objects([entry])
-    told = f"OFFLOAD_LEDGER 8 of {KEY}"
-    assert scene.look(chunk=2) == Missing({"public": [told]}, [told] if is_ours else [])
+    loss = f"OFFLOAD_LEDGER 8 of {KEY}"
+    assert scene.check(chunk=2) == Missing({"public": [loss]}, [loss] if is_ours else [])
