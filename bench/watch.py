@@ -30,7 +30,7 @@ from prometheus_client import CollectorRegistry
 from bench.session import command_line
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.settings import ZooKeeperSettings
+from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
@@ -183,7 +183,7 @@ def change_lists(hosts: str, count: int, ledgers: int, per_second: int) -> None:
 
 def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Watcher, Parts]:
     """Open a watcher on a state directory."""
-    settings = ZooKeeperSettings(hosts)
+    settings = ZooKeeperClientSettings(hosts)
     store, clock, pace = ZooKeeperStore(settings), SystemClock(), Pace(0)
     watched = Watched(str(state))
     named = StillNames(watched)
@@ -271,7 +271,7 @@ def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
     """Mark ahead for this watcher in a thread, until the block is left."""
     client = KazooClient(hosts)
     client.start()
-    store = ZooKeeperStore(ZooKeeperSettings(hosts))
+    store = ZooKeeperStore(ZooKeeperClientSettings(hosts))
 
     def send(_pending: PendingDelete) -> "Future[str]":
         done: Future[str] = Future()

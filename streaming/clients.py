@@ -16,7 +16,7 @@ from streaming.adapters.pulsar.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.loaded import running_brokers
 from streaming.adapters.pulsar.read import PulsarReader
-from streaming.adapters.zookeeper.settings import ZooKeeperSettings
+from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore, store_for
 from streaming.config.settings import Settings
 from streaming.ports import Broker, MessageReader, MetadataStore, Pulsar
@@ -76,10 +76,10 @@ def clients_for(settings: Settings) -> Clients:
     return Clients(store_for(zookeeper_settings(settings)), broker_for(settings))
 
 
-def zookeeper_settings(settings: Settings) -> ZooKeeperSettings:
+def zookeeper_settings(settings: Settings) -> ZooKeeperClientSettings:
     """Return [zookeeper] in the form that the adapter takes."""
     zookeeper = settings.zookeeper
-    return ZooKeeperSettings(
+    return ZooKeeperClientSettings(
         hosts=zookeeper.hosts,
         session_timeout_seconds=zookeeper.session_timeout_seconds,
         operation_timeout_seconds=zookeeper.timeout_seconds,

@@ -7,7 +7,7 @@ import pytest
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.clock import SystemClock
 from streaming.ports import MetadataStore
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
@@ -45,7 +45,7 @@ def new_store(request: pytest.FixtureRequest) -> Iterator[Stores]:
             hosts = request.getfixturevalue("zookeeper_server").hosts
 
         def make() -> MetadataStore:
-            return ZooKeeperStore(ZooKeeperSettings(hosts))
+            return ZooKeeperStore(ZooKeeperClientSettings(hosts))
 
     def opening() -> MetadataStore:
         opened.append(make())

@@ -11,7 +11,7 @@ import pytest
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.loaded import running_brokers
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.ports import Broker
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.topics import delete_schema, post_schema_versions
@@ -60,7 +60,7 @@ def _in_memory() -> World:
 @contextmanager
 def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
     settings = PulsarAdminSettings(cluster.addresses.admin)
-    store = ZooKeeperStore(ZooKeeperSettings(cluster.addresses.zookeeper))
+    store = ZooKeeperStore(ZooKeeperClientSettings(cluster.addresses.zookeeper))
     broker = AdminBroker(settings, partial(running_brokers, store, use_tls=False))
     with PulsarAdmin(settings) as admin:
 

@@ -1,4 +1,4 @@
-"""What a watch tells: each znode below its roots that is made, changed or deleted; and when it has missed something."""
+"""Watches report created, changed and deleted znodes below their roots, and gaps."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from streaming.adapters.memory.changes import MemoryChanges
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.settings import ZooKeeperSettings
+from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.clock import SystemClock
 from streaming.ports import ChangedPaths, ChangeHints, MetadataStore
@@ -19,13 +19,15 @@ from streaming.sandbox.topics import wait_for
 from tests.contract.cutting_proxy import cutting_proxy
 from tests.contract.zookeeper_server import ZooKeeperServer
 
-QUICK = ZooKeeperSettings("", session_timeout_seconds=2.0, operation_timeout_seconds=2.0, connect_timeout_seconds=4.0)
+QUICK = ZooKeeperClientSettings(
+    "", session_timeout_seconds=2.0, operation_timeout_seconds=2.0, connect_timeout_seconds=4.0
+)
 Scene = tuple[MetadataStore, Callable[[str], ChangeHints], str]
 
 
 @pytest.fixture(params=["memory", "zookeeper", "chroot"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A store, what opens hints below a root, and a root that nobody else uses."""
+    """A store, a function that opens hints below a root, and a root of the test's own."""
     root = f"/hints-{uuid4().hex}"
     opened: list[ChangeHints] = []
     if request.param == "memory":
@@ -39,14 +41,14 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     else:
         hosts = request.getfixturevalue("zookeeper_server").hosts
         if request.param == "chroot":
-            base = ZooKeeperStore(ZooKeeperSettings(hosts))
+            base = ZooKeeperStore(ZooKeeperClientSettings(hosts))
             base.create("/below", b"")
             base.close()
             hosts += "/below"
-        store = ZooKeeperStore(ZooKeeperSettings(hosts))
+        store = ZooKeeperStore(ZooKeeperClientSettings(hosts))
 
         def open_hints(path: str) -> ChangeHints:
-            opened.append(ZooKeeperChanges(ZooKeeperSettings(hosts), [path]))
+            opened.append(ZooKeeperChanges(ZooKeeperClientSettings(hosts), [path]))
             return opened[-1]
 
     yield store, open_hints, root
@@ -55,19 +57,19 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     store.close()
 
 
-def told(hints: ChangeHints, *wanted: str) -> set[str]:
-    """Take until all of these were told."""
-    found: set[str] = set()
+def reported(hints: ChangeHints, *paths: str) -> set[str]:
+    """Take until all of these paths are reported."""
+    seen: set[str] = set()
 
-    def are_told() -> bool:
-        found.update(hints.take().paths)
-        return found.issuperset(wanted)
+    def are_reported() -> bool:
+        seen.update(hints.take().paths)
+        return seen.issuperset(paths)
 
-    wait_for(are_told, f"changes of {wanted}", seconds=10)
-    return found
+    wait_for(are_reported, f"changes of {paths}", seconds=10)
+    return seen
 
 
-def test_each_znode_below_that_is_made_changed_or_deleted_is_told(scene: Scene) -> None:
+def test_created_changed_and_deleted_znodes_are_reported(scene: Scene) -> None:
     store, open_hints, root = scene
     hints = open_hints(root)  # the root does not exist yet
     first = hints.take()
@@ -75,21 +77,21 @@ def test_each_znode_below_that_is_made_changed_or_deleted_is_told(scene: Scene) 
     assert hints.take() == ChangedPaths(is_watching=True)
 
     store.create(f"{root}/a/b", b"", parents=True)
-    assert told(hints, root, f"{root}/a", f"{root}/a/b") == {root, f"{root}/a", f"{root}/a/b"}
-    for _again in range(3):  # the watch stays
+    assert reported(hints, root, f"{root}/a", f"{root}/a/b") == {root, f"{root}/a", f"{root}/a/b"}
+    for _again in range(3):  # the watch remains
         store.set_data(f"{root}/a/b", b"new")
-        assert told(hints, f"{root}/a/b") == {f"{root}/a/b"}
+        assert reported(hints, f"{root}/a/b") == {f"{root}/a/b"}
     store.create(f"{root}-beside", b"")
     store.delete(f"{root}/a/b")
-    assert told(hints, f"{root}/a/b") == {f"{root}/a/b"}
+    assert reported(hints, f"{root}/a/b") == {f"{root}/a/b"}
     assert hints.take() == ChangedPaths(is_watching=True)
 
 
-def test_after_a_lost_connection_there_is_a_gap_and_then_changes_are_told_again(
+def test_after_a_lost_connection_a_gap_and_then_changes_are_reported(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     root = f"/hints-{uuid4().hex}"
-    store = ZooKeeperStore(ZooKeeperSettings(zookeeper_server.hosts))
+    store = ZooKeeperStore(ZooKeeperClientSettings(zookeeper_server.hosts))
     with cutting_proxy(zookeeper_server.port) as proxy:
         hints = ZooKeeperChanges(replace(QUICK, hosts=proxy.hosts), [root])
         hints.take()
@@ -97,16 +99,16 @@ def test_after_a_lost_connection_there_is_a_gap_and_then_changes_are_told_again(
         store.create(root, b"")  # the event of this is lost with the connection
         wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
         store.set_data(root, b"new")
-        told(hints, root)
+        reported(hints, root)
         hints.close()
     store.close()
 
 
-def test_after_an_expired_session_there_is_a_gap_and_then_changes_are_told_again(
+def test_after_an_expired_session_a_gap_and_then_changes_are_reported(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     root = f"/hints-{uuid4().hex}"
-    store = ZooKeeperStore(ZooKeeperSettings(zookeeper_server.hosts))
+    store = ZooKeeperStore(ZooKeeperClientSettings(zookeeper_server.hosts))
     hints = ZooKeeperChanges(replace(QUICK, hosts=zookeeper_server.hosts), [root])
     hints.take()
     client = hints._session.client()
@@ -114,12 +116,12 @@ def test_after_an_expired_session_there_is_a_gap_and_then_changes_are_told_again
     store.create(root, b"")
     wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
     store.set_data(root, b"new")
-    told(hints, root)
+    reported(hints, root)
     hints.close()
     store.close()
 
 
-def test_a_server_that_is_started_anew_has_dropped_all_watches_and_there_is_a_gap(
+def test_after_a_restart_of_the_server_a_gap_is_reported(
     own_zookeeper_server: ZooKeeperServer,
 ) -> None:
     root = f"/hints-{uuid4().hex}"
@@ -132,19 +134,19 @@ def test_a_server_that_is_started_anew_has_dropped_all_watches_and_there_is_a_ga
     own_zookeeper_server.start()
     wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
     store.set_data(root, b"new")
-    assert told(hints, root) == {root}
+    assert reported(hints, root) == {root}
     hints.close()
     store.close()
 
 
-def test_where_nobody_answers_nothing_is_told() -> None:
+def test_without_an_answer_no_changes_are_reported() -> None:
     hints = ZooKeeperChanges(replace(QUICK, hosts="127.0.0.1:1", connect_timeout_seconds=0.2), ["/"])
     assert hints.take() == ChangedPaths()
     hints.close()
 
 
 def test_a_server_without_such_watches_is_asked_once(zookeeper_server: ZooKeeperServer) -> None:
-    hints = ZooKeeperChanges(ZooKeeperSettings(zookeeper_server.hosts), ["/"], watch_with=99)
+    hints = ZooKeeperChanges(ZooKeeperClientSettings(zookeeper_server.hosts), ["/"], watch_with=99)
     assert [hints.take(), hints.take()] == [ChangedPaths(), ChangedPaths()]
     assert not hints._is_supported
     hints.close()
@@ -152,17 +154,17 @@ def test_a_server_without_such_watches_is_asked_once(zookeeper_server: ZooKeeper
 
 def test_too_many_changes_are_a_gap(zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.adapters.zookeeper.changes._MOST_PATHS", 3)
-    hints = ZooKeeperChanges(ZooKeeperSettings(zookeeper_server.hosts), ["/"])
+    hints = ZooKeeperChanges(ZooKeeperClientSettings(zookeeper_server.hosts), ["/"])
     hints.take()
     for number in range(4):
-        hints._heard(f"/{number}")
+        hints._on_event(f"/{number}")
     assert hints.take() == ChangedPaths(frozenset({"/0", "/1", "/2"}), has_gap=True, is_watching=True)
     assert not hints.take().has_gap
     hints.close()
 
 
 def _end_session(hosts: str, session_id: int, password: bytes) -> None:
-    """Take over another client's session and close it: what its owner then meets is an expired session."""
+    """Take over another client's session and close it, so that it is expired for its owner."""
     thief = KazooClient(hosts=hosts, client_id=(session_id, password))
     thief.start(10)
     thief.stop()

@@ -1,4 +1,4 @@
-"""What every MetadataStore does; the fake is held to the real one's behaviour here."""
+"""The contract of MetadataStore, for the fake and for ZooKeeper."""
 
 from uuid import uuid4
 
@@ -39,7 +39,7 @@ def _present(store: MetadataStore, paths: list[str]) -> list[bool]:
     return [isinstance(node, Znode) for node in store.read_many(paths)]
 
 
-def test_reads_come_in_order_and_a_missing_znode_is_none(store: MetadataStore, root: str) -> None:
+def test_reads_return_in_order_and_a_missing_znode_is_none(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/b", b"second")
     store.create(f"{root}/a", b"")
 
@@ -58,7 +58,7 @@ def test_reading_nothing_is_allowed(store: MetadataStore) -> None:
     assert store.delete_guarded([]) == []
 
 
-def test_version_and_change_time_move_with_every_write_and_creation_time_stays(store: MetadataStore, root: str) -> None:
+def test_writes_change_the_version_and_mtime_but_not_ctime(store: MetadataStore, root: str) -> None:
     (before,) = store.read_many([root])
 
     assert store.set_data(root, b"one") == 1
@@ -97,7 +97,7 @@ def test_children_are_listed_by_name_and_a_missing_parent_is_none(store: Metadat
     assert missing is None
 
 
-def test_a_znode_without_read_permission_is_unreadable_and_the_others_are_read(store: MetadataStore, root: str) -> None:
+def test_only_the_znode_without_read_permission_is_unreadable(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/closed", b"", acl=_world(ALL & ~READ))
 
     closed, open_ = store.read_many([f"{root}/closed", root])
@@ -109,7 +109,7 @@ def test_a_znode_without_read_permission_is_unreadable_and_the_others_are_read(s
     assert open_children == ["closed"]
 
 
-def test_a_guarded_delete_removes_all_when_every_check_holds(
+def test_a_guarded_delete_removes_all_if_every_check_holds(
     store: MetadataStore, owner: str, ledgers: list[str]
 ) -> None:
     result = store.delete_guarded([GuardedDelete(((owner, 0),), tuple((path, 0) for path in ledgers[:3]))])
@@ -122,23 +122,25 @@ def test_a_guarded_delete_removes_all_when_every_check_holds(
 @pytest.mark.parametrize(
     ("checks", "deletes", "expected"),
     [
-        pytest.param([("owner", 1)], [("L0", 0)], (GuardStatus.CHECK_FAILED, "owner"), id="owner has another version"),
-        pytest.param([("absent", 0)], [("L0", 0)], (GuardStatus.CHECK_FAILED, "absent"), id="owner is gone"),
+        pytest.param(
+            [("owner", 1)], [("L0", 0)], (GuardStatus.CHECK_FAILED, "owner"), id="the owner has another version"
+        ),
+        pytest.param([("absent", 0)], [("L0", 0)], (GuardStatus.CHECK_FAILED, "absent"), id="the owner is gone"),
         pytest.param(
             [("owner", 0), ("L1", 7)],
             [("L0", 0)],
             (GuardStatus.CHECK_FAILED, "L1"),
             id="the second check does not hold",
         ),
-        pytest.param([("owner", 0)], [("L0", 0), ("absent", 0)], (GuardStatus.GONE, "absent"), id="one is gone"),
-        pytest.param([("owner", 0)], [("L0", 0), ("L1", 3)], (GuardStatus.CHANGED, "L1"), id="one has changed"),
-        pytest.param([("owner", 0)], [("L0", 0), ("", 0)], (GuardStatus.NOT_EMPTY, ""), id="one has children"),
-        pytest.param([("owner", 0)], [("L0", 0), ("L0", 0)], (GuardStatus.GONE, "L0"), id="one is named twice"),
+        pytest.param([("owner", 0)], [("L0", 0), ("absent", 0)], (GuardStatus.GONE, "absent"), id="a znode is gone"),
+        pytest.param([("owner", 0)], [("L0", 0), ("L1", 3)], (GuardStatus.CHANGED, "L1"), id="a znode has changed"),
+        pytest.param([("owner", 0)], [("L0", 0), ("", 0)], (GuardStatus.NOT_EMPTY, ""), id="a znode has children"),
+        pytest.param([("owner", 0)], [("L0", 0), ("L0", 0)], (GuardStatus.GONE, "L0"), id="a znode is named twice"),
         pytest.param([], [("absent", 0), ("L0", 9)], (GuardStatus.GONE, "absent"), id="the first failure is named"),
         pytest.param([("owner", 1)], [("absent", 0)], (GuardStatus.CHECK_FAILED, "owner"), id="checks come first"),
     ],
 )
-def test_a_guarded_delete_changes_nothing_unless_everything_holds(
+def test_a_guarded_delete_changes_nothing_unless_every_check_holds(
     store: MetadataStore,
     root: str,
     checks: list[tuple[str, int]],
@@ -174,9 +176,7 @@ def test_a_batch_that_fails_does_not_stop_the_next(store: MetadataStore, owner: 
     assert _present(store, ledgers) == [True, False, True, True, True]
 
 
-def test_parents_and_children_go_together_in_one_batch_when_children_come_first(
-    store: MetadataStore, root: str
-) -> None:
+def test_a_batch_deletes_parents_after_their_children(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/a/b", b"", parents=True)
 
     wrong = GuardedDelete((), ((f"{root}/a", 0), (f"{root}/a/b", 0)))
@@ -188,7 +188,7 @@ def test_parents_and_children_go_together_in_one_batch_when_children_come_first(
     ]
 
 
-def test_checks_alone_say_whether_they_hold(store: MetadataStore, owner: str) -> None:
+def test_a_batch_of_checks_reports_whether_they_hold(store: MetadataStore, owner: str) -> None:
     holding = GuardedDelete(((owner, 0),), ())
     failing = GuardedDelete(((owner, 1),), ())
 
@@ -199,8 +199,8 @@ def test_checks_alone_say_whether_they_hold(store: MetadataStore, owner: str) ->
     ]
 
 
-@pytest.mark.parametrize("name", ["there", "absent"])
-def test_the_parent_decides_who_may_delete_even_what_is_not_there(store: MetadataStore, root: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["present", "absent"])
+def test_the_parents_acl_decides_who_may_delete_even_absent_znodes(store: MetadataStore, root: str, name: str) -> None:
     store.create(f"{root}/parent", b"")
     store.create(f"{root}/parent/there", b"")
     store.create(f"{root}/locked", b"", acl=_world(ALL & ~DELETE))
@@ -222,7 +222,7 @@ def test_a_check_without_read_permission_is_refused(store: MetadataStore, root: 
     ]
 
 
-def test_of_two_sessions_the_one_whose_owner_was_changed_meanwhile_deletes_nothing(
+def test_a_session_whose_owner_changed_deletes_nothing(
     store: MetadataStore, new_store: Stores, owner: str, ledgers: list[str]
 ) -> None:
     broker = new_store()
@@ -246,7 +246,7 @@ def test_two_sessions_that_delete_the_same_ledger_succeed_once(
     assert results == [GuardResult(GuardStatus.DELETED), GuardResult(GuardStatus.GONE, ledgers[0])]
 
 
-def test_a_later_epoch_makes_the_deletes_of_an_earlier_one_do_nothing(
+def test_deletes_of_an_earlier_epoch_do_nothing(
     store: MetadataStore, new_store: Stores, root: str, owner: str, ledgers: list[str]
 ) -> None:
     epoch = f"{root}/epoch"
@@ -258,7 +258,7 @@ def test_a_later_epoch_makes_the_deletes_of_an_earlier_one_do_nothing(
     assert store.delete_guarded([zombie_batch]) == [GuardResult(GuardStatus.CHECK_FAILED, epoch)]
 
 
-def test_create_says_whether_it_made_the_znode_and_never_overwrites(store: MetadataStore, root: str) -> None:
+def test_create_reports_whether_it_created_the_znode_and_never_overwrites(store: MetadataStore, root: str) -> None:
     assert store.create(f"{root}/x", b"first")
     assert not store.create(f"{root}/x", b"second")
 
@@ -267,7 +267,7 @@ def test_create_says_whether_it_made_the_znode_and_never_overwrites(store: Metad
     assert node.data == b"first"
 
 
-def test_create_below_a_missing_parent_is_refused_unless_parents_are_wanted(store: MetadataStore, root: str) -> None:
+def test_create_below_a_missing_parent_needs_the_parents_option(store: MetadataStore, root: str) -> None:
     with pytest.raises(RefusedError):
         store.create(f"{root}/a/b/c", b"")
 
@@ -276,23 +276,25 @@ def test_create_below_a_missing_parent_is_refused_unless_parents_are_wanted(stor
     assert store.create(f"{root}/a/b/d", b"leaf", parents=True)
 
 
-def test_create_without_the_right_is_refused(store: MetadataStore, root: str) -> None:
+def test_create_without_permission_is_refused(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/locked", b"", acl=_world(ALL & ~CREATE))
 
     with pytest.raises(RefusedError):
         store.create(f"{root}/locked/x", b"")
 
 
-def test_the_acl_of_a_znode_can_be_given_to_another(store: MetadataStore, root: str) -> None:
-    wanted = acl_bytes([AclEntry(READ | DELETE, "world", "anyone"), AclEntry(ALL, "digest", "u:0123456789abcdef=")])
-    store.create(f"{root}/x", b"", acl=wanted)
+def test_an_acl_that_was_read_can_be_used_to_create(store: MetadataStore, root: str) -> None:
+    acl_to_copy = acl_bytes(
+        [AclEntry(READ | DELETE, "world", "anyone"), AclEntry(ALL, "digest", "u:0123456789abcdef=")]
+    )
+    store.create(f"{root}/x", b"", acl=acl_to_copy)
 
     acl = store.acl_of(f"{root}/x")
     assert acl is not None
     store.create(f"{root}/y", b"", acl=acl)
 
     assert store.acl_of(f"{root}/y") == acl
-    # a server may hide the digest itself from those who may not change the ACL
+    # a server may hide the digest from clients without permission to change the ACL
     assert [(entry.perms, entry.scheme) for entry in acl_entries(acl)] == [(READ | DELETE, "world"), (ALL, "digest")]
     assert store.acl_of(f"{root}/nothing") is None
 
@@ -305,14 +307,14 @@ def test_a_write_needs_the_version_and_the_znode(store: MetadataStore, root: str
     assert store.set_data(f"{root}/nothing", b"1") is None
 
 
-def test_a_write_without_the_right_is_refused(store: MetadataStore, root: str) -> None:
+def test_a_write_without_permission_is_refused(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/x", b"", acl=_world(READ))
 
     with pytest.raises(RefusedError):
         store.set_data(f"{root}/x", b"1")
 
 
-def test_an_own_znode_is_deleted_once_and_only_without_children(store: MetadataStore, root: str) -> None:
+def test_an_own_znode_without_children_is_deleted_once(store: MetadataStore, root: str) -> None:
     store.create(f"{root}/x", b"")
 
     with pytest.raises(RefusedError):
@@ -327,7 +329,7 @@ def test_a_ledger_is_never_deleted_without_a_guard(store: MetadataStore, ledgers
     assert _present(store, ledgers[:1]) == [True]
 
 
-def test_an_ephemeral_znode_goes_with_its_session_and_has_no_children(
+def test_an_ephemeral_znode_ends_with_its_session_and_has_no_children(
     store: MetadataStore, new_store: Stores, root: str
 ) -> None:
     other = new_store()
@@ -341,7 +343,7 @@ def test_an_ephemeral_znode_goes_with_its_session_and_has_no_children(
     assert store.create(f"{root}/lock", b"theirs", ephemeral=True)
 
 
-def test_a_closed_store_answers_nothing(store: MetadataStore, root: str) -> None:
+def test_a_closed_store_is_unavailable(store: MetadataStore, root: str) -> None:
     store.close()
     store.close()
 

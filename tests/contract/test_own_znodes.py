@@ -13,7 +13,7 @@ import pytest
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.check.questions import Notice
 from streaming.check.questions import own_znodes as own_znodes_question
 from streaming.clients import Clients
@@ -41,7 +41,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions
     def create(user: str) -> MetadataStore:
         if not hosts:
             return MemoryStore(tree, identities=frozenset({("digest", f"{user}:x")} if user else ()))
-        settings = ZooKeeperSettings(hosts)
+        settings = ZooKeeperClientSettings(hosts)
         if user:
             (tmp_path / user).write_text(f"{user}:s3cret\n")
             settings = replace(settings, digest_file=str(tmp_path / user))

@@ -1,4 +1,4 @@
-"""Three real ZooKeepers: what one of them does not know yet, and one that dies."""
+"""An ensemble of three ZooKeeper servers, with a server that lags and a server that dies."""
 
 import time
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kazoo.client import KazooClient
 
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.errors import UnavailableError
 from streaming.ports import Znode
 from tests.contract.zookeeper_server import ZooKeeperServer, ensemble_running
 
-pytestmark = pytest.mark.slow  # three servers take their time to find each other
+pytestmark = pytest.mark.slow  # three servers take long to elect a leader
 
-BEHIND = 1_000  # writes that a frozen server has to take in before it is up to date
+MISSED_WRITES = 1_000  # by a frozen server
 
 
 @pytest.fixture(scope="module")
@@ -23,42 +23,44 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ZooKeepe
         yield servers
 
 
-def test_a_follower_that_was_frozen_answers_with_nothing_older_than_the_question(
+def test_a_follower_that_was_frozen_answers_with_nothing_older_than_the_read(
     ensemble: list[ZooKeeperServer],
 ) -> None:
-    """Without the sync ahead of each read, it answers at once with what it knew before."""
+    """Without a sync before each read, the follower would answer at once with old data."""
     follower = next(server for server in ensemble if server.mode == "follower")
     others = ",".join(server.hosts for server in ensemble if server is not follower)
-    store, writer = ZooKeeperStore(ZooKeeperSettings(follower.hosts)), KazooClient(others)
+    store, writer = ZooKeeperStore(ZooKeeperClientSettings(follower.hosts)), KazooClient(others)
     writer.start(30)
     writer.ensure_path("/owners/listed")
     with ThreadPoolExecutor(1) as pool:
-        for turn in range(4):
-            made = f"/owners/made-{turn}"
-            assert store.read_many([made]) == [None]
+        for attempt in range(4):
+            created = f"/owners/created-{attempt}"
+            assert store.read_many([created]) == [None]
             follower.freeze()
             try:
-                for _ in range(BEHIND):
+                for _ in range(MISSED_WRITES):
                     writer.set_async("/owners", b"")
-                writer.create(made, b"")
-                told = writer.set("/owners/listed", b"")
-                looked = pool.submit(store.read_many, ["/owners/listed", made])
+                writer.create(created, b"")
+                written = writer.set("/owners/listed", b"")
+                reading = pool.submit(store.read_many, ["/owners/listed", created])
                 time.sleep(0.3)
             finally:
                 follower.thaw()
-            listed, found = looked.result(60)
+            listed, node = reading.result(60)
             assert isinstance(listed, Znode)
-            assert listed.version >= told.version
-            assert isinstance(found, Znode)
+            assert listed.version >= written.version
+            assert isinstance(node, Znode)
     writer.stop()
     writer.close()
     store.close()
 
 
-def test_a_leader_that_dies_is_missed_no_longer_than_the_others_take_to_elect_one(
+def test_after_the_leaders_death_reads_work_once_another_leader_is_elected(
     ensemble: list[ZooKeeperServer],
 ) -> None:
-    store = ZooKeeperStore(ZooKeeperSettings(",".join(server.hosts for server in ensemble), session_timeout_seconds=6))
+    store = ZooKeeperStore(
+        ZooKeeperClientSettings(",".join(server.hosts for server in ensemble), session_timeout_seconds=6)
+    )
     assert store.create("/survives", b"")
     leader = next(server for server in ensemble if server.mode == "leader")
 
@@ -66,9 +68,9 @@ def test_a_leader_that_dies_is_missed_no_longer_than_the_others_take_to_elect_on
     died = time.monotonic()
     while True:
         try:
-            (found,) = store.read_many(["/survives"])
+            (node,) = store.read_many(["/survives"])
             break
         except UnavailableError:
             assert time.monotonic() - died < 30
-    assert isinstance(found, Znode)
+    assert isinstance(node, Znode)
     store.close()

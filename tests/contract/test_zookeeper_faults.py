@@ -1,4 +1,4 @@
-"""What the ZooKeeper adapter does when the connection, the server or the session does not hold."""
+"""The ZooKeeper adapter when the connection, the server or the session fails."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import Create, Transaction
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl_credential
 
 from streaming.adapters.zookeeper.reads import Sizes
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore, close_all, store_for
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore, close_all, store_for
 from streaming.coordination.lock import InstanceLock
 from streaming.errors import ConfigError, UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode
@@ -24,8 +24,8 @@ from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 
-PATIENT = ZooKeeperSettings("", session_timeout_seconds=5.0)
-IMPATIENT = ZooKeeperSettings(
+PATIENT = ZooKeeperClientSettings("", session_timeout_seconds=5.0)
+IMPATIENT = ZooKeeperClientSettings(
     "", session_timeout_seconds=1.0, operation_timeout_seconds=0.7, connect_timeout_seconds=1.0
 )
 UNKNOWN = GuardResult(GuardStatus.UNKNOWN)
@@ -36,7 +36,9 @@ Opening = Callable[..., ZooKeeperStore]
 def opened() -> Iterator[Opening]:
     stores: list[ZooKeeperStore] = []
 
-    def open_store(hosts: str, settings: ZooKeeperSettings = PATIENT, *, sizes: Sizes | None = None) -> ZooKeeperStore:
+    def open_store(
+        hosts: str, settings: ZooKeeperClientSettings = PATIENT, *, sizes: Sizes | None = None
+    ) -> ZooKeeperStore:
         stores.append(ZooKeeperStore(replace(settings, hosts=hosts), sizes=sizes))
         return stores[-1]
 
@@ -59,7 +61,7 @@ def root(zookeeper_server: ZooKeeperServer, opened: Opening) -> str:
 
 
 def _read_at_last(store: ZooKeeperStore, paths: list[str], seconds: float = 30.0) -> list[Znode | Unreadable | None]:
-    """Read with a store that has no patience, which a busy machine may try."""
+    """Read with an impatient store until it succeeds, because a busy machine may be slow."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -69,17 +71,17 @@ def _read_at_last(store: ZooKeeperStore, paths: list[str], seconds: float = 30.0
                 raise
 
 
-def _make(store: ZooKeeperStore, root: str, count: int, data: bytes = b"") -> list[str]:
+def _create(store: ZooKeeperStore, root: str, count: int, data: bytes = b"") -> list[str]:
     paths = [f"{root}/{number:05d}" for number in range(count)]
     session = store._session
     at_once = 4 if len(data) > 10_000 else 50
     for start in range(0, count, at_once):
         creates = [Create(session.absolute(path), data, OPEN_ACL_UNSAFE, 0) for path in paths[start : start + at_once]]
-        assert all(isinstance(made, str) for made in session.call(Transaction(creates)))
+        assert all(isinstance(created, str) for created in session.call(Transaction(creates)))
     return paths
 
 
-def test_a_server_that_is_not_there_is_unavailable_and_deletes_are_unknown(opened: Opening) -> None:
+def test_an_absent_server_is_unavailable_and_deletes_are_unknown(opened: Opening) -> None:
     store = ZooKeeperStore(replace(IMPATIENT, hosts="127.0.0.1:1", connect_timeout_seconds=0.2))
 
     with pytest.raises(UnavailableError, match=r"127.0.0.1:1 can't be reached \(.*Connection refused\). Check that"):
@@ -90,17 +92,17 @@ def test_a_server_that_is_not_there_is_unavailable_and_deletes_are_unknown(opene
     store.close()
 
 
-def test_tls_with_a_server_that_speaks_none_is_named(zookeeper_server: ZooKeeperServer, opened: Opening) -> None:
+def test_tls_with_a_server_without_tls_is_named(zookeeper_server: ZooKeeperServer, opened: Opening) -> None:
     store = opened(zookeeper_server.hosts, replace(IMPATIENT, use_tls=True))
 
     with pytest.raises(UnavailableError, match=r"can't be reached \(127.0.0.1:\d+: .*\). .*TLS is on at both ends"):
         store.read_many(["/"])
 
 
-def test_a_frozen_server_makes_waits_end_and_its_outcome_unknown(
+def test_waits_for_a_frozen_server_end_with_an_unknown_outcome(
     own_zookeeper_server: ZooKeeperServer, opened: Opening
 ) -> None:
-    paths = _make(opened(own_zookeeper_server.hosts), "", 100)
+    paths = _create(opened(own_zookeeper_server.hosts), "", 100)
     store = opened(own_zookeeper_server.hosts, IMPATIENT)
     _read_at_last(store, paths)
     batches = [GuardedDelete((), ((path, 0),)) for path in paths]
@@ -113,41 +115,41 @@ def test_a_frozen_server_makes_waits_end_and_its_outcome_unknown(
     after = opened(own_zookeeper_server.hosts)
 
     assert results == [UNKNOWN] * 100
-    # a window's worth may have reached the server; the rest was not even sent
+    # a window of deletes may have reached the server; the others were not sent
     assert all(after.read_many(paths[32:]))
     assert all(_read_at_last(store, paths[32:]))
 
 
-def test_what_waited_behind_a_frozen_server_is_taken_back_and_never_happens(
+def test_deletes_queued_for_a_frozen_server_are_dropped_and_never_happen(
     own_zookeeper_server: ZooKeeperServer, opened: Opening
 ) -> None:
     store = opened(own_zookeeper_server.hosts, replace(IMPATIENT, session_timeout_seconds=60.0))
-    paths = _make(store, "", 32)
-    # more than the sockets' buffers hold, so that the last ones are still with us when the wait ends
+    paths = _create(store, "", 32)
+    # more than the sockets' buffers hold, so that the last deletes are still queued here when the wait ends
     long = "/" + "x" * 1_000
     store.create(long, b"")
     padding = ((long, -1),) * 500
     batches = [GuardedDelete(padding, ((path, 0),)) for path in paths]
 
     own_zookeeper_server.freeze()
-    began = time.monotonic()
+    started = time.monotonic()
     results = store.delete_guarded(batches)
-    took_seconds = time.monotonic() - began
+    took_seconds = time.monotonic() - started
     own_zookeeper_server.thaw()
 
     assert results == [UNKNOWN] * 32
-    assert took_seconds < 30  # one wait of a second or two; kazoo itself gives up after the session's minute
+    assert took_seconds < 30  # one short wait; kazoo would wait for the session's timeout, a minute
     store.close()
     after = opened(own_zookeeper_server.hosts)
     assert isinstance(after.read_many(paths[-1:])[0], Znode)
     assert isinstance(after.read_many(paths[-1:])[0], Znode)
 
 
-def test_a_server_killed_among_deletes_leaves_every_batch_whole_and_a_second_run_ends_it(
+def test_a_server_killed_during_deletes_splits_no_batch_and_a_second_run_completes_them(
     own_zookeeper_server: ZooKeeperServer, opened: Opening
 ) -> None:
     store = opened(own_zookeeper_server.hosts, IMPATIENT)
-    paths = _make(store, "", 2_000)
+    paths = _create(store, "", 2_000)
     pairs = list(zip(paths[::2], paths[1::2], strict=True))
     batches = [GuardedDelete((), ((a, 0), (b, 0))) for a, b in pairs]
 
@@ -168,11 +170,11 @@ def test_a_server_killed_among_deletes_leaves_every_batch_whole_and_a_second_run
     assert set(store.read_many(paths)) == {None}
 
 
-def test_a_delete_whose_answer_is_lost_is_unknown_although_it_happened(
+def test_a_delete_with_a_lost_answer_is_unknown_although_it_happened(
     proxy: CuttingProxy, root: str, opened: Opening
 ) -> None:
     store = opened(proxy.hosts)
-    (path,) = _make(store, root, 1)
+    (path,) = _create(store, root, 1)
     proxy.cut_answer = lambda _frame: True
 
     assert store.delete_guarded([GuardedDelete((), ((path, 0),))]) == [UNKNOWN]
@@ -181,18 +183,16 @@ def test_a_delete_whose_answer_is_lost_is_unknown_although_it_happened(
     assert store.read_many([path]) == [None]
 
 
-def test_a_server_that_does_not_answer_the_first_connection_is_asked_on_another(
-    proxy: CuttingProxy, opened: Opening
-) -> None:
+def test_a_first_connection_without_an_answer_is_replaced(proxy: CuttingProxy, opened: Opening) -> None:
     proxy.deaf = 1
     store = opened(proxy.hosts, replace(PATIENT, session_timeout_seconds=30.0, connect_timeout_seconds=3.0))
 
     assert isinstance(store.read_many(["/"])[0], Znode)
 
 
-def test_reads_survive_connections_that_break_under_them(proxy: CuttingProxy, root: str, opened: Opening) -> None:
+def test_reads_survive_broken_connections(proxy: CuttingProxy, root: str, opened: Opening) -> None:
     store = opened(proxy.hosts)
-    paths = _make(store, root, 600, b"data")
+    paths = _create(store, root, 600, b"data")
     answers = iter([False] * 3 + [True] + [False] * 5 + [True])
     proxy.cut_answer = lambda _frame: next(answers, False)
 
@@ -202,11 +202,11 @@ def test_reads_survive_connections_that_break_under_them(proxy: CuttingProxy, ro
     assert all(isinstance(node, Znode) and node.data == b"data" for node in nodes)
 
 
-def test_one_znode_whose_answer_breaks_the_connection_is_unreadable_alone(
+def test_only_the_znode_that_breaks_the_connection_is_unreadable(
     proxy: CuttingProxy, root: str, opened: Opening
 ) -> None:
     store = opened(proxy.hosts)
-    paths = _make(store, root, 40, b"small")
+    paths = _create(store, root, 40, b"small")
     store.set_data(paths[17], b"x" * 200_000)
     proxy.cut_answer = lambda frame: len(frame) > 150_000
 
@@ -216,11 +216,11 @@ def test_one_znode_whose_answer_breaks_the_connection_is_unreadable_alone(
     assert [number for number, node in enumerate(nodes) if not isinstance(node, Znode)] == [17]
 
 
-def test_znodes_whose_multi_read_breaks_the_connection_are_read_one_by_one(
+def test_if_multi_reads_break_the_connection_znodes_are_read_singly(
     proxy: CuttingProxy, root: str, opened: Opening
 ) -> None:
     store = opened(proxy.hosts)
-    paths = _make(store, root, 6, b"data")
+    paths = _create(store, root, 6, b"data")
     store.read_many(paths)
     proxy.cut_request = lambda frame: int.from_bytes(frame[4:8], "big") == 22
 
@@ -230,15 +230,15 @@ def test_znodes_whose_multi_read_breaks_the_connection_are_read_one_by_one(
     assert all(isinstance(node, Znode) for node in nodes)
 
 
-def test_the_reads_after_each_reconnect_come_behind_a_sync(proxy: CuttingProxy, root: str, opened: Opening) -> None:
-    """The server that a new connection leads to may lag."""
+def test_each_reconnect_starts_with_a_sync(proxy: CuttingProxy, root: str, opened: Opening) -> None:
+    """A new connection may lead to a server that lags."""
     store = opened(proxy.hosts)
-    paths = _make(store, root, 400, b"data")
-    names = {0: "connect", 9: "sync", 22: "read"}  # a connect has no operation: the number there is 0
+    paths = _create(store, root, 400, b"data")
+    names = {0: "connect", 9: "sync", 22: "read"}  # a connect has no operation number; its frame contains 0 there
     sent: list[str] = []
     answers = 0
 
-    def note(frame: bytes) -> bool:
+    def record(frame: bytes) -> bool:
         operation = 0 if frame[:4] == bytes(4) else int.from_bytes(frame[4:8], "big")
         sent.extend([names[operation]] if operation in names else [])
         return False
@@ -249,7 +249,7 @@ def test_the_reads_after_each_reconnect_come_behind_a_sync(proxy: CuttingProxy, 
         return len(frame) > 200 and answers in (2, 4, 5)
 
     store.read_many(paths[:1])
-    proxy.cut_request, proxy.cut_answer = note, cut_some
+    proxy.cut_request, proxy.cut_answer = record, cut_some
     nodes = store.read_many(paths)
 
     assert all(isinstance(node, Znode) for node in nodes)
@@ -259,12 +259,10 @@ def test_the_reads_after_each_reconnect_come_behind_a_sync(proxy: CuttingProxy, 
     assert sent[0] == "sync"
 
 
-def test_a_connection_that_never_holds_is_unavailable_in_the_end(
-    proxy: CuttingProxy, root: str, opened: Opening
-) -> None:
+def test_a_connection_that_always_breaks_is_unavailable(proxy: CuttingProxy, root: str, opened: Opening) -> None:
     store = opened(proxy.hosts)
     store.read_many(["/"])
-    proxy.cut_answer = lambda frame: len(frame) > 60  # what is longer than a connect, ping or sync answer
+    proxy.cut_answer = lambda frame: len(frame) > 60  # longer than the answer to a connect, ping or sync
 
     with pytest.raises(UnavailableError, match="broke 65 times during one read"):
         store.read_many([root] * 500)
@@ -273,7 +271,7 @@ def test_a_connection_that_never_holds_is_unavailable_in_the_end(
 def test_requests_beyond_the_servers_buffer_are_halved_until_they_fit(tmp_path: Path, opened: Opening) -> None:
     with zookeeper_running(tmp_path, "-Djute.maxbuffer=3000") as server:
         store = opened(server.hosts)
-        paths = _make(store, "", 300)
+        paths = _create(store, "", 300)
         too_long = "/" + "x" * 4_000
 
         nodes = store.read_many([*paths, too_long, *paths])
@@ -282,9 +280,9 @@ def test_requests_beyond_the_servers_buffer_are_halved_until_they_fit(tmp_path: 
         assert all(isinstance(node, Znode) for node in [*nodes[:300], *nodes[301:]])
 
 
-def test_large_znodes_are_asked_for_a_few_at_a_time(proxy: CuttingProxy, root: str, opened: Opening) -> None:
+def test_large_znodes_are_read_in_small_requests(proxy: CuttingProxy, root: str, opened: Opening) -> None:
     store = opened(proxy.hosts)
-    paths = _make(store, root, 60, b"x" * 100_000)
+    paths = _create(store, root, 60, b"x" * 100_000)
     largest = 0
 
     def watch(frame: bytes) -> bool:
@@ -300,11 +298,11 @@ def test_large_znodes_are_asked_for_a_few_at_a_time(proxy: CuttingProxy, root: s
     assert largest < 1_100_000
 
 
-def test_a_server_without_multi_read_is_read_by_single_requests(
+def test_a_server_without_multi_read_gets_single_reads(
     zookeeper_server: ZooKeeperServer, root: str, opened: Opening
 ) -> None:
     store = opened(zookeeper_server.hosts, sizes=Sizes(probe_with=99))  # an operation that no server has
-    paths = _make(store, root, 250, b"data")
+    paths = _create(store, root, 250, b"data")
     client = store._session._client
 
     nodes = store.read_many([*paths, f"{root}/nothing"])
@@ -315,7 +313,7 @@ def test_a_server_without_multi_read_is_read_by_single_requests(
     assert store._session._client is client
 
 
-def test_an_expired_session_is_told_and_the_store_goes_on_with_a_new_one(
+def test_an_expired_session_is_reported_and_replaced(
     zookeeper_server: ZooKeeperServer, root: str, opened: Opening
 ) -> None:
     store = opened(zookeeper_server.hosts)
@@ -341,7 +339,7 @@ def test_an_instance_learns_that_its_lock_is_lost(
         assert lost.wait(10)
 
 
-def test_a_lock_is_given_up_when_the_server_is_away_for_longer_than_the_session_lives(
+def test_a_lock_is_lost_if_the_server_is_down_longer_than_the_session_timeout(
     own_zookeeper_server: ZooKeeperServer, opened: Opening
 ) -> None:
     lost = threading.Event()
@@ -372,7 +370,7 @@ def test_a_dead_client_is_replaced_at_once(zookeeper_server: ZooKeeperServer, ro
     assert isinstance(store.read_many([root])[0], Znode)
 
 
-def test_a_forked_child_gets_a_session_of_its_own_and_leaves_the_parents_alone(
+def test_a_forked_child_opens_a_session_and_leaves_the_parents_alone(
     zookeeper_server: ZooKeeperServer, root: str
 ) -> None:
     settings = replace(PATIENT, hosts=zookeeper_server.hosts)
@@ -383,7 +381,7 @@ def test_a_forked_child_gets_a_session_of_its_own_and_leaves_the_parents_alone(
     if not child:
         worked = False
         try:
-            worked = all(isinstance(each.read_many([root])[0], Znode) for each in (store, store_for(settings)))
+            worked = all(isinstance(used.read_many([root])[0], Znode) for used in (store, store_for(settings)))
             worked = worked and store_for(settings) is not store
         finally:
             os._exit(0 if worked else 1)
@@ -402,14 +400,14 @@ def test_settings_can_be_sent_to_a_worker() -> None:
 
 
 def test_paths_are_relative_to_the_chroot(zookeeper_server: ZooKeeperServer, root: str, opened: Opening) -> None:
-    whole, below = opened(zookeeper_server.hosts), opened(zookeeper_server.hosts + root)
+    parent, below = opened(zookeeper_server.hosts), opened(zookeeper_server.hosts + root)
 
     assert below.create("/inner/x", b"", parents=True)
-    (seen,) = whole.read_many([f"{root}/inner/x"])
+    (node,) = parent.read_many([f"{root}/inner/x"])
 
-    assert isinstance(seen, Znode)
+    assert isinstance(node, Znode)
     assert below.children_many(["/"]) == [["inner"]]
-    assert below.acl_of("/inner/x") == whole.acl_of(f"{root}/inner/x")
+    assert below.acl_of("/inner/x") == parent.acl_of(f"{root}/inner/x")
     failing = GuardedDelete((("/inner/x", 9),), (("/inner/x", 0),))
     working = GuardedDelete((("/inner/x", 0),), (("/inner/x", 0),))
     assert below.delete_guarded([failing, working]) == [
@@ -418,7 +416,7 @@ def test_paths_are_relative_to_the_chroot(zookeeper_server: ZooKeeperServer, roo
     ]
 
 
-def test_the_digest_opens_what_is_closed_to_others_and_never_reaches_a_log(
+def test_the_digest_reads_closed_znodes_and_is_never_logged(
     zookeeper_server: ZooKeeperServer, root: str, opened: Opening, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -441,26 +439,28 @@ def test_the_digest_opens_what_is_closed_to_others_and_never_reaches_a_log(
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        pytest.param(ZooKeeperSettings(":::"), "zookeeper.hosts", id="hosts that are none"),
+        pytest.param(ZooKeeperClientSettings(":::"), "zookeeper.hosts", id="invalid hosts"),
         pytest.param(
-            ZooKeeperSettings("z", digest_file="/no/such"),
+            ZooKeeperClientSettings("z", digest_file="/no/such"),
             "zookeeper.digest_file: there is no file",
             id="no digest file",
         ),
         pytest.param(
-            ZooKeeperSettings("z", sasl_mechanism="DIGEST-MD5", digest_file="/no/such"),
+            ZooKeeperClientSettings("z", sasl_mechanism="DIGEST-MD5", digest_file="/no/such"),
             "zookeeper.digest_file: there is no file",
             id="no file for SASL",
         ),
         pytest.param(
-            ZooKeeperSettings("z", use_tls=True, tls_ca_file="/no/such"), "zookeeper.tls_ca_file", id="no CA file"
+            ZooKeeperClientSettings("z", use_tls=True, tls_ca_file="/no/such"), "zookeeper.tls_ca_file", id="no CA file"
         ),
         pytest.param(
-            ZooKeeperSettings("z", use_tls=True, tls_ca_file=__file__), "no PEM certificate", id="a CA file without CA"
+            ZooKeeperClientSettings("z", use_tls=True, tls_ca_file=__file__),
+            "no PEM certificate",
+            id="a CA file without CA",
         ),
     ],
 )
-def test_settings_that_cannot_work_are_named(settings: ZooKeeperSettings, text: str) -> None:
+def test_invalid_settings_are_named(settings: ZooKeeperClientSettings, text: str) -> None:
     store = ZooKeeperStore(settings)
 
     with pytest.raises(ConfigError, match=text):

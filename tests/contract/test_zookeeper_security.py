@@ -1,4 +1,4 @@
-"""A ZooKeeper that speaks TLS and asks who one is: who is let in, who is not, and that no secret reaches a log."""
+"""A ZooKeeper with TLS and authentication: who has access, and that no secret is logged."""
 
 import logging
 import subprocess
@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardStatus, Unreadable, Znode
 from tests.contract.zookeeper_server import free_port, zookeeper_running
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 
-pytestmark = pytest.mark.slow  # a server with TLS takes its time to start
+pytestmark = pytest.mark.slow  # a server with TLS starts slowly
 
 SECRET = "s3cret-of-the-store"
-PATIENT = ZooKeeperSettings("", session_timeout_seconds=5.0, connect_timeout_seconds=4.0)
+PATIENT = ZooKeeperClientSettings("", session_timeout_seconds=5.0, connect_timeout_seconds=4.0)
 
 
 @dataclass(frozen=True)
 class Secured:
-    """One server: SASL on both ports, TLS on the second. ca: PEM of its certificate; other_ca: of somebody else's."""
+    """A server with SASL on both ports, and TLS on the second."""
 
     plain: str
     tls: str
-    ca: Path
-    other_ca: Path
+    ca: Path  # PEM of the server's certificate
+    other_ca: Path  # PEM of another certificate  # PEM of another certificate
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     jaas = home / "jaas.conf"
     jaas.write_text(
         "Server {\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n"
-        f'  user_reaper="{SECRET}"\n  user_somebody="other-secret";\n}};\n'
+        f'  user_reaper="{SECRET}"\n  user_other="other-secret";\n}};\n'
     )
     port = free_port()
     config = (
@@ -52,67 +52,67 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def _certificate(home: Path, name: str) -> Path:
-    """A key pair of its own in <name>.p12, self-signed for 127.0.0.1; returns its certificate as PEM."""
+    """Create a key pair in <name>.p12, self-signed for 127.0.0.1, and return its certificate as PEM."""
     store = ("-keystore", str(home / f"{name}.p12"), "-storetype", "PKCS12", "-storepass", "changeit", "-alias", "zk")
-    made = ("-keyalg", "EC", "-dname", f"CN={name}", "-ext", "san=ip:127.0.0.1", "-validity", "2")
-    subprocess.run(["keytool", "-genkeypair", *store, *made], check=True, capture_output=True)
+    options = ("-keyalg", "EC", "-dname", f"CN={name}", "-ext", "san=ip:127.0.0.1", "-validity", "2")
+    subprocess.run(["keytool", "-genkeypair", *store, *options], check=True, capture_output=True)
     pem = home / f"{name}.pem"
     subprocess.run(["keytool", "-exportcert", "-rfc", *store, "-file", str(pem)], check=True, capture_output=True)
     return pem
 
 
-def _settings(folder: Path, hosts: str, user: str = "reaper", password: str = SECRET) -> ZooKeeperSettings:
+def _settings(folder: Path, hosts: str, user: str = "reaper", password: str = SECRET) -> ZooKeeperClientSettings:
     digest_file = folder / f"digest-{user}"
     digest_file.write_text(f"{user}:{password}\n")
     return replace(PATIENT, hosts=hosts, digest_file=str(digest_file), sasl_mechanism="DIGEST-MD5")
 
 
-def _over_tls(settings: ZooKeeperSettings, ca: Path) -> ZooKeeperSettings:
+def _over_tls(settings: ZooKeeperClientSettings, ca: Path) -> ZooKeeperClientSettings:
     return replace(settings, use_tls=True, tls_ca_file=str(ca))
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
-def test_sasl_opens_what_is_closed_to_others_and_never_reaches_a_log(
+def test_sasl_reads_closed_znodes_and_is_never_logged(
     secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_tls: bool
 ) -> None:
     caplog.set_level(logging.DEBUG)
     path = f"/closed-{is_tls}"
     settings = _settings(tmp_path, secured.plain)
-    other = _settings(tmp_path, secured.plain, "somebody", "other-secret")
+    other = _settings(tmp_path, secured.plain, "other", "other-secret")
     if is_tls:
-        settings, other = (_over_tls(replace(each, hosts=secured.tls), secured.ca) for each in (settings, other))
+        settings, other = (_over_tls(replace(plain, hosts=secured.tls), secured.ca) for plain in (settings, other))
     ours, theirs = ZooKeeperStore(settings), ZooKeeperStore(other)
 
     ours.create(path, b"data", acl=acl_bytes([AclEntry(ALL, "sasl", "reaper")]))
-    (mine,) = ours.read_many([path])
-    (foreign,) = theirs.read_many([path])
+    (node,) = ours.read_many([path])
+    (refused,) = theirs.read_many([path])
     (deleted,) = ours.delete_guarded([GuardedDelete((), ((path, 0),))])
     ours.close()
     theirs.close()
 
-    assert isinstance(mine, Znode)
-    assert isinstance(foreign, Unreadable)
+    assert isinstance(node, Znode)
+    assert isinstance(refused, Unreadable)
     assert deleted.status is GuardStatus.DELETED
     assert SECRET not in caplog.text
     assert SECRET not in repr(ours._session._settings)
 
 
-def test_what_sasl_creates_is_closed_to_other_users(secured: Secured, tmp_path: Path) -> None:
+def test_znodes_created_with_sasl_are_closed_to_other_users(secured: Secured, tmp_path: Path) -> None:
     ours = ZooKeeperStore(_settings(tmp_path, secured.plain))
-    other = ZooKeeperStore(_settings(tmp_path, secured.plain, "somebody", "other-secret"))
+    other = ZooKeeperStore(_settings(tmp_path, secured.plain, "other", "other-secret"))
 
     ours.create("/ours", b"data")
-    acl, (foreign,) = ours.acl_of("/ours"), other.read_many(["/ours"])
+    acl, (refused,) = ours.acl_of("/ours"), other.read_many(["/ours"])
     with pytest.raises(RefusedError):
         other.set_data("/ours", b"")
     ours.close()
     other.close()
 
     assert acl == acl_bytes([AclEntry(ALL, "sasl", "reaper")])
-    assert isinstance(foreign, Unreadable)
+    assert isinstance(refused, Unreadable)
 
 
-def test_a_certificate_that_the_server_does_not_ask_for_is_no_identity(secured: Secured, tmp_path: Path) -> None:
+def test_a_certificate_that_the_server_does_not_request_is_no_identity(secured: Secured, tmp_path: Path) -> None:
     private, _certificate, _chain = pkcs12.load_key_and_certificates(
         secured.ca.with_name("other.p12").read_bytes(), b"changeit"
     )
@@ -134,7 +134,7 @@ def test_a_wrong_password_is_named_and_nothing_is_read(secured: Secured, tmp_pat
     store.close()
 
 
-def test_a_server_with_another_certificate_is_not_talked_to(secured: Secured, tmp_path: Path) -> None:
+def test_a_server_with_an_untrusted_certificate_is_refused(secured: Secured, tmp_path: Path) -> None:
     settings = replace(_settings(tmp_path, secured.tls), connect_timeout_seconds=2.0)
     store = ZooKeeperStore(_over_tls(settings, secured.other_ca))
     with pytest.raises(UnavailableError, match="certificate verify failed"):
@@ -142,7 +142,7 @@ def test_a_server_with_another_certificate_is_not_talked_to(secured: Secured, tm
     store.close()
 
 
-def test_a_certificate_for_another_name_is_not_believed(secured: Secured, tmp_path: Path) -> None:
+def test_a_certificate_for_another_name_is_refused(secured: Secured, tmp_path: Path) -> None:
     by_name = secured.tls.replace("127.0.0.1", "localhost")
     settings = replace(_settings(tmp_path, by_name), connect_timeout_seconds=2.0)
     store = ZooKeeperStore(_over_tls(settings, secured.ca))

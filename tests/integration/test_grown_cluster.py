@@ -23,7 +23,7 @@ import pytest
 from streaming.adapters.memory.store import Faults
 from streaming.adapters.pulsar.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.zookeeper.store import ZooKeeperSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.cli.sandbox import facts
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
@@ -228,7 +228,7 @@ def test_a_follower_that_lags_is_not_believed(world: World) -> None:
     follower = world.followers()[0]
     spec = world.cluster.spec
     others = addresses(spec, [part for part in spec.all_of(Part.ZOOKEEPER) if part != follower]).zookeeper
-    store = ZooKeeperStore(ZooKeeperSettings(addresses(spec, [follower]).zookeeper))
+    store = ZooKeeperStore(ZooKeeperClientSettings(addresses(spec, [follower]).zookeeper))
     with ThreadPoolExecutor(1) as pool, clients.zookeeper(others) as writer:
         topics.unload(world.cluster, owner.topic)
         for turn in range(5):

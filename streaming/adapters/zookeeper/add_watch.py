@@ -1,8 +1,9 @@
-"""ZooKeeper's addWatch (operation 106, servers since 3.6), which kazoo has no call for: the events of a whole tree.
+"""ZooKeeper's addWatch (operation 106, servers since 3.6), which kazoo does not implement: the events of a whole tree.
 
-Wire format: the path and the mode; the answer is empty. A persistent recursive watch stays after an event, and tells of
-each znode below that is made, changed or deleted. It dies with its connection. kazoo hands an event to those who
-watch that very path, and drops the others: so we put a table of our own in the place of kazoo's, which sees each path.
+Wire format: the path and the mode; the answer is empty. A persistent recursive watch remains after an event, and
+reports each znode below its path that is created, changed or deleted. It ends with its connection. kazoo delivers an
+event only to watchers of exactly that path, so forward_events replaces kazoo's table of watchers by one that reports
+every path.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ _PERSISTENT_RECURSIVE = 1
 
 
 class AddWatch:
-    """One request for the events of a znode (an absolute path, which need not exist) and of all that lies below it."""
+    """A request for the events of a znode and of its whole subtree. The path is absolute and need not exist."""
 
     def __init__(self, path: str, number: int = ADD_WATCH) -> None:
         self.type = number
@@ -36,19 +37,19 @@ class AddWatch:
         return True
 
 
-def hear(client: KazooClient, heard: Callable[[str], None]) -> None:
-    """Have a client's events told: the absolute path, in the client's own thread. kazoo forgets it with the session."""
-    if not isinstance(client._data_watchers, _Heard):
-        client._data_watchers = _Heard(heard)
+def forward_events(client: KazooClient, on_event: Callable[[str], None]) -> None:
+    """Call on_event with the absolute path of each event, in the client's thread, until the session ends."""
+    if not isinstance(client._data_watchers, _ForwardingWatchers):
+        client._data_watchers = _ForwardingWatchers(on_event)
 
 
-class _Heard(defaultdict[str, set[Any]]):
-    """Watchers by path, as kazoo keeps them; kazoo takes out the path of each event for a znode and its data."""
+class _ForwardingWatchers(defaultdict[str, set[Any]]):
+    """kazoo's table of watchers by path. kazoo pops the path of each event of a znode and its data."""
 
-    def __init__(self, heard: Callable[[str], None]) -> None:
+    def __init__(self, on_event: Callable[[str], None]) -> None:
         super().__init__(set)
-        self._heard = heard
+        self._on_event = on_event
 
     def pop(self, path: str, *default: Any) -> Any:
-        self._heard(path)
+        self._on_event(path)
         return super().pop(path, *default)

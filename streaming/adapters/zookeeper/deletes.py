@@ -1,7 +1,7 @@
-"""Guarded deletes: one ZooKeeper transaction each, many under way, every outcome named and none invented.
+"""Guarded deletes: one ZooKeeper transaction for each, many in flight; every outcome is named, and none is invented.
 
-A transaction either happened whole or not at all. The server's answer lists one result an operation: the
-error at the one that failed, "rolled back" before it and "runtime inconsistency" (never tried) after it.
+A transaction happens completely or not at all. The server's answer contains one result for each operation: the error
+of the operation that failed, "rolled back" before it and "runtime inconsistency" (never tried) after it.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from streaming.errors import UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus
 
 _WINDOW = 32
-_REQUEST_BYTES = 512 * 1024  # the server cuts the connection above its jute.maxbuffer (1 MB), for ever
+_REQUEST_BYTES = 512 * 1024  # the server closes the connection, at each attempt, above its jute.maxbuffer (1 MB)
 
 _UNKNOWN = GuardResult(GuardStatus.UNKNOWN)
 _DELETE_FAILURES = {
@@ -32,25 +32,26 @@ _CHECK_FAILURES = {
 
 
 def delete_guarded(session: ZooKeeperSession, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
-    """Run each batch as one transaction; UNKNOWN for those whose answer was lost and those not sent after that.
+    """Run each batch as one transaction, and return their results in the same order.
 
-    A batch too large for one request (half a megabyte) is REFUSED: nothing was sent.
+    A batch whose answer was lost, and batches that were not sent afterwards, are UNKNOWN. A batch too large for one
+    request (half a megabyte) is REFUSED without being sent.
     """
     results = [_UNKNOWN] * len(batches)
-    under_way: deque[tuple[int, Pending]] = deque()
+    in_flight: deque[tuple[int, Pending]] = deque()
     waiting = deque(range(len(batches)))
-    while waiting or under_way:
-        while waiting and len(under_way) < _WINDOW:
+    while waiting or in_flight:
+        while waiting and len(in_flight) < _WINDOW:
             index = waiting.popleft()
             sent = _send(session, batches[index])
             if isinstance(sent, Pending):
-                under_way.append((index, sent))
+                in_flight.append((index, sent))
                 continue
             results[index] = sent
             if sent is _UNKNOWN:
                 waiting.clear()  # no connection within its deadline: the rest would only wait for it again
-        if under_way:
-            index, pending = under_way.popleft()
+        if in_flight:
+            index, pending = in_flight.popleft()
             results[index] = _outcome(session, pending, batches[index])
     return results
 

@@ -1,4 +1,4 @@
-"""The wire form of a transaction of checks and deletes, written in one go: kazoo's own takes ten times the time."""
+"""The wire format of a transaction of checks and deletes, serialized at once; kazoo's own takes ten times as long."""
 
 import struct
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ _DONE = multiheader_struct.pack(-1, True, -1)
 _ERROR_TYPE = -1
 _HEADER_AND_ERROR = struct.Struct("!iBii")
 
-ROLLED_BACK = 0  # the server's code for what would have worked, had nothing else failed
-NOT_TRIED = -2  # and for what comes after the failure
+ROLLED_BACK = 0  # the server's code for operations before the one that failed
+NOT_TRIED = -2  # the server's code for operations after the one that failed
 
 
 class GuardedTransaction:
@@ -27,7 +27,7 @@ class GuardedTransaction:
         return f"GuardedTransaction(operations={self._operations})"
 
     def __len__(self) -> int:
-        """Size of the request in bytes."""
+        """Return the size of the request in bytes."""
         return len(self._bytes)
 
     def serialize(self) -> bytes:
@@ -35,10 +35,10 @@ class GuardedTransaction:
         return self._bytes
 
     def deserialize(self, buffer: bytes, offset: int) -> list[int | None]:
-        """Return a code an operation: None where it was done, else an error's, ROLLED_BACK or NOT_TRIED."""
+        """Return a code for each operation: None if it was done; otherwise an error's, ROLLED_BACK or NOT_TRIED."""
         (first_kind,) = int_struct.unpack_from(buffer, offset)
         if first_kind != _ERROR_TYPE and len(buffer) - offset == len(_DONE) * (self._operations + 1):
-            return [None] * self._operations  # where one fails, all are errors, and longer
+            return [None] * self._operations  # if one operation fails, all results are errors, which are longer
         codes: list[int | None] = []
         for _ in range(self._operations):
             kind, done, _error, code = _HEADER_AND_ERROR.unpack_from(buffer, offset)

@@ -1,7 +1,7 @@
-"""ZooKeeper's multiRead (operation 22, servers since 3.6), which kazoo has no call for: many reads in one request.
+"""ZooKeeper's multiRead (operation 22, servers since 3.6), which kazoo does not implement: many reads in one request.
 
 Wire format: per read a MultiHeader (type, done, err) and the record; the end is a header with done set.
-Each read succeeds or fails on its own; the request as a whole fails only when the connection does.
+Each read succeeds or fails on its own; the whole request fails only if the connection does.
 """
 
 import struct
@@ -26,7 +26,7 @@ Answer = Znode | list[str] | int  # int: ZooKeeper's error code for that path
 
 
 class MultiRead:
-    """One request for the data (GetData.type) or the children (GetChildren.type) of many absolute paths."""
+    """A request for the data (GetData.type) or the children (GetChildren.type) of many absolute paths."""
 
     def __init__(self, operation: int, paths: Sequence[str], number: int = MULTI_READ) -> None:
         self.type = number
@@ -47,7 +47,7 @@ class MultiRead:
         return b"".join(parts)
 
     def deserialize(self, buffer: bytes, offset: int) -> list[Answer]:
-        """Return one answer a path, in order."""
+        """Return the answers in the order of the paths."""
         parse = _PARSERS[self.operation]
         answers: list[Answer] = []
         for _ in self.paths:
@@ -62,7 +62,7 @@ class MultiRead:
 
 
 class SingleRead:
-    """The same for one path by the ordinary call, for servers without multiRead and for what a multiRead choked on."""
+    """An ordinary read of one path, for servers without multiRead and for paths that break a multiRead."""
 
     def __init__(self, operation: int, path: str) -> None:
         self.type = operation
@@ -77,13 +77,13 @@ class SingleRead:
         return b"".join((int_struct.pack(len(encoded)), encoded, b"\0"))
 
     def deserialize(self, buffer: bytes, offset: int) -> list[Answer]:
-        """Return the answer as a list of one, as MultiRead does."""
+        """Return a list with the answer, as MultiRead does."""
         (number,) = int_struct.unpack_from(buffer, offset)
         return [_PARSERS[self.type](buffer, offset + int_struct.size, number)[0]]
 
 
 def _znode(buffer: bytes, offset: int, length: int) -> tuple[Answer, int]:
-    end = offset + length if length > 0 else offset  # -1: null data, which reads as none
+    end = offset + length if length > 0 else offset  # -1: null data, which is read as empty
     ctime_ms, mtime_ms, version, acl_version = _STAT.unpack_from(buffer, end)
     return Znode(buffer[offset:end], version, ctime_ms, mtime_ms, acl_version), end + _STAT.size
 

@@ -1,12 +1,13 @@
-"""Bulk reads over one connection: as large as is quick, as small as the server can bear.
+"""Bulk reads over one connection, in requests that are large enough to be fast and small enough for the server.
 
-1. Requests carry many paths; several are under way. Their size follows the size of what comes back, so that
-   a thousand big znodes are never asked for at once (the server would build that answer in its memory).
-2. A connection that breaks under several requests tells nothing about either; each is tried again alone. One
-   that breaks alone is halved, down to a single ordinary read; when that breaks it too, the path is Unreadable.
-3. Every read sees at least what had been written, anywhere in the ensemble, when the call began. A server that lags
-   catches up before it answers what comes after a sync on the same connection. A new connection may lead to another
-   server: it begins with a sync, too, and what was read over a connection without one is read again.
+1. Requests carry many paths, and several requests are in flight. Their size follows the size of the answers, because
+   the server builds each answer in memory and must not be asked for a thousand large znodes at once.
+2. If the connection breaks while several requests are in flight, any of them may be the cause, so each is retried
+   alone. A request that breaks the connection alone is halved, down to an ordinary read of one path; if that breaks
+   the connection too, the path is Unreadable.
+3. Each read sees at least everything that was written anywhere in the ensemble before the call. A server that lags
+   catches up before it answers requests that follow a sync on the same connection. A new connection may lead to another
+   server, so each connection starts with a sync, and answers from a connection without a sync are read again.
 """
 
 from collections import deque
@@ -30,19 +31,22 @@ from streaming.ports import Unreadable, Znode
 DATA: int = GetData.type
 CHILDREN: int = GetChildren.type
 
-_PATHS_PER_REQUEST = 200  # more is hardly faster (200: 276,000 reads/s, 500: 313,000) and dearer to lose
-_FIRST_PATHS_PER_REQUEST = 16  # nothing is known yet of how large the znodes are
-_ANSWER_BYTES = 512 * 1024  # aimed at; half of jute.maxbuffer's default
-_REQUEST_BYTES = 256 * 1024  # kept; the server drops connections that send more than its jute.maxbuffer (1 MB)
+_PATHS_PER_REQUEST = 200  # 500 are hardly faster (313,000 reads/s instead of 276,000), and more is lost with a request
+_FIRST_PATHS_PER_REQUEST = 16  # before the size of the znodes is known
+_ANSWER_BYTES = 512 * 1024  # the target; half of jute.maxbuffer's default
+_REQUEST_BYTES = 256 * 1024  # the limit; the server drops connections that send more than its jute.maxbuffer (1 MB)
 _WINDOW = 4
 _WINDOW_OF_SINGLES = 100  # kazoo's wake-up pipe blocks its caller near 278 requests
-_LOSSES = 64  # what halving needs for a few bad paths among thousands; more is a connection that keeps breaking
+_LOSSES = 64  # enough to isolate a few bad paths among thousands by halving; above it, the connection keeps breaking
 
 
 class Sizes:
     """How many paths a request may carry, learnt per operation and tree (`/ledgers`, `/managed-ledgers`).
 
-    Lives as long as the session. probe_with: the operation that probe() tries the server with.
+    A session has one Sizes.
+
+    Args:
+        probe_with: the number of the operation that probe() sends.
     """
 
     def __init__(self, probe_with: int = MULTI_READ) -> None:
@@ -52,10 +56,10 @@ class Sizes:
         self._paths: dict[tuple[int, str], int] = {}
 
     def probe(self, session: ZooKeeperSession) -> None:
-        """Find out, once, whether the server knows multiRead.
+        """Find out, once, whether the server implements multiRead.
 
-        "Not implemented" overtakes the answers to earlier requests, which kazoo's connection does not survive:
-        so the first multiRead is sent when nothing else is under way.
+        "Not implemented" overtakes the answers to earlier requests, which breaks kazoo's connection. The first
+        multiRead is therefore sent while no other request is in flight.
         """
         if self._is_probed:
             return
@@ -66,11 +70,11 @@ class Sizes:
         self._is_probed = True
 
     def paths_per_request(self, operation: int, path: str) -> int:
-        """Return the size for a request that begins with this path."""
+        """Return the size of a request whose first path is `path`."""
         return self._paths.get((operation, _tree(path)), _FIRST_PATHS_PER_REQUEST)
 
     def learn(self, operation: int, paths: Sequence[str], answers: Sequence[Answer]) -> None:
-        """Aim at _ANSWER_BYTES; grow by half at most, so that one small answer does not promise much."""
+        """Adjust the size towards _ANSWER_BYTES; it grows by at most half, because one small answer predicts little."""
         size = max(1, sum(map(_size, answers)))
         key = (operation, _tree(paths[0]))
         now = self._paths.get(key, _FIRST_PATHS_PER_REQUEST)
@@ -79,7 +83,7 @@ class Sizes:
 
 
 class BulkRead:
-    """One read_many or children_many call."""
+    """A single read_many or children_many call."""
 
     def __init__(self, session: ZooKeeperSession, sizes: Sizes, operation: int, paths: Sequence[str]) -> None:
         self._session = session
@@ -88,19 +92,19 @@ class BulkRead:
         self._paths = [session.absolute(path) for path in paths]
         self._answers: list[Answer | Unreadable | None] = [None] * len(paths)
         self._next = 0
-        self._again: deque[range] = deque()  # lost together with others: to be tried alone
-        self._under_way: deque[tuple[range, Pending, int]] = deque()  # with the losses before the sync ahead of it
+        self._again: deque[range] = deque()  # requests that were lost together with others are retried alone
+        self._in_flight: deque[tuple[range, Pending, int]] = deque()  # with the session's losses before the last sync
         self._broke_as_single: set[int] = set()
         self._losses = 0
         self._synced_at = -1  # the session's losses before the last sync
 
     def run(self) -> list[Answer | Unreadable | None]:
-        """Return one answer a path: what was read, Unreadable, or None where there is no such znode."""
+        """Return an answer for each path: the znode or its children, Unreadable, or None if there is no such znode."""
         if not self._paths:
             return self._answers
         self._sizes.probe(self._session)
         while self._fill():
-            span, pending, synced_at = self._under_way.popleft()
+            span, pending, synced_at = self._in_flight.popleft()
             try:
                 answers = self._answered(span, pending)
             except NotImplementedByServerError:
@@ -120,7 +124,7 @@ class BulkRead:
         return answers
 
     def _take(self, span: range, answers: Sequence[Answer], *, is_fresh: bool) -> None:
-        """Keep the answers. Those that came over another connection than the sync may be old: they are read again."""
+        """Store the answers; read them again if they came over another connection than the sync, as they may be old."""
         if is_fresh:
             self._store(span, answers)
         else:
@@ -128,16 +132,16 @@ class BulkRead:
             self._again.append(span)
 
     def _fill(self) -> bool:
-        """Put requests under way as far as the window allows; False when all is done."""
+        """Send requests until the window is full; return False when all answers have arrived."""
         if self._again and self._sizes.multi_read:
-            self._send(self._again.popleft())  # alone: whatever else was under way is in _again too
+            self._send(self._again.popleft())  # alone: all other requests in flight are in _again too
             return True
-        while len(self._under_way) < self._window():
+        while len(self._in_flight) < self._window():
             span = self._next_span()
             if not span:
                 break
             self._send(span)
-        return bool(self._under_way)
+        return bool(self._in_flight)
 
     def _window(self) -> int:
         return _WINDOW if self._sizes.multi_read else _WINDOW_OF_SINGLES
@@ -161,10 +165,10 @@ class BulkRead:
             request: Request = SingleRead(self._operation, self._paths[span.start])
         else:
             request = MultiRead(self._operation, self._paths[span.start : span.stop])
-        self._under_way.append((span, self._session.send(request), self._synced_at))
+        self._in_flight.append((span, self._session.send(request), self._synced_at))
 
     def _is_single(self, span: range) -> bool:
-        """Whether the span is read by the ordinary call."""
+        """Whether the span is read by an ordinary read."""
         return not self._sizes.multi_read or span.start in self._broke_as_single
 
     def _end_from(self, start: int) -> int:
@@ -183,15 +187,15 @@ class BulkRead:
             self._answers[index] = _translated(answer) if isinstance(answer, int) else answer
 
     def _single_code(self, span: range, error: AnsweredError) -> int:
-        if len(span) > 1 or not self._is_single(span):  # a multiRead has an error a path; this one is about all of it
+        if len(span) > 1 or not self._is_single(span):  # a multiRead has an error per path; this error is the request's
             raise UnavailableError(f"ZooKeeper refused a read with error {error.code}; try again later") from error
         return error.code
 
     def _lost(self, span: range, error: ConnectionLostError) -> None:
         self._count_loss(str(error))
-        if self._under_way:
-            self._again.extend([span, *(other for other, _pending, _synced_at in self._under_way)])
-            self._under_way.clear()
+        if self._in_flight:
+            self._again.extend([span, *(other for other, _pending, _synced_at in self._in_flight)])
+            self._in_flight.clear()
         else:
             self._broke_alone(span)
         self._session.connect()
@@ -226,5 +230,5 @@ def _translated(code: int) -> Unreadable | None:
     if code == NoNodeError.code:
         return None
     if code == NoAuthError.code:
-        return Unreadable("no right to read it")
+        return Unreadable("no permission to read it")
     return Unreadable(f"ZooKeeper error {code}")

@@ -1,10 +1,10 @@
-"""One ZooKeeper session through kazoo, with a deadline on every wait and nothing queued behind the caller's back.
+"""A ZooKeeper session through kazoo, with a deadline on every wait and no hidden queue of requests.
 
-1. kazoo queues requests silently while it has no connection, so a request is refused when there is none.
-2. A request whose answer did not come in time may still be in kazoo's queue; it must not be sent later, so
-   the whole client is abandoned and the next call opens a new session.
+1. kazoo silently queues requests while it has no connection; a request without a connection is refused instead.
+2. A request whose answer did not arrive in time may still be in kazoo's queue, and must not be sent later. The whole
+   client is abandoned, and the next call opens a new session.
 3. kazoo's thread dies of an error code that it does not know; a dead client is replaced.
-4. A client does not survive a fork; in a child process a new one is opened and the parent's left alone.
+4. A client does not survive a fork; a child process opens a new client and leaves the parent's alone.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from kazoo.exceptions import UnimplementedError as KazooUnimplementedError
 from kazoo.protocol.serialization import Exists, Sync
 from kazoo.protocol.states import KazooState
 
-from streaming.adapters.zookeeper.settings import ZooKeeperSettings, client_for, what_is_wrong
+from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings, client_for, connection_fault
 from streaming.errors import UnavailableError
 
 _DEAD_CODES = {-4, -7, -112, -115, -118}  # connection loss, timeout, session expired, auth failed, session moved
@@ -32,15 +32,15 @@ _BAD_CREDENTIALS = ": it refused our credentials. Check zookeeper.digest_file an
 
 
 class ConnectionLostError(UnavailableError):
-    """The connection broke, or the answer did not come in time, while a request was under way."""
+    """The connection broke, or the answer did not arrive in time, while a request was in flight."""
 
 
 class NotImplementedByServerError(Exception):
-    """The server does not know this operation; nothing happened."""
+    """The server does not implement this operation; nothing happened."""
 
 
 class AnsweredError(Exception):
-    """The server answered with an error: code is ZooKeeper's own."""
+    """The server answered with an error; `code` is ZooKeeper's."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"ZooKeeper error {code}")
@@ -48,7 +48,7 @@ class AnsweredError(Exception):
 
 
 class Request(Protocol):
-    """What kazoo can send: an operation number and both directions of the wire format."""
+    """A request that kazoo can send: an operation number and both directions of the wire format."""
 
     type: Any
 
@@ -59,16 +59,16 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request under way, and the client that it was given to."""
+    """A request in flight, and the client that sends it."""
 
     client: KazooClient
     reply: Any
 
 
 class ZooKeeperSession:
-    """A kazoo client that is opened when first needed and replaced when it can't be used any more. Thread-safe."""
+    """A kazoo client that is opened when first needed and replaced when it is no longer usable. Thread-safe."""
 
-    def __init__(self, settings: ZooKeeperSettings) -> None:
+    def __init__(self, settings: ZooKeeperClientSettings) -> None:
         self._settings = settings
         chroot = settings.hosts.partition("/")[2].strip("/")
         self._chroot = f"/{chroot}" if chroot else ""
@@ -83,29 +83,29 @@ class ZooKeeperSession:
 
     @property
     def losses(self) -> int:
-        """How often a connection was lost or given up. As long as it stays the same, all goes over one connection.
+        """How often a connection was lost or abandoned.
 
-        It has risen before the next connection is used: so if it is the same when an answer has come as it was before
-        an earlier request was sent, both went over one connection, and the server took them in this order.
+        The count increases before the next connection is used. If it is the same after an answer has arrived as before
+        an earlier request was sent, both used the same connection, and the server processed them in this order.
         """
         return self._losses
 
     def connect(self) -> None:
-        """Return when there is a connection; waits connect_timeout_seconds at most, then raises UnavailableError."""
+        """Wait up to connect_timeout_seconds for a connection. Raises UnavailableError if there is none by then."""
         self._connected()
 
     def client(self) -> KazooClient:
-        """Return the client that is connected now, as connect() does."""
+        """Return a connected client; wait as connect() does. Raises UnavailableError."""
         return self._connected()
 
     def absolute(self, path: str) -> str:
-        """Return the path as the server knows it, chroot included."""
+        """Return the path including the chroot, as the server knows it."""
         if not self._chroot:
             return path
         return self._chroot if path == "/" else self._chroot + path
 
     def send(self, request: Request) -> Pending:
-        """Put a request (absolute paths) under way. Raises UnavailableError; then it was not sent."""
+        """Send a request with absolute paths. Raises UnavailableError; then it was not sent."""
         client = self._connected()
         reply = client.handler.async_result()
         client._call(request, reply)
@@ -134,11 +134,11 @@ class ZooKeeperSession:
             raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
 
     def call(self, request: Request) -> Any:
-        """Send and wait."""
+        """Send a request and return its answer. Raises UnavailableError, NotImplementedByServerError, AnsweredError."""
         return self.wait(self.send(request))
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call back once, from a thread of the session's, when the session may be over."""
+        """Register a callback, called once from a thread of the session when the session may have ended."""
         with self._lock:
             self._on_end.append(callback)
 
@@ -156,10 +156,10 @@ class ZooKeeperSession:
             if live.wait(self._settings.connect_timeout_seconds / _CONNECT_TRIES):
                 return client
             if client._session_id is None:
-                # A server that is just starting may swallow the first request, and kazoo waits for its answer as
-                # long as a session lasts. There is no session to lose yet: begin again.
+                # A server that is just starting may drop the first request, and kazoo waits for its answer as long as a
+                # session lasts. No session is lost by starting again.
                 self._abandon(client)
-        reason = what_is_wrong(self._settings)
+        reason = connection_fault(self._settings)
         what = f"can't be reached ({reason})" if reason else "can't be reached"
         raise UnavailableError(self._text(what) + _advice(client))
 
@@ -168,7 +168,7 @@ class ZooKeeperSession:
             self._forget_parent()
         with self._lock:
             if self._closed:
-                raise UnavailableError(self._text("is not in use any more: this session was closed"))
+                raise UnavailableError(self._text("is no longer in use: this session was closed"))
             if self._client is None or self._live is None or _is_dead(self._client):
                 self._losses += 1
                 self._client = client_for(self._settings)
@@ -177,7 +177,7 @@ class ZooKeeperSession:
             return self._client, self._live
 
     def _forget_parent(self) -> None:
-        # The parent's threads are not here and its socket is still the parent's: closing it would end its session.
+        # The child has none of the parent's threads, and closing the parent's socket would end the parent's session.
         self._lock = Lock()
         self._pid = os.getpid()
         self._client = None
@@ -188,7 +188,7 @@ class ZooKeeperSession:
         with self._lock:
             if self._client is client:
                 self._client = None
-        _empty_queue(client)  # what was not sent must never be sent: its caller is told "unknown"
+        _empty_queue(client)  # an unsent request must never be sent, because its caller treats the result as unknown
         raw = client._connection._socket
         if raw is not None:
             with contextlib.suppress(OSError):
@@ -208,7 +208,7 @@ class ZooKeeperSession:
             if state == KazooState.LOST:
                 self._ended()
             elif state == KazooState.SUSPENDED and self._on_end:
-                # Without a connection nobody tells us that the session is over; after its timeout it may be.
+                # Without a connection the end of the session is not reported; after its timeout it may have ended.
                 self._suspended = Timer(self._settings.session_timeout_seconds, self._ended)
                 self._suspended.daemon = True
                 self._suspended.start()
@@ -246,7 +246,7 @@ def _is_dead(client: KazooClient) -> bool:
 
 def _stop(client: KazooClient) -> None:
     def stop() -> None:
-        with contextlib.suppress(Exception):  # its socket is in any state; there is nobody to tell
+        with contextlib.suppress(Exception):  # the socket may be in any state, and no caller needs the error
             client.stop()
             client.close()
 
@@ -255,25 +255,24 @@ def _stop(client: KazooClient) -> None:
     stopper.join(_CLOSE_SECONDS)
 
 
-def newest_zxid(settings: ZooKeeperSettings) -> int:
-    """Return a transaction id that every later read (after sync) sees at least. Raises UnavailableError.
+def newest_zxid(settings: ZooKeeperClientSettings) -> int:
+    """Return a transaction id that every later read (after a sync) includes. Raises UnavailableError.
 
-    The header of every answer carries the newest transaction that the server has applied, and kazoo keeps it.
+    The header of every answer contains the newest transaction that the server has applied, and kazoo records it.
     """
     session = ZooKeeperSession(settings)
     try:
         for _ in range(_SYNC_TRIES):
             session.connect()
             losses = session.losses
-            session.send(
-                Sync(session.absolute("/"))
-            )  # the server catches up with its leader before it answers the next
+            # the server catches up with its leader before it answers the next request
+            session.send(Sync(session.absolute("/")))
             pending = session.send(Exists(session.absolute("/"), False))
             session.wait(pending)
             if session.losses == losses:
                 return int(pending.client.last_zxid)
-        raise UnavailableError("ZooKeeper would not tell its newest transaction: the connection broke again and again")
+        raise UnavailableError("ZooKeeper did not report its newest transaction: the connection broke repeatedly")
     except AnsweredError as error:
-        raise UnavailableError(f"ZooKeeper would not tell its newest transaction: error {error.code}") from error
+        raise UnavailableError(f"ZooKeeper did not report its newest transaction: error {error.code}") from error
     finally:
         session.close()

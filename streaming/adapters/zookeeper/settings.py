@@ -1,4 +1,4 @@
-"""How ZooKeeper is reached: settings that can travel to a Spark worker, and the kazoo client made of them there."""
+"""Connection settings that can be sent to a Spark worker, and the kazoo client that is created from them there."""
 
 import logging
 import socket
@@ -12,29 +12,25 @@ from kazoo.hosts import collect_hosts
 
 from streaming.errors import ConfigError
 
-# kazoo writes requests (auth data among them) to its log at DEBUG: it gets a logger of its own that never says so.
+# kazoo logs requests, including auth data, at DEBUG, so it gets a logger that never writes them.
 _quiet = logging.getLogger("streaming.adapters.zookeeper.store.kazoo")
 _quiet.setLevel(logging.CRITICAL)
 
-_TRY_SECONDS = 2.0
+_PROBE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class ZooKeeperSettings:
-    """How to reach ZooKeeper. Picklable, hashable, holds no secret: files are read where the session is opened.
+class ZooKeeperClientSettings:
+    """How to reach ZooKeeper. Picklable, hashable, and free of secrets: files are read where the session is opened."""
 
-    hosts: `host:port,host:port/chroot`. operation_timeout_seconds: the longest wait for any one answer; at least
-    the session timeout, or a slow server costs the session. connect_timeout_seconds: how long a call waits for a
-    lost connection to come back before it is refused. digest_file: one line `user:password`; used by scheme
-    `digest`, or by SASL when sasl_mechanism is DIGEST-MD5 (GSSAPI takes the process's ticket cache).
-    """
-
-    hosts: str
+    hosts: str  # host:port,host:port/chroot
     session_timeout_seconds: float = 30.0
+    # The longest wait for any answer; at least the session timeout, because a request that times out ends the session.
     operation_timeout_seconds: float = 30.0
-    connect_timeout_seconds: float = 10.0
+    connect_timeout_seconds: float = 10.0  # how long a call waits for a lost connection before it is refused
+    # One line `user:password`, used by scheme `digest`, or by SASL if sasl_mechanism is DIGEST-MD5.
     digest_file: str = ""
-    sasl_mechanism: str = ""
+    sasl_mechanism: str = ""  # GSSAPI uses the process's ticket cache
     use_tls: bool = False
     tls_ca_file: str = ""
     tls_cert_file: str = ""
@@ -43,12 +39,12 @@ class ZooKeeperSettings:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether a server can tell us from others: by digest, SASL or a client's certificate."""
+        """Whether the server can authenticate this client: by digest, SASL or a client certificate."""
         return bool(self.digest_file or self.sasl_mechanism or (self.use_tls and self.tls_cert_file))
 
 
-def client_for(settings: ZooKeeperSettings) -> KazooClient:
-    """Return a client that is not started yet. Raises ConfigError for settings that can't work."""
+def client_for(settings: ZooKeeperClientSettings) -> KazooClient:
+    """Create a client that is not started yet. Raises ConfigError for settings that can't work."""
     try:
         return KazooClient(
             hosts=settings.hosts,
@@ -60,26 +56,23 @@ def client_for(settings: ZooKeeperSettings) -> KazooClient:
             **_tls_options(settings),
         )
     except ValueError as error:
-        raise ConfigError(f"zookeeper.hosts = {settings.hosts!r} is no list of host:port: {error}") from error
+        raise ConfigError(f"zookeeper.hosts = {settings.hosts!r} is not a list of host:port: {error}") from error
 
 
-def what_is_wrong(settings: ZooKeeperSettings) -> str:
-    """Try each host once and say why none can be connected to; "" where one can. For the operator, after a failure.
-
-    kazoo tells its log only.
-    """
+def connection_fault(settings: ZooKeeperClientSettings) -> str:
+    """Try each host once and return why no connection is possible; "" if one is. For the operator, after a failure."""
     reasons = []
     for host, port in collect_hosts(settings.hosts)[0]:
-        reason = _why_not(settings, host, port)
+        reason = _host_fault(settings, host, port)
         if not reason:
             return ""
         reasons.append(reason)
     return "; ".join(reasons)
 
 
-def _why_not(settings: ZooKeeperSettings, host: str, port: int) -> str:
+def _host_fault(settings: ZooKeeperClientSettings, host: str, port: int) -> str:
     try:
-        with socket.create_connection((host, port), _TRY_SECONDS) as plain:
+        with socket.create_connection((host, port), _PROBE_SECONDS) as plain:
             if settings.use_tls:
                 options = _tls_options(settings)
                 context = ssl.create_default_context(cafile=options.get("ca"))
@@ -92,18 +85,18 @@ def _why_not(settings: ZooKeeperSettings, host: str, port: int) -> str:
     return ""
 
 
-def _uses_digest(settings: ZooKeeperSettings) -> bool:
+def _uses_digest(settings: ZooKeeperClientSettings) -> bool:
     return bool(settings.digest_file) and not settings.sasl_mechanism
 
 
-def _credentials(settings: ZooKeeperSettings) -> str:
+def _credentials(settings: ZooKeeperClientSettings) -> str:
     text = _file(settings.digest_file, "zookeeper.digest_file").read_text().strip()
     if ":" not in text:
-        raise ConfigError(f"zookeeper.digest_file {settings.digest_file} must hold one line `user:password`")
+        raise ConfigError(f"zookeeper.digest_file {settings.digest_file} must contain one line `user:password`")
     return text
 
 
-def _sasl_options(settings: ZooKeeperSettings) -> dict[str, str] | None:
+def _sasl_options(settings: ZooKeeperClientSettings) -> dict[str, str] | None:
     if not settings.sasl_mechanism:
         return None
     if settings.sasl_mechanism != "DIGEST-MD5":
@@ -112,7 +105,7 @@ def _sasl_options(settings: ZooKeeperSettings) -> dict[str, str] | None:
     return {"mechanism": "DIGEST-MD5", "service": "zookeeper", "username": user, "password": password}
 
 
-def _tls_options(settings: ZooKeeperSettings) -> dict[str, Any]:
+def _tls_options(settings: ZooKeeperClientSettings) -> dict[str, Any]:
     if not settings.use_tls:
         return {}
     files = {
@@ -125,7 +118,7 @@ def _tls_options(settings: ZooKeeperSettings) -> dict[str, Any]:
         try:
             ssl.create_default_context(cafile=present["ca"])
         except ssl.SSLError as error:
-            raise ConfigError(f"zookeeper.tls_ca_file {present['ca']} holds no PEM certificate: {error}") from error
+            raise ConfigError(f"zookeeper.tls_ca_file {present['ca']} contains no PEM certificate: {error}") from error
     return {"use_ssl": True, "check_hostname": settings.tls_check_hostname, **present}
 
 

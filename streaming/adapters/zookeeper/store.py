@@ -1,4 +1,4 @@
-"""The metadata store on a real ZooKeeper: bulk reads by multiRead, deletes by transactions that carry their proof."""
+"""Implements MetadataStore on ZooKeeper: bulk reads by multiRead, deletes by transactions that contain their checks."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,44 +18,46 @@ from kazoo.security import ACL, Id
 from streaming.adapters.zookeeper.deletes import delete_guarded
 from streaming.adapters.zookeeper.reads import CHILDREN, DATA, BulkRead, Sizes
 from streaming.adapters.zookeeper.session import AnsweredError, ZooKeeperSession
-from streaming.adapters.zookeeper.settings import ZooKeeperSettings
+from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.errors import RefusedError
 from streaming.ports import GuardedDelete, GuardResult, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import CREATOR, OPEN, AclEntry, acl_bytes, acl_entries
 
-__all__ = ["ZooKeeperSettings", "ZooKeeperStore", "close_all", "store_for"]
+__all__ = ["ZooKeeperClientSettings", "ZooKeeperStore", "close_all", "store_for"]
 
 _EPHEMERAL_FLAG = 1
 
 
 class ZooKeeperStore:
-    """MetadataStore on ZooKeeper. Connects when first used; thread-safe; usable in a forked child."""
+    """MetadataStore on ZooKeeper. Connects when first used. Thread-safe, and usable in a forked child."""
 
-    def __init__(self, settings: ZooKeeperSettings, *, sizes: Sizes | None = None) -> None:
+    def __init__(self, settings: ZooKeeperClientSettings, *, sizes: Sizes | None = None) -> None:
         self._session = ZooKeeperSession(settings)
         self._sizes = sizes or Sizes()
         self._own_acl = _wire(CREATOR if settings.has_credentials else OPEN)
         self.is_identified = settings.has_credentials
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read paths in order; None: does not exist. Raises UnavailableError when not all could be asked."""
+        """Read znodes in the order of paths; None: does not exist. Raises UnavailableError if any can't be asked."""
         return cast(list[Znode | Unreadable | None], self._bulk(DATA, paths))
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
-        """List children of each path in order; None: does not exist. Raises UnavailableError."""
+        """List the children of each path, in the order of paths; None: does not exist. Raises UnavailableError."""
         return cast(list[list[str] | Unreadable | None], self._bulk(CHILDREN, paths))
 
     def delete_guarded(self, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
-        """Run each batch as one transaction, pipelined; one result per batch, in order. Never raises for a batch."""
+        """Run each batch as one transaction, pipelined; return a result per batch, in order. Never raises."""
         return delete_guarded(self._session, batches)
 
     def create(
         self, path: str, data: bytes, *, acl: bytes | None = None, parents: bool = False, ephemeral: bool = False
     ) -> bool:
-        """Create a znode; False if it exists. Raises UnavailableError (it may exist now), RefusedError.
+        """Create a znode; return False if it exists. Raises UnavailableError (it may exist now), RefusedError.
 
-        acl None: all rights to us alone, or to everybody where we have no credentials.
-        parents: missing ancestors are created with the same ACL and no data. ephemeral: it goes with the session.
+        Args:
+            acl: None gives all rights to this client alone, or to everybody if there are no credentials.
+            parents: create missing ancestors with the same ACL and no data.
+            ephemeral: ZooKeeper deletes the znode when the session ends.
         """
         wire_acl = _wire(acl_entries(acl)) if acl is not None else self._own_acl
         request = Create(self._session.absolute(path), data, wire_acl, _EPHEMERAL_FLAG if ephemeral else 0)
@@ -71,7 +73,10 @@ class ZooKeeperStore:
         return True
 
     def acl_of(self, path: str) -> bytes | None:
-        """Return the znode's ACL in a form create() takes; None if it does not exist. Raises RefusedError too."""
+        """Return the znode's ACL in the form that create() takes; None if the znode does not exist.
+
+        Raises UnavailableError, RefusedError.
+        """
         try:
             entries, _stat = self._session.call(GetACL(self._session.absolute(path)))
         except AnsweredError as error:
@@ -81,7 +86,7 @@ class ZooKeeperStore:
         return acl_bytes(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in entries)
 
     def close_to_others(self, path: str) -> bool:
-        """Give one of our own znodes the ACL that create() gives; False if it is gone.
+        """Set the default ACL of create() on one of our own znodes; return False if it is gone.
 
         Raises SafetyError for a ledger's znode, UnavailableError (it may be closed now), RefusedError.
         """
@@ -95,7 +100,7 @@ class ZooKeeperStore:
         return True
 
     def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:
-        """Write data, return the new version; None when version does not match or there is no such znode.
+        """Write data and return the new version; None if the version does not match or there is no such znode.
 
         Raises UnavailableError (it may be written now), RefusedError.
         """
@@ -108,9 +113,10 @@ class ZooKeeperStore:
         return int(stat.version)
 
     def delete(self, path: str) -> bool:
-        """Delete one of our own znodes; False if it was gone. Raises SafetyError for a ledger's znode.
+        """Delete one of our own znodes; return False if it was gone.
 
-        Raises UnavailableError (it may be gone now), RefusedError (no right, or it has children).
+        Raises SafetyError for a ledger's znode, UnavailableError (it may be gone now), RefusedError (no permission, or
+        it has children).
         """
         refuse_ledgers(path)
         try:
@@ -122,7 +128,7 @@ class ZooKeeperStore:
         return True
 
     def when_session_ends(self, callback: Callable[[], None]) -> None:
-        """Call back once, from another thread, when ephemeral znodes of this session may be gone."""
+        """Register a callback, called once from another thread when this session's ephemeral znodes may be gone."""
         self._session.when_ended(callback)
 
     def close(self) -> None:
@@ -133,12 +139,12 @@ class ZooKeeperStore:
         return BulkRead(self._session, self._sizes, operation, paths).run()
 
 
-_stores: dict[ZooKeeperSettings, ZooKeeperStore] = {}
+_stores: dict[ZooKeeperClientSettings, ZooKeeperStore] = {}
 _stores_lock = Lock()
 
 
-def store_for(settings: ZooKeeperSettings) -> ZooKeeperStore:
-    """Return this process's store for these settings, the same one for every batch and thread."""
+def store_for(settings: ZooKeeperClientSettings) -> ZooKeeperStore:
+    """Return this process's store for these settings, the same for every batch and thread."""
     with _stores_lock:
         if settings not in _stores:
             _stores[settings] = ZooKeeperStore(settings)
@@ -146,7 +152,7 @@ def store_for(settings: ZooKeeperSettings) -> ZooKeeperStore:
 
 
 def close_all() -> None:
-    """End the sessions of all stores that store_for gave out; the next store_for opens new ones."""
+    """End the sessions of all stores that store_for returned; its next call opens a new session."""
     with _stores_lock:
         stores = list(_stores.values())
         _stores.clear()
@@ -169,10 +175,10 @@ def _wire(entries: Iterable[AclEntry]) -> list[ACL]:
 
 def _refused(what: str, path: str, error: AnsweredError) -> RefusedError:
     reasons = {
-        NoAuthError.code: "no right to; check zookeeper.digest_file and the ACL of the znode and of its parent",
+        NoAuthError.code: "no permission; check zookeeper.digest_file and the ACL of the znode and of its parent",
         NoNodeError.code: "its parent does not exist",
-        InvalidACLError.code: "it takes none of our credentials for an identity; check zookeeper.digest_file, "
-        "sasl_mechanism and tls_cert_file (a certificate counts only where the server asks for one)",
+        InvalidACLError.code: "it accepts none of our credentials as an identity; check zookeeper.digest_file, "
+        "sasl_mechanism and tls_cert_file (a certificate counts only if the server requests it)",
     }
     reason = reasons.get(error.code, f"error {error.code}")
-    return RefusedError(f"ZooKeeper would not {what} {path}: {reason}")
+    return RefusedError(f"ZooKeeper did not {what} {path}: {reason}")

@@ -1,4 +1,4 @@
-"""A bulk read over connections that come and go: each server lags until it has heard a sync on that connection."""
+"""Bulk reads over connections that are replaced: each server lags until it receives a sync on its connection."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -18,17 +18,18 @@ PATHS = [f"/ledgers/{number}" for number in range(200)]
 
 
 class LaggingServers:
-    """A session whose connections lead to servers that answer with old data until a sync came.
+    """A session whose connections lead to servers that answer with old data until they receive a sync.
 
-    cut_before, cut_after: numbers of requests (from 0) before or after whose answer the connection is replaced. The
-    answer of a request that was under way over the old connection is lost (told), or came in time (silent).
+    Args:
+        silent: the connection is replaced before these requests (from 0) are sent; earlier answers arrive.
+        lost: the connection is replaced before these answers (from 1) are awaited; earlier requests fail.
     """
 
-    def __init__(self, *, silent: Sequence[int] = (), told: Sequence[int] = (), old: Any = OLD, new: Any = NEW) -> None:
+    def __init__(self, *, silent: Sequence[int] = (), lost: Sequence[int] = (), old: Any = OLD, new: Any = NEW) -> None:
         self.losses = 1
         self.sent: list[tuple[int, Any]] = []
         self._old, self._new = old, new
-        self._silent, self._told = set(silent), set(told)
+        self._silent, self._lost = set(silent), set(lost)
         self._synced = False
         self._waits = 0
 
@@ -42,7 +43,7 @@ class LaggingServers:
         pass
 
     def send(self, request: Any) -> Any:
-        """Returns what the server answers, as it is now, and on which connection."""
+        """Return the server's present answer, and the connection that it uses."""
         if len(self.sent) in self._silent:
             self._replaced()
         self.sent.append((self.losses, request))
@@ -55,10 +56,10 @@ class LaggingServers:
 
     def wait(self, pending: Any) -> Any:
         self._waits += 1
-        if self._waits in self._told:
+        if self._waits in self._lost:
             self._replaced()
         at, answers, is_single = pending
-        if at != self.losses and self._told:
+        if at != self.losses and self._lost:
             raise ConnectionLostError("lost")
         if is_single and answers == [NO_NODE]:
             raise AnsweredError(NO_NODE)
@@ -75,29 +76,29 @@ def _read(servers: LaggingServers, *, multi_read: bool = True) -> list[Any]:
     return BulkRead(cast("ZooKeeperSession", servers), sizes, DATA, PATHS).run()
 
 
-@pytest.mark.parametrize("multi_read", [True, False], ids=["many at once", "one by one"])
+@pytest.mark.parametrize("multi_read", [True, False], ids=["multi reads", "single reads"])
 @pytest.mark.parametrize(
     "servers",
     [
         pytest.param(LaggingServers, id="one connection"),
-        pytest.param(lambda: LaggingServers(told=[3]), id="a connection that is lost with requests under way"),
-        pytest.param(lambda: LaggingServers(told=[1, 2, 5, 9]), id="several"),
-        pytest.param(lambda: LaggingServers(silent=[4]), id="one that is replaced between two requests"),
-        pytest.param(lambda: LaggingServers(silent=[1]), id="one that is replaced right after the sync"),
-        pytest.param(lambda: LaggingServers(silent=[1, 3, 4, 6], told=[2, 7]), id="all of that"),
+        pytest.param(lambda: LaggingServers(lost=[3]), id="a connection that is lost with requests in flight"),
+        pytest.param(lambda: LaggingServers(lost=[1, 2, 5, 9]), id="several lost connections"),
+        pytest.param(lambda: LaggingServers(silent=[4]), id="a connection that is replaced between two requests"),
+        pytest.param(lambda: LaggingServers(silent=[1]), id="a connection that is replaced right after the sync"),
+        pytest.param(lambda: LaggingServers(silent=[1, 3, 4, 6], lost=[2, 7]), id="lost and replaced connections"),
     ],
 )
-def test_every_answer_is_as_new_as_the_call(servers: Callable[[], LaggingServers], *, multi_read: bool) -> None:
+def test_no_answer_is_older_than_the_call(servers: Callable[[], LaggingServers], *, multi_read: bool) -> None:
     assert _read(servers(), multi_read=multi_read) == [NEW] * len(PATHS)
 
 
-def test_what_a_lagging_server_does_not_know_yet_is_not_absent() -> None:
+def test_a_znode_that_a_lagging_server_does_not_have_yet_is_not_absent() -> None:
     servers = LaggingServers(silent=[4], old=NO_NODE)
     assert _read(servers, multi_read=False) == [NEW] * len(PATHS)
 
 
-def test_a_sync_goes_ahead_of_the_first_read_on_each_connection() -> None:
-    servers = LaggingServers(told=[2, 5])
+def test_each_connection_starts_with_a_sync() -> None:
+    servers = LaggingServers(lost=[2, 5])
     _read(servers)
     for losses in {at for at, _request in servers.sent}:
         first = next(request for at, request in servers.sent if at == losses)
@@ -105,12 +106,12 @@ def test_a_sync_goes_ahead_of_the_first_read_on_each_connection() -> None:
     assert not any(isinstance(request, SingleRead) for _at, request in servers.sent)
 
 
-def test_a_connection_that_is_replaced_again_and_again_is_given_up() -> None:
+def test_a_read_ends_if_the_connection_is_replaced_too_often() -> None:
     with pytest.raises(UnavailableError, match="the connection broke 65 times"):
         _read(LaggingServers(silent=range(1, 10_000)))
 
 
 @pytest.mark.parametrize("count", [1, 3, 200])
-def test_what_is_absent_is_absent_where_the_connection_was_lost_once(count: int) -> None:
-    servers = LaggingServers(told=[1], old=NO_NODE, new=NO_NODE)
+def test_an_absent_znode_is_absent_after_a_lost_connection(count: int) -> None:
+    servers = LaggingServers(lost=[1], old=NO_NODE, new=NO_NODE)
     assert BulkRead(cast("ZooKeeperSession", servers), Sizes(), DATA, PATHS[:count]).run() == [None] * count

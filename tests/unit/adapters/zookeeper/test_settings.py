@@ -1,19 +1,19 @@
-"""What is told of an ensemble that can't be reached."""
+"""The description of an ensemble that can't be reached."""
 
 import socket
 
-from streaming.adapters.zookeeper.settings import ZooKeeperSettings, what_is_wrong
+from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings, connection_fault
 
 
-def test_of_an_ensemble_every_server_is_told_that_can_not_be_reached() -> None:
-    told = what_is_wrong(ZooKeeperSettings("127.0.0.1:1,127.0.0.1:2/chroot"))
+def test_every_unreachable_server_of_an_ensemble_is_named() -> None:
+    fault = connection_fault(ZooKeeperClientSettings("127.0.0.1:1,127.0.0.1:2/chroot"))
 
-    assert "127.0.0.1:1: " in told
-    assert "127.0.0.1:2: " in told
+    assert "127.0.0.1:1: " in fault
+    assert "127.0.0.1:2: " in fault
 
 
-def test_an_ensemble_of_which_one_server_can_be_reached_is_not_what_is_wrong() -> None:
+def test_an_ensemble_with_a_reachable_server_has_no_fault() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         hosts = f"127.0.0.1:1,127.0.0.1:{listener.getsockname()[1]}"
 
-        assert what_is_wrong(ZooKeeperSettings(hosts)) == ""
+        assert connection_fault(ZooKeeperClientSettings(hosts)) == ""
