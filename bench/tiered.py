@@ -33,7 +33,7 @@ from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
 from streaming.state.journal import ParquetJournal
-from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.buckets import OffloadBuckets
 from streaming.sweep.jobs import Job
 from streaming.sweep.offload_jobs import OffloadRules
 from streaming.sweep.offloads import OffloadSweeper
@@ -178,7 +178,7 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
         Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0), offload_grace_ms=0, cluster="bench"
     )
     store = S3Objects(S3Settings(bucket.endpoint, bucket.name, credentials_file=credentials))
-    places = OffloadPlaces(loader, NoConfiguration(), (bucket,), lambda _bucket: store, patience_seconds=60.0)
+    places = OffloadBuckets(loader, NoConfiguration(), (bucket,), lambda _bucket: store, patience_seconds=60.0)
     journal = ParquetJournal(state, "bench", 0, clock)
     rules = OffloadRules((EPOCH, 0), policy, Layout.HIERARCHICAL, LEDGERS_ROOT)
     return OffloadSweeper(places, loader, journal, clock, rules)

@@ -13,7 +13,7 @@ from streaming.queries.streams import Describe
 from streaming.queries.transforms import grouped_by_owner, tasks_for
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
-from streaming.sweep.admitted import AdmittedOwners, asked_in
+from streaming.sweep.admitted import AdmittedOwners, count_requests
 from streaming.sweep.task import SweepTask, planned
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
@@ -39,7 +39,7 @@ class ChunkSweep:
         self.describe(query, batch_id, "finding the owners of the requests")
         kind = RETRY if query == RETRY else REQUESTS
         most_bytes = self.settings.service.max_request_bytes
-        asked = asked_in(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
+        asked = count_requests(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
         if not asked.total:
             return
         known = self.owners(query, asked.by_owner)

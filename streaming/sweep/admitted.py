@@ -1,7 +1,7 @@
-"""Which owners a chunk may look at: those of requests that their senders may send.
+"""Finds the owners that a chunk may read: those of requests that their senders may send.
 
-A request that is refused must cost nobody a read: whoever may publish anywhere could else make us read the znodes of
-all topics, and make brokers load them. So nothing is read of an owner before a request for it was admitted.
+A refused request must not cause a read: otherwise a client that may publish to any one topic could make this service
+read the znodes of all topics, and make brokers load them. So no owner is read before a request for it was admitted.
 """
 
 from collections import Counter
@@ -25,37 +25,37 @@ class AdmittedOwners:
     """Spark's task: record batches of schemas.MESSAGE become counts of admitted requests by owner, schemas.OWNER.
 
     A row without an owner counts all messages. The task reads messages as the sweep does, so that both admit the same
-    ones. query: schemas.REQUESTS or RETRY. most_bytes: a message whose payload is larger is no request.
+    messages.
     """
 
-    query: str
+    query: str  # schemas.REQUESTS or RETRY
     admission: Admission
-    most_bytes: int
+    most_bytes: int  # a message whose payload is larger is no request
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Count."""
+        """Count the requests in record batches."""
         reader = MessageReader(self.query, self.admission, self.most_bytes)
         total = 0
-        asked: Counter[tuple[str, str]] = Counter()
+        requests: Counter[tuple[str, str]] = Counter()
         for batch in batches:
             total += batch.num_rows
             named = batch.filter(pc.is_valid(batch.column(c.REFERENCE_KEY)))
             for message in reader.read(named.to_pylist()):
                 if isinstance(message.request, PendingDelete):
-                    asked[message.row[c.TENANT], message.row[c.REFERENCE_KEY]] += 1
-        counts = [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in asked.items()]
+                    requests[message.row[c.TENANT], message.row[c.REFERENCE_KEY]] += 1
+        counts = [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in requests.items()]
         yield pa.RecordBatch.from_pylist([{c.ASKED: total}, *counts], schema=schemas.OWNER)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """total: how many messages there are. by_owner: how many of them were admitted, by (tenant, reference key)."""
+class RequestCounts:
+    """How many requests there are for which owner."""
 
-    total: int
-    by_owner: Counter[tuple[str, str]]
+    total: int  # all messages, admitted or not
+    by_owner: Counter[tuple[str, str]]  # admitted requests by (tenant, reference key)
 
 
-def asked_in(rows: DataFrame, task: AdmittedOwners) -> Asked:
+def count_requests(rows: DataFrame, task: AdmittedOwners) -> RequestCounts:
     """Count the messages in rows of schemas.MESSAGE, and the admitted requests of each owner, in one job."""
     total = 0
     by_owner: Counter[tuple[str, str]] = Counter()
@@ -64,4 +64,4 @@ def asked_in(rows: DataFrame, task: AdmittedOwners) -> Asked:
             total += row[c.ASKED]
         else:
             by_owner[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
-    return Asked(total, by_owner)
+    return RequestCounts(total, by_owner)

@@ -1,8 +1,8 @@
-"""Finds the bucket of an offload request: the request names it, or its owner's list, or its namespace's policies.
+"""Finds the bucket of an offload request: in the request, its owner's list or its namespace's policies.
 
-1. A bucket has to be on the operator's allow-list (tiered_storage.allowed); else we send nothing to any store.
-2. A driver that does not speak S3 is refused by its name.
-3. Where none of the three names a bucket and the operator allowed exactly one, we take that one.
+1. A bucket has to be on the operator's allow-list (tiered_storage.allowed); else nothing is sent to any store.
+2. A driver that does not use S3 is refused by its name.
+3. If none of the three names a bucket and the operator allowed exactly one, that bucket is used.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _NAMESPACES_AT_ONCE = 8  # as many as PulsarHttp has connections
 
 
 def offload_policy(configuration: OffloadConfiguration, patience: Policy, *, offload_grace_ms: int) -> OffloadPolicy:
-    """Return the rules for objects. A cluster name that brokers don't return now delays objects that name a cluster."""
+    """Return the rules for objects. If brokers don't return the cluster's name, objects that name a cluster wait."""
     try:
         return OffloadPolicy(patience, offload_grace_ms, configuration.cluster_name())
     except (UnavailableError, RefusedError) as error:
@@ -31,20 +31,17 @@ def offload_policy(configuration: OffloadConfiguration, patience: Policy, *, off
 
 
 @dataclass(frozen=True, slots=True)
-class OffloadPlaces:
-    """The buckets of a worker process.
-
-    open_store: returns the client of an allowed bucket. patience_seconds: for the policies of all namespaces together.
-    """
+class OffloadBuckets:
+    """The buckets of a worker process."""
 
     loader: InUseLoader
     configuration: OffloadConfiguration
     allowed: tuple[Bucket, ...]
-    open_store: Callable[[Bucket], ObjectStore]
-    patience_seconds: float
+    open_store: Callable[[Bucket], ObjectStore]  # returns the client of an allowed bucket
+    patience_seconds: float  # for the policies of all namespaces together
 
-    def places(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
-        """Find each request's bucket, in order; a Verdict where we may not touch any.
+    def buckets(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
+        """Find each request's bucket, in order; a Verdict if we may touch none.
 
         Raises UnavailableError when ZooKeeper does not answer.
         """
@@ -68,12 +65,12 @@ class OffloadPlaces:
             return {}
         pool = ThreadPoolExecutor(_NAMESPACES_AT_ONCE, thread_name_prefix="policies")
         try:
-            asked = {namespace: pool.submit(self._policy, namespace) for namespace in namespaces}
-            wait(asked.values(), self.patience_seconds)
+            futures = {namespace: pool.submit(self._policy, namespace) for namespace in namespaces}
+            wait(futures.values(), self.patience_seconds)
             late = Verdict(Outcome.RETRY, Reason.BROKER_UNAVAILABLE, "no offload policies in time")
-            return {namespace: one.result() if one.done() else late for namespace, one in asked.items()}
+            return {namespace: future.result() if future.done() else late for namespace, future in futures.items()}
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # a question that hangs must not make all requests wait
+            pool.shutdown(wait=False, cancel_futures=True)  # a call that hangs must not make all requests wait
 
     def _policy(self, namespace: str) -> Target | Verdict:
         try:
@@ -111,7 +108,7 @@ def _named_by(request: PendingDelete) -> Target:
 
 
 def _listed(request: PendingDelete, lists: Mapping[str, ManagedLedgerInfo]) -> Target:
-    """Return the bucket that the owner's list names for the ledger; another attempt most likely went there as well."""
+    """Return the bucket that the owner's list names for the ledger; other uploads most likely went there too."""
     info = lists.get(request.managed_ledger)
     for ledger in info.ledgers if info else ():
         if ledger.ledger_id == request.ledger_id and ledger.offload is not None:
@@ -124,7 +121,7 @@ def _is_vague(target: Target) -> bool:
 
 
 def _first_named(targets: Iterable[Target | Verdict | None]) -> Target | Verdict:
-    """Return the first answer that names a bucket, refuses the driver, or says that the policies can't be read now."""
+    """Return the first target that names a bucket or an unsupported driver, or the Verdict of unreadable policies."""
     known = [target for target in targets if target is not None]
     return next((target for target in known if isinstance(target, Verdict) or not _is_vague(target)), known[0])
 

@@ -1,6 +1,6 @@
-"""What a dry run sweeps with: the same stores, except that deletes are only remembered.
+"""The stores of a dry run: they read the real stores, but only remember deletes.
 
-So we know how much a sweep would delete, and can compare it with the limits, before anything is deleted.
+A dry run finds out how much a sweep would delete, so that this can be compared with the limits before any delete.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ from udfs.records import StoredObject, UnfinishedUpload
 
 
 class DryRunStore:
-    """ZooKeeper in a dry run: a delete is only remembered, and a ledger that was deleted is not found any more."""
+    """ZooKeeper in a dry run: deletes are only remembered, and a remembered ledger is no longer found."""
 
     def __init__(self, store: SweepStore) -> None:
         self._store = store
         self._deleted: set[str] = set()
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read from ZooKeeper; None for what was deleted in this dry run. Raises UnavailableError."""
+        """Read from ZooKeeper; None for ledgers deleted in this dry run. Raises UnavailableError."""
         nodes = self._store.read_many(paths)
         return [None if path in self._deleted else node for path, node in zip(paths, nodes, strict=True)]
 
@@ -32,7 +32,7 @@ class DryRunStore:
         return [GuardResult(GuardStatus.DELETED) for _ in batches]
 
     def acl_of(self, path: str) -> bytes | None:
-        """Return no ACL: it is needed only to undo a delete, and nothing is deleted."""
+        """Return an empty ACL: only the undo of a delete needs it, and nothing is deleted."""
         del path
         return b""
 
@@ -45,48 +45,48 @@ class DryRunObjects:
         self._deleted: set[str] = set()
 
     def read_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
-        """Read through."""
+        """Read from the bucket; None for objects deleted in this dry run."""
         return self._without_deleted(keys, self._store.read_many(keys))
 
     def head_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
-        """Read through."""
+        """Read from the bucket; None for objects deleted in this dry run."""
         return self._without_deleted(keys, self._store.head_many(keys))
 
     def compares_etags(self) -> bool:
-        """Return False: nothing is deleted, and finding it out would store an object."""
+        """Return False: nothing is deleted, and the test would store an object."""
         return False
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Remember; nothing is sent."""
+        """Remember the deletes; nothing is sent."""
         del etags
         self._deleted.update(keys)
         return {}
 
     def existing(self, keys: Sequence[str]) -> set[str]:
-        """Return what a look afterwards would find; what was deleted in this dry run is not looked for."""
+        """Return the keys that exist in the bucket and were not deleted in this dry run."""
         return self._store.existing([key for key in keys if key not in self._deleted])
 
     def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-        """Read through."""
+        """List the bucket, without objects deleted in this dry run."""
         return (found for found in self._store.list_keys(prefix) if found[0] not in self._deleted)
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
-        """Read from the bucket, without those that were aborted in this dry run."""
-        return [each for each in self._store.unfinished_uploads(keys) if each.upload_id not in self._deleted]
+        """Read from the bucket, without uploads aborted in this dry run."""
+        return [upload for upload in self._store.unfinished_uploads(keys) if upload.upload_id not in self._deleted]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> dict[str, str]:
-        """Remember; nothing is sent."""
+        """Remember the aborts; nothing is sent."""
         self._deleted.update(upload.upload_id for upload in uploads)
         return {}
 
     def undelete(self, keys: Sequence[str]) -> set[str]:
-        """Return what is there: a dry run hides nothing that could come back."""
+        """Return the keys that exist: a dry run hides no object that could come back."""
         return self._store.existing(keys)
 
     def _without_deleted(
         self, keys: Sequence[str], found: Sequence[StoredObject | Unreadable | None]
     ) -> list[StoredObject | Unreadable | None]:
-        return [None if key in self._deleted else each for key, each in zip(keys, found, strict=True)]
+        return [None if key in self._deleted else stored for key, stored in zip(keys, found, strict=True)]
 
 
 class NoJournal:
@@ -102,6 +102,6 @@ class NoJournal:
         """Do nothing."""
 
     def newest_snapshots(self, topic: str, keys: Collection[str]) -> dict[str, tuple[tuple[int, int], bytes]]:
-        """Return nothing: a dry run puts nothing back."""
+        """Return nothing: a dry run restores nothing."""
         del topic, keys
         return {}

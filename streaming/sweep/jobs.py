@@ -1,8 +1,8 @@
-"""The words of a sweep: a job (one request), what the sweeper needs, and what became of the job.
+"""A job is one request on its way through a sweep; this module has its records, and the ports of a sweeper.
 
-Several requests of a batch may mean the same ledger or the same objects. Those that are the same in all that a verdict
-rests on share one: the first of them, the lead, is judged and worked off, the others take their answer from it. Those
-that differ (they name different owners) are each judged for themselves; at most one of them deletes.
+Several requests of a batch may name the same ledger or the same objects. Jobs whose verdicts rest on the same facts
+share one verdict: the first of them, the lead, is judged and processed, and the others take its result. Jobs that
+differ (they name different owners) are judged separately, and at most one of them deletes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,53 +15,44 @@ from udfs.judge import Policy, first_sight_ms, kept_by_shrinkage
 from udfs.paths import Layout
 from udfs.records import Counts, Outcome, PendingDelete, Reason, Reference, Verdict
 
-_NEEDS_SECOND_LOOK = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
+_NEEDS_SECOND_CHECK = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request, and what earlier looks at its owner showed.
-
-    absent_since_ms: when we ourselves first saw its owner gone, or its ledger unreferenced (None: never).
-    baseline: how many ledgers its owner's sources named at the last look that can be trusted (None: not known).
-    """
+    """One request, and the results of earlier checks of its owner."""
 
     request: PendingDelete
-    absent_since_ms: int | None = None
-    baseline: Counts | None = None
+    absent_since_ms: int | None = None  # when we first saw the owner gone, or the ledger unreferenced; None: never
+    baseline: Counts | None = None  # how many ledgers the owner's sources named at the last check that can be trusted
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What became of a Job. The outcome DELETED here means: deleted, looked for again, and not found.
-
-    refreshed: the cached reference was out of date. sources: what the owner's sources said, as
-    udfs.completeness.certificate writes it; "" where they were not asked.
-    """
+    """The result of a Job. The outcome DELETED means: deleted, checked again, and not found."""
 
     verdict: Verdict
-    refreshed: bool = False
+    refreshed: bool = False  # the cached reference was out of date
     absent_since_ms: int | None = None
     length_bytes: int = 0
-    sources: str = ""
+    sources: str = ""  # what the owner's sources returned (udfs.completeness.certificate); "" if they were not read
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRules:
-    """What a sweep of ledgers goes by.
+    """The settings of a sweep of ledgers."""
 
-    layout, ledgers_root: where BookKeeper keeps ledgers in ZooKeeper. epoch: path and version of the znode that every
-    new instance of this service changes at its start; a delete that checks it proves that no newer instance runs.
-    """
-
+    # where BookKeeper keeps ledgers in ZooKeeper
     layout: Layout
     ledgers_root: str
+    # Path and version of the znode that every new instance of this service changes when it starts. A delete that
+    # checks it proves that no newer instance runs.
     epoch: tuple[str, int]
     policy: Policy
 
 
 class Journal(Protocol):
-    """Where deletes are written down before they happen."""
+    """Records deletes before they happen."""
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
         """Make entries durable; returns only then. Raises UnavailableError."""
@@ -69,7 +60,7 @@ class Journal(Protocol):
 
 
 class Limiter(Protocol):
-    """How fast deletes may go."""
+    """Limits the rate of deletes."""
 
     @property
     def at_once(self) -> int:
@@ -81,37 +72,42 @@ class Limiter(Protocol):
         ...
 
     def done(self) -> None:
-        """Take note that the deletes which were waited for last have been answered."""
+        """Note that the deletes of the last `wait_for` have been answered."""
         ...
 
 
 class GroupSweeper(Protocol):
-    """Works off the requests of one ledger type."""
+    """Sweeps the requests of one ledger type."""
 
     def sweep(
         self, jobs: Sequence[Job], cached: Mapping[str, Reference], *, limiter: Limiter | None = None
     ) -> list[Swept]:
-        """Work off jobs, in order. Raises UnavailableError (nothing is known; do all again), FencedError."""
+        """Sweep jobs; return their results in order.
+
+        Raises UnavailableError (nothing is known; repeat all jobs), FencedError.
+        """
         ...
 
 
 @dataclass(slots=True)
 class OpenJob:
-    """A job on its way. key: its reference key (udfs.references). judged_on: the reference that its verdict rests on.
+    """A job in progress."""
 
-    length_bytes: how much there is to delete.
-    """
-
-    job: Job
-    key: str
+    given: Job  # as the sweep received it
+    key: str  # its reference key (udfs.references)
     verdict: Verdict | None = None
-    judged_on: Reference | None = None
-    length_bytes: int = 0
+    judged_on: Reference | None = None  # the reference that the verdict rests on
+    length_bytes: int = 0  # how much there is to delete
 
     @property
-    def asks(self) -> tuple[str, str, int | None]:
-        """What a verdict on the ledger or the objects rests on: two jobs with the same may share one."""
-        return self.key, self.job.request.managed_ledger, self.job.absent_since_ms
+    def request(self) -> PendingDelete:
+        """Return the request."""
+        return self.given.request
+
+    @property
+    def rests_on(self) -> tuple[str, str, int | None]:
+        """What a verdict on the ledger or the objects rests on: jobs with equal values may share one."""
+        return self.key, self.request.managed_ledger, self.given.absent_since_ms
 
     @property
     def is_to_delete(self) -> bool:
@@ -128,29 +124,25 @@ class OpenJob:
         self.verdict = Verdict(Outcome.RETRY, reason, detail)
 
     def sources(self, policy: Policy) -> str:
-        """Return the certificate of what the owner's sources said; "" where they were not asked."""
+        """Return the certificate of what the owner's sources returned; "" if they were not read."""
         if self.judged_on is None:
             return ""
-        has_shrunk = kept_by_shrinkage(self.judged_on, self.job.baseline, policy) is not None
-        return certificate(self.judged_on, self.job.baseline if has_shrunk else None)
+        has_shrunk = kept_by_shrinkage(self.judged_on, self.given.baseline, policy) is not None
+        return certificate(self.judged_on, self.given.baseline if has_shrunk else None)
 
 
 @dataclass(slots=True, kw_only=True)
 class LedgerJob(OpenJob):
-    """A job for a ledger in BookKeeper. path: the ledger's znode.
+    """A job for a ledger in BookKeeper."""
 
-    sent: the verdict with which a delete was sent whose answer got lost. was_there: we saw the ledger.
-    is_anothers: the ledger's own metadata names another owner than the request.
-    """
-
-    path: str
-    sent: Verdict | None = None
-    was_there: bool = False
-    is_anothers: bool = False
+    path: str  # the ledger's znode
+    sent: Verdict | None = None  # the verdict with which a delete was sent whose answer got lost
+    was_there: bool = False  # we saw the ledger
+    is_anothers: bool = False  # the ledger's own metadata names another owner than the request does
 
     @property
     def is_kept(self) -> bool:
-        """Whether we saw the ledger, keep it, and sent no delete of it."""
+        """Whether we saw the ledger, keep it, and sent no delete for it."""
         return self.was_there and self.sent is None and self.verdict is not None and not self.is_to_delete
 
     def basis(self) -> Reference:
@@ -163,37 +155,41 @@ class LedgerJob(OpenJob):
         """Return the verdict for a ledger that is gone after a delete of ours whose answer got lost."""
         if self.sent is None:
             raise AssertionError(f"no delete of {self.path} was sent")
-        return replace(self.sent, detail="the answer was lost; looked again")
+        return replace(self.sent, detail="the answer was lost; checked again")
 
 
 _Job = TypeVar("_Job", bound=OpenJob)
 
 
-def one_for_each(deletable: Sequence[_Job], what: Callable[[_Job], str]) -> tuple[list[_Job], list[_Job]]:
-    """Divide jobs that were judged deletable: the first for each ledger or upload, and the others, which are kept.
+def split_duplicates(deletable: Sequence[_Job], name_of: Callable[[_Job], str]) -> tuple[list[_Job], list[_Job]]:
+    """Split jobs that were judged deletable into the first for each ledger or upload, and duplicates, which are kept.
 
-    Whatever becomes of the first, the others have to be judged again after that. what: names the ledger or upload.
+    Whatever happens to the first, its duplicates have to be judged again after that.
+
+    Args:
+        deletable: the jobs, in order.
+        name_of: returns the name of a job's ledger or upload.
     """
     first: dict[str, _Job] = {}
-    others = []
-    for one in deletable:
-        if first.setdefault(what(one), one) is not one:
-            one.later(Reason.DUPLICATE, "another request for it was worked off at the same time; looking again later")
-            others.append(one)
-    return list(first.values()), others
+    duplicates = []
+    for job in deletable:
+        if first.setdefault(name_of(job), job) is not job:
+            job.later(Reason.DUPLICATE, "another request for it was processed at the same time; checking again later")
+            duplicates.append(job)
+    return list(first.values()), duplicates
 
 
-def swept_of(one: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refreshed: bool = False) -> Swept:
-    """Say what became of a job whose lead, which asks for the same of the same owner, is finished.
+def swept_of(job: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refreshed: bool = False) -> Swept:
+    """Return the result of a job whose lead, which has the same `rests_on`, is finished.
 
-    It shares the verdict of its lead; only one of them says DELETED.
+    The job shares the verdict of its lead, but only the lead itself reports DELETED.
     """
     verdict, sources = lead.verdict, lead.sources(policy)
     if verdict is None:
-        raise AssertionError(f"no verdict for {lead.job.request}")
-    if one is not lead and verdict.outcome is Outcome.DELETED:
-        why = "asked for twice in one batch"
+        raise AssertionError(f"no verdict for {lead.request}")
+    if job is not lead and verdict.outcome is Outcome.DELETED:
+        why = "requested twice in one batch"
         return Swept(Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
-    is_first_look = verdict.reason in _NEEDS_SECOND_LOOK
-    since_ms = first_sight_ms(one.job.absent_since_ms, policy, now_ms=now_ms) if is_first_look else None
+    is_first_check = verdict.reason in _NEEDS_SECOND_CHECK
+    since_ms = first_sight_ms(job.given.absent_since_ms, policy, now_ms=now_ms) if is_first_check else None
     return Swept(verdict, refreshed, since_ms, lead.length_bytes, sources)

@@ -1,7 +1,7 @@
-"""The messages of a task as Spark hands them over: the request in each, and which of its properties count.
+"""Reads the rows of a task: the request in each message, and those of its properties that count.
 
-Anybody who may publish to a request topic can write any property. There, what only we write counts for nothing. In the
-retry topic the same properties are our own.
+Every client that may publish to a request topic can write any property. So the properties that only this service
+writes are ignored there. In the retry topic, the same properties are our own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,27 +23,29 @@ Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A row of schemas.MESSAGE, read. properties: those that count. origin_id: message id of the original request.
-
-    asked: the request that the payload holds, also where its sender may not ask for that; None: it holds none.
-    """
+    """A row of schemas.MESSAGE and its request."""
 
     row: Mapping[str, Any]
     request: PendingDelete | Rejection
-    properties: Mapping[str, str]
-    origin_id: str
-    asked: PendingDelete | None = None
+    properties: Mapping[str, str]  # the properties that count
+    origin_id: str  # the message id of the original request
+    decoded: PendingDelete | None = None  # the request in the payload, even if its sender may not send it
 
 
 class MessageReader:
-    """Reads the messages of one task; one that the source delivered twice counts once (rows are sorted).
-
-    most_bytes: a message whose payload is larger is no request. Each payload is decoded once.
-    """
+    """Reads the messages of one task; a message that the source delivered twice counts once (rows are sorted)."""
 
     def __init__(
         self, query: str, admission: Admission, most_bytes: int = MAX_REQUEST_BYTES, decode: Decode = decode
     ) -> None:
+        """Create a reader.
+
+        Args:
+            query: schemas.REQUESTS or RETRY.
+            admission: the rules that requests are admitted by.
+            most_bytes: a message whose payload is larger is no request.
+            decode: decodes a payload; called once for each.
+        """
         self._query = query
         self._admission = admission
         self._most_bytes = most_bytes
@@ -65,16 +67,16 @@ class MessageReader:
         own_id = message_id_text(
             row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
         )
-        if said := row.get(c.NO_REQUEST):
-            # none of our copies looks like that, so in the retry topic too its properties are only what a sender wrote
-            return Message(row, rejection_of(said), as_original(written), own_id)
-        decoded = self._decode(row[c.PAYLOAD], self._most_bytes)
-        asked = decoded if isinstance(decoded, PendingDelete) else None
+        if fault := row.get(c.NO_REQUEST):
+            # no copy of ours is like this, so in the retry topic too these properties are a sender's
+            return Message(row, rejection_of(fault), as_original(written), own_id)
+        payload = self._decode(row[c.PAYLOAD], self._most_bytes)
+        decoded = payload if isinstance(payload, PendingDelete) else None
         topic = first_topic(row[c.SOURCE], {} if self._query == REQUESTS else written, self._admission)
-        request = decoded if asked is None else admit(asked, topic, self._admission)
+        request = payload if decoded is None else admit(decoded, topic, self._admission)
         if self._query == REQUESTS:
-            return Message(row, request, as_original(written), own_id, asked)
-        return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id), asked)
+            return Message(row, request, as_original(written), own_id, decoded)
+        return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id), decoded)
 
 
 def _partition(source: str) -> int:

@@ -1,4 +1,4 @@
-"""The words of a sweep of tiered storage: what it needs, and a request for objects on its way."""
+"""A request for objects on its way through a sweep of tiered storage, and the ports of that sweep."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from udfs.references import key_of
 
 
 class ObjectJournal(Protocol):
-    """Where deletes of objects are written down before they happen."""
+    """Records deletes of objects before they happen."""
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
         """Make entries durable; returns only then. Raises UnavailableError."""
@@ -24,22 +24,22 @@ class ObjectJournal(Protocol):
 
 
 class Stores(Protocol):
-    """Finds the bucket that a request means, and opens it."""
+    """Finds the bucket of a request, and opens it."""
 
-    def places(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
-        """Find each request's bucket, in order, without asking any store; a Verdict where we may not touch any."""
+    def buckets(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
+        """Find each request's bucket, in order, without a call to any store; a Verdict if we may touch none."""
         ...
 
     def store(self, bucket: Bucket) -> ObjectStore:
-        """Return the store of an allowed bucket. Raises RefusedError where it can't be opened."""
+        """Return the store of an allowed bucket. Raises RefusedError if it can't be opened."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """What a sweep of objects goes by. epoch, layout, ledgers_root: as in streaming.sweep.jobs.SweepRules."""
+    """The settings of a sweep of objects."""
 
-    epoch: tuple[str, int]
+    epoch: tuple[str, int]  # as in streaming.sweep.jobs.SweepRules; so are layout and ledgers_root
     policy: OffloadPolicy
     layout: Layout
     ledgers_root: str
@@ -47,33 +47,30 @@ class OffloadRules:
 
 @dataclass(slots=True, kw_only=True)
 class OffloadJob(OpenJob):
-    """A job for an offloaded ledger. name, index_key: keys of its data object and of its index object.
+    """A job for an offloaded ledger."""
 
-    objects: what the bucket holds under these keys; None until we looked.
-    """
-
-    name: str = ""
-    index_key: str = ""
-    bucket: Bucket | None = None
-    objects: OffloadFacts | None = None
+    name: str = ""  # the key of the data object
+    index_key: str = ""  # the key of the index object
+    found_bucket: Bucket | None = None
+    objects: OffloadFacts | None = None  # what the bucket has under these keys; None until it was read
 
     @property
-    def place(self) -> Bucket:
+    def bucket(self) -> Bucket:
         """Return the bucket, once it was found."""
-        if self.bucket is None:
-            raise AssertionError(f"ledger {self.job.request.ledger_id} has no bucket")
-        return self.bucket
+        if self.found_bucket is None:
+            raise AssertionError(f"ledger {self.request.ledger_id} has no bucket")
+        return self.found_bucket
 
     @property
     def facts(self) -> OffloadFacts:
-        """Return what we saw of the objects."""
+        """Return what the bucket has, once it was read."""
         if self.objects is None:
-            raise AssertionError(f"{self.name} was not looked at")
+            raise AssertionError(f"{self.name} was not read")
         return self.objects
 
 
 def opened(job: Job) -> OffloadJob:
-    """Begin a job; a request for what no broker offloads has its verdict at once."""
+    """Open a job; a request for a ledger that no broker offloads has its verdict at once."""
     request = job.request
     refused = refuse_request(request)
     if refused is not None or request.offload_context is None:

@@ -1,4 +1,4 @@
-"""The steps of a sweep in one bucket; every function talks to that store only."""
+"""The steps of a sweep in one bucket. Every function calls that store only."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,75 +14,79 @@ from udfs.records import OffloadFacts, Reason, StoredObject, UnfinishedUpload
 _NO_VERSIONS = frozenset({"", "null"})  # "null": stored before the bucket had versions, or while they were suspended
 
 
-def look(store: ObjectStore, jobs: Sequence[OffloadJob], *, with_etags: bool = False) -> None:
-    """Write into each job what the bucket holds under its name; give it a verdict where that can't be read.
+def read_objects(store: ObjectStore, jobs: Sequence[OffloadJob], *, with_etags: bool = False) -> None:
+    """Write into each job what the bucket has under its name; a job whose objects can't be read gets a verdict.
 
-    Mostly one request a job is enough, for the index. We ask for the data object only if the index does not prove all
-    that we need to know of it, or with_etags: for the ETag that its delete has to carry.
+    Args:
+        store: the bucket.
+        jobs: the jobs.
+        with_etags: read the data objects too, for the ETags that their deletes have to carry.
     """
-    indexes = store.read_many([one.index_key for one in jobs])
+    # Most jobs need a single request, for the index. The data object is read only if the index does not prove all that
+    # we need to know about it.
+    indexes = store.read_many([job.index_key for job in jobs])
     facts = [_by_index(index) for index in indexes]
     if with_etags:
-        facts = [replace(known, index_only=False) for known in facts]
-    asked = [one.name for one, known in zip(jobs, facts, strict=True) if not known.index_only]
-    heads = dict(zip(asked, store.head_many(asked), strict=True))
+        facts = [replace(fact, index_only=False) for fact in facts]
+    names = [job.name for job, fact in zip(jobs, facts, strict=True) if not fact.index_only]
+    heads = dict(zip(names, store.head_many(names), strict=True))
     uploads: defaultdict[str, list[UnfinishedUpload]] = defaultdict(list)
-    for upload in store.unfinished_uploads([one.name for one in jobs]):
+    for upload in store.unfinished_uploads([job.name for job in jobs]):
         uploads[upload.key].append(upload)
-    for one, index, known in zip(jobs, indexes, facts, strict=True):
-        head = heads.get(one.name)
-        blind = next((each for each in (index, head) if isinstance(each, Unreadable)), None)
-        if blind is not None:
-            one.later(Reason.LEDGER_UNREADABLE, blind.detail)
+    for job, index, fact in zip(jobs, indexes, facts, strict=True):
+        head = heads.get(job.name)
+        unreadable = next((answer for answer in (index, head) if isinstance(answer, Unreadable)), None)
+        if unreadable is not None:
+            job.later(Reason.LEDGER_UNREADABLE, unreadable.detail)
             continue
         data = head if isinstance(head, StoredObject) else None
-        one.objects = replace(known, data=data, uploads=tuple(uploads[one.name]))
-        one.length_bytes = _bytes_of(one.objects)
+        job.objects = replace(fact, data=data, uploads=tuple(uploads[job.name]))
+        job.length_bytes = _bytes_of(job.objects)
 
 
 def abort_uploads(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Abort uploads that were never completed; return the jobs that may go on."""
-    mine = {one.name: one for one in jobs if one.facts.uploads}
-    if not mine:
+    """Abort uploads that were never completed; return the jobs that may continue."""
+    with_uploads = {job.name: job for job in jobs if job.facts.uploads}
+    if not with_uploads:
         return list(jobs)
-    # Allowed here: judged deletable, and begun so long ago that no broker completes them.
-    errors = store.abort_uploads([upload for one in mine.values() for upload in one.facts.uploads])
-    left = {upload.upload_id for upload in store.unfinished_uploads(list(mine))}
-    for name, one in mine.items():
+    # Allowed here: judged deletable, and started so long ago that no broker completes them.
+    errors = store.abort_uploads([upload for job in with_uploads.values() for upload in job.facts.uploads])
+    left = {upload.upload_id for upload in store.unfinished_uploads(list(with_uploads))}
+    for name, job in with_uploads.items():
         if name in errors:
-            one.later(Reason.STORE_REFUSED, f"parts of {name}: {errors[name]}")
-        elif any(upload.upload_id in left for upload in one.facts.uploads):
-            one.later(Reason.STILL_THERE, f"parts of {name} were found after they were given up")
-    return _going_on(jobs)
+            job.later(Reason.STORE_REFUSED, f"parts of {name}: {errors[name]}")
+        elif any(upload.upload_id in left for upload in job.facts.uploads):
+            job.later(Reason.STILL_THERE, f"parts of {name} were found after their upload was aborted")
+    return _without_verdict(jobs)
 
 
 def delete_data(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Delete data objects, and look for them afterwards; return the jobs that may go on."""
+    """Delete data objects, and check that they are gone; return the jobs that may continue."""
     return _delete(
         store,
         jobs,
-        lambda one: one.name if one.facts.data or one.facts.index_only else "",
-        lambda one: one.facts.data.etag if one.facts.data else "",
+        lambda job: job.name if job.facts.data or job.facts.index_only else "",
+        lambda job: job.facts.data.etag if job.facts.data else "",
     )
 
 
 def delete_indexes(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Delete index objects, which are the proof, last, and look for them afterwards; return the jobs that are done."""
+    """Delete index objects, the proof of ownership, last, and check that they are gone; return finished jobs."""
     return _delete(
         store,
         jobs,
-        lambda one: one.index_key if one.facts.index else "",
-        lambda one: one.facts.index.etag if one.facts.index else "",
+        lambda job: job.index_key if job.facts.index else "",
+        lambda job: job.facts.index.etag if job.facts.index else "",
     )
 
 
 def kept_versions(facts: OffloadFacts) -> str:
-    """Say that a bucket with versions keeps the bytes; "" for other buckets."""
-    stored = [each for each in (facts.data, facts.index) if each is not None]
-    if all(each.version_id in _NO_VERSIONS for each in stored):
+    """Return a note that a bucket with versions keeps the bytes; "" for other buckets."""
+    stored = [found for found in (facts.data, facts.index) if found is not None]
+    if all(found.version_id in _NO_VERSIONS for found in stored):
         return ""
     return (
-        "the bucket has versions: delete markers hide the objects, their bytes stay until a lifecycle rule takes them"
+        "the bucket has versions: delete markers hide the objects, their bytes stay until a lifecycle rule removes them"
     )
 
 
@@ -92,24 +96,24 @@ def _delete(
     key_of: Callable[[OffloadJob], str],
     etag_of: Callable[[OffloadJob], str],
 ) -> list[OffloadJob]:
-    mine = {key_of(one): one for one in jobs if key_of(one)}
-    etags = {key: etag_of(one) for key, one in mine.items() if etag_of(one)} if store.compares_etags() else {}
-    # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago. Where the store
-    # compares ETags, nothing but the very object that was judged goes.
-    errors = store.delete(list(mine), etags)
-    there = store.existing([key for key in mine if errors.get(key, CHANGED) == CHANGED])
-    for key, one in mine.items():
+    by_key = {key_of(job): job for job in jobs if key_of(job)}
+    etags = {key: etag_of(job) for key, job in by_key.items() if etag_of(job)} if store.compares_etags() else {}
+    # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago. A store that
+    # compares ETags deletes only the very object that was judged.
+    errors = store.delete(list(by_key), etags)
+    there = store.existing([key for key in by_key if errors.get(key, CHANGED) == CHANGED])
+    for key, job in by_key.items():
         if errors.get(key) == CHANGED and key in there:
-            one.later(Reason.LEDGER_CHANGED, f"{key} was stored again between our look and our delete")
+            job.later(Reason.LEDGER_CHANGED, f"{key} was stored again between our read and our delete")
         elif key in errors and errors[key] != CHANGED:
-            one.later(Reason.STORE_REFUSED, f"{key}: {errors[key]}")
+            job.later(Reason.STORE_REFUSED, f"{key}: {errors[key]}")
         elif key in there:
-            one.later(Reason.STILL_THERE, f"{key} was found after its deletion")
-    return _going_on(jobs)
+            job.later(Reason.STILL_THERE, f"{key} was found after its deletion")
+    return _without_verdict(jobs)
 
 
-def _going_on(jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    return [one for one in jobs if one.verdict is None]
+def _without_verdict(jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
+    return [job for job in jobs if job.verdict is None]
 
 
 def _by_index(index: StoredObject | Unreadable | None) -> OffloadFacts:

@@ -1,8 +1,8 @@
-"""Whether the objects of an offloaded ledger exist, before the sweep deletes the ledger's copy in BookKeeper.
+"""Checks that the objects of an offloaded ledger exist before the sweep deletes the ledger's copy in BookKeeper.
 
-A list that says "offloaded, given up in BookKeeper" does not prove that the objects are there: a lifecycle rule,
-another cluster or a person may have deleted them. Then the copy in BookKeeper is the last one, and an operator can
-bring the topic back with it.
+A list with the state "offloaded, deleted from BookKeeper" does not prove that the objects exist: a lifecycle rule,
+another cluster or an operator may have deleted them. Then the copy in BookKeeper is the last, and an operator can
+restore the topic from it.
 """
 
 from collections import defaultdict
@@ -18,57 +18,57 @@ from udfs.formats.offload_index import index_name, object_name
 from udfs.offload_target import Bucket
 from udfs.records import OffloadContext, Outcome, PendingDelete, Reason, Reference, StoredObject, Verdict
 
-# Takes requests for ledgers that their owners' references name as given up in BookKeeper. Returns in order None where
-# both objects of each upload exist, and else why the ledger is kept.
+# Takes requests for ledgers that their owners' references name as deleted from BookKeeper. Returns, in order, None if
+# both objects of each upload exist, and otherwise why the ledger is kept.
 Confirm = Callable[[Sequence[tuple[PendingDelete, Reference]]], list[Verdict | None]]
 _Upload = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadedCopies:
-    """Asks tiered storage, all ledgers of a bucket at a time. A Confirm."""
+    """Reads tiered storage, all ledgers of a bucket at a time. A Confirm."""
 
     loader: InUseLoader
-    places: Stores
+    stores: Stores
 
-    def __call__(self, asked: Sequence[tuple[PendingDelete, Reference]]) -> list[Verdict | None]:
-        """Ask for both objects of each upload. Raises UnavailableError when ZooKeeper does not answer."""
-        lists = self.loader.lists({request.managed_ledger for request, _ in asked})
+    def __call__(self, ledgers: Sequence[tuple[PendingDelete, Reference]]) -> list[Verdict | None]:
+        """Check both objects of each upload. Raises UnavailableError when ZooKeeper does not answer."""
+        lists = self.loader.lists({request.managed_ledger for request, _ in ledgers})
         listed = {owner: _uploads(info) for owner, info in lists.items()}
-        needed = _needed({reference.key: reference for _, reference in asked}.values())
+        needed = _needed({reference.key: reference for _, reference in ledgers}.values())
         uploads: list[PendingDelete] = []
         doubts: list[Verdict | None] = []
-        of_upload: list[int] = []  # the place in `asked` that each upload belongs to
-        for place, (request, reference) in enumerate(asked):
+        of_upload: list[int] = []  # the index in `ledgers` of each upload's ledger
+        for at, (request, reference) in enumerate(ledgers):
             uuids = needed[reference.key][request.ledger_id]
-            known = listed.get(request.managed_ledger, {})
-            states = [known.get((request.ledger_id, uuid)) for uuid in uuids]
+            states_of = listed.get(request.managed_ledger, {})
+            states = [states_of.get((request.ledger_id, uuid)) for uuid in uuids]
             found = [_with(request, uuid, state) for uuid, state in zip(uuids, states, strict=True) if state]
             is_whole = bool(uuids) and len(found) == len(uuids)
-            doubts.append(None if is_whole else _later(f"{reference.key} does not tell where its objects are"))
+            doubts.append(None if is_whole else _later(f"{reference.key} does not name the location of its objects"))
             uploads += found
-            of_upload += [place] * len(found)
-        for place, doubt in zip(of_upload, self._doubts(uploads), strict=True):
-            doubts[place] = doubts[place] or doubt
+            of_upload += [at] * len(found)
+        for at, doubt in zip(of_upload, self._doubts(uploads), strict=True):
+            doubts[at] = doubts[at] or doubt
         return doubts
 
     def _doubts(self, uploads: Sequence[PendingDelete]) -> list[Verdict | None]:
         doubts: list[Verdict | None] = [None] * len(uploads)
-        of_bucket: defaultdict[Bucket, list[int]] = defaultdict(list)
-        for place, found in enumerate(self.places.places(uploads)):
-            if isinstance(found, Bucket):
-                of_bucket[found].append(place)
-            else:  # which bucket, or whether it is ours to read, is not known: that counts as in use
-                doubts[place] = found if found.outcome is Outcome.RETRY else _later(found.detail)
-        for bucket, places in of_bucket.items():
-            for place, doubt in zip(places, self._in_bucket(bucket, [uploads[each] for each in places]), strict=True):
-                doubts[place] = doubt
+        by_bucket: defaultdict[Bucket, list[int]] = defaultdict(list)
+        for at, bucket in enumerate(self.stores.buckets(uploads)):
+            if isinstance(bucket, Bucket):
+                by_bucket[bucket].append(at)
+            else:  # the bucket, or whether we may read it, is not known: that counts as in use
+                doubts[at] = bucket if bucket.outcome is Outcome.RETRY else _later(bucket.detail)
+        for bucket, indices in by_bucket.items():
+            for at, doubt in zip(indices, self._in_bucket(bucket, [uploads[at] for at in indices]), strict=True):
+                doubts[at] = doubt
         return doubts
 
     def _in_bucket(self, bucket: Bucket, uploads: Sequence[PendingDelete]) -> list[Verdict | None]:
         names = [_name(upload) for upload in uploads]
         try:
-            heads = _heads(self.places.store(bucket), names)
+            heads = _heads(self.stores.store(bucket), names)
         except UnavailableError as error:
             return [Verdict(Outcome.RETRY, Reason.STORE_UNAVAILABLE, str(error))] * len(uploads)
         except RefusedError as error:
@@ -91,7 +91,7 @@ def _missing(bucket: Bucket, found: tuple[str, StoredObject | Unreadable | None]
 
 
 def _needed(references: Iterable[Reference]) -> dict[str, defaultdict[int, list[str]]]:
-    """Return by reference key and ledger the uploads that the owner needs, as the verdict rests on them."""
+    """Return, by reference key and ledger, the UUIDs of the uploads that the owner needs: the verdict rests on them."""
     needed: dict[str, defaultdict[int, list[str]]] = {}
     for reference in references:
         of_owner = needed[reference.key] = defaultdict(list)
@@ -101,11 +101,11 @@ def _needed(references: Iterable[Reference]) -> dict[str, defaultdict[int, list[
 
 
 def _uploads(info: ManagedLedgerInfo) -> dict[_Upload, OffloadState]:
-    """Return the uploads whose objects have the names that we know; those of a streaming offload have others."""
+    """Return the uploads whose objects have known names; the objects of a streaming offload have other names."""
     return {
-        (each.ledger_id, each.offload.uuid): each.offload
-        for each in info.ledgers
-        if each.offload is not None and each.offload.uuid is not None and not each.offload.segment_uuids
+        (ledger.ledger_id, ledger.offload.uuid): ledger.offload
+        for ledger in info.ledgers
+        if ledger.offload is not None and ledger.offload.uuid is not None and not ledger.offload.segment_uuids
     }
 
 

@@ -1,8 +1,9 @@
-"""How fast one task may delete: an even share of limits.deletes_per_second, and less while ZooKeeper answers slowly.
+"""The rate at which one task may delete: an even share of limits.deletes_per_second, less while ZooKeeper is slow.
 
-Each group is paid for, in time, before it is sent. So it does not matter how many tasks there are and where they run,
-how soon one chunk follows another, or that a task runs again after its executor was lost: together they keep to the
-limit. Only while a host that Spark has given up still runs a task, that task's share may be used twice.
+A task waits for the time that a group of deletes is worth before it sends the group. So all tasks together keep to the
+limit, however many they are and wherever they run, however soon one chunk follows another, and even if a task runs
+again after its executor was lost. Only while a host that Spark considers lost still runs a task, that task's share may
+be used twice.
 """
 
 import time
@@ -11,17 +12,17 @@ from collections.abc import Callable
 from streaming.errors import UnavailableError
 from streaming.sweep.jobs import Limiter
 
-# A laptop's ZooKeeper deletes 38,000 ledgers a second. One that takes longer than this is busy with other work.
+# A laptop's ZooKeeper deletes 38,000 ledgers a second. A ZooKeeper slower than this is busy with other work.
 _SLOW_S_PER_DELETE = 0.001
 _SLOW_S = 0.25
 _SLOWEST_SHARE = 1 / 16
 _RECOVERY = 1 / 8  # of the full rate, per good answer: back at full speed after eight
 _UNLIMITED_AT_ONCE = 100_000
-_LOOK_S = 1.0
+_CHECK_EVERY_S = 1.0
 
 
 class Pace:
-    """Lets so many deletes a second through. deletes_per_second 0: no limit, however slow ZooKeeper is."""
+    """Limits the deletes per second."""
 
     def __init__(
         self,
@@ -30,20 +31,27 @@ class Pace:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Create a pace.
+
+        Args:
+            deletes_per_second: 0: no limit, however slow ZooKeeper is.
+            monotonic: the clock, in seconds.
+            sleep: sleeps for so many seconds.
+        """
         self._rate = deletes_per_second
         self._share = 1.0
         self._monotonic = monotonic
         self._sleep = sleep
-        self._paid_s = self._sent_s = monotonic()  # time up to _paid_s has been used for groups
+        self._paid_s = self._sent_s = monotonic()  # the time up to _paid_s is used up by groups
         self._sent = 0
 
     @property
     def at_once(self) -> int:
-        """How many deletes may be sent together: a second's allowance."""
+        """How many deletes may be sent together: those of one second."""
         return max(1, int(self._rate * self._share)) if self._rate > 0 else _UNLIMITED_AT_ONCE
 
     def wait_for(self, deletes: int) -> None:
-        """Block until so many deletes may be sent. Time that was spent on other work counts, and is not saved up."""
+        """Block until so many deletes may be sent. Time spent on other work counts as waiting, but is not saved up."""
         if self._rate > 0:
             now_s = self._monotonic()
             self._paid_s = max(self._paid_s + deletes / (self._rate * self._share), now_s)
@@ -52,14 +60,14 @@ class Pace:
         self._sent_s, self._sent = self._monotonic(), deletes
 
     def done(self) -> None:
-        """Take note of the answer: after a slow one the rate is halved, after a fast one it grows a little."""
+        """Adapt the rate to the answer: it is halved after a slow answer, and grows a little after a fast one."""
         took_s = self._monotonic() - self._sent_s
         is_slow = took_s > _SLOW_S + self._sent * _SLOW_S_PER_DELETE
         self._share = max(_SLOWEST_SHARE, self._share / 2) if is_slow else min(1.0, self._share + _RECOVERY)
 
 
 class Capped:
-    """A pace that lets through as many deletes as were planned within the limits, and no more."""
+    """A pace that allows as many deletes as were planned within the limits, and no more."""
 
     def __init__(self, pace: Limiter, most: int) -> None:
         self._pace = pace
@@ -71,19 +79,19 @@ class Capped:
         return self._pace.at_once
 
     def wait_for(self, deletes: int) -> None:
-        """Block until so many may be sent. Raises UnavailableError above what was planned: plan again."""
+        """Block until so many may be sent. Raises UnavailableError if they exceed the plan: plan again."""
         if deletes > self._left:
             raise UnavailableError("more became deletable than was planned within the limits; planning again")
         self._left -= deletes
         self._pace.wait_for(deletes)
 
     def done(self) -> None:
-        """Those waited for last were answered."""
+        """Note that the deletes of the last `wait_for` have been answered."""
         self._pace.done()
 
 
 class Pausable:
-    """A pace that a person can stop (`ledger-reaper pause`): it looks right before deletes, at most once a second."""
+    """A pace that an operator can stop (`ledger-reaper pause`): it reads the pause before deletes, once a second."""
 
     def __init__(
         self, pace: Limiter, paused: Callable[[], str], *, monotonic: Callable[[], float] = time.monotonic
@@ -91,7 +99,7 @@ class Pausable:
         self._pace = pace
         self._paused = paused
         self._monotonic = monotonic
-        self._look_s = monotonic()
+        self._check_s = monotonic()
 
     @property
     def at_once(self) -> int:
@@ -101,15 +109,15 @@ class Pausable:
     def wait_for(self, deletes: int) -> None:
         """Block until so many may be sent. Raises UnavailableError when paused.
 
-        It does not wait for the pause to end: by then all that was read is old and has to be read again.
+        This does not wait for the end of the pause: by then all facts are old and have to be read again.
         """
         self._pace.wait_for(deletes)
-        if self._monotonic() < self._look_s:
+        if self._monotonic() < self._check_s:
             return
         if why := self._paused():
-            raise UnavailableError(f"paused in the middle of a chunk, to be begun again: {why}")
-        self._look_s = self._monotonic() + _LOOK_S
+            raise UnavailableError(f"paused in the middle of a chunk, which starts again afterwards: {why}")
+        self._check_s = self._monotonic() + _CHECK_EVERY_S
 
     def done(self) -> None:
-        """Those waited for last were answered."""
+        """Note that the deletes of the last `wait_for` have been answered."""
         self._pace.done()

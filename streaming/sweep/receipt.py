@@ -1,4 +1,4 @@
-"""The receipt of a message, and the copy of the message that goes to RETRY or to the dead letters (DLQ)."""
+"""Writes the receipt of a message, and the copy of it that goes to RETRY or to the dead letters (DLQ)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from udfs.sightings import OWNER_ABSENT_SINCE, signed, subject_of
 
 @dataclass(frozen=True, slots=True)
 class CopyTopic:
-    """A topic that copies are published to. partitions 0: it is not partitioned."""
+    """A topic that copies are published to."""
 
     name: str
-    partitions: int
+    partitions: int  # 0: it is not partitioned
 
     def partition_of(self, owner: str) -> int:
-        """Return the partition for copies of an owner's requests: always the same, so that they stay in order."""
+        """Return the partition for copies of an owner's requests; it never changes, so that they stay in order."""
         return crc32(owner.encode()) % self.partitions if self.partitions else -1
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Whose receipts they are: the run (epoch) of the service, its query, and the batch and chunk it works off."""
+    """The source of receipts: the run (epoch) of the service, its query, and the batch and chunk being processed."""
 
     epoch: int
     query: str
@@ -42,18 +42,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptWriter:
-    """Writes rows of schemas.RECEIPT. secret: signs what the next look has to trust (udfs.sightings)."""
+    """Writes rows of schemas.RECEIPT."""
 
     run: Run
     two_phase: TwoPhaseSettings
     delays: Delays
     retry: CopyTopic
     dead_letter: CopyTopic
-    secret: bytes
+    secret: bytes  # signs the sightings that the next check has to trust (udfs.sightings)
     clock: Clock
 
     def receipt(self, message: Message, swept: Swept) -> dict[str, Any]:
-        """Return the receipt of one message; where the request comes back or is given up, with its copy."""
+        """Return the receipt of one message, with a copy if the request comes back or becomes a dead letter."""
         attempt, most = attempt_of(message.properties), self.two_phase.max_retry_delete_count
         disposed = dispose(swept.verdict, attempt=attempt, max_retry_delete_count=most)
         receipt = {
@@ -113,7 +113,7 @@ class ReceiptWriter:
 
 
 def _copy(row: Mapping[str, Any], topic: CopyTopic, properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the columns that say what is published, and where to."""
+    """Return the columns of the copy: the topic it is published to, and its contents."""
     return {
         c.TARGET: topic.name,
         c.TARGET_PARTITION: topic.partition_of(row[c.REFERENCE_KEY] or row[c.SOURCE]),
@@ -124,8 +124,8 @@ def _copy(row: Mapping[str, Any], topic: CopyTopic, properties: Mapping[str, str
 
 
 def _identity(message: Message) -> dict[str, Any]:
-    """Return the columns that name the ledger; a request that is in order is named even if its sender may not ask."""
-    request = message.asked
+    """Return the columns that name the ledger; a valid request has them even if its sender may not send it."""
+    request = message.decoded
     if request is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""The snapshot topics that a sweep works on, and what stands for them in a dry run."""
+"""The snapshot topics of a sweep, and their replacement in a dry run."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
@@ -8,7 +8,7 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.clients import admin_for, admin_settings
 from streaming.config.settings import Settings
-from streaming.sweep.snapshots import Snapshots
+from streaming.sweep.snapshot_jobs import Snapshots
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
 from udfs.snapshots.values import ReadValue
@@ -16,7 +16,7 @@ from udfs.snapshots.values import ReadValue
 
 @contextmanager
 def snapshots_for(settings: Settings) -> Iterator[SnapshotStore]:
-    """The snapshot topics of the cluster; the block's end closes what was opened."""
+    """Open the snapshot topics of the cluster for the length of a with block."""
     with (
         admin_for(settings) as admin,
         closing(SnapshotAdmin(admin_settings(settings))) as more,
@@ -26,7 +26,7 @@ def snapshots_for(settings: Settings) -> Iterator[SnapshotStore]:
 
 
 class DryRunSnapshots:
-    """Snapshot topics in a dry run: what would be sent is only remembered, and read back as if it had been."""
+    """Snapshot topics in a dry run: messages are only remembered, and read back as if they had been sent."""
 
     def __init__(self, topics: Snapshots) -> None:
         self._topics = topics
@@ -42,7 +42,7 @@ class DryRunSnapshots:
         return self._topics.last(namespace, kind)
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
-        """Read from the cluster, then what was remembered."""
+        """Yield messages of the cluster, then those that were remembered."""
         gone = self._compacted.get((namespace, kind), set())
         for read in self._topics.compacted(namespace, kind, with_bytes_of):
             if read.key not in gone and not (gone and read.is_null):
@@ -54,7 +54,7 @@ class DryRunSnapshots:
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
     ) -> Iterator[ReadValue]:
-        """Return what was remembered: a dry run changes nothing that it could have to put back."""
+        """Return the remembered messages: a dry run changes nothing that it could have to restore."""
         del after, with_bytes_of
         return iter(self._sent.get((namespace, kind), ()))
 
@@ -63,16 +63,16 @@ class DryRunSnapshots:
         return self._topics.is_guarded(namespace)
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
-        """Remember; nothing is sent."""
+        """Remember the message; nothing is sent."""
         sent = self._sent.setdefault((namespace, kind), [])
-        place = ((1 << 62), len(sent))
+        position = ((1 << 62), len(sent))
         segment = segment_key_of(key)
         topic = segment.topic if segment else key
-        sent.append(ReadValue(kind, key, topic, place, 0, len(value or b""), is_null=value is None))
-        return place
+        sent.append(ReadValue(kind, key, topic, position, 0, len(value or b""), is_null=value is None))
+        return position
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
-        """Remember; what tombstones were remembered of is not read any more."""
+        """Remember the compaction: keys with a remembered tombstone are no longer read."""
         sent = self._sent.get((namespace, kind), ())
         self._compacted[namespace, kind] = {read.key for read in sent if read.is_null}
         return True

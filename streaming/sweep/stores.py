@@ -10,7 +10,7 @@ from streaming.clients import admin_settings
 from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
 from streaming.in_use.loader import InUseLoader
-from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.buckets import OffloadBuckets
 from udfs.offload_target import Bucket
 
 _made: dict[tuple[int, object], S3Objects | BrokerOffload] = {}
@@ -44,9 +44,9 @@ def configuration_for(settings: Settings) -> BrokerOffload:
         return made
 
 
-def places_for(settings: Settings, loader: InUseLoader) -> OffloadPlaces:
+def places_for(settings: Settings, loader: InUseLoader) -> OffloadBuckets:
     """Return what finds and opens buckets for an OffloadSweeper."""
-    return OffloadPlaces(
+    return OffloadBuckets(
         loader,
         configuration_for(settings),
         allowed_buckets(settings),

@@ -1,4 +1,4 @@
-"""What runs in a Spark executor for each partition of messages: a sweep, or the plan of one.
+"""The code that a Spark executor runs for each partition of messages: a sweep, or the plan of a sweep.
 
 A SweepTask is pickled and sent to the executors. It opens its clients there, once per worker process.
 """
@@ -30,13 +30,13 @@ from streaming.sweep.buckets import offload_policy
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
-from streaming.sweep.lots import lots
 from streaming.sweep.messages import Message, MessageReader
 from streaming.sweep.offload_jobs import ObjectJournal, OffloadRules
 from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.offloads import OffloadSweeper
 from streaming.sweep.pace import Capped, Pace, Pausable
 from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
+from streaming.sweep.row_batches import row_batches
 from streaming.sweep.stores import places_for
 from udfs import columns as c
 from udfs.blast_radius import DryRunPlan
@@ -48,39 +48,33 @@ from udfs.sightings import absent_since_ms, subject_of
 
 @dataclass(frozen=True, slots=True)
 class SweepTask:
-    """Everything a worker needs, as plain values.
-
-    owners: a Spark broadcast of (references by key, baseline counts by key). now_ms: the time that ages are judged by,
-    on which the driver and ZooKeeper agree; a worker's own clock may be wrong. most_deletes: by task number, how many
-    deletes were planned (None: no limit). plan: the znode at which tasks ask whether they run for the first time.
-    held: why each tenant is held of which nothing may be looked at or deleted.
-    """
+    """Everything a worker needs, as plain values."""
 
     query: str
     batch_id: int
     chunk: int
     settings: Settings
     rules: SweepRules
-    owners: Any
+    owners: Any  # a Spark broadcast of (references by key, baseline counts by key)
     retry_partitions: int
     dead_letter_partitions: int
     tasks: int
-    now_ms: int
-    most_deletes: tuple[int, ...] | None = None
-    plan: str = ""
-    held: Mapping[str, str] = field(default_factory=dict)
+    now_ms: int  # ages are judged by this time, on which driver and ZooKeeper agree; a worker's clock may be wrong
+    most_deletes: tuple[int, ...] | None = None  # planned deletes by task number; None: no limit
+    plan: str = ""  # the znode that shows a task whether it runs for the first time
+    held: Mapping[str, str] = field(default_factory=dict)  # tenant -> reason; nothing of these is read or deleted
     journal_ahead_ms: int = 0  # how far the later of the two clocks is ahead of now_ms
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Sweep record batches of schemas.MESSAGE into record batches of schemas.RECEIPT."""
         worker = worker_for(self, clients_for(self.settings), StartedClock(self.now_ms))
-        for rows in lots(batches):
+        for rows in row_batches(batches):
             yield pa.RecordBatch.from_pylist(worker.receipts(rows), schema=schemas.RECEIPT)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTask:
-    """The same sweep without effects: record batches of schemas.MESSAGE become counts of schemas.PLAN."""
+    """A sweep without effects: record batches of schemas.MESSAGE become counts of schemas.PLAN."""
 
     task: SweepTask
 
@@ -88,7 +82,7 @@ class PlanTask:
         """Count by owner what a sweep would delete now."""
         worker = worker_for(self.task, clients_for(self.task.settings), StartedClock(self.task.now_ms), is_dry=True)
         deletes: Counter[tuple[str, str]] = Counter()
-        for rows in lots(batches):
+        for rows in row_batches(batches):
             for row in worker.receipts(rows):
                 if row[c.OUTCOME] == Outcome.DELETED:
                     deletes[row[c.TENANT], row[c.REFERENCE_KEY]] += 1
@@ -102,7 +96,7 @@ class PlanTask:
 
 
 def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
-    """Run the plan over rows that are grouped as the sweep will have them: task numbers are the same."""
+    """Run the plan over rows that are grouped as in the sweep, so that task numbers are the same."""
     counts = grouped.mapInArrow(PlanTask(task), from_arrow_schema(schemas.PLAN)).collect()
     by_owner: Counter[tuple[str, str]] = Counter()
     by_task = [0] * task.tasks
@@ -114,19 +108,15 @@ def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Works off the messages of one task: each request goes to the sweeper of its ledger type, each gets a receipt.
-
-    sweepers: made when the first request needs them. owners, held: as in SweepTask. secret: signs sightings
-    (udfs.sightings).
-    """
+    """Processes the messages of one task: a request goes to the sweeper of its ledger type; all get receipts."""
 
     reader: MessageReader
-    sweepers: Mapping[LedgerType, Callable[[], GroupSweeper]]
+    sweepers: Mapping[LedgerType, Callable[[], GroupSweeper]]  # created when the first request needs them
     writer: ReceiptWriter
-    owners: tuple[Mapping[str, Reference], Mapping[str, Counts]]
-    secret: bytes
+    owners: tuple[Mapping[str, Reference], Mapping[str, Counts]]  # as in SweepTask
+    secret: bytes  # signs sightings (udfs.sightings)
     limiter: Limiter
-    held: Mapping[str, str]
+    held: Mapping[str, str]  # as in SweepTask
 
     def receipts(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Sweep the requests in rows of schemas.MESSAGE; return a receipt for each message."""
@@ -136,7 +126,7 @@ class Worker:
             for at, message in enumerate(messages)
             if isinstance(message.request, PendingDelete)
         }
-        held = self._put_off(jobs) if self.held else {}
+        held = self._held_back(jobs) if self.held else {}
         swept = held | self._sweep({at: job for at, job in jobs.items() if at not in held})
         return [
             self.writer.receipt(message, swept[at] if at in swept else _refused(message.request))
@@ -148,19 +138,19 @@ class Worker:
         seen_ms = absent_since_ms(self.secret, subject_of(request), message.properties)
         return Job(request, seen_ms, baselines.get(message.row[c.REFERENCE_KEY]))
 
-    def _put_off(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
-        """Put off the requests of held tenants, without a look at anything of theirs."""
-        whys = {at: self.held.get(tenant_of_key(key_of(job.request))) for at, job in jobs.items()}
-        return {at: Swept(Verdict(Outcome.RETRY, Reason.TENANT_HELD, why)) for at, why in whys.items() if why}
+    def _held_back(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
+        """Delay the requests of held tenants, without a read of anything of these tenants."""
+        reasons = {at: self.held.get(tenant_of_key(key_of(job.request))) for at, job in jobs.items()}
+        return {at: Swept(Verdict(Outcome.RETRY, Reason.TENANT_HELD, why)) for at, why in reasons.items() if why}
 
     def _sweep(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
         references, _baselines = self.owners
         swept: dict[int, Swept] = {}
-        for kind, sweeper in self.sweepers.items():
-            mine = {at: job for at, job in jobs.items() if job.request.ledger_type is kind}
-            if mine:
-                done = sweeper().sweep(list(mine.values()), references, limiter=self.limiter)
-                swept |= dict(zip(mine, done, strict=True))
+        for ledger_type, sweeper in self.sweepers.items():
+            group = {at: job for at, job in jobs.items() if job.request.ledger_type is ledger_type}
+            if group:
+                results = sweeper().sweep(list(group.values()), references, limiter=self.limiter)
+                swept |= dict(zip(group, results, strict=True))
         return swept
 
 
@@ -168,17 +158,17 @@ class _Journals(Journal, ObjectJournal, Protocol):
     """The journal of all kinds of deletes."""
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
-        """Make entries of snapshots' messages durable."""
+        """Make entries for messages of snapshot topics durable."""
         ...
 
     def newest_snapshots(self, topic: str, keys: Collection[str]) -> Mapping[str, tuple[Position, bytes]]:
-        """Return place and bytes of what was last written of keys."""
+        """Return, for the keys it has, position and bytes of the entry that was written last."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Effects:
-    """All that a sweep changes anything through; in a dry run nothing stands behind it."""
+    """Everything through which a sweep causes effects; in a dry run it has none."""
 
     store: SweepStore
     objects: Callable[[ObjectStore], ObjectStore]
@@ -188,9 +178,15 @@ class _Effects:
 
 
 def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool = False) -> Worker:
-    """Put a worker together. is_dry: it finds out what a sweep would do, and changes nothing.
+    """Create a worker.
 
-    Raises UnavailableError where ZooKeeper does not hand over the key of the sightings.
+    Raises UnavailableError if ZooKeeper does not return the key that signs sightings.
+
+    Args:
+        task: the task.
+        clients: the clients of this process.
+        clock: the clock.
+        is_dry: find out what a sweep would do, and change nothing.
     """
     settings = task.settings
     secret = signing_key(clients.store, settings.zookeeper.own_root)
@@ -228,7 +224,7 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
     limiter: Limiter = Pace(settings.limits.deletes_per_second / task.tasks)
     if task.most_deletes is not None:
         number = _task_number()
-        # only the journal knows what an earlier run of the task has deleted, and the driver reads that to plan again
+        # only the journal has the deletes of the task's earlier run, and the driver reads it when it plans again
         is_first = is_first_run(clients.store, task.plan, number)
         limiter = Capped(limiter, task.most_deletes[number] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
@@ -243,18 +239,19 @@ def _no_effects(clients: Clients) -> _Effects:
 def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> OffloadSweeper:
     settings = task.settings
     grace_ms = settings.tiered_storage.offload_grace_seconds * 1000
-    places = places_for(settings, loader)
-    policy = offload_policy(places.configuration, task.rules.policy, offload_grace_ms=grace_ms)
-    open_store = places.open_store
-    places = replace(places, open_store=lambda bucket: effects.objects(open_store(bucket)))
+    buckets = places_for(settings, loader)
+    policy = offload_policy(buckets.configuration, task.rules.policy, offload_grace_ms=grace_ms)
+    open_store = buckets.open_store
+    buckets = replace(buckets, open_store=lambda bucket: effects.objects(open_store(bucket)))
     rules = OffloadRules(task.rules.epoch, policy, task.rules.layout, task.rules.ledgers_root)
-    return OffloadSweeper(places, loader, effects.journal, clock, rules)
+    return OffloadSweeper(buckets, loader, effects.journal, clock, rules)
 
 
 def _snapshot_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> GroupSweeper:
-    # few batches have such requests, and the codecs of their values take a while to load
+    # few batches have snapshot requests, and the codecs of their values take a while to load
+    from streaming.sweep.snapshot_jobs import Snapshots
     from streaming.sweep.snapshot_stores import DryRunSnapshots, snapshots_for
-    from streaming.sweep.snapshots import Snapshots, SnapshotSweeper
+    from streaming.sweep.snapshots import SnapshotSweeper
 
     @contextmanager
     def opened() -> Iterator[Snapshots]:

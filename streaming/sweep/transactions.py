@@ -1,4 +1,4 @@
-"""ZooKeeper transactions that delete ledgers only if nothing changed since we judged them; and what to do if it did."""
+"""ZooKeeper transactions that delete ledgers only if nothing has changed since we judged them, and their failures."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ Nodes = Mapping[str, Znode | Unreadable | None]
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """One transaction and the jobs it deletes for."""
+    """One transaction, and the jobs whose ledgers it deletes."""
 
     batch: GuardedDelete
     members: Sequence[LedgerJob]
@@ -24,33 +24,33 @@ class Guarded:
 def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, int]) -> list[Guarded]:
     """Group the deletes by owner: a transaction checks the versions that all its members were judged on.
 
-    All transactions are made before the first is sent. An owner that is read again in between has a new version, and
-    verdicts that rest on the old one must not be carried out with the new one.
+    Call this before the first transaction is sent. An owner that is read again later has a new version, and a verdict
+    that rests on the old version must not be carried out with the new one.
     """
     groups: defaultdict[tuple[str, tuple[tuple[str, int], ...]], list[LedgerJob]] = defaultdict(list)
-    for one in deletable:
-        groups[one.key, one.basis().checks].append(one)
+    for job in deletable:
+        groups[job.key, job.basis().checks].append(job)
     guards = []
     for (_key, checks), members in groups.items():
         for start in range(0, len(members), _DELETES_PER_GUARD):
-            part = members[start : start + _DELETES_PER_GUARD]
-            deletes = tuple((one.path, read_node(nodes, one.path).version) for one in part)
-            guards.append(Guarded(GuardedDelete((epoch, *checks), deletes), part))
+            together = members[start : start + _DELETES_PER_GUARD]
+            deletes = tuple((job.path, read_node(nodes, job.path).version) for job in together)
+            guards.append(Guarded(GuardedDelete((epoch, *checks), deletes), together))
     return guards
 
 
-def portions(guards: Sequence[Guarded], limiter: Limiter | None) -> Iterable[list[Guarded]]:
-    """Divide the transactions into what is sent together: at most limiter.at_once deletes, no transaction cut."""
-    portion: list[Guarded] = []
+def in_groups(guards: Sequence[Guarded], limiter: Limiter | None) -> Iterable[list[Guarded]]:
+    """Group the transactions to send together: at most limiter.at_once deletes a group; no transaction is split."""
+    group: list[Guarded] = []
     size = 0
     for guard in guards:
-        if portion and limiter is not None and size + len(guard.members) > limiter.at_once:
-            yield portion
-            portion, size = [], 0
-        portion.append(guard)
+        if group and limiter is not None and size + len(guard.members) > limiter.at_once:
+            yield group
+            group, size = [], 0
+        group.append(guard)
         size += len(guard.members)
-    if portion:
-        yield portion
+    if group:
+        yield group
 
 
 def read_node(nodes: Nodes, path: str) -> Znode:
@@ -62,25 +62,23 @@ def read_node(nodes: Nodes, path: str) -> Znode:
 
 
 def changed(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
-    """Return the members, all to be judged again: a znode was not as we read it, or the answer got lost."""
-    for one in members:
+    """Return all members to be judged again: a znode was not as we read it, or the answer got lost."""
+    for job in members:
         if result.status is GuardStatus.UNKNOWN:
-            one.sent = one.verdict
-        one.later(_WHY_AGAIN[result.status], f"{result.status} at {result.path or one.path}")
+            job.sent = job.verdict
+        job.later(_RETRY_REASONS[result.status], f"{result.status} at {result.path or job.path}")
     return list(members)
 
 
 def refused(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
-    """Return the members that may go again: one ledger that can't be deleted makes the whole transaction fail.
-
-    The right to delete a znode is its parent's, so all ledgers below the same parent are left out.
-    """
-    culprits = {one.path for one in members if one.path == result.path}
+    """Return the members to send again: a ledger that can't be deleted makes the whole transaction fail."""
+    culprits = {job.path for job in members if job.path == result.path}
     if culprits and result.status is GuardStatus.REFUSED:
-        culprits = {one.path for one in members if parent_of(one.path) == parent_of(result.path)}
-    for one in members:
-        one.later(Reason.STORE_REFUSED, f"ZooKeeper: {result.status} at {result.path or one.path}")
-    return [one for one in members if one.path not in culprits] if culprits else []
+        # The parent's ACL allows or forbids the delete of a znode, so all ledgers below the same parent are left out.
+        culprits = {job.path for job in members if parent_of(job.path) == parent_of(result.path)}
+    for job in members:
+        job.later(Reason.STORE_REFUSED, f"ZooKeeper: {result.status} at {result.path or job.path}")
+    return [job for job in members if job.path not in culprits] if culprits else []
 
 
 def parent_of(path: str) -> str:
@@ -88,7 +86,7 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-_WHY_AGAIN = {
+_RETRY_REASONS = {
     GuardStatus.CHECK_FAILED: Reason.OWNER_CHANGED,
     GuardStatus.GONE: Reason.LEDGER_CHANGED,
     GuardStatus.CHANGED: Reason.LEDGER_CHANGED,

@@ -1,4 +1,4 @@
-"""Whose an unfinished upload is: its parts carry no metadata, so BookKeeper is asked about the ledger in their name."""
+"""Finds the owner of an unfinished upload: its parts have no metadata, so the ledger in their name is read."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,20 +13,20 @@ from udfs.records import LedgerMetadata
 
 
 def ask_bookkeeper(loader: InUseLoader, rules: OffloadRules, jobs: Sequence[OffloadJob]) -> None:
-    """Write into each job of which parts are all that is stored what BookKeeper says of its ledger.
+    """For each job that has only upload parts, record the metadata of its ledger in BookKeeper.
 
     The ledger is the request's: we asked the bucket for parts of `<uuid>-ledger-<id>` by this very name. Raises
     UnavailableError.
     """
-    asked = [one for one in jobs if one.facts.are_parts_only]
-    paths = [ledger_path(rules.layout, rules.ledgers_root, one.job.request.ledger_id) for one in asked]
-    for one, node in zip(asked, loader.ledgers(paths) if paths else [], strict=True):
-        ledger, unread = _said(node)
-        one.objects = replace(one.facts, ledger=ledger, ledger_unread=unread)
+    parts_only = [job for job in jobs if job.facts.are_parts_only]
+    paths = [ledger_path(rules.layout, rules.ledgers_root, job.request.ledger_id) for job in parts_only]
+    for job, node in zip(parts_only, loader.ledgers(paths) if paths else [], strict=True):
+        ledger, unread = _metadata(node)
+        job.objects = replace(job.facts, ledger=ledger, ledger_unread=unread)
 
 
-def _said(node: Znode | Unreadable | None) -> tuple[LedgerMetadata | None, str]:
-    """Return the ledger's metadata (None: BookKeeper has no such ledger), and why they are not known."""
+def _metadata(node: Znode | Unreadable | None) -> tuple[LedgerMetadata | None, str]:
+    """Return the ledger's metadata (None: BookKeeper has no such ledger), and why it is not known ("": it is)."""
     if node is None:
         return None, ""
     if isinstance(node, Unreadable):

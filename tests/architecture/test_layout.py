@@ -124,6 +124,8 @@ COVERED = {
     "streaming.snapshots.join": "tests/spark/snapshots/test_join.py",
     "streaming.snapshots.publication": "tests/spark/snapshots/test_join.py",
     "streaming.adapters.pulsar.snapshot_topics": "tests/unit/snapshots/test_read.py",
+    "streaming.sweep.snapshot_jobs": "tests/unit/sweep/test_snapshots.py",
+    "streaming.sweep.snapshot_scan": "tests/unit/sweep/test_snapshots.py",
     "streaming.sweep.snapshot_stores": "tests/unit/sweep/test_snapshots.py",
     "streaming.snapshots.preflight": "tests/unit/snapshots/test_facts.py",
     "streaming.snapshots.words": "tests/unit/snapshots/test_report.py",

@@ -15,10 +15,10 @@ from streaming.clock import Clock
 from streaming.errors import RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore
-from streaming.sweep.buckets import OffloadPlaces, offload_policy
+from streaming.sweep.buckets import OffloadBuckets, offload_policy
 from streaming.sweep.jobs import Job
 from streaming.sweep.offload_jobs import OffloadJob, opened
-from streaming.sweep.offload_steps import look as look_at_objects
+from streaming.sweep.offload_steps import read_objects
 from udfs import columns as c
 from udfs.audit import SEEN_ONCE, FindingClass, SuspectCheck, looked, missing_look
 from udfs.formats.offload_index import index_name, object_name
@@ -34,7 +34,7 @@ _Row = Mapping[str, Any]
 class ObjectLooker:
     """Looks at many suspects at a time. places: the allowed buckets, and how to reach them and the brokers."""
 
-    places: OffloadPlaces
+    places: OffloadBuckets
     loader: InUseLoader
     clock: Clock
     policy: Policy
@@ -60,7 +60,7 @@ class ObjectLooker:
             store = self.places.store(bucket)
             there = _existing(store, [row for row in rows if row[a.IS_REFERENCE]])
             jobs = {_name(row): _job(row) for row in rows if not row[a.IS_REFERENCE]}
-            look_at_objects(store, list(jobs.values()))
+            read_objects(store, list(jobs.values()))
         except (UnavailableError, RefusedError) as error:
             return [_unknown(Reason.STORE_UNAVAILABLE, str(error))] * len(rows)
         references = self.loader.load(row[c.REFERENCE_KEY] for row in rows)
@@ -77,9 +77,9 @@ class ObjectLooker:
             return looked(
                 job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing was learnt of {job.name}")
             )
-        since_ms = job.job.absent_since_ms
+        since_ms = job.given.absent_since_ms
         case = OffloadCase(
-            request=job.job.request,
+            request=job.request,
             objects=job.objects,
             reference=reference,
             exclusive=bucket.exclusive,

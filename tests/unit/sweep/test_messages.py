@@ -106,7 +106,7 @@ def test_a_payload_is_decoded_once_and_a_request_is_known_also_where_its_sender_
     rivals = "persistent://rival/reaper/requests"
     rows = [row(1), row(2, source=rivals), row(3, {c.PAYLOAD: b"no JSON"})]
     messages = MessageReader(REQUESTS, ADMISSION, 4_096, count).read(rows)
-    assert [message.asked for message in messages] == [REQUEST, REQUEST, None]
+    assert [message.decoded for message in messages] == [REQUEST, REQUEST, None]
     assert [isinstance(message.request, Rejection) for message in messages] == [False, True, True]
     assert decoded == [(each[c.PAYLOAD], 4_096) for each in rows]
 

@@ -7,7 +7,7 @@ import pytest
 
 from streaming.adapters.memory.objects import MemoryObjects
 from streaming.ports import ObjectStore
-from streaming.sweep.buckets import OffloadPlaces
+from streaming.sweep.buckets import OffloadBuckets
 from streaming.sweep.jobs import Job
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.offloaded import OffloadedCopies
@@ -80,7 +80,7 @@ class World:
 
     def told(self, *ledger_ids: int) -> list[tuple[Outcome, Reason]]:
         bench, loader = self.bench, self.bench.loader()
-        places = OffloadPlaces(loader, Silent(), (NAMED,), self.open, 60.0)
+        places = OffloadBuckets(loader, Silent(), (NAMED,), self.open, 60.0)
         confirm = OffloadedCopies(loader, places)
         sweeper = Sweeper(bench.store, loader, bench.journal, bench.clock, bench.rules(), confirm=confirm)
         swept = sweeper.sweep([Job(data_request(each)) for each in ledger_ids], {})

@@ -11,7 +11,7 @@ from streaming.adapters.memory.objects import MemoryObjects
 from streaming.errors import FencedError, RefusedError, UnavailableError
 from streaming.ports import ObjectStore
 from streaming.state.journal import ObjectEntry
-from streaming.sweep.buckets import OffloadPlaces, offload_policy
+from streaming.sweep.buckets import OffloadBuckets, offload_policy
 from streaming.sweep.dry_run import DryRunObjects
 from streaming.sweep.jobs import Job, Swept
 from streaming.sweep.offload_jobs import OffloadRules
@@ -147,7 +147,7 @@ class World:
     def sweeper(self, patience: Policy = POLICY) -> OffloadSweeper:
         policy = offload_policy(self.configuration, patience, offload_grace_ms=HOUR_MS)
         loader = self.bench.loader()
-        places = OffloadPlaces(loader, self.configuration, self.allowed, self.open, self.patience_seconds)
+        places = OffloadBuckets(loader, self.configuration, self.allowed, self.open, self.patience_seconds)
         rules = OffloadRules((EPOCH, self.bench.epoch_version), policy, Layout.HIERARCHICAL, ROOT)
         return OffloadSweeper(places, loader, self.journal, self.bench.clock, rules)
 

@@ -10,8 +10,9 @@ from streaming.errors import FencedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.state.journal import SnapshotEntry
 from streaming.sweep.jobs import Job, Swept
+from streaming.sweep.snapshot_jobs import Snapshots
 from streaming.sweep.snapshot_stores import DryRunSnapshots
-from streaming.sweep.snapshots import Snapshots, SnapshotSweeper
+from streaming.sweep.snapshots import SnapshotSweeper
 from tests.builders import MINUTE_MS, TOPIC, list_znode, put, snapshot_request, view
 from tests.world import EPOCH, Bench
 from udfs.formats.entry import Content
