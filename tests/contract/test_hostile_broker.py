@@ -293,12 +293,13 @@ def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_for_each_of_them()
 
 
 def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
-    """Two lists that are not answered silenced the broker, and with it each topic that it has loaded."""
+    """Two lists without an answer silenced the broker, or all topics of their tenant at that broker."""
     server = Server("honest")
+    hanging = ["hangs/a", "b-hangs/b", "honest/a", "honest/b"]
     answer = server.answer
 
     def hangs_for_lists(handler: BaseHTTPRequestHandler) -> None:
-        if handler.path.partition("?")[0] in ("/admin/v2/persistent/hangs/a", "/admin/v2/persistent/b-hangs/b"):
+        if handler.path.partition("?")[0].removeprefix("/admin/v2/persistent/") in hanging:
             server.ended.wait(WAIT_S)
         elif handler.path.partition("?")[0] == "/admin/v2/persistent/idle/ns":
             say(handler, 200, b'["persistent://idle/ns/1"]')
@@ -308,11 +309,11 @@ def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
     server.answer = hangs_for_lists  # type: ignore[method-assign]
     with serving(server):
         broker = _broker(server)
-        idle, hanging = ["idle/ns/persistent/1"], ["hangs/a/persistent/1", "b-hangs/b/persistent/1"]
+        unlisted = [f"{namespace}/persistent/1" for namespace in hanging]
         for _ in range(3):
-            views = broker.views([*hanging, *idle, *server.names])
-            assert {view.presence for view in views[:2]} == {Presence.UNREADABLE}
-            assert {view.presence for view in views[2:]} == {Presence.PRESENT}
+            views = broker.views([*unlisted, "idle/ns/persistent/1", *server.names])
+            assert {view.presence for view in views[: len(unlisted)]} == {Presence.UNREADABLE}
+            assert {view.presence for view in views[len(unlisted) :]} == {Presence.PRESENT}
         broker.close()
 
 

@@ -98,7 +98,9 @@ class TestLoader:
             bench.store.unreadable = {managed_ledger_path(TOPIC)} if operation == "children_many" else set()
 
         bench.store.faults.before(refuse_listing)
-        assert bench.loader().load([BUCKETS])[BUCKETS].presence is Presence.UNREADABLE
+        buckets = bench.loader().load([BUCKETS])[BUCKETS]
+        assert buckets.presence is Presence.UNREADABLE
+        assert buckets.detail.endswith("its cursors could not be listed")
 
     def test_a_topic_that_appears_between_two_reads_is_unreadable(self, bench: Bench) -> None:
         path = managed_ledger_path(OTHER_TOPIC)
