@@ -14,7 +14,7 @@ from operator import and_
 
 import pyarrow.dataset as ds
 
-from streaming.adapters.bookkeeper.http import BookieDisk, look
+from streaming.adapters.bookkeeper.http import BookieDisk, read_disk
 from streaming.audit.place import Place
 from streaming.audit.publication.plan import plans
 from streaming.config.settings import Settings
@@ -167,7 +167,7 @@ def _read(place: Place) -> Seen | None:
 def _ask(bookies: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:
     def ask(url: str) -> BookieDisk | str:
         try:
-            return look(url, _BOOKIE_SECONDS)
+            return read_disk(url, _BOOKIE_SECONDS)
         except UnavailableError as error:
             return str(error)
 

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 from kazoo.security import ACL, Id, Permissions
 
-from streaming.adapters.bookkeeper.http import look
+from streaming.adapters.bookkeeper.http import read_disk
 from streaming.sandbox import bookie, clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration import audit_world as world_of
@@ -235,10 +235,10 @@ def test_published_orphans_are_worked_off_and_nothing_else_changes(world: World)
     )  # the same again: no doubles
     assert world.console.json("backlog") == published
     where = world.cluster.addresses.bookie_http
-    before = look(where, 5).reclaimed_bytes
+    before = read_disk(where, 5).reclaimed_bytes
     said = world.service.run("run", "--until-idle")
     topics.fill(world.cluster, LIVE, 1, [], entry_bytes=60_000)  # the log that a bookie writes to stays as it is
-    topics.wait_for(lambda: look(where, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60)
+    topics.wait_for(lambda: read_disk(where, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60)
 
     assert re.search(r"audit \d{8}T\d{9}Z: complete, \d+ ledgers, ", said)  # [audit] every_seconds
     made, there = world.made, ledgers.every_ledger(world.cluster).keys()

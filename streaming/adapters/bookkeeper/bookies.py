@@ -1,4 +1,4 @@
-"""What bookies say of themselves in ZooKeeper, and whether they still hold what a ledger's metadata promises."""
+"""Bookies that are registered in ZooKeeper, and whether they can still read the entries of a ledger."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +13,17 @@ _READS_AT_ONCE = 8
 
 
 def announced(store: MetadataStore, ledgers_root: str) -> tuple[str, ...]:
-    """HTTP addresses that bookies wrote into ZooKeeper, read-only ones included; none where that can't be read."""
+    """Return the HTTP addresses that bookies, including read-only ones, registered in ZooKeeper.
+
+    The result omits registrations that can't be read.
+    """
     return tuple(dict.fromkeys(address for address in registered(store, ledgers_root).values() if address))
 
 
 def registered(store: MetadataStore, ledgers_root: str) -> dict[str, str]:
-    """The bookies that are there now, by the id that ledgers name them by, with their HTTP address ("": none).
+    """Return the bookies that run now, including read-only ones: id in ledger metadata -> HTTP address ("": none).
 
-    Read-only ones are included; what can't be read is left out.
+    The result omits registrations that can't be read.
     """
     root = f"{ledgers_root}/available"
     folders = (root, f"{root}/readonly")
@@ -46,35 +49,38 @@ def readable(
     control: Callable[[], Sequence[tuple[int, int]]],
     timeout_seconds: float,
 ) -> list[bool | None]:
-    """Whether each (ledger id, entry id) can be read, by any of the bookies' HTTP servers; None: nobody knows.
+    """Return whether any bookie's HTTP server can read each (ledger id, entry id); None: unknown.
 
-    False is "could not be read now": most likely gone, but no proof of it. It counts only from a bookie that could read
-    an entry of control(), which are surely there, both before and after: else the fault may be its own. control() is
-    not called where no bookie says that it can't read something: it asks brokers, who may wait for the same bookies.
+    False means that the entry could not be read now; it is most likely gone, but that is no proof.
+
+    Args:
+        control: returns entries that certainly exist. An answer "can't read" counts only from a bookie that could read
+            one of them both before and after; otherwise the fault may be the bookie's. control() is called only if a
+            bookie can't read something, because it asks brokers, which may wait for the same bookies.
     """
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="bookie-read") as pool:
 
-        def asked(some: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Literal[True] | set[str]]:
-            found = pool.map(lambda entry: _by_any(bookies, entry, timeout_seconds), some)
-            return dict(zip(some, found, strict=True))
+        def read(batch: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Literal[True] | set[str]]:
+            results = pool.map(lambda entry: _read_by_any(bookies, entry, timeout_seconds), batch)
+            return dict(zip(batch, results, strict=True))
 
-        def sound(urls: Sequence[str], known: Sequence[tuple[int, int]]) -> list[str]:
-            reads = pool.map(lambda url: _reads_any(url, known, timeout_seconds), urls)
-            return [url for url, can in zip(urls, reads, strict=True) if can]
+        def able(urls: Sequence[str], controls: Sequence[tuple[int, int]]) -> list[str]:
+            results = pool.map(lambda url: _reads_any(url, controls, timeout_seconds), urls)
+            return [url for url, can in zip(urls, results, strict=True) if can]
 
-        found = asked(entries)
-        believed: set[str] = set()
-        if unable := [entry for entry, answer in found.items() if answer is not True and answer]:
-            known = control()
-            before = sound(bookies, known)
-            found |= asked(unable)
-            believed = set(sound(before, known))
-    answers = [found[entry] for entry in entries]
-    return [True if answer is True else False if answer & believed else None for answer in answers]
+        answers = read(entries)
+        trusted: set[str] = set()
+        if unread := [entry for entry, answer in answers.items() if answer is not True and answer]:
+            controls = control()
+            able_before = able(bookies, controls)
+            answers |= read(unread)
+            trusted = set(able(able_before, controls))
+    in_order = [answers[entry] for entry in entries]
+    return [True if answer is True else False if answer & trusted else None for answer in in_order]
 
 
-def _by_any(bookies: Sequence[str], entry: tuple[int, int], timeout_seconds: float) -> Literal[True] | set[str]:
-    """Return True where a bookie can read it, else those that say that they can't."""
+def _read_by_any(bookies: Sequence[str], entry: tuple[int, int], timeout_seconds: float) -> Literal[True] | set[str]:
+    """Return True if a bookie can read the entry, otherwise the bookies that report that they can't."""
     unable = set()
     for url in bookies:
         can = _can_read(url, entry, timeout_seconds)
@@ -89,7 +95,7 @@ def _reads_any(url: str, control: Sequence[tuple[int, int]], timeout_seconds: fl
     for entry in control:
         can = _can_read(url, entry, timeout_seconds)
         if can is not False:
-            return bool(can)  # one that does not answer at all is not waited for again
+            return bool(can)  # a bookie that does not answer is not asked for further entries
     return False
 
 

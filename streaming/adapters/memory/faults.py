@@ -1,4 +1,4 @@
-"""What goes wrong in the fakes, and when: counted by effects, so that a test can let each one in turn fail."""
+"""Injects failures into the fakes. Effects are counted, so that a test can let each of them fail in turn."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Hook = Callable[[str, Sequence[str]], None]
 
 
 class CrashError(BaseException):
-    """The process died here: nothing may catch this and go on."""
+    """The process died here. Code under test must not catch this and continue."""
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class _Fault:
 
 
 class Faults:
-    """Counts effects and decides which one fails."""
+    """Counts effects and decides which of them fails."""
 
     def __init__(self) -> None:
         self.effects = 0
@@ -29,22 +29,28 @@ class Faults:
         self._hooks: list[Hook] = []
 
     def fail_at(self, effect: int, *, applied: bool = False, crash: bool = False) -> None:
-        """Let the n-th effect from now (1: the next) fail once, after it took place if applied."""
+        """Let an effect fail once.
+
+        Args:
+            effect: 1 is the next effect.
+            applied: the effect takes place before it fails.
+            crash: raise CrashError instead of UnavailableError.
+        """
         self._fault = _Fault(effect, applied, crash)
 
     def before(self, hook: Hook) -> None:
-        """Call hook(operation, paths) before each operation; delete_guarded: before each of its batches."""
+        """Call hook(operation, paths) before each operation, and before each batch of delete_guarded."""
         self._hooks.append(hook)
 
     def step(self, operation: str, paths: Sequence[str]) -> None:
-        """Run the hooks. Raises UnavailableError while the service is away."""
+        """Run the hooks. Raises UnavailableError while `away` is set."""
         for hook in self._hooks:
             hook(operation, paths)
         if self.away:
             raise UnavailableError("the service is away")
 
     def effect(self, apply: Callable[[], object]) -> None:
-        """Apply, or fail as was asked for."""
+        """Apply an effect, or fail as fail_at demands."""
         fault = self._due()
         if fault is None or fault.applied:
             apply()

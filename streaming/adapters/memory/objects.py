@@ -1,6 +1,6 @@
-"""ObjectStore in memory, with S3's habits: versions, delete markers, parts that no listing shows, lies on request.
+"""ObjectStore in memory that behaves like S3: versions, delete markers, and upload parts that no listing shows.
 
-Faults are asked for as in MemoryStore; each delete of a key is one effect, so that a test can let a batch break off.
+Each delete of a key is one effect of `faults`, so that a test can interrupt a batch.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Versions:
-    """All versions of a key, oldest first; None is a delete marker."""
+    """All versions of a key."""
 
-    stack: list[StoredObject | None] = field(default_factory=list)
+    stack: list[StoredObject | None] = field(default_factory=list)  # oldest first; None is a delete marker
 
     @property
     def current(self) -> StoredObject | None:
@@ -33,17 +33,19 @@ def _etag(content: bytes) -> str:
 
 
 class MemoryObjects:
-    """A bucket. versioned: it keeps what is deleted. denied: keys without rights. lies: deletes do nothing, and say OK.
+    """A bucket.
 
-    gone: the bucket was removed. compares: deletes compare ETags, as S3's do; MinIO ignores them.
+    Args:
+        versioned: deletes add delete markers and keep the versions.
+        compares: deletes compare ETags, as S3's do; MinIO ignores them.
     """
 
     def __init__(self, *, versioned: bool = False, clock: Clock | None = None, compares: bool = False) -> None:
         self.compares = compares
         self.faults = Faults()
-        self.denied: set[str] = set()
-        self.lies = False
-        self.gone = False
+        self.denied: set[str] = set()  # keys without permissions
+        self.lies = False  # deletes do nothing and report success
+        self.gone = False  # the bucket was removed
         self._versioned = versioned
         self._clock = clock or ManualClock(1_700_000_000_000)
         self._keys: dict[str, _Versions] = {}
@@ -66,44 +68,44 @@ class MemoryObjects:
         versions.stack = [*versions.stack, stored] if self._versioned else [stored]
 
     def begin_upload(self, key: str) -> str:
-        """Begin an upload that is never completed; returns its id."""
+        """Start an upload that is never completed, and return its id."""
         upload_id = self._new_id("u")
         self._uploads[upload_id] = UnfinishedUpload(key, upload_id, self._clock.now_ms())
         return upload_id
 
     def stored(self) -> list[str]:
-        """Every key, sorted; for assertions, faults or not."""
+        """Return every key, sorted. For assertions: faults and permissions are ignored."""
         return sorted(key for key, versions in self._keys.items() if versions.current is not None)
 
     def read_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
-        """Read objects with their content, in order; None: does not exist."""
+        """Read objects with their content, in the order of keys; None: does not exist."""
         self._step("read_many", keys)
-        return [self._seen(key) for key in keys]
+        return [self._read(key) for key in keys]
 
     def head_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
-        """Describe objects, in order; None: does not exist."""
+        """Describe objects without their content, in the order of keys; None: does not exist."""
         self._step("head_many", keys)
-        found = [self._seen(key) for key in keys]
-        return [replace(each, content=None) if isinstance(each, StoredObject) else each for each in found]
+        objects = [self._read(key) for key in keys]
+        return [replace(stored, content=None) if isinstance(stored, StoredObject) else stored for stored in objects]
 
     def compares_etags(self) -> bool:
         """Return what the test chose."""
         return self.compares
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Delete keys, one effect each; returns key -> error for those refused."""
+        """Delete keys, an effect for each; return key -> error for those that are refused."""
         self._step("delete", keys)
-        judged = (etags or {}) if self.compares else {}
-        changed = {key: CHANGED for key in keys if key in judged and self._etag_now(key) not in (None, judged[key])}
-        return changed | self._each([key for key in keys if key not in changed], lambda key: key, self._drop)
+        compared = (etags or {}) if self.compares else {}
+        changed = {key: CHANGED for key in keys if key in compared and self._etag_now(key) not in (None, compared[key])}
+        return changed | self._apply([key for key in keys if key not in changed], lambda key: key, self._drop)
 
     def existing(self, keys: Sequence[str]) -> set[str]:
-        """Which of the keys exist now."""
+        """Return which of the keys exist now."""
         self._step("existing", keys)
         return set(keys).intersection(self.stored())
 
     def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-        """Every (key, size in bytes, last modified ms), by key."""
+        """Yield every (key, size in bytes, last modified ms), ordered by key."""
         self._step("list_keys", [prefix])
         for key in self.stored():
             stored = self._keys[key].current
@@ -111,17 +113,17 @@ class MemoryObjects:
                 yield key, stored.size_bytes, stored.last_modified_ms
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
-        """Uploads to any of the keys that are neither completed nor aborted."""
+        """Return uploads to any of the keys that are neither completed nor aborted."""
         self._step("unfinished_uploads", keys)
         return [upload for upload in self._uploads.values() if upload.key in set(keys)]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> dict[str, str]:
-        """Give up the parts of uploads, one effect each; returns key -> error for those refused."""
+        """Abort uploads, an effect for each; return key -> error for those that are refused."""
         self._step("abort_uploads", [upload.key for upload in uploads])
-        return self._each(uploads, lambda upload: upload.key, lambda upload: self._uploads.pop(upload.upload_id, None))
+        return self._apply(uploads, lambda upload: upload.key, lambda upload: self._uploads.pop(upload.upload_id, None))
 
     def undelete(self, keys: Sequence[str]) -> set[str]:
-        """Take away the delete markers that hide the keys; returns those that exist afterwards."""
+        """Remove the delete markers that hide the keys; return the keys that exist afterwards."""
         self._step("undelete", keys)
         for key in keys:
             stack = self._keys[key].stack if key in self._keys else []
@@ -142,7 +144,7 @@ class MemoryObjects:
         elif versions.current is not None:
             versions.stack.append(None)
 
-    def _each(self, items: Sequence[_T], key_of: Callable[[_T], str], apply: Callable[[_T], object]) -> dict[str, str]:
+    def _apply(self, items: Sequence[_T], key_of: Callable[[_T], str], apply: Callable[[_T], object]) -> dict[str, str]:
         errors = {}
         for item in items:
             if key_of(item) in self.denied:
@@ -151,7 +153,7 @@ class MemoryObjects:
                 self.faults.effect(lambda item=item: apply(item))  # type: ignore[misc]
         return errors
 
-    def _seen(self, key: str) -> StoredObject | Unreadable | None:
+    def _read(self, key: str) -> StoredObject | Unreadable | None:
         if key in self.denied:
             return Unreadable("AccessDenied: Access Denied")
         return self._keys[key].current if key in self._keys else None

@@ -1,4 +1,4 @@
-"""TopicProperties in memory: it writes the znodes of a MemoryTree, as a broker does."""
+"""TopicProperties in memory: writes the znodes of a MemoryTree, as a broker does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,25 +11,25 @@ from udfs.paths import managed_ledger_path
 
 
 class MemoryTopicProperties:
-    """faults: what shall go wrong; each change of a znode is an effect."""
+    """TopicProperties on a MemoryTree."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
-        self.faults = Faults()
+        self.faults = Faults()  # each change of a znode is an effect
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
-        """Write properties; others stay."""
+        """Write these properties and keep the others."""
         self.faults.step("update", [topic])
         try:
-            self._change(topic, lambda known: {**known, **properties})
+            self._change(topic, lambda before: {**before, **properties})
         except NoNodeError:
             raise RefusedError(f"there is no topic {topic}: check the name") from None
 
     def remove(self, topic: str, key: str) -> bool:
-        """Remove one property; False where there is no such topic any more."""
+        """Remove a property; return False if the topic no longer exists."""
         self.faults.step("remove", [topic])
         try:
-            self._change(topic, lambda known: {name: value for name, value in known.items() if name != key})
+            self._change(topic, lambda before: {name: value for name, value in before.items() if name != key})
         except NoNodeError:
             return False
         return True

@@ -1,8 +1,9 @@
-"""Pulsar's topics in memory: TopicAdmin and MessageReader over the same partitions, with brokers' habits.
+"""Pulsar's topics in memory: TopicAdmin and MessageReader over the same partitions, with the behaviour of brokers.
 
-1. Names are taken in any form; cursors are named as brokers name them, URL-encoded.
-2. A partition begins with one empty ledger. Its newest message's position is (that ledger, -1) until there is one.
-3. In pulsar/system a deduplication policy is kept and not acted on.
+1. Topic names may have any form; cursors have the names that brokers give them, URL-encoded.
+2. A partition starts with an empty ledger. The position of its newest message is (that ledger, -1) until there is a
+   message.
+3. In pulsar/system a deduplication policy is stored, but has no effect.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,49 +25,46 @@ _QUOTA_TYPES = ("destination_storage", "message_age")
 
 @dataclass(slots=True)
 class MemoryPartition:
-    """What a broker keeps of one partition. ledgers: id -> entries, in order; cursors: encoded name -> position."""
+    """A partition's ledgers, cursors and messages."""
 
-    ledgers: dict[int, int]
-    cursors: dict[str, Position] = field(default_factory=dict)
+    ledgers: dict[int, int]  # id -> number of entries, in order
+    cursors: dict[str, Position] = field(default_factory=dict)  # encoded name -> position
     messages: list[StoredMessage] = field(default_factory=list)
     pending_adds: int = 0
 
     @property
     def last(self) -> Position:
-        """Position of the newest message."""
+        """The position of the newest message."""
         filled = [ledger for ledger, entries in self.ledgers.items() if entries]
         return (filled[-1], self.ledgers[filled[-1]] - 1) if filled else (max(self.ledgers, default=-1), -1)
 
     def subscribe(self, cursor: str) -> None:
-        """Make a cursor before the first message; an existing one stays."""
+        """Create a cursor before the first message, unless it exists."""
         self.cursors.setdefault(cursor, (min(self.ledgers, default=-1), -1))
 
 
 @dataclass(slots=True)
 class MemoryTopic:
-    """A topic. count: of its partitions, 0 where it is not partitioned; policies by their names in the admin API."""
+    """A topic with its partitions."""
 
-    count: int
-    partitions: dict[str, MemoryPartition]
-    policies: dict[str, Any] = field(default_factory=dict)
+    count: int  # of partitions; 0: not partitioned
+    partitions: dict[str, MemoryPartition]  # by full name
+    policies: dict[str, Any] = field(default_factory=dict)  # by their names in the admin API
 
 
 class MemoryPulsar:
-    """One cluster. faults: what shall go wrong; its hooks are told the method's name and the topic asked for.
-
-    held: subscriptions that somebody moves, which is a BusyError.
-    """
+    """A Pulsar cluster."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.topics: dict[str, MemoryTopic] = {}
         self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
-        self.held: set[str] = set()
-        self.faults = Faults()
+        self.held: set[str] = set()  # subscriptions that another client moves: a BusyError
+        self.faults = Faults()  # hooks get the method's name and the topic
         self._clock = clock or ManualClock()
         self._newest_ledger = 0
 
     def partition(self, name: str) -> MemoryPartition:
-        """The partition of that full name, for tests to fill and to look at. Raises RefusedError."""
+        """Return a partition by its full name, for tests to fill and to inspect. Raises RefusedError."""
         full = topic_of(name)
         topic = self.topics.get(base_topic(full)) or self.topics.get(full)
         if topic is None or full not in topic.partitions:
@@ -74,7 +72,7 @@ class MemoryPulsar:
         return topic.partitions[full]
 
     def store(self, partition: str, *ledgers: tuple[int, int]) -> None:
-        """Let a partition have these ledgers (id, entries); its topic is made, with that one partition, if need be."""
+        """Replace a partition's ledgers by these (id, entries); create the topic with one partition if necessary."""
         if self._partitions(base_topic(partition)) is None:
             self.known_namespaces.add(namespace_of(partition))
             self.create_partitioned_topic(base_topic(partition), 1)
@@ -83,7 +81,7 @@ class MemoryPulsar:
     def publish(
         self, partition: str, payload: bytes = b"", properties: Mapping[str, str] | None = None, *, key: str = ""
     ) -> StoredMessage:
-        """Append a message to the newest ledger."""
+        """Append a message to the newest ledger and return it."""
         stored = self.partition(partition)
         ledger = max(stored.ledgers)
         at_ms, about = self._clock.now_ms(), dict(properties or {})
@@ -93,60 +91,64 @@ class MemoryPulsar:
         return message
 
     def check_health(self) -> None:
-        """Return when a broker can publish and read."""
+        """Succeed if a broker can publish and read."""
         self._step("check_health")
 
     def clusters(self) -> list[str]:
-        """Names of the clusters this one knows."""
+        """Return the names of the clusters that this cluster knows."""
         self._step("clusters")
         return ["standalone"]
 
     def tenants(self) -> list[str]:
-        """Names of all tenants."""
+        """Return the names of all tenants."""
         self._step("tenants")
         return sorted({namespace.partition("/")[0] for namespace in self.known_namespaces})
 
     def namespaces(self, tenant: str) -> list[str]:
-        """Namespaces of a tenant."""
+        """Return the namespaces of a tenant."""
         self._step("namespaces", tenant)
-        return sorted(each for each in self.known_namespaces if each.startswith(f"{tenant}/"))
+        return sorted(namespace for namespace in self.known_namespaces if namespace.startswith(f"{tenant}/"))
 
     def partitioned_topics(self, namespace: str) -> list[str]:
-        """Partitioned topics of a namespace by their full names."""
+        """Return the full names of a namespace's partitioned topics."""
         self._step("partitioned_topics", namespace)
         return sorted(
             name for name, topic in self.topics.items() if topic.count and name.startswith(f"persistent://{namespace}/")
         )
 
     def ensure_namespace(self, topic: str) -> None:
-        """Make the topic's tenant and namespace where missing."""
+        """Create the topic's tenant and namespace if they are missing."""
         self._step("ensure_namespace", topic)
         self.faults.effect(lambda: self.known_namespaces.add(namespace_of(topic)))
 
     def partitions(self, topic: str) -> int | None:
-        """Number of partitions, 0 for a topic without, None where there is no such topic."""
+        """Return the number of partitions; 0 if the topic is not partitioned, None if it does not exist."""
         self._step("partitions", topic)
         return self._partitions(topic)
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> bool:
-        """Make the topic and its partitions; False if there is one of that name."""
+        """Create a topic and its partitions; return False if it exists."""
         return self._create("create_partitioned_topic", topic, partitions)
 
     def create_topic(self, topic: str) -> bool:
-        """Make a topic that is not partitioned; False if there is one of that name."""
+        """Create a topic that is not partitioned; return False if it exists."""
         return self._create("create_topic", topic, 0)
 
     def delete_topic(self, topic: str, *, force: bool = False) -> bool:
-        """Delete a topic with all its partitions; False if it was gone. force: with subscriptions on it."""
+        """Delete a topic with all its partitions; return False if it was gone.
+
+        Args:
+            force: delete the topic even if it has subscriptions.
+        """
         self._step("delete_topic", topic)
-        found = self.topics.get(topic_of(topic))
-        if found is not None and not force and any(each.cursors for each in found.partitions.values()):
+        deleted = self.topics.get(topic_of(topic))
+        if deleted is not None and not force and any(partition.cursors for partition in deleted.partitions.values()):
             raise RefusedError(f"{topic} has subscriptions")
         self.faults.effect(lambda: self.topics.pop(topic_of(topic), None))
-        return found is not None
+        return deleted is not None
 
     def ensure_subscription(self, topic: str, subscription: str) -> None:
-        """Make the subscription on every partition, at the earliest message. Raises RefusedError, BusyError."""
+        """Create the subscription on every partition, at the earliest message. Raises RefusedError, BusyError."""
         self._step("ensure_subscription", topic)
         if subscription in self.held:
             raise BusyError(f"subscription {subscription} on {topic} is held")
@@ -154,111 +156,111 @@ class MemoryPulsar:
             self.faults.effect(partial(partition.subscribe, encode_name(subscription)))
 
     def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
-        """Move the subscription behind what is older than that."""
+        """Move the subscription after the last message that is older than that."""
         self._step("expire_messages", topic)
         before_ms = self._clock.now_ms() - older_than_seconds * 1000
         for partition in self._partitions_of(topic).values():
-            old = [(each.ledger_id, each.entry_id) for each in partition.messages if each.publish_ms < before_ms]
+            old = [(old.ledger_id, old.entry_id) for old in partition.messages if old.publish_ms < before_ms]
             cursor = encode_name(subscription)
             partition.cursors[cursor] = max([partition.cursors[cursor], *old])
 
     def last_positions(self, topic: str) -> dict[str, Position]:
-        """Partition -> position of its newest message."""
+        """Return partition -> position of its newest message."""
         self._step("last_positions", topic)
         return {name: partition.last for name, partition in self._partitions_of(topic).items()}
 
     def tells_last(self, partition: str, patience_seconds: float) -> bool:
-        """Whether the broker says what the partition's last message is."""
+        """Whether the broker reports the partition's last message."""
         self._step("tells_last", partition)
         return patience_seconds > 0
 
     def position_at(self, partition: str, publish_ms: int) -> Position:
-        """Position of the first message that was published then or later, or else of the newest."""
+        """Return the position of the first message published at publish_ms or later, or else of the newest message."""
         self._step("position_at", partition)
         stored = self.partition(partition)
-        later = [each for each in stored.messages if each.publish_ms >= publish_ms]
+        later = [message for message in stored.messages if message.publish_ms >= publish_ms]
         return (later[0].ledger_id, later[0].entry_id) if later else stored.last
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """internalStats of one partition or unpartitioned topic."""
+        """Return the internalStats of a partition or unpartitioned topic."""
         self._step("internal_stats", topic)
         stored = self.partition(topic)
         return InternalStats(tuple(stored.ledgers.items()), dict(stored.cursors), stored.pending_adds)
 
     def retention(self, topic: str) -> tuple[int, int]:
-        """(minutes, megabytes) in force; -1: without limit."""
+        """Return the retention in force as (minutes, megabytes); -1: no limit."""
         minutes, megabytes = self._policy(topic, "retention", (0, 0))
         return minutes, megabytes
 
     def set_retention(self, topic: str, *, minutes: int, megabytes: int) -> None:
-        """Keep acknowledged messages for that long."""
+        """Set how long acknowledged messages are kept."""
         self._set_policy(topic, "retention", (minutes, megabytes))
 
     def message_ttl(self, topic: str) -> int:
-        """Seconds in force after which unread messages expire."""
+        """Return after how many seconds unread messages expire."""
         return int(self._policy(topic, "messageTTL", 0))
 
     def max_message_bytes(self, topic: str) -> int:
-        """How many bytes the topic's own policy lets a message have; 0: it has none."""
+        """Return the largest message that the topic's own policy allows; 0: it has no such policy."""
         return int(self._policy(topic, "maxMessageSize", 0))
 
     def set_max_message_bytes(self, topic: str, most_bytes: int) -> None:
-        """Let the topic take no message of more bytes."""
+        """Set the largest message that the topic accepts."""
         self._set_policy(topic, "maxMessageSize", most_bytes)
 
     def set_message_ttl(self, topic: str, *, seconds: int) -> None:
-        """Let unread messages expire after that time."""
+        """Set after how many seconds unread messages expire."""
         self._set_policy(topic, "messageTTL", seconds)
 
     def deduplication(self, topic: str) -> bool:
-        """Whether the policy says that the broker drops messages whose sequence id is not new."""
+        """Whether the policy demands that the broker drops messages whose sequence id is not new."""
         return self._policy(topic, "deduplicationEnabled", False) is True
 
     def deduplicates(self, topic: str) -> bool:
-        """Whether the broker really does so."""
+        """Whether the broker follows that policy."""
         return namespace_of(topic) != _SYSTEM and self.deduplication(topic)
 
     def set_deduplication(self, topic: str, *, enabled: bool) -> None:
-        """Let the broker drop messages whose sequence id is not new."""
+        """Set whether the broker drops messages whose sequence id is not new."""
         self._set_policy(topic, "deduplicationEnabled", enabled)
 
     def backlog_quota(self, topic: str) -> Mapping[str, Any]:
-        """Quotas by type."""
+        """Return the backlog quotas by type."""
         quotas: Mapping[str, Any] = self._policy(topic, "backlogQuotaMap", {})
         return quotas
 
     def set_backlog_quota_unlimited(self, topic: str) -> None:
-        """Never drop unread messages, nor refuse new ones."""
+        """Set that the broker neither drops unread messages nor refuses new messages."""
         unlimited = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
         self._set_policy(topic, "backlogQuotaMap", dict.fromkeys(_QUOTA_TYPES, unlimited))
 
     def read(
         self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
     ) -> Iterator[StoredMessage]:
-        """Read each partition in `last` up to that position, inclusive, from behind `after`."""
+        """Read each partition in `last` after its position in `after`, up to and including its position in `last`."""
         for name, end in last.items():
             self._step("read", name)
-            begin = (after or {}).get(name, BEFORE_ALL)
+            start = (after or {}).get(name, BEFORE_ALL)
             for message in self.partition(name).messages:
-                if begin < (message.ledger_id, message.entry_id) <= end:
+                if start < (message.ledger_id, message.entry_id) <= end:
                     yield message
 
     def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
-        """Read these entries of a partition, and no others."""
+        """Read only these entries of a partition."""
         self._step("read_entries", partition)
         for message in self.partition(partition).messages:
             if any(span.ledger == message.ledger_id and span.first <= message.entry_id <= span.last for span in spans):
                 yield message
 
-    def _step(self, operation: str, asked: str = "") -> None:
-        self.faults.step(operation, [asked])
+    def _step(self, operation: str, name: str = "") -> None:
+        self.faults.step(operation, [name])
 
     def _partitions(self, topic: str) -> int | None:
         full = topic_of(topic)
         if full in self.topics:
             return self.topics[full].count
-        above = self.topics.get(base_topic(full))
-        return 0 if above is not None and full in above.partitions else None
+        parent = self.topics.get(base_topic(full))
+        return 0 if parent is not None and full in parent.partitions else None
 
     def _partitions_of(self, topic: str) -> Mapping[str, MemoryPartition]:
         full = topic_of(topic)
@@ -270,10 +272,10 @@ class MemoryPulsar:
         if self._partitions(full) is not None:
             return False
         if namespace_of(full) not in self.known_namespaces:
-            raise RefusedError(f"can't make {topic}: its namespace does not exist")
+            raise RefusedError(f"can't create {topic}: its namespace does not exist")
         names = [f"{full}-partition-{index}" for index in range(count)] or [full]
-        made = MemoryTopic(count, {name: MemoryPartition({self._next_ledger(): 0}) for name in names})
-        self.faults.effect(lambda: self.topics.__setitem__(full, made))
+        created = MemoryTopic(count, {name: MemoryPartition({self._next_ledger(): 0}) for name in names})
+        self.faults.effect(lambda: self.topics.__setitem__(full, created))
         return True
 
     def _next_ledger(self) -> int:

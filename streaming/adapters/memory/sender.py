@@ -1,4 +1,4 @@
-"""RequestSender on MemoryPulsar: what was sent lies in the topic's partitions, one owner's requests in one of them."""
+"""RequestSender on MemoryPulsar. Requests of one owner go to one partition."""
 
 from concurrent.futures import Future
 from zlib import crc32
@@ -8,7 +8,7 @@ from streaming.errors import UnavailableError
 
 
 class MemoryRequestSender:
-    """A producer on one topic. What goes wrong is up to the faults of its MemoryPulsar (operation "send")."""
+    """A producer on one topic. Tests inject failures with the faults of its MemoryPulsar (operation "send")."""
 
     def __init__(self, pulsar: MemoryPulsar, topic: str) -> None:
         self._pulsar = pulsar
@@ -16,7 +16,7 @@ class MemoryRequestSender:
         self.is_closed = False
 
     def send(self, key: bytes | None, payload: bytes) -> "Future[str]":
-        """Put a request under way; the future is its message id."""
+        """Send a request; the future returns its message id."""
         if self.is_closed:
             raise UnavailableError("the producer is closed")
         answer: Future[str] = Future()
@@ -36,5 +36,5 @@ class MemoryRequestSender:
         return answer
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Refuse further requests."""
         self.is_closed = True

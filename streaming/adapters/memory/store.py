@@ -1,7 +1,7 @@
-"""Fakes of the ports that keep the services' habits, so that tests of promises need no service.
+"""Fakes of MetadataStore and Broker that behave like the services, so that tests of promises need no service.
 
-They fail on request: at the n-th effect (before or after it took place, or as a crash), for one path, or altogether;
-and they let another actor run between any two steps. tests/contract holds them to the real services' behaviour.
+They fail on request, at the n-th effect (before or after it took place, or as a crash), for one path, or always, and
+they let another actor run between any two steps. tests/contract runs the same tests on them and on the real services.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -32,40 +32,37 @@ _T = TypeVar("_T")
 
 
 class MemoryStore:
-    """MetadataStore in memory: one session on a MemoryTree, which other sessions may share.
-
-    unreadable: paths that can't be read (too large). faults: what shall go wrong.
-    """
+    """MetadataStore in memory: a session on a MemoryTree, which other sessions may share."""
 
     def __init__(self, tree: MemoryTree | None = None, *, identities: Identities = ANYONE) -> None:
         self.tree = tree or MemoryTree()
         self.faults = Faults()
-        self.unreadable: set[str] = set()
+        self.unreadable: set[str] = set()  # paths whose znodes are too large to be read
         self._who = identities | ANYONE
         self.is_identified = bool(identities - ANYONE)
-        self._own_acl = tuple(AclEntry(ALL, *each) for each in sorted(identities - ANYONE)) or OPEN
+        self._own_acl = tuple(AclEntry(ALL, *identity) for identity in sorted(identities - ANYONE)) or OPEN
         self._session = self.tree.new_session()
         self._closed = False
         self._on_end: list[Callable[[], None]] = []
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read paths in order; None: does not exist. Raises UnavailableError."""
+        """Read znodes in the order of paths; None: does not exist. Raises UnavailableError."""
         self._step("read_many", paths)
-        return [self._one(path, lambda path: self.tree.read(path, self._who)) for path in paths]
+        return [self._readable(path, lambda path: self.tree.read(path, self._who)) for path in paths]
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
-        """List children of each path in order; None: does not exist. Raises UnavailableError."""
+        """List the children of each path, in the order of paths; None: does not exist. Raises UnavailableError."""
         self._step("children_many", paths)
-        return [self._one(path, lambda path: self.tree.children(path, self._who)) for path in paths]
+        return [self._readable(path, lambda path: self.tree.children(path, self._who)) for path in paths]
 
     def delete_guarded(self, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
-        """Run each batch as one transaction, in order; one result per batch."""
+        """Run each batch as one transaction, and return their results in the same order."""
         return [self._guarded(batch) for batch in batches]
 
     def create(
         self, path: str, data: bytes, *, acl: bytes | None = None, parents: bool = False, ephemeral: bool = False
     ) -> bool:
-        """Create a znode; False if it exists. Raises UnavailableError, RefusedError."""
+        """Create a znode; return False if it exists. Raises UnavailableError, RefusedError."""
         self._step("create", [path])
         entries = self._acl(acl)
         if parents and parent_of(path) != "/":
@@ -80,17 +77,20 @@ class MemoryStore:
         return True
 
     def acl_of(self, path: str) -> bytes | None:
-        """Return the znode's ACL in a form create() takes; None if it does not exist. Raises RefusedError too."""
+        """Return the znode's ACL in the form that create() takes; None if the znode does not exist.
+
+        Raises UnavailableError, RefusedError.
+        """
         self._step("acl_of", [path])
         try:
             return acl_bytes(self.tree.acl(path, self._who))
         except NoNodeError:
             return None
         except NoAuthError as error:
-            raise RefusedError(f"no right to read the ACL of {path}") from error
+            raise RefusedError(f"no permission to read the ACL of {path}") from error
 
     def close_to_others(self, path: str) -> bool:
-        """Give one of our own znodes the ACL that create() gives; False if it is gone. Raises as delete does."""
+        """Set the default ACL of create() on one of our own znodes; return False if it is gone. Raises like delete."""
         refuse_ledgers(path)
         self._step("close_to_others", [path])
         try:
@@ -98,11 +98,11 @@ class MemoryStore:
         except NoNodeError:
             return False
         except NoAuthError as error:
-            raise RefusedError(f"no right to change the ACL of {path}") from error
+            raise RefusedError(f"no permission to change the ACL of {path}") from error
         return True
 
     def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:
-        """Write data, return the new version; None when version does not match or there is no such znode."""
+        """Write data and return the new version; None if the version does not match or there is no such znode."""
         self._step("set_data", [path])
         versions: list[int] = []
         try:
@@ -110,11 +110,14 @@ class MemoryStore:
         except (NoNodeError, BadVersionError):
             return None
         except NoAuthError as error:
-            raise RefusedError(f"no right to write {path}") from error
+            raise RefusedError(f"no permission to write {path}") from error
         return versions[0]
 
     def delete(self, path: str) -> bool:
-        """Delete one of our own znodes; False if it was gone. Raises SafetyError, RefusedError, UnavailableError."""
+        """Delete one of our own znodes; return False if it was gone.
+
+        Raises SafetyError, RefusedError, UnavailableError.
+        """
         refuse_ledgers(path)
         self._step("delete", [path])
         try:
@@ -126,11 +129,11 @@ class MemoryStore:
         return True
 
     def when_session_ends(self, callback: Callable[[], None]) -> None:
-        """Call back once when the session is over."""
+        """Register a callback, called once when the session has ended."""
         self._on_end.append(callback)
 
     def expire_session(self) -> None:
-        """Let the session run out: its ephemeral znodes go, a new one begins, callbacks are called."""
+        """Let the session expire: delete its ephemeral znodes, start a new session, call the callbacks."""
         self.tree.end_session(self._session)
         self._session = self.tree.new_session()
         callbacks, self._on_end = self._on_end, []
@@ -148,7 +151,7 @@ class MemoryStore:
             raise UnavailableError("this session was closed")
         self.faults.step(operation, paths)
 
-    def _one(self, path: str, read: Callable[[str], _T]) -> _T | Unreadable | None:
+    def _readable(self, path: str, read: Callable[[str], _T]) -> _T | Unreadable | None:
         if path in self.unreadable:
             return Unreadable("too large")
         try:
@@ -156,7 +159,7 @@ class MemoryStore:
         except NoNodeError:
             return None
         except NoAuthError:
-            return Unreadable("no right to read it")
+            return Unreadable("no permission to read it")
 
     def _guarded(self, batch: GuardedDelete) -> GuardResult:
         results: list[GuardResult] = []
@@ -178,16 +181,16 @@ class MemoryStore:
         except NodeExistsError:
             return
         except NoAuthError as error:
-            raise RefusedError(f"can't create {path}: no right to") from error
+            raise RefusedError(f"can't create {path}: no permission") from error
 
 
 class MemoryBroker:
-    """Broker in memory: what is not in `topics` or `schemas` is GONE. faults: what shall go wrong."""
+    """Broker in memory. Topics and schemas without a view are GONE."""
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerView] = {}
         self.schemas: dict[str, BrokerView] = {}
-        self.is_refused = False  # whether our role is no superuser
+        self.is_refused = False  # True: our role is not a superuser
         self.faults = Faults()
 
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
@@ -203,16 +206,16 @@ class MemoryBroker:
     def require_answers(self) -> int:
         """Return 1, the number of brokers. Raises ForbiddenError, UnavailableError."""
         if self.is_refused:
-            raise ForbiddenError("the broker does not say which topics it has loaded: that takes a superuser's rights")
+            raise ForbiddenError("the broker does not list the topics it has loaded: that needs a superuser's rights")
         self.faults.step("require_answers", [])
         return 1
 
     def _view(
-        self, operation: str, known: dict[str, BrokerView], checked: Callable[[str], str], name: str
+        self, operation: str, views: dict[str, BrokerView], checked: Callable[[str], str], name: str
     ) -> BrokerView:
         try:
             self.faults.step(operation, [name])
-            return known.get(checked(name), BrokerView(Presence.GONE, detail=f"{name} not found"))
+            return views.get(checked(name), BrokerView(Presence.GONE, detail=f"{name} not found"))
         except UnavailableError as error:
             return BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=True)
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""What one ZooKeeper knows, in memory: the tree that any number of sessions (MemoryStore) share.
+"""ZooKeeper's tree of znodes in memory. Any number of sessions (MemoryStore) may share it.
 
-1. A transaction is judged whole before any of it is done.
-2. Rights are looked at in ZooKeeper's order: the parent's before the znode is even looked for.
+1. All operations of a transaction are checked before the first is done.
+2. Permissions are checked in ZooKeeper's order: the parent's first, before the znode is searched.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ class NoNodeError(Exception):
 
 
 class NodeExistsError(Exception):
-    """There is one already."""
+    """The znode exists already."""
 
 
 class NoAuthError(Exception):
@@ -43,23 +43,24 @@ class NoChildrenForEphemeralsError(Exception):
 
 @dataclass(slots=True)
 class Node:
-    """A znode. owner: session id of an ephemeral one, 0 for others."""
+    """A znode with its ACL and children."""
 
     znode: Znode
     acl: tuple[AclEntry, ...] = OPEN
-    owner: int = 0
+    owner: int = 0  # the session id of an ephemeral znode
     children: set[str] = field(default_factory=set)
 
 
 class MemoryTree:
-    """Znodes by path. Every method is atomic; versions and times move as ZooKeeper's do."""
+    """Znodes by path. Every method is atomic; versions and times change as in ZooKeeper."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.lock = RLock()
         self._clock = clock or ManualClock(1_700_000_000_000)
         self._nodes = {"/": Node(Znode(b"", 0, 0, 0))}
         self._sessions = 0
-        self.listeners: list[Callable[[str], None]] = []  # told of each path that is made, changed or deleted
+        # called with each path that is created, changed or deleted
+        self.listeners: list[Callable[[str], None]] = []
 
     def new_session(self) -> int:
         """Return a session id."""
@@ -68,7 +69,7 @@ class MemoryTree:
             return self._sessions
 
     def paths(self) -> list[str]:
-        """Return every path, sorted; for assertions."""
+        """Return every path, sorted. For assertions."""
         with self.lock:
             return sorted(self._nodes)
 
@@ -80,7 +81,7 @@ class MemoryTree:
             return node.znode
 
     def children(self, path: str, who: Identities = ANYONE) -> list[str]:
-        """Return the names of the children, in no promised order. Raises NoNodeError, NoAuthError."""
+        """Return the names of the children, in any order. Raises NoNodeError, NoAuthError."""
         with self.lock:
             node = self._node(path)
             _require(node, READ, who)
@@ -94,7 +95,11 @@ class MemoryTree:
             return node.acl
 
     def set_acl(self, path: str, acl: Sequence[AclEntry], who: Identities | None = None) -> None:
-        """Change the ACL; who None: as an operator with all rights. Raises NoNodeError, NoAuthError."""
+        """Change the ACL. Raises NoNodeError, NoAuthError.
+
+        Args:
+            who: None has all permissions.
+        """
         with self.lock:
             node = self._node(path)
             if who is not None:
@@ -116,7 +121,7 @@ class MemoryTree:
             now_ms = self._clock.now_ms()
             self._nodes[path] = Node(Znode(bytes(data), 0, now_ms, now_ms), tuple(acl), owner)
             parent.children.add(_name(path))
-            self._tell(path)
+            self._notify(path)
 
     def write(self, path: str, data: bytes, version: int = -1, *, who: Identities = ANYONE) -> int:
         """Write data and return the new version. Raises NoNodeError, NoAuthError, BadVersionError."""
@@ -126,7 +131,7 @@ class MemoryTree:
             _require_version(node, version)
             new_version, now_ms = node.znode.version + 1, self._clock.now_ms()
             node.znode = replace(node.znode, data=bytes(data), version=new_version, mtime_ms=now_ms)
-            self._tell(path)
+            self._notify(path)
             return new_version
 
     def check(self, path: str, version: int, who: Identities = ANYONE) -> None:
@@ -179,7 +184,11 @@ class MemoryTree:
         return None
 
     def _judge_removal(self, path: str, version: int, who: Identities, gone: set[str]) -> None:
-        """Raise what ZooKeeper would; gone: what the same transaction has removed before."""
+        """Raise the error that ZooKeeper would return.
+
+        Args:
+            gone: paths that the same transaction has removed before.
+        """
         _require(self._node(parent_of(path)), DELETE, who)
         if path in gone:
             raise NoNodeError(path)
@@ -191,9 +200,9 @@ class MemoryTree:
     def _drop(self, path: str) -> None:
         del self._nodes[path]
         self._nodes[parent_of(path)].children.discard(_name(path))
-        self._tell(path)
+        self._notify(path)
 
-    def _tell(self, path: str) -> None:
+    def _notify(self, path: str) -> None:
         for listener in self.listeners:
             listener(path)
 

@@ -1,4 +1,4 @@
-"""TrimFacts in memory: topics that a test has loaded or not, and what their brokers keep."""
+"""TrimFacts in memory, for topics that a test declares loaded or not."""
 
 from collections.abc import Mapping
 
@@ -10,15 +10,12 @@ from udfs.phase_one.trim_forecast import Retention
 
 
 class MemoryTrimFacts:
-    """loaded: the topics that a broker has loaded.
-
-    cursors: topic -> where its cursors are. faults: what shall go wrong.
-    """
+    """TrimFacts in memory."""
 
     def __init__(self) -> None:
-        self.loaded: set[str] = set()
+        self.loaded: set[str] = set()  # topics that a broker has loaded
         self.kept = Retention(0, 0)
-        self.cursors: dict[str, Mapping[str, Position]] = {}
+        self.cursors: dict[str, Mapping[str, Position]] = {}  # topic -> the positions of its cursors
         self.open_bytes = 0
         self.faults = Faults()
 
@@ -28,12 +25,12 @@ class MemoryTrimFacts:
         return managed_ledger_name(topic) in self.loaded
 
     def retention(self, topic: str) -> Retention:
-        """Return what is kept, of any topic."""
+        """Return the retention, which is the same for all topics."""
         self.faults.step("retention", [topic])
         return self.kept
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """Return what a broker says of a topic that has cursors here, and load it."""
+        """Load a topic that has cursors here, and return its stats. Raises RefusedError for other topics."""
         self.faults.step("internal_stats", [topic])
         name = managed_ledger_name(topic)
         if name not in self.cursors:

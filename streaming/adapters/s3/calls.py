@@ -1,11 +1,11 @@
-"""One bucket's client: made once, shared by threads, with every answer sorted into absent, refused or unknown.
+"""The client of a bucket, shared by all threads. It classifies every answer as absent, refused or unknown.
 
-1. SlowDown, 5xx, timeouts and broken connections are tried again until `patience_seconds` are over; then the
-   outcome is unknown (UnavailableError). boto3's own retries are off, so that only this module waits.
-   A bucket that stayed away so long is not asked for `rest_seconds`, and then tried once, or a few times where it
-   answers that it has too much to do: a chunk that holds requests for it must not keep other buckets' requests waiting.
-2. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
-3. Errors carry the store's code and message; neither holds a secret.
+1. SlowDown, 5xx, timeouts and broken connections are retried for `patience_seconds`; then the outcome is unknown
+   (UnavailableError). boto3's own retries are off, so that only this module waits.
+2. After that, the bucket gets no requests for `rest_seconds`, and then a single attempt, or a few if it answers that
+   it is overloaded: a chunk with requests for this bucket must not delay the requests for other buckets.
+3. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
+4. Errors contain the store's code and message, and neither contains a secret.
 """
 
 import base64
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 _CONNECT_SECONDS = 5
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
-_MORE_WHERE_THROTTLED = 2  # tries after a rest: one refusal for load says that the bucket is there
+_MORE_IF_THROTTLED = 2  # extra attempts after a rest: a refusal for load proves that the bucket answers
 
 THROTTLED = frozenset(
     {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -67,54 +67,50 @@ class AbsentError(Exception):
 
 
 class UnsupportedError(RefusedError):
-    """The store does not know this kind of request."""
+    """The store does not support this kind of request."""
 
 
 class DeniedError(RefusedError):
-    """No right to this one object, or it is archived; others may be allowed."""
+    """No permission for this object, or it is archived; other objects may be accessible."""
 
 
 class ChangedError(RefusedError):
-    """The object has another ETag than was sent."""
+    """The object's ETag differs from the one that was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """How to reach one bucket. Picklable, hashable, holds no secret.
+    """How to reach a bucket. Picklable, hashable, and free of secrets."""
 
-    endpoint "": AWS's own. credentials_file "": boto3's standard chain. patience_seconds: how long one request is
-    tried again. timeout_seconds: of one try.
-    """
-
-    endpoint: str
+    endpoint: str  # "": AWS's own
     bucket: str
     region: str = "us-east-1"
-    credentials_file: str = ""
-    timeout_seconds: float = 30.0
-    patience_seconds: float = 60.0
-    rest_seconds: float = 0.0  # how long a bucket that stayed away is not asked; 0: it is asked as ever
+    credentials_file: str = ""  # "": boto3's standard chain
+    timeout_seconds: float = 30.0  # of one attempt
+    patience_seconds: float = 60.0  # how long a request is retried
+    rest_seconds: float = 0.0  # how long a bucket that did not answer gets no requests; 0: it always gets them
     concurrency: int = 16
 
 
 class S3Calls:
-    """Runs actions on the client. Thread-safe. retries: tries beyond the first, of all calls together."""
+    """Runs actions on the client. Thread-safe."""
 
     def __init__(self, settings: S3Settings) -> None:
         self.settings = settings
         self.requests = 0
-        self.retries = 0
+        self.retries = 0  # attempts beyond the first, of all calls
         self._lock = Lock()
         self._client: Any = None
         self._credentials_mtime_ns = 0
-        self._rests_until_s = 0.0  # 0: the bucket answered last
+        self._rests_until_s = 0.0  # 0: the bucket answered the last request
 
     def call(self, action: Callable[[Any], _T], *, pace: AdaptivePace, units: int = 1) -> _T:
-        """Run the action, again and again while the fault may pass.
+        """Run the action, and retry it while the fault may be temporary.
 
         Raises AbsentError, UnavailableError, RefusedError (UnsupportedError, DeniedError).
         """
         give_up_s = time.monotonic() + self._patience_seconds()
-        more = _MORE_WHERE_THROTTLED if self._rests_until_s else 0
+        extra_attempts = _MORE_IF_THROTTLED if self._rests_until_s else 0
         wait_s, is_renewed = _FIRST_WAIT_S, False
         while True:
             pace.take(units)
@@ -126,10 +122,10 @@ class S3Calls:
                     continue
                 self._judge(error, pace)
                 if time.monotonic() + wait_s >= give_up_s:
-                    if not (more and _is_throttled(error)):
+                    if not (extra_attempts and _is_throttled(error)):
                         self._rest()
-                        raise UnavailableError(f"{self._place()} does not answer: {_text(error)}") from error
-                    more -= 1
+                        raise UnavailableError(f"{self._name()} does not answer: {_text(error)}") from error
+                    extra_attempts -= 1
             else:
                 self._rests_until_s = 0.0
                 return answer
@@ -138,12 +134,12 @@ class S3Calls:
             wait_s = min(_LONGEST_WAIT_S, wait_s * 2)
 
     def _patience_seconds(self) -> float:
-        """Return how long a request may be tried again. Raises UnavailableError while the bucket is not asked."""
+        """Return how long a request may be retried. Raises UnavailableError while the bucket gets no requests."""
         if not self._rests_until_s:
             return self.settings.patience_seconds
         left_s = self._rests_until_s - time.monotonic()
         if left_s > 0:
-            raise UnavailableError(f"{self._place()} did not answer, and is not asked again for {left_s:.0f} s")
+            raise UnavailableError(f"{self._name()} did not answer; the next attempt is in {left_s:.0f} s")
         return 0.0
 
     def _rest(self) -> None:
@@ -155,26 +151,26 @@ class S3Calls:
         return action(self._connected())
 
     def _judge(self, error: Exception, pace: AdaptivePace) -> None:
-        """Return where another try may help; raise what else it is."""
+        """Return if a retry may help; otherwise raise the error that the answer means."""
         if _is_throttled(error):
             pace.slow_down()
             return
         code, status = _code(error), _status(error)
         if code in TRANSIENT or status >= 500 or isinstance(error, _BROKEN):
             if code in _UNSUPPORTED or status == 501:
-                raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
+                raise UnsupportedError(f"{self._name()} does not support this request: {_text(error)}") from error
             return
-        self._rests_until_s = 0.0  # the store is there, whatever it answers
+        self._rests_until_s = 0.0  # any answer proves that the store is reachable
         if code in ABSENT:
             raise AbsentError from error
         if code == "NoSuchBucket":
-            raise RefusedError(f"there is no {self._place()}: check the name of the bucket") from error
+            raise RefusedError(f"there is no {self._name()}: check the name of the bucket") from error
         if code in _UNSUPPORTED:
-            raise UnsupportedError(f"{self._place()} does not know this request: {_text(error)}") from error
+            raise UnsupportedError(f"{self._name()} does not support this request: {_text(error)}") from error
         if code in _CREDENTIALS or isinstance(error, NoCredentialsError | PartialCredentialsError):
-            raise RefusedError(f"{self._place()} refuses our credentials: {_text(error)}; renew them") from error
+            raise RefusedError(f"{self._name()} refuses our credentials: {_text(error)}; renew them") from error
         kind = ChangedError if code in CHANGED_CODES else DeniedError if code in _DENIED else RefusedError
-        raise kind(f"{self._place()} refuses: {_text(error)}") from error
+        raise kind(f"{self._name()} refuses: {_text(error)}") from error
 
     def _connected(self) -> Any:
         with self._lock:
@@ -189,7 +185,7 @@ class S3Calls:
             "read_timeout": settings.timeout_seconds,
             "max_pool_connections": settings.concurrency + 8,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
-            # hosts that are no AWS have no DNS name for each bucket, and know fewer checksums
+            # stores other than AWS have no DNS name for each bucket, and support fewer checksums
             "s3": {"addressing_style": "path" if settings.endpoint else "auto"},
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
@@ -210,18 +206,18 @@ class S3Calls:
             self._credentials_mtime_ns = Path(name).stat().st_mtime_ns
         except OSError as error:
             raise RefusedError(f"tiered_storage.credentials_file {name} can't be read: {error.strerror}") from error
-        found = SharedCredentialProvider(creds_filename=name, profile_name="default").load()
-        if found is None:
+        loaded = SharedCredentialProvider(creds_filename=name, profile_name="default").load()
+        if loaded is None:
             raise RefusedError(f"tiered_storage.credentials_file {name} has no profile [default] with keys")
         keys = {
-            "aws_access_key_id": found.access_key,
-            "aws_secret_access_key": found.secret_key,
-            "aws_session_token": found.token,
+            "aws_access_key_id": loaded.access_key,
+            "aws_secret_access_key": loaded.secret_key,
+            "aws_session_token": loaded.token,
         }
         return {key: value for key, value in keys.items() if value}
 
     def _renew(self) -> bool:
-        """Forget the client if its credentials file has changed since; another thread may have done so already."""
+        """Drop the client if its credentials file has changed; return True if this or another thread dropped it."""
         name = self.settings.credentials_file
         with self._lock:
             if self._client is None:
@@ -234,12 +230,12 @@ class S3Calls:
                 self._client = None
             return is_newer
 
-    def _place(self) -> str:
+    def _name(self) -> str:
         return f"bucket {self.settings.bucket} at {self.settings.endpoint or 'AWS'}"
 
 
 def _with_md5(params: dict[str, Any], **_: Any) -> None:
-    """Many stores that are no AWS still want the checksum that boto3 no longer sends for this one request."""
+    """Add the checksum that many stores other than AWS need, and that boto3 no longer sends with this request."""
     params["headers"]["Content-MD5"] = base64.b64encode(
         hashlib.md5(params["body"], usedforsecurity=False).digest()
     ).decode()
@@ -260,5 +256,5 @@ def _is_throttled(error: Exception) -> bool:
 
 
 def _text(error: Exception) -> str:
-    """Code and message, in one short line."""
+    """Return code and message as one short line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,4 +1,4 @@
-"""Whether a store compares ETags when it deletes: S3 and Ceph do, MinIO ignores them (moto: in DeleteObjects)."""
+"""Tests whether a store compares ETags when it deletes: S3 and Ceph do, MinIO ignores them (moto: in DeleteObjects)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,22 @@ from streaming.ports import CHANGED
 
 log = logging.getLogger("ledger-reaper")
 
-_OTHER = '"00000000000000000000000000000000"'
+_FALSE_ETAG = '"00000000000000000000000000000000"'
 
 
 class OwnObjects(Protocol):
-    """A bucket in which we may keep an object of our own for a moment."""
+    """A bucket in which this service may store a test object for a moment."""
 
     def put_own(self, key: str, content: bytes) -> str:
-        """Store an object; returns its ETag."""
+        """Store an object of our own and return its ETag."""
         ...
 
     def remove_own(self, key: str) -> None:
-        """Remove whatever is left of it."""
+        """Remove every version of an object of our own."""
         ...
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Delete keys, with ETags."""
+        """Delete keys with these ETags; return key -> error for those that are refused."""
         ...
 
     def existing(self, keys: Sequence[str]) -> set[str]:
@@ -36,25 +36,27 @@ class OwnObjects(Protocol):
 
 
 def compares_etags(bucket: OwnObjects) -> bool:
-    """Delete an object of ours with a false ETag, which has to fail, and then with its own.
+    """Delete a test object with a false ETag, which must fail, and then with its own ETag.
 
-    False too where we may not store an object: then deletes carry no ETag. Raises UnavailableError, also if the
-    store refused for a reason that may pass (an expired token, a wrong clock, a missing bucket); ask again later.
+    Returns False also if this service may not store objects in the bucket; deletes then carry no ETag.
+
+    Raises UnavailableError, also if the store refuses for a reason that may pass (an expired token, a wrong clock, a
+    missing bucket); the caller tests again later.
     """
     key = f".ledger-reaper-{uuid4().hex}"
     try:
-        etag = bucket.put_own(key, b"tries whether deletes compare ETags")
+        etag = bucket.put_own(key, b"tests whether deletes compare ETags")
         try:
-            is_kept = bucket.delete([key], {key: _OTHER}) == {key: CHANGED} and bucket.existing([key]) == {key}
+            is_kept = bucket.delete([key], {key: _FALSE_ETAG}) == {key: CHANGED} and bucket.existing([key]) == {key}
             compares = is_kept and not bucket.delete([key], {key: etag}) and not bucket.existing([key])
         finally:
             with suppress(ReaperError, AbsentError):
                 bucket.remove_own(key)
     except (DeniedError, UnsupportedError) as error:
         log.warning(
-            "deletes in tiered storage carry no ETag, since it can't be tried whether they are compared: %s", error
+            "deletes in tiered storage carry no ETag, because the store does not allow the test of ETags: %s", error
         )
         return False
     except (RefusedError, AbsentError) as error:
-        raise UnavailableError(f"it can't be tried whether deletes compare ETags: {error}") from error
+        raise UnavailableError(f"can't test whether deletes compare ETags: {error}") from error
     return compares

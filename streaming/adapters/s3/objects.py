@@ -1,7 +1,7 @@
-"""One bucket behind the S3 API, in bulk: a thousand keys a delete, and absence told by whatever asks for less.
+"""ObjectStore over the S3 API, in bulk: a thousand keys per delete, and existence checks in few requests.
 
-"Absent" is said only where the store said so of a bucket that it still has: HEAD's bare 404 is followed by a
-question for the bucket itself.
+An object counts as absent only if the store reports that for a bucket that exists. HEAD's 404 does not distinguish the
+two, so a request for the bucket itself follows it.
 """
 
 from bisect import bisect_right
@@ -27,19 +27,21 @@ from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import CHANGED, Unreadable
 from udfs.records import StoredObject, UnfinishedUpload
 
-MAX_CONTENT_BYTES = 16 * 1024 * 1024  # an index of 800,000 blocks; more is no index and would fill the memory
+MAX_CONTENT_BYTES = (
+    16 * 1024 * 1024
+)  # an index of 800,000 blocks; a larger object is not an index and would fill memory
 _KEYS_PER_DELETE = 1000  # S3's own limit
-_DELETES_AT_ONCE = 4  # facts: 4 batches in flight were best, more only met the store's limit
-_DELETE_ROUNDS = 8  # of keys that the store itself called transient, each round paced
-_WORTH_A_PAGE = 8  # keys that one listing must settle to be cheaper than asking for each
-_UPLOADS_ASKED_ONE_BY_ONE = 4
+_DELETES_AT_ONCE = 4  # measured: 4 batches in flight were fastest; more only reached the store's limit
+_DELETE_ROUNDS = 8  # for keys whose errors the store calls transient; each round is paced
+_WORTH_A_PAGE = 8  # a listing must settle this many keys to be cheaper than a request for each
+_UPLOADS_LISTED_BY_KEY = 4
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 class S3Objects:
-    """ObjectStore on one bucket. Thread-safe; one per process and bucket is enough."""
+    """ObjectStore on one bucket. Thread-safe; a process needs one for each bucket."""
 
     def __init__(self, settings: S3Settings) -> None:
         self.settings = settings
@@ -50,28 +52,28 @@ class S3Objects:
         self._deleters = ThreadPoolExecutor(_DELETES_AT_ONCE, thread_name_prefix="s3-delete")
         self._deletes_in_bulk = True
         self._lock = Lock()
-        self._compares: bool | None = None  # None: not found out yet
+        self._compares: bool | None = None  # None: not tested yet
 
     def read_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
-        """Read small objects with their content, in order; None: does not exist."""
+        """Read small objects with their content, in the order of keys; None: does not exist."""
         return _gather(self._readers, self._read, keys)
 
     def head_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
-        """Describe objects, in order; None: does not exist."""
-        found = _gather(self._readers, self._head, keys)
-        if None in found:
+        """Describe objects without their content, in the order of keys; None: does not exist."""
+        heads = _gather(self._readers, self._head, keys)
+        if None in heads:
             self._require_bucket()
-        return found
+        return heads
 
     def compares_etags(self) -> bool:
-        """Whether deletes compare ETags; found out once, by objects of our own that are removed again."""
+        """Whether deletes compare ETags. The first call tests it with an object of our own."""
         with self._lock:
             if self._compares is None:
                 self._compares = compares_etags(self)
             return self._compares
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Delete any number of keys; returns key -> error for those refused."""
+        """Delete any number of keys; return key -> error for those that are refused."""
         batches = [keys[at : at + _KEYS_PER_DELETE] for at in range(0, len(keys), _KEYS_PER_DELETE)]
         errors: dict[str, str] = {}
         for refused in _gather(self._deleters, lambda batch: self._delete_batch(batch, etags or {}), batches):
@@ -79,18 +81,18 @@ class S3Objects:
         return errors
 
     def existing(self, keys: Sequence[str]) -> set[str]:
-        """Which of the keys exist now: pages that begin at the next key in question, or HEAD for keys far apart."""
+        """Return which of the keys exist now, from listings that start at the next key, or by HEAD for distant keys."""
         ordered = sorted(set(keys))
         share = max(_WORTH_A_PAGE, -(-len(ordered) // self.settings.concurrency))
         parts = [ordered[at : at + share] for at in range(0, len(ordered), share)]
         results = _gather(self._readers, self._settle_by_pages, parts)
-        found = {key for there, _ in results for key in there}
-        open_keys = [key for _, rest in results for key in rest]
-        heads = self.head_many(open_keys) if open_keys else []
-        return found | {key for key, head in zip(open_keys, heads, strict=True) if head is not None}
+        listed = {key for existing, _ in results for key in existing}
+        unsettled = [key for _, rest in results for key in rest]
+        heads = self.head_many(unsettled) if unsettled else []
+        return listed | {key for key, head in zip(unsettled, heads, strict=True) if head is not None}
 
     def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-        """Every (key, size in bytes, last modified ms), by key."""
+        """Yield every (key, size in bytes, last modified ms), ordered by key."""
         token: dict[str, str] = {}
         while True:
             page = self._page(Prefix=prefix, **token)
@@ -101,27 +103,27 @@ class S3Objects:
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
-        """Uploads to any of the keys that are neither completed nor aborted; none where the store has no uploads."""
-        wanted = set(keys)
-        few = len(wanted) <= _UPLOADS_ASKED_ONE_BY_ONE
+        """Return uploads to any of the keys that are neither completed nor aborted; [] if the store has no uploads."""
+        distinct = set(keys)
+        prefixes = sorted(distinct) if len(distinct) <= _UPLOADS_LISTED_BY_KEY else [""]
         try:
-            lists = _gather(self._readers, self._uploads, sorted(wanted) if few else [""])
+            lists = _gather(self._readers, self._uploads, prefixes)
         except UnsupportedError:
             return []
-        return [upload for uploads in lists for upload in uploads if upload.key in wanted]
+        return [upload for uploads in lists for upload in uploads if upload.key in distinct]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> dict[str, str]:
-        """Give up the parts of uploads; returns key -> error for those refused."""
+        """Abort uploads; return key -> error for those that are refused."""
         errors = _gather(self._readers, self._abort, uploads)
         return {upload.key: error for upload, error in zip(uploads, errors, strict=True) if error}
 
     def undelete(self, keys: Sequence[str]) -> set[str]:
-        """Take away the delete markers that hide the keys; returns those that exist afterwards."""
+        """Remove the delete markers that hide the keys; return the keys that exist afterwards."""
         _gather(self._readers, self._unhide, keys)
         return self.existing(keys)
 
     def put_own(self, key: str, content: bytes) -> str:
-        """Store an object of our own, under a name that we made up; returns its ETag."""
+        """Store an object of our own under a random name, and return its ETag."""
         named = {"Bucket": self.settings.bucket, "Key": key, "Body": content}
         return str(self.calls.call(lambda client: client.put_object(**named), pace=self.writes)["ETag"])
 
@@ -130,7 +132,7 @@ class S3Objects:
         bucket = self.settings.bucket
         page = self.calls.call(lambda client: client.list_object_versions(Bucket=bucket, Prefix=key), pace=self.reads)
         for entry in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
-            # Allowed here: we made up the name, and remove only what we have just put.
+            # Allowed here: the name is random, and only the object that was just stored is removed.
             self._delete_version(entry["Key"], entry["VersionId"])
 
     def close(self) -> None:
@@ -144,7 +146,7 @@ class S3Objects:
             with answer["Body"] as body:
                 content = body.read(MAX_CONTENT_BYTES + 1)
             if len(content) > MAX_CONTENT_BYTES:
-                return Unreadable(f"{key} has {answer['ContentLength']} bytes: no index is so large")
+                return Unreadable(f"{key} has {answer['ContentLength']} bytes, more than any index")
             return _stored(answer, content)
 
         try:
@@ -162,7 +164,7 @@ class S3Objects:
         except AbsentError:
             return None
         except DeniedError as error:
-            return Unreadable(f"{key}: {error} (without s3:ListBucket, that is the answer for absent objects too)")
+            return Unreadable(f"{key}: {error} (without s3:ListBucket, absent objects get the same answer)")
 
     def _require_bucket(self) -> None:
         try:
@@ -189,10 +191,10 @@ class S3Objects:
             if not left:
                 return errors
             self.writes.slow_down()
-        raise UnavailableError(f"bucket {self.settings.bucket}: {len(left)} keys could not be deleted: too much load")
+        raise UnavailableError(f"bucket {self.settings.bucket}: {len(left)} keys could not be deleted: overload")
 
     def _delete_together(self, keys: Sequence[str], etags: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """Key -> (code, text) of those not deleted."""
+        """Delete keys in one request; return key -> (code, text) for those that were not deleted."""
 
         def delete(client: Any) -> Any:
             objects = [{"Key": key, "ETag": etags[key]} if key in etags else {"Key": key} for key in keys]
@@ -208,7 +210,7 @@ class S3Objects:
         }
 
     def _delete_one_by_one(self, keys: Sequence[str], etags: Mapping[str, str]) -> dict[str, str]:
-        """For stores without DeleteObjects, such as Google's."""
+        """Delete keys in stores without DeleteObjects, such as Google's."""
         errors = _gather(self._readers, lambda key: self._delete_one(key, etags.get(key)), keys)
         return {key: error for key, error in zip(keys, errors, strict=True) if error}
 
@@ -225,21 +227,21 @@ class S3Objects:
         return ""
 
     def _settle_by_pages(self, ordered: Sequence[str]) -> tuple[set[str], Sequence[str]]:
-        """(those that exist, those still to be asked for one by one); each page settles every key it reaches."""
-        found: set[str] = set()
+        """Return (keys that exist, keys that are not settled). A page of a listing settles every key in its range."""
+        listed: set[str] = set()
         at = 0
         while len(ordered) - at >= _WORTH_A_PAGE:
-            start = ordered[at][:-1]  # the page begins after it
+            start = ordered[at][:-1]  # the page starts after this key
             page = self._page(StartAfter=start)
             names = [entry["Key"] for entry in page.get("Contents", ())]
             if names and names[0] <= start:
-                break  # this store can't begin a listing in the middle
+                break  # this store ignores StartAfter
             end = bisect_right(ordered, names[-1], at) if page.get("IsTruncated") else len(ordered)
-            found.update(set(names).intersection(ordered[at:end]))
+            listed.update(set(names).intersection(ordered[at:end]))
             settled, at = end - at, end
             if settled < _WORTH_A_PAGE:
                 break
-        return found, ordered[at:]
+        return listed, ordered[at:]
 
     def _page(self, **parameters: Any) -> Any:
         return self.calls.call(
@@ -278,7 +280,7 @@ class S3Objects:
         page = self.calls.call(lambda client: client.list_object_versions(Bucket=bucket, Prefix=key), pace=self.reads)
         markers = [entry for entry in page.get("DeleteMarkers", ()) if entry["Key"] == key and entry["IsLatest"]]
         for marker in markers:
-            # Allowed here: what goes is the marker that an earlier delete left, never a version with data.
+            # Allowed here: only the marker of an earlier delete is removed, never a version with data.
             self._delete_version(key, marker["VersionId"])
 
     def _delete_version(self, key: str, version: str) -> None:
@@ -289,7 +291,10 @@ class S3Objects:
 
 
 def _gather(pool: ThreadPoolExecutor, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Results in order; the first failure cancels what has not begun, and is raised once all else has ended."""
+    """Return the results in the order of items.
+
+    The first failure cancels the work that has not started, and is raised after all other work has ended.
+    """
     if len(items) <= 1:
         return [work(item) for item in items]
     futures = [pool.submit(work, item) for item in items]

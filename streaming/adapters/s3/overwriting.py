@@ -1,4 +1,4 @@
-"""Whether a store refuses to overwrite an object when it is asked to: what keeps two writers of the state apart."""
+"""Tests whether a store obeys `If-None-Match: *`, which keeps two writers of the state apart."""
 
 from http import HTTPStatus
 from typing import Any
@@ -13,22 +13,22 @@ _REFUSED = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT)
 
 
 def refuses_to_overwrite(settings: S3Settings, folder: str) -> bool:
-    """Put one object below the folder twice, on condition that there is none; then remove it.
+    """Put a test object below the folder twice, each time only if there is none; then remove it.
 
     Raises UnavailableError, RefusedError.
     """
-    tried = _Object(settings, f"{folder}/.try-{uuid4().hex}")
+    test = _TestObject(settings, f"{folder}/.try-{uuid4().hex}")
     try:
-        # where the answer to the first put was lost, the client's second try is refused: that is an answer, too
-        return not (tried.is_put(b"1") and tried.is_put(b"2"))
+        # if the answer to the first put is lost, the client's retry is refused, which proves the same
+        return not (test.is_put(b"1") and test.is_put(b"2"))
     except UnsupportedError:
         return False
     finally:
-        tried.remove()
+        test.remove()
 
 
-class _Object:
-    """An object of a random name, which is ours alone."""
+class _TestObject:
+    """An object with a random name, which no other client uses."""
 
     def __init__(self, settings: S3Settings, key: str) -> None:
         self._name = {"Bucket": settings.bucket, "Key": key}
@@ -44,7 +44,7 @@ class _Object:
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] not in _REFUSED:
                 raise
-            if not self._versions:  # the object is there, and nobody got the answer to its put
+            if not self._versions:  # an earlier put succeeded, but its answer was lost
                 self._versions.append({})
             return False
         self._versions.append({"VersionId": answer["VersionId"]} if "VersionId" in answer else {})
@@ -52,5 +52,5 @@ class _Object:
 
     def remove(self) -> None:
         for version in self._versions:
-            # allowed: nobody else knows the name, and what is removed is what we have just put
+            # Allowed here: the name is random, and only the object that was just stored is removed.
             self._calls.call(lambda client, v=version: client.delete_object(**self._name, **v), pace=self._pace)  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""How fast an object store may be asked: as fast as it goes until it says SlowDown, then what it bore, and up again.
+"""Limits the rate of requests to an object store after it answers SlowDown, and then raises the rate again.
 
-More requests at once make a throttled store slower, not faster (measured: 64% of the limit with 8 batches in
-flight, 98% with 2), so the answer to a 503 is fewer keys a second, for all threads of the process together.
+More concurrent requests make a throttled store slower (measured: 64% of the limit with 8 batches in flight, 98% with
+2), so a 503 reduces the keys per second of all threads of the process together.
 """
 
 import time
@@ -9,21 +9,21 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock
 
-_WINDOW_S = 1.0  # over which the rate is measured; also how long one burst of 503s counts as one
+_WINDOW_S = 1.0  # over which the rate is measured; all 503s within it count as one
 _CUT = 0.7
-# Slowly back to where the limit was met, so that few requests are wasted there; then as if there were none.
+# The rate first grows slowly towards the limit, where requests are wasted, and fast after a time without 503s.
 _GROWTH_A_SECOND, _FAST_GROWTH_A_SECOND = 0.05, 1.0
 _FAST_AFTER_S = 10.0
-_FLOOR = 100.0  # a store that can't bear this has other troubles; slower, and a storm's end is noticed late
+_FLOOR = 100.0  # a store that can't serve this rate has other faults; at a lower rate the recovery is noticed late
 
 
 class AdaptivePace:
-    """Hands out permission for units (keys, requests). Thread-safe. rate None: no limit was met yet."""
+    """Limits units (keys or requests) per second. Thread-safe."""
 
     def __init__(
         self, *, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self.rate: float | None = None
+        self.rate: float | None = None  # units per second; None: the store has not throttled yet
         self._monotonic = monotonic
         self._sleep = sleep
         self._lock = Lock()
@@ -32,7 +32,7 @@ class AdaptivePace:
         self._changed_s = self._cut_s = 0.0
 
     def take(self, units: int = 1) -> None:
-        """Block until so many units may be asked for."""
+        """Wait until this many units may be requested."""
         with self._lock:
             now_s = self._monotonic()
             start_s = now_s if self.rate is None else max(now_s, self._next_s)
@@ -48,7 +48,7 @@ class AdaptivePace:
             self._sleep(start_s - now_s)
 
     def slow_down(self) -> None:
-        """Tell that the store refused for load. Further calls within the window change nothing."""
+        """Reduce the rate because the store throttles. Further calls within the window have no effect."""
         with self._lock:
             now_s = self._monotonic()
             if self.rate is not None and now_s - self._cut_s < _WINDOW_S:
