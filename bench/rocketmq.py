@@ -118,9 +118,9 @@ def _run(way: str, store: Path, units: int) -> dict[str, Any]:
 
 def _ours(store: Path, cores: int) -> dict[str, float]:
     from streaming.clock import SystemClock
-    from streaming.rocketmq.backfill import Backfill
-    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.convert.backfill import Backfill
     from streaming.rocketmq.spark import local_spark
+    from streaming.rocketmq.store.paths import store_paths
 
     joined: list[float] = []
 
@@ -129,7 +129,7 @@ def _ours(store: Path, cores: int) -> dict[str, float]:
             joined.append(time.monotonic())
 
     with local_spark(cores) as spark:
-        result = Backfill(place_of(store, None), SystemClock(), say).run(spark.sparkContext)
+        result = Backfill(store_paths(store, None), SystemClock(), say).run(spark.sparkContext)
         driver = time.monotonic() - joined[0]
     return {"seconds": result.seconds, "driver_seconds": driver}
 
@@ -208,7 +208,7 @@ def _compare(folder: Path, units: int, *, has_times: bool) -> None:
 
     places = np.unique(np.append(np.linspace(0, units - 1, 1000).astype(np.int64), np.arange(units - 16, units)))
     with opened(folder, read_only=True) as database:
-        for message, phy in zip(places.tolist(), made_up.place_of(places).tolist(), strict=True):
+        for message, phy in zip(places.tolist(), made_up.store_paths(places).tolist(), strict=True):
             topic, queue_id = made_up.QUEUES[message % 16]
             value = database.get("default", rows.unit_key(topic.encode(), queue_id, message // 16))
             assert value is not None, f"message {message} has no row"

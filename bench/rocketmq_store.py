@@ -38,7 +38,7 @@ def make(folder: Path, messages: int) -> None:
     (folder / "lock").write_bytes(b"lock")
 
 
-def place_of(messages: NDArray[np.int64]) -> NDArray[np.int64]:
+def store_paths(messages: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where these messages begin in the commitlog."""
     return messages // _per_file() * LOG_FILE_BYTES + messages % _per_file() * RECORD_BYTES
 
@@ -59,7 +59,7 @@ def _write_log(folder: Path, first: int, end: int) -> None:
 
 def _records(messages: NDArray[np.int64]) -> NDArray[np.void]:
     made = np.zeros(len(messages), dtype=_RECORD)
-    made["size"], made["magic"], made["phy"] = RECORD_BYTES, _MAGIC, place_of(messages)
+    made["size"], made["magic"], made["phy"] = RECORD_BYTES, _MAGIC, store_paths(messages)
     made["queue_offset"], made["queue_id"] = messages // len(QUEUES), messages % 4
     made["stored"] = made["born"] = BASE_TIME + messages // 10
     made["body_bytes"], made["topic_bytes"], made["property_bytes"] = _BODY, 2, 2
@@ -72,7 +72,7 @@ def _write_queue(folder: Path, messages: NDArray[np.int64]) -> None:
     for first in range(0, len(messages), QUEUE_FILE_UNITS):
         some = messages[first : first + QUEUE_FILE_UNITS]
         units = np.zeros(len(some), dtype=_UNIT)
-        units["phy"], units["size"] = place_of(some), RECORD_BYTES
+        units["phy"], units["size"] = store_paths(some), RECORD_BYTES
         with (folder / f"{first * _UNIT.itemsize:020d}").open("wb") as file:
             units.tofile(file)
             file.truncate(QUEUE_FILE_UNITS * _UNIT.itemsize)

@@ -1,63 +1,68 @@
 """The safety lines of `ledger-reaper rocketmq` for tests/mutation.py: each once, with the tests that notice."""
 
-MOVE, LOCKS, BACKFILL, JOB, JOIN, SURVEY, FORGET, ROLLBACK, FILE_QUEUES, EXPORT, CHECK, OWNER, DISK, LIVES = (
-    f"streaming/rocketmq/{name}.py"
-    for name in (
-        "move", "locks", "backfill", "job", "join", "survey", "forget", "rollback", "file_queues", "export",
-        "check", "owner", "disk", "lives",
-    )
-)  # fmt: skip
-FOLLOWED, TAIL, HANDOVER, BASE, RUN = (
-    f"streaming/rocketmq/follow/{name}.py" for name in ("followed", "tail", "handover", "base", "run")
+_TREE = "streaming/rocketmq"
+PATHS, LOCKS, OWNER, DISK, INVENTORY, JSON_FILES, INCARNATIONS = (
+    f"{_TREE}/store/{name}.py"
+    for name in ("paths", "locks", "owner", "disk", "inventory", "json_files", "incarnations")
 )
-PLACE, STAGING, INVENTORY = (f"streaming/rocketmq/{name}.py" for name in ("place", "staging", "inventory"))
+STAGING, MOVE, HANDOVER, FORGET = (f"{_TREE}/workspace/{name}.py" for name in ("staging", "move", "handover", "forget"))
+BACKFILL, JOB, JOIN, SURVEY, INDEX_DATABASE = (
+    f"{_TREE}/convert/{name}.py" for name in ("backfill", "job", "join", "survey", "index_database")
+)
+TAIL, BASE, FOLLOW = (f"{_TREE}/follow/{name}.py" for name in ("tail", "base", "run"))
+ROLLBACK, FILE_QUEUES, EXPORT = (f"{_TREE}/rollback/{name}.py" for name in ("run", "file_queues", "export"))
+CHECK, UNIT_JOB, PLAN = f"{_TREE}/inspect", f"{_TREE}/inspect/unit_job.py", f"{_TREE}/inspect/plan.py"
 REFUSALS, GROWTH, LOG, COMPARE, UNITS, JSON_TEXT, METADATA = (
     f"udfs/rocketmq/{name}.py"
     for name in ("refusals", "growth", "commitlog", "compare", "units", "json_text", "metadata")
 )
-PLAN = "streaming/rocketmq/plan.py"
-QUESTIONS, DATABASE = "streaming/cli/options.py", "streaming/adapters/rocksdb/database.py"
-COUNTED, INDEX_JOB = "streaming/adapters/rocksdb/counted.py", "streaming/rocketmq/index_job.py"
+QUESTIONS = "streaming/cli/options.py"
+DATABASE, COUNTED = "streaming/adapters/rocksdb/database.py", "streaming/adapters/rocksdb/counted.py"
 _UNIT = "tests/unit/rocketmq"
 _FORMATS = "tests/unit/udfs/rocketmq"
+_BACKFILL_TESTS = f"{_UNIT}/convert/test_backfill.py"
+_FILE_QUEUES_TESTS = f"{_UNIT}/rollback/test_file_queues.py"
+_ROLLBACK_TESTS = f"{_UNIT}/rollback/test_run.py"
+_FORGET_TESTS = f"{_UNIT}/workspace/test_forget.py"
+_HANDOVER_TESTS = f"{_UNIT}/workspace/test_handover.py"
+_INDEX_TESTS = f"{_UNIT}/convert/test_index_database.py"
+_LOCKS_TESTS = f"{_UNIT}/store/test_locks.py"
+_CHECK_TESTS = f"{_UNIT}/inspect/test_check.py"
+_TAIL_TESTS = f"{_UNIT}/follow/test_tail.py"
 # which tests have to notice, by the file that is changed
 TESTS = {
-    MOVE: (
-        f"{_UNIT}/test_move.py",
-        f"{_UNIT}/test_backfill.py",
-        f"{_UNIT}/test_rollback.py",
-        f"{_UNIT}/test_forget.py",
-    ),
-    LOCKS: (f"{_UNIT}/test_locks.py",),
-    PLACE: (f"{_UNIT}/test_place.py",),
-    STAGING: (f"{_UNIT}/test_staging.py", f"{_UNIT}/test_backfill.py"),
-    PLAN: (f"{_UNIT}/test_plan.py",),
-    JSON_TEXT: (f"{_FORMATS}/test_json_text.py",),
-    METADATA: (f"{_FORMATS}/test_metadata.py",),
-    INVENTORY: (f"{_UNIT}/test_inventory.py",),
-    BACKFILL: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_locks.py"),
-    JOB: (f"{_UNIT}/test_backfill.py",),
-    JOIN: (f"{_UNIT}/test_backfill.py",),
-    SURVEY: (f"{_UNIT}/test_backfill.py", f"{_UNIT}/test_survey.py"),
-    FORGET: (f"{_UNIT}/test_forget.py", f"{_UNIT}/test_locks.py"),
-    ROLLBACK: (f"{_UNIT}/test_rollback.py", f"{_UNIT}/test_file_queues.py", f"{_UNIT}/test_locks.py"),
-    FILE_QUEUES: (f"{_UNIT}/test_file_queues.py", f"{_UNIT}/test_rollback.py"),
-    LIVES: (f"{_UNIT}/test_file_queues.py",),
-    EXPORT: (f"{_UNIT}/test_export.py", f"{_UNIT}/test_rollback.py"),
-    CHECK: (f"{_UNIT}/test_check.py", f"{_UNIT}/test_backfill.py"),
-    INDEX_JOB: (f"{_UNIT}/test_check.py",),
-    OWNER: (f"{_UNIT}/test_owner.py",),
-    DISK: (f"{_UNIT}/test_disk.py",),
-    FOLLOWED: (f"{_UNIT}/follow/test_followed.py", f"{_UNIT}/follow/test_handover.py"),
-    TAIL: (f"{_UNIT}/follow/test_tail.py",),
-    HANDOVER: (f"{_UNIT}/follow/test_handover.py",),
-    RUN: (f"{_UNIT}/follow/test_acceptance.py", f"{_UNIT}/test_locks.py", f"{_UNIT}/test_owner.py"),
-    BASE: (f"{_UNIT}/follow/test_followed.py",),
+    PATHS: (f"{_UNIT}/store/test_paths.py",),
+    LOCKS: (_LOCKS_TESTS,),
+    OWNER: (f"{_UNIT}/store/test_owner.py",),
+    DISK: (f"{_UNIT}/store/test_disk.py",),
+    INVENTORY: (f"{_UNIT}/store/test_inventory.py",),
+    JSON_FILES: (f"{_UNIT}/store/test_json_files.py",),
+    INCARNATIONS: (_FILE_QUEUES_TESTS, f"{_UNIT}/store/test_incarnations.py"),
+    STAGING: (f"{_UNIT}/workspace/test_staging.py", _BACKFILL_TESTS),
+    MOVE: (f"{_UNIT}/workspace/test_move.py", _BACKFILL_TESTS, _ROLLBACK_TESTS, _FORGET_TESTS),
+    HANDOVER: (_HANDOVER_TESTS,),
+    FORGET: (_FORGET_TESTS, _LOCKS_TESTS),
+    BACKFILL: (_BACKFILL_TESTS, _LOCKS_TESTS),
+    JOB: (_BACKFILL_TESTS,),
+    JOIN: (_BACKFILL_TESTS,),
+    SURVEY: (_BACKFILL_TESTS, f"{_UNIT}/convert/test_survey.py"),
+    INDEX_DATABASE: (_INDEX_TESTS, _HANDOVER_TESTS),
+    TAIL: (_TAIL_TESTS,),
+    BASE: (_INDEX_TESTS,),
+    FOLLOW: (f"{_UNIT}/follow/test_acceptance.py", _LOCKS_TESTS, f"{_UNIT}/store/test_owner.py"),
+    ROLLBACK: (_ROLLBACK_TESTS, _FILE_QUEUES_TESTS, _LOCKS_TESTS),
+    FILE_QUEUES: (_FILE_QUEUES_TESTS, _ROLLBACK_TESTS),
+    EXPORT: (f"{_UNIT}/rollback/test_export.py", _ROLLBACK_TESTS),
+    CHECK: (f"{_UNIT}/inspect", _BACKFILL_TESTS),
+    UNIT_JOB: (_CHECK_TESTS,),
+    PLAN: (f"{_UNIT}/inspect/test_plan.py",),
     REFUSALS: (f"{_FORMATS}/test_refusals.py",),
-    GROWTH: (f"{_FORMATS}/test_growth.py", f"{_UNIT}/follow/test_followed.py"),
-    LOG: (f"{_FORMATS}/test_commitlog.py", f"{_UNIT}/follow/test_tail.py"),
+    GROWTH: (f"{_FORMATS}/test_growth.py", _INDEX_TESTS),
+    LOG: (f"{_FORMATS}/test_commitlog.py", _TAIL_TESTS),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
     UNITS: (f"{_FORMATS}/test_units.py",),
+    JSON_TEXT: (f"{_FORMATS}/test_json_text.py",),
+    METADATA: (f"{_FORMATS}/test_metadata.py",),
     DATABASE: ("tests/unit/adapters/rocksdb/test_database.py", f"{_UNIT}/test_read_only.py"),
     COUNTED: ("tests/unit/adapters/rocksdb/test_counted.py",),
     QUESTIONS: ("tests/unit/cli/test_rocketmq.py",),
@@ -87,25 +92,25 @@ ROCKETMQ = (
         "reverse=True",
         "rollback_that_is_cut_short",
     ),
-    ("RocketMQ: all is in before CURRENT", MOVE, "    _require_all_in(place, sealed)\n", "", "gone_meanwhile"),
+    ("RocketMQ: all is in before CURRENT", MOVE, "    _require_all_in(paths, sealed)\n", "", "gone_meanwhile"),
     (
         "RocketMQ: nothing is taken back behind CURRENT",
         MOVE,
-        "if not (place.rocksdb / CURRENT).exists() and",
+        "if not (paths.rocksdb / CURRENT).exists() and",
         "if",
         "nothing_is_taken_back",
     ),
     (
         "RocketMQ: no opened database is taken back",
         MOVE,
-        " and _has_current(place.config / name, sealed.currents[name])",
+        " and _has_current(paths.config / name, sealed.currents[name])",
         "",
         "nothing_is_taken_back",
     ),
     (
         "RocketMQ: what makes room is kept",
         MOVE,
-        "    set_aside_queues(place, kept, rename, ours=sealed)\n",
+        "    set_aside_queues(paths, kept, rename, ours=sealed)\n",
         "",
         "second_conversion",
     ),
@@ -138,7 +143,7 @@ ROCKETMQ = (
     (
         "RocketMQ: newer offsets are seen",
         SURVEY,
-        "if rows[name].default and not is_unopened(place, name)",
+        "if rows[name].default and not is_unopened(paths, name)",
         "if False",
         "databases_that_a_broker",
     ),
@@ -236,7 +241,7 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: no JSON file beyond the memory",
-        INVENTORY,
+        JSON_FILES,
         "            if size > JSON_BYTES_MAX:",
         "            if False:",
         "too_large",
@@ -355,14 +360,14 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: follow believes the log, not itself",
-        FOLLOWED,
+        INDEX_DATABASE,
         "if 0 <= indexed <= checkpoint and self._agrees(log, indexed):",
         "if indexed >= 0:",
         "follows_a_log_back",
     ),
     (
         "RocketMQ: what is followed ends as the file queue does",
-        FOLLOWED,
+        INDEX_DATABASE,
         "            self._require_equal_ends(",
         "            (lambda *_: None)(",
         "ends_otherwise",
@@ -393,14 +398,14 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback behind a crash",
         EXPORT,
-        'if (place.store / "abort").exists():',
+        'if (paths.store / "abort").exists():',
         "if False:",
         "was_killed",
     ),
     (
         "RocketMQ: no rollback within a backfill",
         ROLLBACK,
-        "    if unfinished(place) is not None:",
+        "    if unfinished(paths) is not None:",
         "    if False:",
         "has_not_ended",
     ),
@@ -414,7 +419,7 @@ ROCKETMQ = (
     (
         "RocketMQ: only newer offsets go back",
         ROLLBACK,
-        "if not is_unopened(place, name)]",
+        "if not is_unopened(paths, name)]",
         "if True]",
         "as_before or double_writing",
     ),
@@ -428,7 +433,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback completes the file queues",
         ROLLBACK,
-        "            _complete(place, kept, rename, is_new=started is None, show=_progress(say, clock))\n",
+        "            _complete(paths, kept, rename, is_new=started is None, show=_progress(say, clock))\n",
         "",
         "have_every_message",
     ),
@@ -469,14 +474,14 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: a file queue of an earlier life is set aside",
-        LIVES,
+        INCARNATIONS,
         "    if row is None or row == unit or unit.size == u.BLANK_SIZE:",
         "    if True:",
         "made_anew",
     ),
     (
         "RocketMQ: a contradicted file queue is no rollback",
-        LIVES,
+        INCARNATIONS,
         "    if is_later:\n        return False",
         "    return False",
         "contradict",
@@ -490,8 +495,8 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: follow refuses what backfill would",
-        RUN,
-        "        require_accepted(self.place, self.say)\n",
+        FOLLOW,
+        "        require_accepted(self.paths, self.say)\n",
         "",
         "would_refuse",
     ),
@@ -512,27 +517,27 @@ ROCKETMQ = (
     (
         "RocketMQ: no export beside a broker",
         EXPORT,
-        "    if is_broker_running(place):",
+        "    if is_broker_running(paths):",
         "    if False:",
         "beside_a_broker",
     ),
     (
         "RocketMQ: no guess which offsets a broker reads",
         EXPORT,
-        "place.conf.is_lmq is None and not is_name_evident(place)",
+        "paths.conf.is_lmq is None and not is_name_evident(paths)",
         "False",
         "somebody_has_to_say",
     ),
     (
         "RocketMQ: the lock that is held is that of the store that is written to",
         LOCKS,
-        "        if not place.is_named and not folder.resolve().is_relative_to(root):",
+        "        if not paths.is_named and not folder.resolve().is_relative_to(root):",
         "        if False:",
         "lead_into",
     ),
     (
         "RocketMQ: paths elsewhere need the store that they belong to",
-        PLACE,
+        PATHS,
         "    if not is_named and not folder.resolve().is_relative_to(root.resolve()):",
         "    if False:",
         "path_elsewhere",
@@ -547,16 +552,16 @@ ROCKETMQ = (
     (
         "RocketMQ: a conversion with other options is not gone on with",
         INVENTORY,
-        "[offsets_name(self.place), *map(",
+        "[offsets_name(self.paths), *map(",
         "[*map(",
         "depends_on_options",
     ),
     (
         "RocketMQ: all new file queues are whole before one is moved in",
         FILE_QUEUES,
-        "            _create(new / str(number), place.consumequeue, units, database, per_file)\n",
-        "            _create(new / str(number), place.consumequeue, units, database, per_file)\n"
-        "                _move_in(new / str(number), place.consumequeue, units, kept, rename)\n"
+        "            _create(new / str(number), paths.consumequeue, units, database, per_file)\n",
+        "            _create(new / str(number), paths.consumequeue, units, database, per_file)\n"
+        "                _move_in(new / str(number), paths.consumequeue, units, kept, rename)\n"
         "                (new / str(number)).mkdir()\n",
         "full",
     ),
@@ -577,7 +582,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a finished upgrade is not taken back",
         FORGET,
-        "    if sealed is not None and not is_moved_in(place, sealed):",
+        "    if sealed is not None and not is_moved_in(paths, sealed):",
         "    if sealed is not None:",
         "left_behind",
     ),
@@ -591,14 +596,14 @@ ROCKETMQ = (
     (
         "RocketMQ: nothing is forgotten beside a broker",
         FORGET,
-        "with broker_kept_out(place):",
+        "with broker_kept_out(paths):",
         "if True:",
         "beside_a_broker",
     ),
     (
         "RocketMQ: a sealed database does not go back",
         HANDOVER,
-        "if is_followed and sealed_of(place) is None:",
+        "if is_followed and sealed_of(paths) is None:",
         "if is_followed:",
         "cut_short",
     ),
@@ -618,7 +623,7 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: check looks rows up by their keys",
-        INDEX_JOB,
+        UNIT_JOB,
         "        if database.get(DEFAULT_FAMILY, key) != value:",
         "        if False:",
         "only_its_key",
@@ -640,7 +645,7 @@ ROCKETMQ = (
     (
         "RocketMQ: no file broker starts on half a rollback",
         ROLLBACK,
-        "        bar(place, rename)",
+        "        bar(paths, rename)",
         "        pass",
         "no_broker_can_load",
     ),
@@ -675,7 +680,7 @@ ROCKETMQ = (
     (
         "RocketMQ: what no file queue gets is said",
         ROLLBACK,
-        "left_out(place) if exists(place.rocksdb) else {}",
+        "left_out(paths) if exists(paths.rocksdb) else {}",
         "{}",
         "light_queue",
     ),
@@ -710,7 +715,7 @@ ROCKETMQ = (
     (
         "RocketMQ: check names an unknown database",
         CHECK,
-        "    unknown = other_database(place)\n",
+        "    unknown = other_database(paths)\n",
         "    unknown = None\n",
         "does_not_know",
     ),
@@ -724,7 +729,7 @@ ROCKETMQ = (
     (
         "RocketMQ: what a killed rollback left is not followed after the next upgrade",
         ROLLBACK,
-        "        return None if _has_databases(place) else plan\n",
+        "        return None if _has_databases(paths) else plan\n",
         "        return plan\n",
         "left_behind",
     ),
@@ -752,14 +757,14 @@ ROCKETMQ = (
     (
         "RocketMQ: within a rollback nothing is exported",
         EXPORT,
-        "if place.barrier.exists():",
+        "if paths.barrier.exists():",
         "if False:",
         "nothing_is_exported",
     ),
     (
         "RocketMQ: what is taken back counts as moved in no more",
         MOVE,
-        "(place.own / MOVED).unlink()",
+        "(paths.own / MOVED).unlink()",
         "pass",
         "counts_as_moved_in or ends_no_move",
     ),
@@ -786,14 +791,14 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: a database in a folder of its own is not overlooked",
-        PLACE,
+        PATHS,
         'if conf_file is None and (own / "CURRENT").exists():',
         "if False:",
         "folder_of_its_own",
     ),
     (
         "RocketMQ: what follow made says when a message is due as its file queue does",
-        FOLLOWED,
+        INDEX_DATABASE,
         "if row[0].tags[0] != queue.files.read(live.end - 1, live.end).tags[0]:",
         "if False:",
         "delays",
@@ -815,49 +820,49 @@ ROCKETMQ = (
     (
         "RocketMQ: no rollback beside a broker",
         ROLLBACK,
-        "with broker_kept_out(place), one_writer(place):",
-        "with one_writer(place):",
+        "with broker_kept_out(paths), one_writer(paths):",
+        "with one_writer(paths):",
         "beside_its_broker",
     ),
     (
         "RocketMQ: no rollback beside another command",
         ROLLBACK,
-        "with broker_kept_out(place), one_writer(place):",
-        "with broker_kept_out(place):",
+        "with broker_kept_out(paths), one_writer(paths):",
+        "with broker_kept_out(paths):",
         "beside_another_one",
     ),
     (
         "RocketMQ: no backfill beside a broker",
         BACKFILL,
-        "locks.enter_context(broker_kept_out(self.place))",
+        "locks.enter_context(broker_kept_out(self.paths))",
         "pass",
         "beside_its_broker",
     ),
     (
         "RocketMQ: no backfill beside another command",
         BACKFILL,
-        "locks.enter_context(one_writer(self.place))",
+        "locks.enter_context(one_writer(self.paths))",
         "pass",
         "beside_another_one",
     ),
     (
         "RocketMQ: nothing is forgotten beside another command",
         FORGET,
-        "with one_writer(place):",
+        "with one_writer(paths):",
         "if True:",
         "beside_another_one",
     ),
     (
         "RocketMQ: nothing is followed beside another command",
-        RUN,
-        "with one_writer(self.place):",
+        FOLLOW,
+        "with one_writer(self.paths):",
         "if True:",
         "beside_another_one",
     ),
     (
         "RocketMQ: follow asks whose the store is",
-        RUN,
-        "        require_owner(self.place)\n",
+        FOLLOW,
+        "        require_owner(self.paths)\n",
         "",
         "whose_the_store_is",
     ),
@@ -877,7 +882,7 @@ ROCKETMQ = (
     ),
     (
         "RocketMQ: a log of another form is refused",
-        PLACE,
+        PATHS,
         "    if conf.is_dledger:",
         "    if False:",
         "does_not_read",

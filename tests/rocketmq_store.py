@@ -80,6 +80,11 @@ class Store:
                 self.units[name, 0].append((place, phy, len(record), tags, time))
         return phy
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic. Its messages stay in the log."""
+        for name in [name for name in self.units if name[0] == topic]:
+            del self.units[name]
+
     def _record(self, message: Message, offset: int, time: int, phy: int) -> bytes:
         properties = {"UNIQ_KEY": "0A0B"}
         if message.tag:

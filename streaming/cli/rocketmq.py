@@ -13,7 +13,7 @@ from streaming.terminal import say, say_json
 from udfs.rocketmq.metadata import OffsetsOf
 
 if TYPE_CHECKING:
-    from streaming.rocketmq.place import Place
+    from streaming.rocketmq.store.paths import StorePaths
     from udfs.rocketmq.refusals import Code
 
 app = typer.Typer(
@@ -62,14 +62,14 @@ def _losses_named(texts: list[str]) -> "list[Code]":
     return [Code(one_of(text or "''", LOSSES, "--accept-loss")) for text in texts]
 
 
-def _loss_warning(place: "Place", codes: "list[Code]") -> str:
+def _loss_warning(paths: "StorePaths", codes: "list[Code]") -> str:
     """Describe what --accept-loss accepts for this store, as a prefix of the question."""
+    from streaming.rocketmq.convert.survey import survey_of
     from streaming.rocketmq.failures import our_errors
-    from streaming.rocketmq.survey import survey_of
     from udfs.rocketmq.refusals import Code, losses_of
 
     with our_errors():  # without a test of the broker's lock: `backfill` takes it, and surveys the store again
-        losses = losses_of(survey_of(place, is_running=False).facts, codes) if codes else []
+        losses = losses_of(survey_of(paths, is_running=False).facts, codes) if codes else []
     lines = [f"{loss.code} is accepted: {loss.text}." for loss in losses]
     if Code.UNINDEXED in codes:
         lines.append(
@@ -115,14 +115,14 @@ def plan(  # noqa: PLR0913  typer reads each option from a parameter
 ) -> None:
     """Show how much there is to convert, how long that takes, and each reason to refuse. It writes nothing."""
     from streaming.rocketmq.failures import our_errors
-    from streaming.rocketmq.place import place_of
-    from streaming.rocketmq.plan import lines, plan_of
-    from streaming.rocketmq.report import plan_page
+    from streaming.rocketmq.inspect.plan import lines, plan_of
+    from streaming.rocketmq.inspect.report import plan_page
+    from streaming.rocketmq.store.paths import store_paths
     from udfs.rocketmq.refusals import Code
 
     _require_writable(report)
     with our_errors():
-        upgrade = plan_of(place_of(store, broker_conf, lmq=lmq), broker_version)
+        upgrade = plan_of(store_paths(store, broker_conf, lmq=lmq), broker_version)
     if json_lines:
         say_json(upgrade.as_json())
     else:
@@ -158,18 +158,18 @@ def backfill(  # noqa: PLR0913  typer reads each option from a parameter
     json_lines: Json = False,
 ) -> None:
     """Convert a stopped broker's store to RocksDB. The old files stay, and nothing takes effect before all is done."""
-    from streaming.rocketmq.backfill import Backfill
-    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.convert.backfill import Backfill
     from streaming.rocketmq.spark import local_spark
+    from streaming.rocketmq.store.paths import store_paths
 
     losses = _losses_named(accept_loss or [])
-    place = place_of(store, broker_conf, lmq=lmq)
+    paths = store_paths(store, broker_conf, lmq=lmq)
     require_terminal(yes=yes, why=_CONFIRM_REASON)
-    warning = "" if yes else _loss_warning(place, losses)
-    _require_answer(f"{warning}Convert the consume queues and offsets of {place.store} to RocksDB?", yes=yes)
+    warning = "" if yes else _loss_warning(paths, losses)
+    _require_answer(f"{warning}Convert the consume queues and offsets of {paths.store} to RocksDB?", yes=yes)
     with local_spark() as spark:
         work = Backfill(
-            place, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace,
+            paths, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace,
             accept_loss=losses,
         )  # fmt: skip
         result = work.run(spark.sparkContext)
@@ -207,14 +207,14 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
     refuse_ignored(context, (metrics_port is None, ("--metrics-address",), why))
     from streaming.rocketmq.follow.metrics import FollowMetrics
     from streaming.rocketmq.follow.run import Follow, Lag
-    from streaming.rocketmq.place import place_of
     from streaming.rocketmq.spark import local_spark
+    from streaming.rocketmq.store.paths import store_paths
     from streaming.signals import on_signals
 
     def print_lag(lag: Lag) -> None:
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
 
-    place = place_of(store, broker_conf, lmq=lmq)
+    paths = store_paths(store, broker_conf, lmq=lmq)
     metrics = FollowMetrics()
     if metrics_port is not None:
         try:
@@ -225,7 +225,7 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
                 "port with --metrics-port (0: any), and an address of this machine with --metrics-address"
             ) from error
         _say(f"metrics: http://{metrics_address}:{port}/metrics")
-    work = Follow(place, SystemClock(), _say, tell=print_lag if json_lines else None, show=metrics.show)
+    work = Follow(paths, SystemClock(), _say, tell=print_lag if json_lines else None, show=metrics.show)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:
@@ -246,16 +246,16 @@ def check(  # noqa: PLR0913  typer reads each option from a parameter
     json_lines: Json = False,
 ) -> None:
     """Compare every unit of RocksDB with the commitlog and the file queues. The exit code is 4 if anything is wrong."""
-    from streaming.rocketmq.check import Check
-    from streaming.rocketmq.place import place_of
-    from streaming.rocketmq.report import check_page
-    from streaming.rocketmq.shown import check_json, check_lines
+    from streaming.rocketmq.inspect.check import Check
+    from streaming.rocketmq.inspect.printing import check_json, check_lines
+    from streaming.rocketmq.inspect.report import check_page
     from streaming.rocketmq.spark import local_spark
+    from streaming.rocketmq.store.paths import store_paths
 
     _require_writable(report)
-    place = place_of(store, broker_conf, lmq=lmq)
+    paths = store_paths(store, broker_conf, lmq=lmq)
     with local_spark() as spark:
-        result = Check(place, SystemClock(), _say).run(spark.sparkContext, topic)
+        result = Check(paths, SystemClock(), _say).run(spark.sparkContext, topic)
     if json_lines:
         for value in check_json(result, topic):
             say_json(value)
@@ -279,14 +279,14 @@ def export(
     json_lines: Json = False,
 ) -> None:
     """Write topics, groups and offsets of RocksDB as JSON files, under the names that this broker reads."""
-    from streaming.rocketmq.export import export as export_json
     from streaming.rocketmq.failures import our_errors
-    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.rollback.export import export as export_json
+    from streaming.rocketmq.store.paths import store_paths
 
-    place = place_of(store, broker_conf, lmq=lmq)
+    paths = store_paths(store, broker_conf, lmq=lmq)
     stamp = utc(SystemClock().now_ms()).replace(" ", "T").replace(":", "").replace("-", "")
     with our_errors():
-        exported = export_json(place, out or place.own / f"export-{stamp}Z")
+        exported = export_json(paths, out or paths.own / f"export-{stamp}Z")
     if json_lines:
         say_json({"out": str(exported.out), "files": exported.files})
         return
@@ -309,18 +309,18 @@ def rollback(  # noqa: PLR0913  typer reads each option from a parameter
 ) -> None:
     """Bring a stopped broker's store back to file mode, with the offsets that RocksDB has."""
     from streaming.rocketmq.failures import our_errors
-    from streaming.rocketmq.place import place_of
-    from streaming.rocketmq.rollback import rollback as roll_back
+    from streaming.rocketmq.rollback.run import rollback as roll_back
+    from streaming.rocketmq.store.paths import store_paths
 
-    place = place_of(store, broker_conf, lmq=lmq)
-    _require_answer(f"Bring {place.store} back to file mode?", yes=yes)
+    paths = store_paths(store, broker_conf, lmq=lmq)
+    _require_answer(f"Bring {paths.store} back to file mode?", yes=yes)
     with our_errors():
-        result = roll_back(place, SystemClock(), offsets_of=offsets_of, say=_say)
+        result = roll_back(paths, SystemClock(), offsets_of=offsets_of, say=_say)
     if json_lines:
         say_json(result._asdict())
         return
     for name, count in result.files.items():
-        say(f"{place.config / name}: {count} entries of RocksDB")
+        say(f"{paths.config / name}: {count} entries of RocksDB")
     if not result.files:
         say("topics, groups and offsets stay as they are in the JSON files")
     for name, names in result.only_in_files.items():
@@ -342,19 +342,19 @@ def forget(
 ) -> None:
     """Delete the files that `backfill`, `rollback` and `export` have kept of this store."""
     from streaming.rocketmq.failures import our_errors
-    from streaming.rocketmq.forget import description_of, forgettable
-    from streaming.rocketmq.forget import forget as forget_folders
-    from streaming.rocketmq.place import place_of
+    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.workspace.forget import description_of, forgettable
+    from streaming.rocketmq.workspace.forget import forget as forget_folders
 
-    place = place_of(store, broker_conf)
-    folders = forgettable(place)
+    paths = store_paths(store, broker_conf)
+    folders = forgettable(paths)
     for folder in folders:
-        say(f"{folder}: {description_of(place, folder)}", err=json_lines)
+        say(f"{folder}: {description_of(paths, folder)}", err=json_lines)
     if folders:
         _require_answer("Delete these folders?", yes=yes)
         with our_errors():
-            forget_folders(place, folders)
+            forget_folders(paths, folders)
     if json_lines:
         say_json({"deleted": [str(folder) for folder in folders]})
     else:
-        say("deleted" if folders else f"nothing was kept of {place.store}")
+        say("deleted" if folders else f"nothing was kept of {paths.store}")

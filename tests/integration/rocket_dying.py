@@ -22,7 +22,7 @@ class Effect(NamedTuple):
 # `follow` with no database beside the broker yet, in the order of its work
 FIRST = {
     "queues looked at": Effect(f"{_FOLLOW}.base:snapshot_of", is_done=True),
-    "files written": Effect("streaming.rocketmq.job:Job.run", is_done=True),
+    "files written": Effect("streaming.rocketmq.convert.job:Job.run", is_done=True),
     "files taken in": Effect(f"{_DATABASE}.take_in", is_done=True),
     "bounds written": Effect(f"{_DATABASE}.put_all", is_done=True),
     "joined": Effect(f"{_FOLLOW}.base:join", is_done=True),
@@ -30,7 +30,7 @@ FIRST = {
 }
 # with one
 LATER = {
-    "resumed": Effect(f"{_FOLLOW}.followed:Followed.resume", is_done=True),
+    "resumed": Effect(f"{_FOLLOW}.followed:IndexDatabase.resume", is_done=True),
     "query started": Effect(f"{_FOLLOW}.run:_Stream._started", is_done=True),
     "note half written": Effect(f"{_FOLLOW}.run:os.utime", is_done=False),
     "note written": Effect(f"{_FOLLOW}.run:_Stream._write_note", is_done=True),
@@ -48,12 +48,12 @@ CUT_OFF = {
 }
 # `rollback`, from where a broker in file mode must not start until it has ended
 BACK = {
-    "barred": Effect("streaming.rocketmq.rollback:bar", is_done=True),
-    "a queue renamed": Effect("streaming.rocketmq.file_queues:_move_in", is_done=True),
-    "all queues renamed but one": Effect("streaming.rocketmq.file_queues:_move_in", is_done=False, call=4),
-    "offsets replaced": Effect("streaming.rocketmq.rollback:_replace", is_done=True),
-    "CURRENT gone": Effect("streaming.rocketmq.rollback:set_aside_queues", is_done=True),
-    "before the end": Effect("streaming.rocketmq.rollback:unbar", is_done=False),
+    "barred": Effect("streaming.rocketmq.rollback.run:bar", is_done=True),
+    "a queue renamed": Effect("streaming.rocketmq.rollback.file_queues:_move_in", is_done=True),
+    "all queues renamed but one": Effect("streaming.rocketmq.rollback.file_queues:_move_in", is_done=False, call=4),
+    "offsets replaced": Effect("streaming.rocketmq.rollback.run:_replace", is_done=True),
+    "CURRENT gone": Effect("streaming.rocketmq.rollback.run:set_aside_queues", is_done=True),
+    "before the end": Effect("streaming.rocketmq.rollback.run:unbar", is_done=False),
 }
 EFFECTS = FIRST | LATER | CUT_OFF | BACK
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.rocketmq.log_files import commitlog_of
+from streaming.rocketmq.store.log_files import commitlog_of
 from streaming.sandbox.rocketmq.home import StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES

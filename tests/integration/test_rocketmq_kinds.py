@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.rocketmq.inventory import inventory_of
-from streaming.rocketmq.place import place_of
+from streaming.rocketmq.store.inventory import inventory_of
+from streaming.rocketmq.store.paths import store_paths
 from streaming.sandbox.home import HOST
 from streaming.sandbox.rocketmq import network
 from streaming.sandbox.rocketmq.home import StoreMode
@@ -114,7 +114,7 @@ def test_messages_of_ipv6_hosts_are_converted(version: str, tmp_path: Path, monk
             client.send("Orders", "six", 40, queues=2, tags=["red", None])
             client.take("readers", queues, each=5)
             told, stands = client.dump(queues), client.offsets("readers", queues)
-            log = inventory_of(place_of(server.store, None)).log
+            log = inventory_of(store_paths(server.store, None)).log
             flags = {log.record_at(each.physical).sys_flag for queue in queues for each in told[queue].messages}  # type: ignore[union-attr]
             assert all(flag & 0x30 == 0x30 for flag in flags), flags  # both hosts are IPv6
             converted(server, client)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from udfs.rocketmq.rows import queue_prefix
 
+QueueKey = tuple[bytes, int]  # topic, queue id
+
 
 class QueueRange(NamedTuple):
     """The live units of a queue: queue offsets from `first` up to `end`."""
@@ -20,6 +22,11 @@ class QueueRange(NamedTuple):
     first: int
     end: int
 
+    @property
+    def key(self) -> QueueKey:
+        """Topic and queue id."""
+        return self.topic, self.queue_id
+
 
 class QueueSegment(NamedTuple):
     """Units of a queue that are in the same part."""
@@ -27,7 +34,7 @@ class QueueSegment(NamedTuple):
     number: int  # of the queue
     first: int
     end: int
-    place: int  # units of the part before this segment
+    position: int  # units of the part before this segment
 
 
 class SstPart(NamedTuple):

@@ -1,9 +1,9 @@
 """Whether `backfill` could finish what `follow` is about to start: a refusal should not come after hours."""
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.place import Place
+from streaming.rocketmq.convert.survey import survey_of
 from streaming.rocketmq.progress import Say
-from streaming.rocketmq.survey import survey_of
+from streaming.rocketmq.store.paths import StorePaths
 from udfs.rocketmq.refusals import LOSSES, Code, refusals_of
 
 # Refusals that a running broker causes, or may end until then, and those that `follow` checks itself.
@@ -13,13 +13,13 @@ _NOT_YET = {
 }  # fmt: skip
 
 
-def require_accepted(place: Place, say: Say) -> None:
+def require_accepted(paths: StorePaths, say: Say) -> None:
     """Raise SafetyError for a store that `backfill` would refuse in any case.
 
     A loss causes only a warning: `follow` drops nothing, and `backfill` refuses the store until the operator has
     corrected the store or accepted the loss. Neither changes the result of `follow`.
     """
-    facts = survey_of(place, is_running=True).facts
+    facts = survey_of(paths, is_running=True).facts
     refusals = [refusal for refusal in refusals_of(facts) if refusal.code not in _NOT_YET]
     lasting = [refusal for refusal in refusals if refusal.code not in LOSSES]
     if lasting:

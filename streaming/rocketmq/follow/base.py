@@ -13,17 +13,17 @@ from pyspark import SparkContext
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
-from streaming.rocketmq.disk import require_room
-from streaming.rocketmq.follow.handover import delete_follow_result
-from streaming.rocketmq.inventory import Inventory, Queue, inventory_of
-from streaming.rocketmq.job import Job, file_name
-from streaming.rocketmq.join import join
-from streaming.rocketmq.log_files import commitlog_being_written
-from streaming.rocketmq.place import Place
+from streaming.rocketmq.convert.job import Job
+from streaming.rocketmq.convert.join import join
+from streaming.rocketmq.convert.survey import BYTES_PER_UNIT, MORE_BYTES
+from streaming.rocketmq.convert.work import works_of
 from streaming.rocketmq.progress import Say, progress_of
-from streaming.rocketmq.staging import fsync_folder
-from streaming.rocketmq.survey import BYTES_PER_UNIT, MORE_BYTES
-from streaming.rocketmq.work import works_of
+from streaming.rocketmq.store.disk import require_room
+from streaming.rocketmq.store.inventory import Inventory, Queue, inventory_of
+from streaming.rocketmq.store.log_files import commitlog_being_written
+from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.workspace.handover import delete_follow_result
+from streaming.rocketmq.workspace.staging import file_name, fsync_folder
 
 _STAGES = 3
 
@@ -32,7 +32,7 @@ _STAGES = 3
 class Base:
     """Creates the database that `follow` extends."""
 
-    place: Place
+    paths: StorePaths
     clock: Clock
     say: Say
     rows_per_file: int
@@ -43,31 +43,31 @@ class Base:
         Raises FileNotFoundError, or Spark's error with it in its text, if the broker deletes a file that is being read.
         Raises SafetyError if the disk has too little space.
         """
-        folder = self.place.followed
-        if exists(self.place.followed_queues):
+        folder = self.paths.follow
+        if exists(self.paths.follow_queues):
             return
         # Allowed here: the folder is ours, and its contents are incomplete.
-        delete_follow_result(self.place)
+        delete_follow_result(self.paths)
         parts = folder / "parts"
         parts.mkdir(parents=True)
-        inventory, last = snapshot_of(self.place)
-        require_room(self.place, inventory.units * BYTES_PER_UNIT + MORE_BYTES)
+        inventory, last = snapshot_of(self.paths)
+        require_room(self.paths, inventory.units * BYTES_PER_UNIT + MORE_BYTES)
         works = list(works_of(inventory.queues, self.rows_per_file, are_ended=False))
         done = spark.accumulator(0)
         with progress_of(self.say, lambda: done.value // _STAGES, inventory.units, self.clock):
             Job(inventory.log, str(parts), done).run(spark, works)
         aside = folder / "joined"
         join(aside, [parts / file_name(work.number) for work in works], inventory, last if last >= 0 else None)
-        os.replace(aside, self.place.followed_queues)  # noqa: PTH105  it is complete and durable
+        os.replace(aside, self.paths.follow_queues)  # noqa: PTH105  it is complete and durable
         fsync_folder(folder)
         shutil.rmtree(parts)
 
 
-def snapshot_of(place: Place) -> tuple[Inventory, int]:
+def snapshot_of(paths: StorePaths) -> tuple[Inventory, int]:
     """Return all queues up to the same message, and the start of that message; -1 if no queue has one."""
-    first = inventory_of(place, commitlog_being_written(place.commitlog))
+    first = inventory_of(paths, commitlog_being_written(paths.commitlog))
     last = max((queue.last_phy for queue in first.queues), default=-1)
-    second = inventory_of(place, commitlog_being_written(place.commitlog))
+    second = inventory_of(paths, commitlog_being_written(paths.commitlog))
     return replace(second, queues=tuple(_up_to(queue, last) for queue in second.queues)), last
 
 

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streaming.clock import Clock
 from streaming.errors import SafetyError, UnavailableError
-from streaming.rocketmq.disk import require_room
+from streaming.rocketmq.convert.index_database import IndexDatabase, OvertakenError, open_index_database, rules_of
+from streaming.rocketmq.convert.ranges import LogRange, RangeJob
 from streaming.rocketmq.failures import is_file_gone, our_errors
 from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
 from streaming.rocketmq.follow.caught_up import CaughtUp
-from streaming.rocketmq.follow.followed import Followed, followed_of, rules_of
-from streaming.rocketmq.follow.handover import delete_follow_result, give_back
-from streaming.rocketmq.follow.ranges import RangeJob
-from streaming.rocketmq.follow.tail import LogRange, OvertakenError, Tail, TailNews, TruncatedError
-from streaming.rocketmq.locks import one_writer
-from streaming.rocketmq.log_files import LogFile, commitlog_being_written
-from streaming.rocketmq.owner import require_owner
-from streaming.rocketmq.place import Place
+from streaming.rocketmq.follow.tail import Tail, TailNews, TruncatedError
 from streaming.rocketmq.progress import Say
+from streaming.rocketmq.store.disk import require_room
+from streaming.rocketmq.store.locks import one_writer
+from streaming.rocketmq.store.log_files import LogFile, commitlog_being_written
+from streaming.rocketmq.store.owner import require_owner
+from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.workspace.handover import delete_follow_result, give_back
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ def _nothing(_lag: Lag) -> None:
 class Follow:
     """A run of `follow`."""
 
-    place: Place
+    paths: StorePaths
     clock: Clock
     say: Say
     rows_per_file: int = 300_000
@@ -79,10 +79,10 @@ class Follow:
         Raises BusyError if another command writes to the store. Raises SafetyError if a queue would get a hole, if the
         log contains bytes that no broker writes, and if the disk gets so full that a broker would delete messages.
         """
-        require_owner(self.place)
-        require_accepted(self.place, self.say)
-        with one_writer(self.place):
-            give_back(self.place)
+        require_owner(self.paths)
+        require_accepted(self.paths, self.say)
+        with one_writer(self.paths):
+            give_back(self.paths)
             for _retry in range(_MOST_RETRIES):
                 try:
                     return self._run_once(spark, until_caught_up=until_caught_up)
@@ -91,7 +91,7 @@ class Follow:
                 except OvertakenError as error:
                     self.say(f"starting over: {error}")
                     # Allowed here: the folder is ours, and the log has none of its messages any more.
-                    delete_follow_result(self.place)
+                    delete_follow_result(self.paths)
                 except Exception as error:
                     if not is_file_gone(error):
                         raise
@@ -100,17 +100,17 @@ class Follow:
         raise UnavailableError("the broker keeps deleting files while they are read: start again later")
 
     def _run_once(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
-        Base(self.place, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
-        with followed_of(self.place) as followed:
+        Base(self.paths, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
+        with open_index_database(self.paths) as followed:
             return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
 
 
 class _Stream:
     """A streaming query, until the log is truncated or the run is stopped."""
 
-    def __init__(self, follow: Follow, spark: "SparkSession", followed: Followed) -> None:
+    def __init__(self, follow: Follow, spark: "SparkSession", followed: IndexDatabase) -> None:
         self._follow, self._spark, self._followed = follow, spark, followed
-        self._folder = follow.place.followed / "stream"
+        self._folder = follow.paths.follow / "stream"
         self._indexed, self._units, self._written_notes, self._done = 0, 0, 0, 0
         self._failure: Exception | None = None
         self._batch_lock, self._is_over = threading.Lock(), False
@@ -119,9 +119,9 @@ class _Stream:
         # Allowed here: the database contains everything that notes and checkpoint of an earlier run record.
         shutil.rmtree(self._folder, ignore_errors=True)
         (self._folder / "notes").mkdir(parents=True)
-        log = commitlog_being_written(self._follow.place.commitlog)
+        log = commitlog_being_written(self._follow.paths.commitlog)
         self._indexed = self._followed.resume(log)
-        tail = Tail(self._follow.place.commitlog, self._indexed)
+        tail = Tail(self._follow.paths.commitlog, self._indexed)
         query = self._started()
         try:
             return self._watch(query, tail, until_caught_up=until_caught_up)
@@ -158,7 +158,7 @@ class _Stream:
             raise SafetyError(f"expected note {self._done}, and got: {rows}")
         ranges = sorted(LogRange(LogFile(row.path, row.file_start, row.file_size), row.start, row.end) for row in rows)
         with our_errors():
-            chunks = RangeJob(rules_of(self._follow.place)).run(self._spark.sparkContext, ranges)
+            chunks = RangeJob(rules_of(self._follow.paths)).run(self._spark.sparkContext, ranges)
         self._units += self._followed.add(chunks)
         self._indexed = ranges[-1].end
         self._done += 1
@@ -173,7 +173,7 @@ class _Stream:
                 news = tail.read()  # if the log was truncated, this raises instead of the failure
             if failure is not None:
                 raise failure
-            require_room(self._follow.place)
+            require_room(self._follow.paths)
             bad_since = bad_since if news.bad else time.monotonic()
             if time.monotonic() - bad_since > _BAD_SECONDS:
                 raise SafetyError(f"the commitlog at {news.end}: {news.bad}")

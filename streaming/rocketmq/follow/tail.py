@@ -8,27 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.rocketmq.log_files import CommitLog, LogFile, commitlog_being_written, mapped
+from streaming.rocketmq.convert.index_database import OvertakenError
+from streaming.rocketmq.convert.ranges import RANGE_BYTES, LogRange
+from streaming.rocketmq.store.log_files import CommitLog, commitlog_being_written, mapped
 from udfs.rocketmq import commitlog as c
 
-RANGE_BYTES = 8 << 20
 _MOST_RANGES = 8
 
 
 class TruncatedError(Exception):
     """The log does not contain its last reported record any more."""
-
-
-class OvertakenError(Exception):
-    """The broker has deleted files of the log that were not read yet."""
-
-
-class LogRange(NamedTuple):
-    """Complete records of a file: those that start at the physical offset `start` or later, and before `end`."""
-
-    file: LogFile
-    start: int
-    end: int
 
 
 class TailNews(NamedTuple):

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.rocketmq.backfill import Backfill
+from streaming.rocketmq.convert.backfill import Backfill
 from streaming.rocketmq.follow.run import Follow, Lag
 from tests.rocketmq_store import Store, small_store
-from tests.unit.rocketmq.converted import CLOCK, nothing, place
-from tests.unit.rocketmq.follow.followed_store import grown, written
-from tests.unit.rocketmq.test_backfill import database_of, expected_of
+from tests.unit.rocketmq.convert.test_backfill import database_of, expected_of
+from tests.unit.rocketmq.converted import CLOCK, nothing, paths
+from tests.unit.rocketmq.followed_store import grown, written
 
 pytestmark = pytest.mark.spark
 
@@ -26,14 +26,14 @@ def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSessio
             follow.is_stopping.set()
         begun.append(lag)
 
-    follow = Follow(place(tmp_path), CLOCK, nothing, 7, tell=tell)
+    follow = Follow(paths(tmp_path), CLOCK, nothing, 7, tell=tell)
     too_late = threading.Timer(400, follow.is_stopping.set)
     too_late.start()
     assert follow.run(spark, until_caught_up=False).units == 29
     too_late.cancel()
     written(store)  # the broker has its units in the file queues by the time at which it ends
-    assert Follow(place(tmp_path), CLOCK, nothing, 7).run(spark, until_caught_up=True).bytes_behind == 0
-    assert Backfill(place(tmp_path), CLOCK, nothing).run(spark.sparkContext).resumed
+    assert Follow(paths(tmp_path), CLOCK, nothing, 7).run(spark, until_caught_up=True).bytes_behind == 0
+    assert Backfill(paths(tmp_path), CLOCK, nothing).run(spark.sparkContext).resumed
     assert database_of(tmp_path) == expected_of(store)
 
 

@@ -8,22 +8,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.backfill import Backfill
-from streaming.rocketmq.check import Check
+from streaming.rocketmq.convert.backfill import Backfill
 from streaming.rocketmq.failures import our_errors
+from streaming.rocketmq.inspect.check import Check
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import CLOCK, nothing, place
-from tests.unit.rocketmq.test_backfill import database_of, expected_of
+from tests.unit.rocketmq.convert.test_backfill import database_of, expected_of
+from tests.unit.rocketmq.converted import CLOCK, nothing, paths
 
 pytestmark = pytest.mark.spark
 
 
 def test_a_store_is_converted_and_found_whole(spark: SparkSession, tmp_path: Path) -> None:
     store = small_store(tmp_path).write(expired_files=1)
-    result = Backfill(place(tmp_path), CLOCK, nothing, rows_per_file=7).run(spark.sparkContext)
+    result = Backfill(paths(tmp_path), CLOCK, nothing, rows_per_file=7).run(spark.sparkContext)
     assert result.files > 5
     assert database_of(tmp_path) == expected_of(store)
-    assert Check(place(tmp_path), CLOCK, nothing, rows_per_part=9).run(spark.sparkContext).findings == ()
+    assert Check(paths(tmp_path), CLOCK, nothing, rows_per_part=9).run(spark.sparkContext).findings == ()
 
 
 def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: SparkSession, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: Spark
     raw[20:40] = bytes(20)
     file.write_bytes(raw)
     with pytest.raises(SafetyError, match=rf"{file}, byte 20"), our_errors():
-        Backfill(place(tmp_path), CLOCK, nothing).run(spark.sparkContext)
+        Backfill(paths(tmp_path), CLOCK, nothing).run(spark.sparkContext)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 

@@ -13,8 +13,8 @@ from streaming.cli.rocketmq import app
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import backfill, check, files_below
-from tests.unit.rocketmq.test_file_queues import with_a_row
-from tests.unit.rocketmq.test_locks import broker
+from tests.unit.rocketmq.rollback.test_file_queues import with_a_row
+from tests.unit.rocketmq.store.test_locks import broker
 
 RUNNER = CliRunner()
 
@@ -161,7 +161,7 @@ def test_a_check_is_printed_where_its_report_can_t_be_written(
     made = check(tmp_path)
     assert made.is_sound == is_sound
     monkeypatch.setattr("streaming.rocketmq.spark.local_spark", lambda: nullcontext(SimpleNamespace(sparkContext=None)))
-    monkeypatch.setattr("streaming.rocketmq.check.Check.run", lambda *_args: made)
+    monkeypatch.setattr("streaming.rocketmq.inspect.check.Check.run", lambda *_args: made)
     result = RUNNER.invoke(app, ["check", "--store", str(tmp_path), "--json", "--report", "/dev/full"])
     assert result.stdout
     assert isinstance(result.exception, UnavailableError if is_sound else SafetyError)

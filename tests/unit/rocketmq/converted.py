@@ -1,18 +1,21 @@
 """Stores that are converted in this process, without a JVM."""
 
+import struct
 from pathlib import Path
 from typing import Any, cast
 
 from pyspark import SparkContext
 
+from streaming.adapters.rocksdb.database import opened
 from streaming.clock import Clock
-from streaming.rocketmq.backfill import Backfill, Result
-from streaming.rocketmq.check import Check, CheckResult
+from streaming.rocketmq.convert.backfill import Backfill, Result
 from streaming.rocketmq.follow.run import Follow, Lag
-from streaming.rocketmq.place import Place, place_of
+from streaming.rocketmq.inspect.check import Check, CheckResult
 from streaming.rocketmq.progress import Say
+from streaming.rocketmq.store.paths import StorePaths, store_paths
 from tests.local_rdd import LocalContext
-from tests.rocketmq_store import BASE_TIME
+from tests.rocketmq_store import BASE_TIME, Unit
+from udfs.rocketmq import rows
 
 
 class StoppedClock:
@@ -40,11 +43,11 @@ class Untouched:
 
 def follow_untouched(root: Path) -> Lag:
     """Call `follow`, which fails as soon as it comes to Spark."""
-    return Follow(place(root), CLOCK, nothing).run(cast("Any", Untouched()), until_caught_up=True)
+    return Follow(paths(root), CLOCK, nothing).run(cast("Any", Untouched()), until_caught_up=True)
 
 
-def place(root: Path, *, lmq: bool | None = None) -> Place:
-    return place_of(root, None, lmq=lmq)
+def paths(root: Path, *, lmq: bool | None = None) -> StorePaths:
+    return store_paths(root, None, lmq=lmq)
 
 
 def nothing(_text: str) -> None:
@@ -52,11 +55,11 @@ def nothing(_text: str) -> None:
 
 
 def backfill(root: Path, *, say: Say = nothing, **how: Any) -> Result:
-    return Backfill(place(root), CLOCK, say, **({"rows_per_file": 7} | how)).run(context())
+    return Backfill(paths(root), CLOCK, say, **({"rows_per_file": 7} | how)).run(context())
 
 
 def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:
-    return Check(place(root), CLOCK, nothing, rows_per_part=rows_per_part).run(context(), topic)
+    return Check(paths(root), CLOCK, nothing, rows_per_part=rows_per_part).run(context(), topic)
 
 
 def files_below(root: Path) -> dict[str, bytes]:
@@ -74,3 +77,16 @@ def everything_below(root: Path) -> dict[str, tuple[int, bytes]]:
         str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in sorted(root.rglob("*"))
     }
+
+
+def replace_rows(root: Path, topic: str, gone: list[Unit], new: list[Unit]) -> None:
+    """Delete and add rows of a topic's queue 0 in RocksDB, and move its max row."""
+    with opened(root / "consumequeue", ("offset",), compressed=True) as database:
+        for unit in gone:
+            database.delete("default", rows.unit_key(topic.encode(), 0, unit[0]))
+        database.put_all(
+            "default", [(rows.unit_key(topic.encode(), 0, unit[0]), struct.pack(">qiqq", *unit[1:])) for unit in new]
+        )
+        last = (new or gone)[-1]
+        database.put_all("offset", [(rows.max_key(topic.encode(), 0), rows.bound_value(last[1], last[0]))])
+        database.flush()

@@ -14,21 +14,21 @@ IN_SNAPSHOT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "
 CALL = """
 import sys
 from pathlib import Path
-from streaming.rocketmq.export import export
+from streaming.rocketmq.rollback.export import export
 from streaming.rocketmq.failures import our_errors
-from streaming.rocketmq.plan import plan_of
-from streaming.rocketmq.rollback import rollback
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, follow_untouched, place
+from streaming.rocketmq.inspect.plan import plan_of
+from streaming.rocketmq.rollback.run import rollback
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, follow_untouched, paths
 
 store, out = map(Path, sys.argv[2:])
 commands = {
-    "plan": lambda: plan_of(place(store)).store,
+    "plan": lambda: plan_of(paths(store)).store,
     "check": lambda: check(store).is_sound,
-    "export": lambda: export(place(store), out).files,
-    "export into the store": lambda: export(place(store), store / "ledger-reaper" / "x").files,
+    "export": lambda: export(paths(store), out).files,
+    "export into the store": lambda: export(paths(store), store / "ledger-reaper" / "x").files,
     "backfill": lambda: backfill(store, replace=True),
     "follow": lambda: follow_untouched(store),
-    "rollback": lambda: rollback(place(store), CLOCK),
+    "rollback": lambda: rollback(paths(store), CLOCK),
 }
 try:
     with our_errors():

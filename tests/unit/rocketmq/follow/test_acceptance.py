@@ -8,11 +8,11 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.run import Follow
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, nothing, place
-from tests.unit.rocketmq.follow.followed_store import follow, written
-from tests.unit.rocketmq.test_backfill import database_of, expected_of
-from tests.unit.rocketmq.test_locks import broker
-from tests.unit.rocketmq.test_rollback import worked_with
+from tests.unit.rocketmq.convert.test_backfill import database_of, expected_of
+from tests.unit.rocketmq.converted import CLOCK, backfill, nothing, paths
+from tests.unit.rocketmq.followed_store import follow, written
+from tests.unit.rocketmq.rollback.test_run import worked_with
+from tests.unit.rocketmq.store.test_locks import broker
 from udfs.rocketmq.refusals import Code
 
 
@@ -20,11 +20,11 @@ def test_a_running_brokers_store_can_be_followed(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     (tmp_path / "abort").touch()
     with broker(tmp_path):
-        require_accepted(place(tmp_path), nothing)
+        require_accepted(paths(tmp_path), nothing)
     backfill_done = tmp_path / "double"
     small_store(backfill_done).write()
     backfill(backfill_done)  # a broker that writes both kinds of queues looks the same
-    require_accepted(place(backfill_done), nothing)
+    require_accepted(paths(backfill_done), nothing)
 
 
 def test_a_broker_with_a_left_over_queue_folder_is_followed_and_the_loss_is_backfills_to_ask_about(
@@ -35,7 +35,7 @@ def test_a_broker_with_a_left_over_queue_folder_is_followed_and_the_loss_is_back
     shutil.copytree(tmp_path / "consumequeue" / "Orders" / "0", tmp_path / "consumequeue" / "Gone" / "0")
     told = list[str]()
     with broker(tmp_path):
-        require_accepted(place(tmp_path), told.append)
+        require_accepted(paths(tmp_path), told.append)
     (warning,) = told
     assert warning.startswith("warning: `backfill` refuses this store unless that changes: UNKNOWN_TOPICS: ")
     assert "Gone" in warning
@@ -53,7 +53,7 @@ def test_a_broker_with_a_left_over_queue_folder_is_followed_and_the_loss_is_back
 def test_offsets_that_the_broker_does_not_read_do_not_keep_follow_from_its_work(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     told = list[str]()
-    require_accepted(place(tmp_path, lmq=False), told.append)
+    require_accepted(paths(tmp_path, lmq=False), told.append)
     assert ["UNREAD_OFFSETS" in each for each in told] == [True]
 
 
@@ -64,5 +64,5 @@ def test_what_backfill_would_refuse_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "batchconsumequeue").mkdir()
     (tmp_path / "batchconsumequeue" / "file").write_bytes(b"x")
     with pytest.raises(SafetyError, match=r"BATCH_QUEUES.*\n*.*DATABASES_THERE"):
-        Follow(place(tmp_path), CLOCK, nothing).run(cast("Any", None), until_caught_up=True)
+        Follow(paths(tmp_path), CLOCK, nothing).run(cast("Any", None), until_caught_up=True)
     assert not (tmp_path / "ledger-reaper" / "follow").exists()

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from streaming.rocketmq.follow.tail import LogRange, OvertakenError, Tail, TruncatedError
-from streaming.rocketmq.log_files import commitlog_of
+from streaming.rocketmq.convert.index_database import OvertakenError
+from streaming.rocketmq.convert.ranges import LogRange
+from streaming.rocketmq.follow.tail import Tail, TruncatedError
+from streaming.rocketmq.store.log_files import commitlog_of
 from tests.rocketmq_store import Message, Store, small_store
-from tests.unit.rocketmq.follow.followed_store import grown, written
+from tests.unit.rocketmq.followed_store import grown, written
 
 
 def ranges(tail: Tail) -> list[LogRange]:

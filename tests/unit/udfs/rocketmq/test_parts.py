@@ -41,5 +41,5 @@ def test_a_segment_says_how_many_units_of_its_part_stand_before_it(
     for part in parts_of(queues(drawn), limit):
         before = 0
         for segment in part.segments:
-            assert segment.place == before
+            assert segment.position == before
             before += segment.end - segment.first

@@ -1,0 +1,131 @@
+"""Plans the upgrade of a store: its size and duration, the reasons to refuse it, and the broker's settings."""
+
+import os
+from typing import Any, NamedTuple
+
+from streaming.errors import ConfigError
+from streaming.rocketmq.convert.survey import READ_WHILE_RUNNING, Survey, survey_of
+from streaming.rocketmq.inspect.sample import Sample, sample_of
+from streaming.rocketmq.progress import seconds
+from streaming.rocketmq.store.locks import is_broker_running
+from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.workspace.staging import unfinished_rollback
+from udfs.rocketmq import metadata as m
+from udfs.rocketmq.refusals import Refusal, refusals_of
+from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
+
+_START_SECONDS = 5  # start of the JVM and its workers
+_READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log for a unit, at most, if its message is larger
+
+
+class Plan(NamedTuple):
+    """The contents of a store, and the reasons not to convert it."""
+
+    store: str
+    topics: int
+    queues: int
+    units: int
+    live_units: int
+    log_files: int
+    log_bytes: int
+    log_start: int
+    log_end: int
+    disk_needed_bytes: int
+    disk_free_bytes: int
+    seconds_expected: int
+    offsets_file: str
+    groups: int
+    offsets: int
+    refusals: tuple[Refusal, ...]
+    notes: tuple[str, ...]
+    stages: tuple[Stage, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan as a JSON object."""
+        nested = {name: [item._asdict() for item in getattr(self, name)] for name in ("refusals", "stages")}
+        return self._asdict() | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
+
+
+def plan_of(paths: StorePaths, broker_version: str = "") -> Plan:
+    """Plan the upgrade of a store, and convert a sample of it. It writes nothing into the store, whose broker may run.
+
+    Raises ConfigError for text that is no version.
+    """
+    version = version_of(broker_version)
+    if broker_version and version is None:
+        raise ConfigError(f"{broker_version} is no version of RocketMQ: a version has three numbers, such as 5.3.3")
+    is_running = is_broker_running(paths)
+    survey = survey_of(paths, is_running=is_running)
+    inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
+    log_bytes = sum(file.size for file in inventory.log.files) if inventory else 0
+    used_bytes = inventory.log.end - inventory.log.start if inventory else 0
+    live = inventory.units if inventory else 0
+    sample = sample_of(inventory) if inventory else Sample("", 1.0, 1.0)
+    damage = (f"{sample.damage}{READ_WHILE_RUNNING if is_running else ''}",) if sample.damage else ()
+    facts = survey.facts._replace(bad_bytes=(*survey.facts.bad_bytes, *damage))
+    return Plan(
+        store=str(paths.store),
+        topics=len(survey.facts.topics),
+        queues=len(inventory.queues) if inventory else 0,
+        units=sum(queue.range.end - queue.files.start for queue in inventory.queues) if inventory else 0,
+        live_units=live,
+        log_files=len(inventory.log.files) if inventory else 0,
+        log_bytes=log_bytes,
+        log_start=inventory.log.start if inventory else 0,
+        log_end=inventory.log.end if inventory else 0,
+        disk_needed_bytes=survey.facts.bytes_needed,
+        disk_free_bytes=survey.facts.bytes_free,
+        seconds_expected=expected_seconds(live, used_bytes, len(os.sched_getaffinity(0)), sample),
+        offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
+        groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
+        offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
+        refusals=tuple(refusals_of(facts)),
+        notes=(*filter(None, [unfinished_rollback(paths)]), *_notes(survey, used_bytes), *warnings_of(version)),
+        stages=tuple(stages_of(version)),
+    )
+
+
+def expected_seconds(units: int, log_bytes: int, cores: int, sample: Sample) -> int:
+    """Estimate the duration of a backfill: its start, its work, and one read of the log."""
+    read = min(log_bytes, units * _READ_FOR_A_UNIT)
+    work = units / (sample.units_per_second * cores)
+    return round(_START_SECONDS + work + read / sample.log_bytes_per_second)
+
+
+def lines(plan: Plan) -> list[str]:
+    """Format the plan for the terminal."""
+    return [
+        f"store            {plan.store}",
+        f"queues           {plan.queues} of {plan.topics} topics",
+        f"units            {plan.units:,}, and the messages of {plan.live_units:,} still exist",
+        f"commitlog        {plan.log_files} files, {plan.log_bytes:,} bytes, from {plan.log_start} to {plan.log_end}",
+        f"offsets          {plan.offsets} in {plan.offsets_file or 'no file'}, {plan.groups} groups",
+        f"disk             {plan.disk_needed_bytes:,} bytes are needed, {plan.disk_free_bytes:,} are free",
+        f"time             about {seconds(plan.seconds_expected)} with the broker stopped",
+        *(f"note             {note}" for note in plan.notes),
+        *(
+            f"stage {stage.stage}          {stage.when}: " + " ".join(f"{k}={v}" for k, v in stage.settings.items())
+            for stage in plan.stages
+        ),
+        *(f"REFUSED          {refusal.code}: {refusal.text}" for refusal in plan.refusals),
+    ]
+
+
+def _offsets(table: dict[str, Any]) -> int:
+    return len(table.get("offsetTable", {})) + len(table.get("lmqOffsetTable", {}))
+
+
+def _notes(survey: Survey, log_bytes: int) -> list[str]:
+    notes = [
+        "a broker that is switched to RocksDB without a backfill reads the whole commitlog before it answers: at the "
+        f"50 MB/s that were measured, {seconds(log_bytes / 50_000_000)}",
+    ]
+    files = survey.configuration.files if survey.configuration else {}
+    if files.get(m.OFFSETS) == m.LMQ_OFFSETS_JSON:
+        notes.append("with enableLmq=true, such a switch would lose all offsets of all groups; a backfill keeps them")
+    if survey.configuration and not files[m.OFFSETS]:
+        notes.append("there is no file of offsets: all groups start as new groups")
+    for name in files.values():
+        if name.endswith(".bak"):
+            notes.append(f"{name.removesuffix('.bak')} is missing or empty, so {name} is read, as the broker would")
+    return notes

@@ -1,0 +1,108 @@
+"""Locks: one writer of ours for each store, and no broker beside a writer.
+
+A running broker holds byte 0 of the file `lock` in its store (FileChannel.tryLock, a POSIX lock). A process that holds
+that byte keeps a broker from starting. Such a lock belongs to the process, and is released when the process closes any
+handle of the file: a process that holds it must not call `is_broker_running`.
+"""
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streaming.errors import BusyError, SafetyError
+from streaming.rocketmq.failures import damage, refused
+from streaming.rocketmq.store.paths import StorePaths
+from udfs.rocketmq.refusals import Code
+
+# struct flock of Linux: type, whence, start, length, pid
+_FLOCK = struct.Struct("@hhqqi0q")
+
+
+def is_broker_running(paths: StorePaths) -> bool:
+    """Whether a broker holds its lock. This writes nothing and takes no lock: a broker may start at any time."""
+    try:
+        handle = os.open(paths.store / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, *_rest = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, query))
+    finally:
+        os.close(handle)
+    return bool(kind != fcntl.F_UNLCK)
+
+
+@contextmanager
+def broker_kept_out(paths: StorePaths) -> Iterator[None]:
+    """Keep a broker from starting. Raises SafetyError if one runs, or if the lock may be that of another store."""
+    with damage():
+        _require_one_store(paths)
+        require_own_folders(paths)
+    handle = os.open(paths.store / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except BlockingIOError as error:
+            raise refused(Code.RUNNING, f"a broker runs on {paths.store}: it holds the file lock") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _require_one_store(paths: StorePaths) -> None:
+    """Raise SafetyError if a part of the store is outside of it, unless the configuration names the store.
+
+    A copy may have links into the store of a running broker, which holds another lock than ours.
+    """
+    root = paths.store.resolve()
+    for folder in (paths.commitlog, paths.config, paths.consumequeue, paths.rocksdb):
+        if not paths.is_named and not folder.resolve().is_relative_to(root):
+            raise SafetyError(
+                f"{folder} is {folder.resolve()}, outside of {paths.store}, whose lock keeps the broker out: if "
+                "both belong to the same broker, name its configuration with --broker-conf, and storePathRootDir in it"
+            )
+
+
+def require_own_folders(paths: StorePaths) -> None:
+    """Raise SafetyError if a topic's or a queue's folder is a link, or is on another disk than the consume queues.
+
+    `rollback` renames files in these folders. The target of a link may belong to a running broker, and no rename moves
+    files to another disk. Brokers create neither links nor mount points.
+    """
+    if not paths.consumequeue.is_dir():
+        return
+    disk = paths.consumequeue.stat().st_dev
+    for folder in _folders_of_queues(paths):
+        if folder.is_symlink():
+            raise SafetyError(f"{folder.path} is a link: put the folder itself there, with the broker stopped")
+        if folder.stat().st_dev != disk:
+            raise SafetyError(
+                f"{folder.path} is on another disk than {paths.consumequeue}: move it there, with the broker stopped"
+            )
+
+
+def _folders_of_queues(paths: StorePaths) -> Iterator[os.DirEntry[str]]:
+    """Yield the folders of topics and of their queues, and links to folders."""
+    with os.scandir(paths.consumequeue) as topics:
+        for topic in topics:
+            if topic.is_dir():
+                yield topic
+                with os.scandir(topic.path) as queues:
+                    yield from (queue for queue in queues if queue.is_dir())
+
+
+@contextmanager
+def one_writer(paths: StorePaths) -> Iterator[None]:
+    """Keep other commands of ours from writing to this store. Raises BusyError if one does."""
+    paths.own.mkdir(exist_ok=True)
+    handle = os.open(paths.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(f"another command of this program works on {paths.store}") from error
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,53 @@
+"""Hands the database of `follow` over to `backfill`, and back if `backfill` was interrupted.
+
+`follow` may have done hours of conversion. So a note beside a database in the staging folder records that it comes from
+`follow`; the database may go back as long as the staging folder is not sealed.
+"""
+
+import shutil
+from pathlib import Path
+
+from streaming.adapters.rocksdb.database import exists
+from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.workspace.staging import FOLLOWED, QUEUES, fsync_folder, sealed_of, write_file
+
+
+def take_over(paths: StorePaths) -> None:
+    """Move the database into the staging folder, which is new."""
+    write_file(paths.staging / FOLLOWED, {"from": str(paths.follow_queues)})
+    paths.follow_queues.replace(paths.staging / QUEUES)
+    fsync_folder(paths.staging)
+
+
+def give_back(paths: StorePaths) -> None:
+    """Move the database back out of a staging folder that was not sealed. Its contents are still valid."""
+    queues = paths.staging / QUEUES
+    is_followed = (paths.staging / FOLLOWED).exists() and exists(queues) and not paths.follow_queues.exists()
+    if is_followed and sealed_of(paths) is None:
+        paths.follow.mkdir(exist_ok=True)
+        queues.replace(paths.follow_queues)
+        fsync_folder(paths.follow)
+        (paths.staging / FOLLOWED).unlink()
+
+
+def tidy_up(paths: StorePaths) -> None:
+    """Delete the folder of `follow` if its database has left it.
+
+    Allowed here: the folder is ours, and the rest is not needed.
+    """
+    shutil.rmtree(_deleted(paths), ignore_errors=True)
+    if not paths.follow_queues.exists():
+        shutil.rmtree(paths.follow, ignore_errors=True)
+
+
+def delete_follow_result(paths: StorePaths) -> None:
+    """Delete the result of `follow` at once, since half a database may look complete."""
+    aside = _deleted(paths)
+    shutil.rmtree(aside, ignore_errors=True)
+    if paths.follow.exists():
+        paths.follow.replace(aside)
+        shutil.rmtree(aside)
+
+
+def _deleted(paths: StorePaths) -> Path:
+    return paths.own / "follow-thrown-away"
