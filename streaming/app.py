@@ -56,8 +56,8 @@ from streaming.ports import MetadataStore, Pulsar
 from streaming.queries.checkpoints import refuse_changes, root_of, what_is_left
 from streaming.queries.completion import Completion
 from streaming.queries.fallback_reads import ReadRows
+from streaming.queries.life import QueryTools
 from streaming.queries.names import Query, queries_of
-from streaming.queries.parked import ParkedQueries
 from streaming.queries.running import RunningQueries
 from streaming.queries.short_names import adopt_short_name
 from streaming.queries.slots import ReadSlots
@@ -78,10 +78,11 @@ from streaming.state.parked_queries import ParkedQuery
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 from streaming.state.worked_off import WorkedOff
-from streaming.topics.setup import ensure_topics
+from streaming.topics.setup import PATIENCE_SECONDS, ensure_topics
 from streaming.topics.sizes import require_room_for_copies
 from udfs.blast_radius import Planned
 from udfs.paths import tenant_of
+from udfs.query_life import Rules
 from udfs.units import HOUR_MS
 
 log = logging.getLogger("ledger-reaper")
@@ -316,26 +317,28 @@ def _work(
     retries.on_kept = due.wake
     due.start()
     read, can_end = ReadRows(spark, settings, service.slots), partial(tells_last, settings.pulsar, admin)
-    rescue = Fallback(settings, admin, service, read, can_end)
+    fallback = Fallback(settings, admin, service, read, can_end)
     clients = ConnectorClients(spark)
 
-    def begin(query: Query) -> StreamingQuery:
+    def start(query: Query) -> StreamingQuery:
         if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
             service.slots.belongs_to(query.name, tenant_of(query.topics[0]))
         return stream(spark, settings, query, service.process, clients.new(query.name)).start()
 
-    queries = RunningQueries(
-        settings,
-        admin,
-        begin,
-        service.restart,
-        ParkedQueries(rescue, board.show, most_failures=most),
-        service.slots.slow_down,
-        clients.close,
-        rescue.forget,
-        can_end,
-        ownership=instance.ownership,
+    tools = QueryTools(
+        admin=admin,
+        start=start,
+        restart=service.restart,
+        fallback=fallback,
+        show=board.show,
+        slow_down=service.slots.slow_down,
+        close_client=clients.close,
+        forget=fallback.forget,
+        tells_last=can_end,
+        rules=Rules(patience_s=PATIENCE_SECONDS, most_failures=most),
+        subscription=settings.topics.subscription,
     )
+    queries = RunningQueries(settings, tools, instance.ownership)
     pulsar, markers = Pulsar(admin, reader_for(settings)), Markers()
 
     def log_holds() -> None:

@@ -1,7 +1,8 @@
 """The safety lines of queries, accounts and ownership, for tests/mutation.py: each once, with the tests that notice."""
 
 NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_names.py"
-RUNNING, LANES = "streaming/queries/running.py", "streaming/queries/parked.py"
+RUNNING, LIFE = "streaming/queries/running.py", "streaming/queries/life.py"
+LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
 ROWS = "udfs/spark.py"
@@ -10,7 +11,8 @@ TESTS = {
     NAMES: ("tests/unit/queries",),
     SHORT_NAMES: ("tests/unit/queries",),
     RUNNING: ("tests/unit/queries",),
-    LANES: ("tests/unit/queries",),
+    LIFE: ("tests/unit/queries",),
+    LIFE_TABLE: ("tests/unit/udfs/test_query_life.py", "tests/unit/queries"),
     OWNERSHIP: ("tests/contract/test_ownership.py", "-m", "not cluster"),
     INSTANCE: ("tests/unit/deletion/test_instance.py",),
     ROWS: ("tests/unit/udfs/test_spark.py",),
@@ -21,14 +23,32 @@ QUERIES = (
     (
         "a topic whose query's name is taken is not read",
         RUNNING,
-        "for each in self._running if each.name == query.name",
-        "for each in () if each.name == query.name",
+        "for other in self._queries if other.name == query.name",
+        "for other in () if other.name == query.name",
     ),
     (
         "a fault of a checkpoint parks one query",
-        LANES,
+        LIFE,
         "isinstance(result, FencedError)",
         "isinstance(result, FencedError.__base__)",
+    ),
+    (
+        "a fallback runs only after its query's thread has ended",
+        LIFE,
+        "                if not self._stopping.is_alive():\n",
+        "                if True:\n",
+    ),
+    (
+        "a query starts only after its fallback has ended",
+        LIFE,
+        "        if self._fallback.is_alive():\n            return None\n",
+        "",
+    ),
+    (
+        "a parked query proves itself before it counts as working",
+        LIFE_TABLE,
+        "return replace(life, phase=Phase.PROVES), Action.START",
+        "return QueryLife(), Action.START",
     ),
     (
         "a short-named checkpoint moves only if it read one topic",

@@ -15,6 +15,7 @@ from streaming.deletion.service import LedgerDeletionService
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
 from streaming.metrics import Metrics
+from udfs.backoff import Backoff
 
 EPOCH = 1
 
@@ -43,7 +44,7 @@ def service_of(**named: Any) -> LedgerDeletionService:
         "state_dir": "/nowhere",
     }
     parts = SimpleNamespace(**nothing | defaults | named)
-    outages = Outages(parts.stop, parts.metrics, lambda _text: None, waits_s=(0,))
+    outages = Outages(parts.stop, parts.metrics, lambda _text: None, backoff=Backoff((0,)))
     gate = Gate(
         parts.coordination,
         parts.blast_radius,

@@ -25,8 +25,8 @@ from streaming.ports import TopicAdmin
 from streaming.queries.batches import commit, next_number, unfinished
 from streaming.queries.checkpoints import committed_positions, location_of, partitions_of
 from streaming.queries.completion import Read, Spans, stored_spans
+from streaming.queries.life import FallbackResult
 from streaming.queries.names import Query
-from streaming.queries.parked import FallbackResult
 from streaming.state.filesystem import shown
 from udfs.entry_ranges import Range, count_of
 from udfs.formats.internal_stats import BEFORE_ALL, Position
@@ -40,7 +40,7 @@ _GIVES_UP_S = 600.0
 
 @dataclass(slots=True)
 class Fallback:
-    """The fallback of parked queries (queries.parked). One per service."""
+    """The fallback of parked queries (queries.life). One per service."""
 
     settings: Settings
     admin: TopicAdmin

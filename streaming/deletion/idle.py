@@ -32,25 +32,23 @@ def _is_quiet(
     settings: Settings, admin: TopicAdmin, queries: RunningQueries, due: DueLoop, is_at_rest: Callable[[], bool]
 ) -> bool:
     passes = due.passes
-    parked = queries.parked
-    running = {query: stream for query, stream in queries.running.items() if query not in parked.given_up}
-    works = (stream.status["isTriggerActive"] for query, stream in running.items() if not parked.rests(query))
+    running = {query: stream for query, stream in queries.running.items() if query not in queries.given_up}
+    works = (stream.status["isTriggerActive"] for query, stream in running.items() if not queries.rests(query))
     if any(works) or not is_at_rest():
         return False
     # RETRY is checked last: a batch of requests is committed after its copies for RETRY were sent
     retry_last = sorted(running, key=lambda query: query.name == RETRY)
-    if not all(_is_processed(settings, admin, query, parked.reached) for query in retry_last):
+    if not all(_is_processed(settings, admin, query, queries.reached) for query in retry_last):
         return False
     return is_at_rest() and due.passes == passes  # a pass during these checks may have sent to RETRY again
 
 
 def stuck(settings: Settings, admin: TopicAdmin, queries: RunningQueries) -> dict[Query, Exception]:
     """Return the queries that are given up although messages wait for them, and why each failed last."""
-    parked = queries.parked
     return {
         query: why
-        for query, why in parked.given_up.items()
-        if not _is_processed(settings, admin, query, parked.reached)
+        for query, why in queries.given_up.items()
+        if not _is_processed(settings, admin, query, queries.reached)
     }
 
 

@@ -1,13 +1,15 @@
 """Waits while ZooKeeper, a broker or a disk is unavailable, and records the failures that must end the service."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError, WorkersLostError
 from streaming.metrics import Metrics
 from streaming.spark.failures import translated
+from udfs.backoff import Backoff
 
+_BACKOFF = Backoff((1, 2, 5, 10, 30))
 _MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probably caused by the work
 
 
@@ -18,7 +20,7 @@ class Outages:
     stop: threading.Event
     metrics: Metrics
     log: Callable[[str], None]
-    waits_s: Sequence[float] = (1, 2, 5, 10, 30)  # pauses between the tries of a step; the last one repeats
+    backoff: Backoff = _BACKOFF  # between the tries of a step
     # failures that need the operator: they set stop, and the service exits with the first of them
     fatal: list[Exception] = field(default_factory=list)
 
@@ -28,8 +30,7 @@ class Outages:
         Raises StopRequestedError when the service is to stop, and any other failure of the step at once. A step that
         loses its executors _MOST_LOSSES times in a row fails too, because it blocks all other work.
         """
-        waits = iter(self.waits_s)
-        wait_s, losses = 0.0, 0
+        failures, losses = 0, 0
         while True:
             try:
                 step()
@@ -40,7 +41,8 @@ class Outages:
                 if not isinstance(failure, UnavailableError) or losses >= _MOST_LOSSES:
                     self.fail(failure)
                     raise failure from error
-                wait_s = next(waits, wait_s)
+                failures += 1
+                wait_s = self.backoff.pause_s(failures)
                 self.log(f"waiting {wait_s} s: {failure}")
                 self.metrics.outage()
                 if self.stop.wait(wait_s):

@@ -23,13 +23,13 @@ from streaming.schemas import RETRY
 from streaming.spark.failures import one_line
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
+from udfs.backoff import LONG
 
 log = logging.getLogger("ledger-reaper")
 
 _POLL_S = 0.5  # between two checks of stop; new retries wake the loop at once
 _PRUNE_MS = 600_000
 _NEVER_MS = 1 << 62
-_PAUSES_S = (5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # after failed passes
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class DueLoop:
                     self.failure = error
                     return
                 self.show(error, self._failures)
-                self._stop.wait(_PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1])
+                self._stop.wait(LONG.pause_s(self._failures))
 
     def _do_next(self, next_ms: int | None) -> None:
         now_ms = self._clock.now_ms()

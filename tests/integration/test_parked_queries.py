@@ -160,7 +160,7 @@ def test_a_subscription_that_brokers_move_for_nobody_parks_its_topic_and_its_req
         assert "the fallback reads them" in service.call("check")
     assert f"{other} is parked, and the other topics go on" in said
     assert f"{first} is parked" not in said
-    assert "has been held by somebody else for 90 s" in said
+    assert "has been held by another client for 90 s" in said
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 2}
 
 

@@ -21,8 +21,8 @@ from streaming.config.settings import Settings
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.service import LedgerDeletionService
 from streaming.queries.batches import next_number, unfinished
+from streaming.queries.life import QueryTools
 from streaming.queries.names import Query, checkpoint_of
-from streaming.queries.parked import ParkedQueries
 from streaming.queries.running import RunningQueries
 from tests.invariants import OF_TOPICS
 from udfs.entry_ranges import EntrySpan, spans_of
@@ -115,7 +115,7 @@ class World:
         self.started: set[str] = set()
         self.streams = []
         self.kill_in = -1
-        rescue = Fallback(
+        fallback = Fallback(
             self.settings,
             self.pulsar,
             cast("LedgerDeletionService", self),
@@ -126,10 +126,15 @@ class World:
         def monotonic() -> float:
             return self.now_s
 
-        self.parked = ParkedQueries(rescue, lambda _name, _lane: None, monotonic=monotonic, now_ms=lambda: 0)
-        self.queries = RunningQueries(
-            self.settings, self.pulsar, self._begin, self.restart, self.parked, monotonic=monotonic
+        tools = QueryTools(
+            admin=self.pulsar,
+            start=self._begin,
+            restart=self.restart,
+            fallback=fallback,
+            monotonic=monotonic,
+            now_ms=lambda: 0,
         )
+        self.queries = RunningQueries(self.settings, tools)
         self.queries.start()
 
     def note(self, _spans: object) -> None:
@@ -151,7 +156,7 @@ class World:
                         stream.trigger()
                 for why in self.queries.check_once().values():
                     self.ended_by = why
-                assert self.parked.join(10)
+                assert self.queries.join(10)
                 if self.kill_in == 0:
                     raise KilledError
             except KilledError:

@@ -14,7 +14,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.retries import DueLoop
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError
-from streaming.queries.parked import FallbackResult, ParkedQueries
+from streaming.queries.life import FallbackResult, QueryTools
 from streaming.queries.running import RunningQueries
 from streaming.topics.setup import ensure_topics
 
@@ -66,10 +66,13 @@ def settings(tmp_path: Path) -> Settings:
 
 def _queries(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
     left = iter(streams)
-    lanes = ParkedQueries(lambda _query: FallbackResult(has_news=False), lambda _name, _lane: None)
-    queries = RunningQueries(
-        settings, pulsar(settings), lambda _query: cast("Any", next(left)), lambda _name: None, lanes
+    tools = QueryTools(
+        admin=pulsar(settings),
+        start=lambda _query: cast("Any", next(left)),
+        restart=lambda _name: None,
+        fallback=lambda _query: FallbackResult(has_news=False),
     )
+    queries = RunningQueries(settings, tools)
     queries.start()
     return queries
 

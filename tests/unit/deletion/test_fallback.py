@@ -13,8 +13,8 @@ from streaming.config.settings import Settings
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import SafetyError, UnavailableError
+from streaming.queries.life import FallbackResult
 from streaming.queries.names import checkpoint_of, queries_of
-from streaming.queries.parked import FallbackResult
 from udfs.entry_ranges import EntrySpan
 from udfs.proto.message_id_pb2 import MessageIdData
 

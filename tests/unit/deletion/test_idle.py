@@ -61,14 +61,14 @@ def _look(
     listed, matched = queries_of(settings), queries_of(settings, (MATCHED,))[1]
     stream = SimpleNamespace(status={"isTriggerActive": is_active})
     running = dict.fromkeys((*listed, matched), stream)  # one that matches comes after RETRY, when it is taken up
-    parked = SimpleNamespace(
+    queries: Any = SimpleNamespace(
+        running=running,
         given_up=dict.fromkeys((each for each in running if each.topics[0] in given_up), Exception("a bug")),
         reached=reached or {},
         rests=lambda query: query.topics[0] in given_up,
     )
-    queries = cast("Any", SimpleNamespace(running=running, parked=parked))
     assert list(stuck(settings, cast("Any", admin), queries)) == [
-        query for query in parked.given_up if newest is not None and query.topics[0] in newest
+        query for query in queries.given_up if newest is not None and query.topics[0] in newest
     ]
     admin.asked.clear()
     return asked(settings, cast("Any", admin), queries, cast("Any", due)), admin.asked

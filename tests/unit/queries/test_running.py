@@ -19,8 +19,8 @@ from streaming.config.settings import Settings
 from streaming.coordination.ownership import Ownership
 from streaming.errors import RefusedError, SafetyError
 from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partitions_of
+from streaming.queries.life import FallbackResult, ManagedQuery, QueryTools, TopicLog
 from streaming.queries.names import Query, checkpoint_of, queries_of
-from streaming.queries.parked import FallbackResult, ParkedQueries
 from streaming.queries.running import RunningQueries
 from streaming.state.parked_queries import ParkedQuery
 from streaming.topics.matching import matched_topics
@@ -100,20 +100,21 @@ class World:
         self.shown: dict[str, ParkedQuery] = {}
         self.rescued: FallbackResult | Exception = FallbackResult(has_news=False)
         self.not_begun: Exception | None = None
-        self.parked = ParkedQueries(self._rescue, self._show, monotonic=lambda: self.now_s, now_ms=lambda: 5)
-        self.queries = RunningQueries(
-            settings,
-            admin,
-            self._begin,
-            self.again.append,
-            self.parked,
-            let_go=self.let_go.append,
+        self.tools = QueryTools(
+            admin=admin,
+            start=self._begin,
+            restart=self.again.append,
+            fallback=self._rescue,
+            show=self._show,
+            close_client=self.let_go.append,
             forget=self.forgotten.append,
             tells_last=lambda partition: partition not in self.untold,
+            subscription=settings.topics.subscription,
             monotonic=lambda: self.now_s,
-            most_matched=most_matched,
-            ownership=Ownership(self.store, "/reaper", "main"),
+            now_ms=lambda: 5,
         )
+        ownership = Ownership(self.store, "/reaper", "main")
+        self.queries = RunningQueries(settings, self.tools, ownership, most_matched=most_matched)
 
     def _begin(self, query: Query) -> Any:
         if self.not_begun is not None:
@@ -136,7 +137,7 @@ class World:
 
     def check_once(self, after_s: float = 0.5) -> dict[str, Exception]:
         self.now_s += after_s
-        assert self.parked.join(10)
+        assert self.queries.join(10)
         return {query.topics[0]: why for query, why in self.queries.check_once().items()}
 
 
@@ -181,7 +182,7 @@ def test_patience_ends_with_a_parked_lane_that_says_who_is_waited_for(make: Call
             break
     assert 90 < world.now_s <= 92
     (lane,) = world.shown.values()
-    assert "has been held by somebody else for 90 s" in lane.why
+    assert "has been held by another client for 90 s" in lane.why
 
 
 def test_patience_begins_anew_for_a_query_that_got_on_meanwhile(
@@ -247,7 +248,7 @@ def test_a_query_that_cannot_plan_is_stopped_and_rescued_once_its_thread_has_end
     for _ in range(2):
         world.check_once()
     assert world.rescues == [ACMES]
-    assert f"the broker can't say what the last message of {ACMES}-partition-3 is" in caplog.text
+    assert f"the broker does not return the last message of {ACMES}-partition-3" in caplog.text
     for _ in range(60):
         world.streams[FIRST][-1].status = stream.status
         world.check_once()
@@ -284,9 +285,9 @@ def test_two_topics_whose_digests_begin_alike_are_both_read(make: Callable[..., 
 def test_a_topic_whose_query_name_is_taken_is_not_read(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     world = World(settings, pulsar(ACMES))
     (_, taken, _) = queries_of(settings, (ACMES,))
-    world.queries = replace(
-        world.queries, _running={Query(taken.name, (RIVALS,)): cast("StreamingQuery", PaperStream())}
-    )
+    other = Query(taken.name, (RIVALS,))
+    managed = ManagedQuery(other, cast("StreamingQuery", PaperStream()), world.tools, TopicLog())
+    world.queries = replace(world.queries, _queries={other: managed})
     world.queries.start()
     assert not world.queries.matched
     assert f"query {taken.name} reads another topic" in caplog.text
@@ -485,7 +486,7 @@ def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
     assert {query.topics for query in world.forgotten} == {(ACMES,), (RIVALS,)}
     assert [query.topics[0] for query in world.queries.running] == [FIRST, settings.topics.retry]
     for topic in (ACMES, RIVALS):
-        assert f"{topic} is gone, and with it what was unread there" in caplog.text
+        assert f"{topic} is gone, and its unread messages with it" in caplog.text
     make_topics(world.admin, ACMES)
     world.check_once(60)
     assert world.queries.matched == (ACMES,)
@@ -569,7 +570,7 @@ def test_topics_that_came_and_went_cost_no_look_up_anything(
     assert len({each for each in asked if "/reaper/" in each}) == 3, "about these alone"
     assert "which " not in "".join(each.getMessage() for each in caplog.records if each.levelname == "ERROR")
     world.check_once(60)
-    assert len(world.queries._logged) == 0
+    assert len(world.queries._log) == 0
 
 
 def test_a_matched_topic_of_another_service_is_not_read_until_it_is_given_up(
