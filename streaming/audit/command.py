@@ -21,7 +21,6 @@ from streaming.audit.place import FINDINGS, Place, place_of
 from streaming.audit.progress import Phases
 from streaming.audit.publication import asked
 from streaming.audit.publication.publish import Publication
-from streaming.audit.repeat.schedule import Schedule
 from streaming.audit.report import html, terminal
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
@@ -30,6 +29,7 @@ from streaming.audit.result import AuditResult, remember, remembered
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
 from streaming.audit.stopping import run_once, run_until_signal
+from streaming.beside import Beside, Work, logged
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
@@ -111,7 +111,9 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
     try:
         if watch_seconds:
             with contextlib.suppress(StoppedBySignalError):  # a repetition ends by a signal, and only so
-                run_until_signal(spark, Schedule(command.run, watch_seconds, 0, stop).repeat, stop)
+                on_failure = logged("audit", watch_seconds)
+                work = Work(name="audit", run=command.run, every_s=watch_seconds, on_failure=on_failure)
+                run_until_signal(spark, Beside(work, stop).repeat, stop)
         else:
             run_once(command, "`audit --last --publish` resumes the publication")
     finally:

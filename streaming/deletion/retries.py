@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from streaming.beside import Beside, Work
 from streaming.clock import Clock
 from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.gate import Gate
@@ -109,8 +110,8 @@ class Retries:
         self.metrics.waiting(self.waiting.count())
 
 
-class DueLoop:
-    """Runs passes over the waiting retries in a thread.
+class DueLoop(Beside):
+    """Runs passes over the waiting retries in a thread, until stop is set or a failure ends the service.
 
     A failed pass is repeated after a pause, and pauses grow. A pass that fails after stop was set was cut short by it.
     """
@@ -124,14 +125,13 @@ class DueLoop:
         stop: threading.Event,
     ) -> None:
         """Take a function that runs a pass, and one that removes processed retries."""
+        super().__init__(Work(name="due-retries", run=self._run), stop)
         self._waiting = waiting
         self._process_due = process_due
         self._prune = prune
         self._clock = clock
-        self._stop = stop
         self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="due-retries", daemon=True)
-        self._is_busy = False
+        self._runs_pass = False
         self._pruned_ms = clock.now_ms()
         self._done_since = False
         self._failures = 0
@@ -140,35 +140,20 @@ class DueLoop:
         # more failures in a row end the loop; None: only a SafetyError or a stop does
         self.most_failures: int | None = None
         self.passes = 0
-        self.failure: Exception | None = None
         self.was_cut_short = False  # whether a stop interrupted a pass, which the next run repeats
-
-    def start(self) -> None:
-        """Start the loop. It ends when stop is set, or when it must not continue; `failure` is the reason."""
-        self._thread.start()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end, after stop was set; False if a pass still runs."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def wake(self) -> None:
         """Check again now when the next retry is due, because new retries wait."""
         self._woken.set()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the loop still runs."""
-        return self._thread.is_alive()
-
     def is_empty(self) -> bool:
         """Whether no retry waits and no pass runs. Raises UnavailableError."""
-        return not self._is_busy and self._waiting.next_ms() is None
+        return not self._runs_pass and self._waiting.next_ms() is None
 
     def is_asleep(self) -> bool:
         """Whether no retry is due and no pass runs. Raises UnavailableError."""
         next_ms = self._waiting.next_ms()
-        return not self._is_busy and (next_ms is None or next_ms > self._clock.now_ms())
+        return not self._runs_pass and (next_ms is None or next_ms > self._clock.now_ms())
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -183,8 +168,7 @@ class DueLoop:
                 self._failures += 1
                 is_too_much = self.most_failures is not None and self._failures > self.most_failures
                 if isinstance(error, SafetyError | StopRequestedError) or is_too_much:
-                    self.failure = error
-                    return
+                    raise
                 self.show(error, self._failures)
                 self._stop.wait(LONG.pause_s(self._failures))
 
@@ -196,14 +180,14 @@ class DueLoop:
             self._pruned_ms, self._done_since = now_ms, False  # first: if pruning fails, due retries come next
             self._prune()
         elif next_ms is not None and next_ms <= now_ms:
-            self._is_busy = True
+            self._runs_pass = True
             self.passes += 1
             self._process_due()
             self._done_since = True
             if self._failures:
                 self._failures = 0
                 self.show(None, 0)
-            self._is_busy = False
+            self._runs_pass = False
         else:
             self._sleep_until(min(prune_ms, _NEVER_MS if next_ms is None else next_ms))
 

@@ -5,7 +5,6 @@ A message is accounted for if it was read and has a receipt or waits as a retry 
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 
@@ -26,55 +25,6 @@ log = logging.getLogger("ledger-reaper")
 _TIDY_S = 3600.0
 _RECONCILE_S = 300.0
 _HOLDS_S = 5.0
-_POLL_S = 0.2  # between two checks of stop
-
-
-class BackgroundCall:
-    """Runs calls in a second thread, one after the other, so that a stop need not wait for them.
-
-    Only one thread may use it. An exception of a call is raised once, by the next `begin`, `finish` or `check`.
-    """
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None
-
-    def begin(self, call: Callable[[], object]) -> bool:
-        """Start a call; False if another call still runs, and this one was not started."""
-        if not self.join(0):
-            return False
-        self.check()
-        self._thread = threading.Thread(target=self._run, args=(call,), name="upkeep", daemon=True)
-        self._thread.start()
-        return True
-
-    def finish(self, call: Callable[[], object]) -> None:
-        """Wait for the call that still runs, then run this call; return at its end, or when stop is set."""
-        while not self._stop.is_set() and not self.begin(call):
-            self.join(_POLL_S)
-        while not self._stop.is_set() and not self.join(_POLL_S):
-            pass
-        self.check()
-
-    def check(self) -> None:
-        """Raise what the last call raised."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the running call; False if it still runs."""
-        if self._thread is None:
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except Exception as error:
-            self._failure = error
 
 
 class Upkeep:

@@ -1,23 +1,20 @@
-"""Guards beside the running service, as [snapshots] configures them, in a thread of their own and without Spark."""
+"""Guards next to the running service, as [snapshots] configures them, in a thread of their own and without Spark."""
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from streaming.audit.options import FindingFilters
-from streaming.audit.repeat.schedule import Schedule
+from streaming.beside import Beside, Work, logged
 from streaming.config.settings import Settings
 from streaming.snapshots.guard import guard_all
 
 log = logging.getLogger("ledger-reaper")
 
-_LEAVE_SECONDS = 3.0  # a guard that is half done is done again by the next run
+_LEAVE_S = 3.0  # the next run repeats a guard that was interrupted
 
 
-@contextmanager
-def guarding(settings: Settings) -> Iterator[Schedule]:
-    """Make and move guards again and again until the block is left; the first time at once."""
+def guarding(settings: Settings) -> Beside:
+    """Return the creating and moving of guards, to be started; the first run is at once."""
     stop = threading.Event()
 
     def run() -> None:
@@ -27,11 +24,6 @@ def guarding(settings: Settings) -> Iterator[Schedule]:
             told = log.error if each.error else log.info if each.is_new or each.moved_from else log.debug
             told("snapshots: %s", each.in_words())
 
-    schedule = Schedule(run, settings.snapshots.guard_every_seconds, 0, stop, "guard of snapshots")
-    thread = threading.Thread(target=schedule.repeat, name="guard", daemon=True)
-    thread.start()
-    try:
-        yield schedule
-    finally:
-        schedule.stop()
-        thread.join(_LEAVE_SECONDS)
+    every_s = settings.snapshots.guard_every_seconds
+    on_failure = logged("guard of snapshots", every_s)
+    return Beside(Work(name="guard", run=run, every_s=every_s, leave_s=_LEAVE_S, on_failure=on_failure), stop)

@@ -53,7 +53,7 @@ def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
         with monkeypatch.context() as slower:  # else the retry is due again before anybody can look
             slower.setenv("LEDGER_REAPER__TWO_PHASE__RECONSUME_LATER_SECONDS", "20")
             said = service.run("run", "--until-idle", code=4).splitlines()[-1]
-        assert "what is left waits for a person: 1 requests are kept as SOURCE_SHRANK" in said
+        assert "what is left waits for the operator: 1 requests are kept as SOURCE_SHRANK" in said
         assert f"`ledger-reaper accept --topic {topic}`" in said
         assert "accepted" in service.run("accept", "--topic", topic)
         service.run("run", "--until-idle")

@@ -252,7 +252,7 @@ def test_a_flood_above_the_limit_deletes_nothing_more_until_a_person_resumes(hel
 
 def test_a_run_until_idle_that_a_limit_holds_ends_and_says_who_is_waited_for(held: Held) -> None:
     said = held.until_idle.splitlines()[-1]
-    assert "what is left waits for a person: LIMIT REACHED, nothing more is deleted: 60 deletes" in said
+    assert "what is left waits for the operator: LIMIT REACHED, nothing more is deleted: 60 deletes" in said
     assert "`ledger-reaper resume --limit`" in said
 
 

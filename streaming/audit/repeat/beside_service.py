@@ -1,8 +1,6 @@
-"""Audits beside the running service, as [audit] configures them: on its Spark session, in a thread of their own."""
+"""Audits next to the running service, as [audit] configures them: on its Spark session, in a thread of their own."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
@@ -11,16 +9,15 @@ from streaming.audit import history
 from streaming.audit.command import AuditCommand, AuditRequest
 from streaming.audit.options import AuditOptions
 from streaming.audit.place import Place, place_of
-from streaming.audit.repeat.schedule import Schedule
+from streaming.beside import Beside, Work, logged
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 
-_LEAVE_SECONDS = 3.0  # whatever takes longer ends when Spark is stopped next
+_LEAVE_S = 3.0  # a run that takes longer ends when Spark is stopped next
 
 
-@contextmanager
-def auditing(spark: SparkSession, settings: Settings) -> Iterator[Schedule]:
-    """Audit again and again until the block is left."""
+def auditing(spark: SparkSession, settings: Settings) -> Beside:
+    """Return the audits, to be started. Raises UnavailableError."""
     place = place_of(settings, None)
     request = AuditRequest(
         AuditOptions(settings.safety.min_age_seconds),
@@ -29,23 +26,25 @@ def auditing(spark: SparkSession, settings: Settings) -> Iterator[Schedule]:
         is_quiet=True,
         repeats=True,
     )
-    first_after_seconds = due_in_seconds(place, settings.audit.every_seconds, SystemClock())
+    every_s = settings.audit.every_seconds
     stop = threading.Event()
     command = AuditCommand(spark, settings, request, place, stop)
-    schedule = Schedule(command.run, settings.audit.every_seconds, first_after_seconds, stop)
 
-    def repeat() -> None:
-        # in a pool of its own: in the service's pool, its deletions would wait behind an audit's jobs
+    def run() -> None:
+        # in a pool of its own: in the service's pool, deletions would wait for an audit's jobs
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "audit")
-        schedule.repeat()
+        command.run()
 
-    thread = threading.Thread(target=inheritable_thread_target(repeat), name="audit", daemon=True)
-    thread.start()
-    try:
-        yield schedule
-    finally:
-        schedule.stop()
-        thread.join(_LEAVE_SECONDS)
+    work = Work(
+        name="audit",
+        run=inheritable_thread_target(run),
+        every_s=every_s,
+        first_after_s=due_in_seconds(place, every_s, SystemClock()),
+        leave_s=_LEAVE_S,
+        keeps_from_ending=True,
+        on_failure=logged("audit", every_s),
+    )
+    return Beside(work, stop)
 
 
 def due_in_seconds(place: Place, every_seconds: int, clock: Clock) -> float:

@@ -18,6 +18,7 @@ from streaming.adapters.pulsar.trims import PulsarTrimFacts
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
 from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
+from streaming.beside import Beside, Work
 from streaming.clients import admin_for, admin_settings, broker_for, command_clients, zookeeper_settings
 from streaming.clock import SystemClock
 from streaming.config.combinations import watch_faults
@@ -73,28 +74,20 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
 
 
-@contextlib.contextmanager
-def watching(settings: Settings, registry: CollectorRegistry) -> Iterator[None]:
-    """Watch in a thread until the block is left. Every error is logged and retried; the service continues."""
+def watching(settings: Settings, registry: CollectorRegistry) -> Beside:
+    """Return the watching, to be started. Every error is logged and retried; the service continues."""
     stop = threading.Event()
     metrics = WatchMetrics(registry)
 
     def run() -> None:
         while not stop.is_set():
-            try:
-                repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
-            except Exception as error:
-                metrics.failures.inc()
-                log.error("ALARM: the watcher does not run; next try in a minute: %s", error, exc_info=error)
-                stop.wait(_AGAIN_S[-1])
+            repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
 
-    thread = threading.Thread(target=run, name="watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(_LEAVE_S)
+    def on_failure(error: Exception) -> None:
+        metrics.failures.inc()
+        log.error("ALARM: the watcher does not run; next try in a minute: %s", error, exc_info=error)
+
+    return Beside(Work(name="watch", run=run, every_s=_AGAIN_S[-1], leave_s=_LEAVE_S, on_failure=on_failure), stop)
 
 
 def repeat(

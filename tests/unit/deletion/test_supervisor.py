@@ -9,10 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.app import _Running, _stop
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.retries import DueLoop
+from streaming.deletion.supervisor import LEAVE_S, Checks, Supervisor
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.queries.life import FallbackResult, QueryTools
 from streaming.queries.running import RunningQueries
@@ -77,12 +76,11 @@ def _queries(settings: Settings, streams: list[PaperStream]) -> RunningQueries:
     return queries
 
 
-def _sleeping() -> DueLoop:
-    class Sleeps:
-        def join(self, _timeout_s: float) -> bool:
-            return True
-
-    return cast("DueLoop", Sleeps())
+def _stop(jobs: Jobs, queries: RunningQueries, leave_s: float = LEAVE_S) -> None:
+    """Stop these queries; no retry is at work."""
+    quiet: Any = _Quiet()
+    supervisor = Supervisor(queries=queries, due=quiet, upkeep=quiet, find_gaps=list)
+    supervisor.stop(cast("SparkSession", jobs), leave_s=leave_s)
 
 
 def test_a_query_that_waits_for_another_keeps_that_from_being_stopped_no_longer(settings: Settings) -> None:
@@ -91,7 +89,7 @@ def test_a_query_that_waits_for_another_keeps_that_from_being_stopped_no_longer(
     at_once.set()
     streams = [PaperStream(last, lambda: None) for _ in TOPICS] + [PaperStream(at_once, last.set)]
     jobs = Jobs()
-    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping())
+    _stop(jobs, _queries(settings, streams))
     assert not any(each.is_active for each in streams)
     assert not jobs.cancelled.is_set()
 
@@ -99,7 +97,7 @@ def test_a_query_that_waits_for_another_keeps_that_from_being_stopped_no_longer(
 def test_what_does_not_end_by_itself_is_cut_short_though_no_retry_is_at_work(settings: Settings) -> None:
     jobs = Jobs()
     streams = [PaperStream(jobs.cancelled, lambda: None) for _ in range(len(TOPICS) + 1)]
-    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping(), last_words_s=0.05)
+    _stop(jobs, _queries(settings, streams), leave_s=0.05)
     assert not any(each.is_active for each in streams)
 
 
@@ -129,19 +127,23 @@ class _Quiet:
     def check(self) -> None:
         pass
 
-    def begin(self, _call: object) -> None:
+    def start(self) -> None:
         pass
 
-    def do_what_is_due(self) -> None:
+    def stop(self) -> None:
         pass
+
+    def join(self, _timeout_s: float) -> bool:
+        return True
 
 
 def test_a_run_whose_spark_was_ended_by_its_master_ends_too_so_that_it_is_started_again() -> None:
     parts: Any = _Quiet()
-    running = _Running(parts, parts, parts, parts, is_spark_over=lambda: True)
-    running.watch(threading.Event(), lambda: False, dict, lambda: "")
+    supervisor = Supervisor(queries=parts, due=parts, upkeep=parts, find_gaps=list)
+    is_over = Checks(is_idle=lambda: False, stuck=dict, needs_operator=lambda: "", is_spark_over=lambda: True)
+    supervisor.watch(threading.Event(), is_over)
     with pytest.raises(UnavailableError, match="start again") as ended:
-        running.raise_failure(())
+        supervisor.raise_failure(())
     assert ended.value.exit_code == 3
 
 
@@ -153,15 +155,16 @@ def test_a_stop_ends_well_though_spark_is_over(settings: Settings) -> None:
 
     jobs = Over()
     streams = [PaperStream(jobs.cancelled, lambda: None) for _ in range(len(TOPICS) + 1)]
-    _stop(cast("SparkSession", jobs), _queries(settings, streams), _sleeping(), last_words_s=0.05)
+    _stop(jobs, _queries(settings, streams), leave_s=0.05)
     assert not any(each.is_active for each in streams)
 
 
 @pytest.mark.parametrize("found", [(), (True,)], ids=["at once", "after a topic that is read from now on"])
 def test_a_run_until_idle_ends_as_refused_where_a_person_has_to_act(found: tuple[bool, ...]) -> None:
     parts: Any = _Quiet(*found)
-    running = _Running(parts, parts, parts, parts)
-    running.watch(threading.Event(), lambda: False, dict, lambda: "paused: maintenance")
-    with pytest.raises(SafetyError, match="waits for a person: paused: maintenance") as ended:
-        running.raise_failure(())
+    supervisor = Supervisor(queries=parts, due=parts, upkeep=parts, find_gaps=list)
+    paused = Checks(is_idle=lambda: False, stuck=dict, needs_operator=lambda: "paused: maintenance")
+    supervisor.watch(threading.Event(), paused)
+    with pytest.raises(SafetyError, match="waits for the operator: paused: maintenance") as ended:
+        supervisor.raise_failure(())
     assert ended.value.exit_code == 4

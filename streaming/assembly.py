@@ -1,0 +1,255 @@
+"""Builds the service's parts and connects them; it starts none of them."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming.adapters.pulsar.entries import tells_last
+from streaming.beside import Beside
+from streaming.clients import reader_for
+from streaming.clock import Clock, StartedClock
+from streaming.config.listening import not_served
+from streaming.config.policies import limits_of
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.coordination.agreed_clock import AgreedClock, PacedClock
+from streaming.deletion.board import Board
+from streaming.deletion.chunk import ChunkSweep
+from streaming.deletion.copies import PulsarCopies
+from streaming.deletion.fair_lock import FairLock
+from streaming.deletion.fallback import Fallback
+from streaming.deletion.follow_up import FollowUp
+from streaming.deletion.gate import Gate
+from streaming.deletion.instance import Identity, Instance, coordination_of
+from streaming.deletion.outages import Outages
+from streaming.deletion.outbox import Outbox
+from streaming.deletion.owners import OwnersInUse
+from streaming.deletion.retries import DueLoop, Retries
+from streaming.deletion.service import LedgerDeletionService
+from streaming.deletion.tenants import HeldTenants
+from streaming.deletion.upkeep import Upkeep, tidy_up
+from streaming.in_use.baseline import Accepted, Baseline, accepted_path
+from streaming.in_use.cache import InUseCache
+from streaming.in_use.loader import InUseLoader
+from streaming.in_use.missing import LossCheck
+from streaming.in_use.watch import SourceWatch
+from streaming.limits.blast_radius import BlastRadius
+from streaming.limits.breaker import Breaker, breaker_path
+from streaming.limits.census import count_ledgers
+from streaming.limits.last_hour import deletes_since
+from streaming.limits.tenants import TenantHolds, tenant_holds_path
+from streaming.metrics import Metrics
+from streaming.ports import MetadataStore, Pulsar
+from streaming.queries.checkpoints import root_of
+from streaming.queries.completion import Completion
+from streaming.queries.fallback_reads import ReadRows
+from streaming.queries.life import QueryTools
+from streaming.queries.names import Query
+from streaming.queries.running import RunningQueries
+from streaming.queries.slots import ReadSlots
+from streaming.queries.streams import describe_jobs, stream
+from streaming.reconcile.markers import Markers
+from streaming.reconcile.messages import reconcile
+from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
+from streaming.spark.connector_clients import ConnectorClients
+from streaming.spark.failures import one_line
+from streaming.spark.submitted import NO_UI
+from streaming.state import journal
+from streaming.state.parked_queries import ParkedQuery
+from streaming.state.receipts import Receipts
+from streaming.state.waiting import Waiting
+from streaming.state.worked_off import WorkedOff
+from streaming.topics.setup import PATIENCE_SECONDS
+from udfs.blast_radius import Planned
+from udfs.paths import tenant_of
+from udfs.query_life import Rules
+from udfs.units import HOUR_MS
+
+log = logging.getLogger("ledger-reaper")
+
+
+def build_service(
+    spark: SparkSession, settings: Settings, instance: Instance, who: Identity, stop: threading.Event
+) -> LedgerDeletionService:
+    """Return the service that processes batches. Raises SafetyError, ConfigError, UnavailableError."""
+    metrics, store = Metrics(), instance.clients.store
+    agreed = AgreedClock(store, settings.zookeeper.own_root, settings.service.name)
+    clock = PacedClock(agreed)
+    loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
+    in_use = settings.in_use
+    cache = InUseCache(loader, clock, in_use.refresh_seconds * 1000, in_use.max_cache_mib * 1024 * 1024)
+    receipts = Receipts(spark, settings.state_dir)
+    identity.hold_state(receipts.table_id, root_of(settings))
+    instance.ownership.hold_state(receipts.table_id, settings.state_dir)
+    _serve(settings, metrics)
+    log.info("Spark UI: %s", spark.sparkContext.uiWebUrl or NO_UI)
+    coordination = coordination_of(settings, instance, agreed)
+    watch = _source_watch(settings, instance)
+    watch.recall(now_ms=clock.now_ms())
+    # its hours must not depend on jumps of a clock
+    blast_radius = _blast_radius(settings, store, StartedClock(clock.now_ms()))
+    describe, lock, outages = partial(describe_jobs, spark), FairLock(stop), Outages(stop, metrics, log.info)
+    trigger_s = settings.service.trigger_seconds
+    gate = Gate(coordination, blast_radius, metrics, clock, log.warning, stop, settings.state_dir, trigger_s)
+    targets = {
+        settings.topics.retry: who.retry_partitions,
+        settings.topics.dead_letter: who.dead_letter_partitions,
+    }
+    waiting = Waiting(spark, settings.state_dir, clock=clock)
+    copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
+    holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
+    tenants = HeldTenants(holds, metrics, log.warning)
+    slots = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
+    read = ReadRows(spark, settings, slots)
+    missing = LossCheck(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
+    return LedgerDeletionService(
+        receipts,
+        sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
+        outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
+        follow_up=FollowUp(receipts, cache, watch, missing, tenants, blast_radius.breaker, outages, metrics, log.info),
+        retries=Retries(waiting, receipts, lock, gate, outages, metrics, clock, describe),
+        gate=gate,
+        outages=outages,
+        lock=lock,
+        clock=clock,
+        describe=describe,
+        chunk_rows=settings.service.chunk_rows,
+        max_request_bytes=settings.service.max_request_bytes,
+        completed=Completion(spark, settings, instance.admin, read, slots, outages.wait_through),
+        note=WorkedOff(settings.state_dir).note,
+        slots=slots,
+    )
+
+
+def _serve(settings: Settings, metrics: Metrics) -> None:
+    if settings.metrics.port < 0:
+        return
+    address = settings.metrics.address
+    try:
+        port = metrics.serve(address, settings.metrics.port)
+    except OSError as error:
+        raise not_served(settings.metrics, error) from error
+    log.info("metrics: http://%s:%s/metrics", address, port)
+
+
+def _source_watch(settings: Settings, instance: Instance) -> SourceWatch:
+    zookeeper = settings.zookeeper
+    accepted = Accepted(instance.clients.store, accepted_path(zookeeper.own_root, settings.service.name))
+    return SourceWatch(Baseline(instance.rules.policy), accepted.read, settings.state_dir, log=log.info)
+
+
+def _blast_radius(settings: Settings, store: MetadataStore, clock: Clock) -> BlastRadius:
+    zookeeper = settings.zookeeper
+    breaker = Breaker(store, breaker_path(zookeeper.own_root, settings.service.name))
+    state_dir = settings.state_dir
+
+    def journaled(query: str, batch_id: int, since_ms: int) -> Planned:
+        return journal.started(state_dir, RETRY if query == RETRY else REQUESTS, batch_id, since_ms=since_ms)
+
+    def census() -> int:
+        return count_ledgers(store, zookeeper.ledgers_root)
+
+    radius = BlastRadius(
+        limits=limits_of(settings.limits), breaker=breaker, census=census, clock=clock, journaled=journaled
+    )
+    radius.recall(deletes_since(state_dir, store, clock.now_ms() - HOUR_MS))
+    return radius
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Builds what runs around the service, to be started by the caller."""
+
+    spark: SparkSession
+    settings: Settings
+    service: LedgerDeletionService
+    instance: Instance
+    board: Board
+    most_failures: int | None  # more failures in a row give a query or the retries up; None: never
+
+    def due_loop(self) -> DueLoop:
+        """Return the loop over the waiting retries."""
+        service = self.service
+        retries = service.retries
+        due = DueLoop(retries.waiting, service.process_due, retries.prune, service.clock, service.gate.stop)
+        due.most_failures = self.most_failures
+        due.show = partial(_show_retries, self.settings, self.board, service.clock)
+        retries.on_kept = due.wake
+        return due
+
+    def queries(self) -> RunningQueries:
+        """Return the queries."""
+        spark, settings, service, admin = self.spark, self.settings, self.service, self.instance.admin
+        clients, can_plan = ConnectorClients(spark), partial(tells_last, settings.pulsar, admin)
+        fallback = Fallback(settings, admin, service, ReadRows(spark, settings, service.slots), can_plan)
+
+        def start(query: Query) -> StreamingQuery:
+            if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
+                service.slots.belongs_to(query.name, tenant_of(query.topics[0]))
+            return stream(spark, settings, query, service.process, clients.new(query.name)).start()
+
+        tools = QueryTools(
+            admin=admin,
+            start=start,
+            restart=service.restart,
+            fallback=fallback,
+            show=self.board.show,
+            slow_down=service.slots.slow_down,
+            close_client=clients.close,
+            forget=fallback.forget,
+            tells_last=can_plan,
+            rules=Rules(patience_s=PATIENCE_SECONDS, most_failures=self.most_failures),
+            subscription=settings.topics.subscription,
+        )
+        return RunningQueries(settings, tools, self.instance.ownership)
+
+    def upkeep(self, queries: RunningQueries) -> Upkeep:
+        """Return the periodic duties."""
+        settings, service, markers = self.settings, self.service, Markers()
+        pulsar, clock = Pulsar(self.instance.admin, reader_for(settings)), service.clock
+
+        def log_holds() -> None:
+            service.gate.log_hold()
+            service.follow_up.tenants.now()
+
+        return Upkeep(
+            partial(tidy_up, settings, pulsar, service.receipts, service.lock, clock),
+            lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
+            service.outages.metrics,
+            log_holds=log_holds,
+        )
+
+    def companions(self) -> Iterator[Beside]:
+        """Yield what the configuration asks for next to the service. Modules are loaded only if they are needed."""
+        settings = self.settings
+        if settings.audit.every_seconds:
+            from streaming.audit.repeat.beside_service import auditing
+
+            # its own session has record batches of the configured size, because an audit's rows are all small
+            yield auditing(self.spark.newSession(), settings)
+        if settings.snapshots.guard_every_seconds:
+            from streaming.snapshots.beside_service import guarding
+
+            yield guarding(settings)
+        if settings.watch.enabled:
+            from streaming.phase_one.watcher.run import watching
+
+            yield watching(settings, self.service.outages.metrics.registry)
+
+
+def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception | None, failures: int) -> None:
+    """Show that a pass over the waiting retries failed, or that passes succeed again."""
+    if why is None:
+        log.info("waiting retries are processed again")
+        board.show(WAITING_RETRIES, None)
+    else:
+        log.error("waiting retries are parked, and the topics go on. A pass failed: %s", one_line(why))
+        board.show(
+            WAITING_RETRIES,
+            ParkedQuery(topic=settings.topics.retry, why=one_line(why), since_ms=clock.now_ms(), failures=failures),
+        )
