@@ -29,32 +29,32 @@ from streaming.spark.session import NEEDED
 from udfs import columns as c
 
 ICEBERG = Artifact(
-    "org.apache.iceberg",
-    "iceberg-spark-runtime-3.5_2.12",
-    "1.9.2",
-    "jar",
-    "",
-    45_381_197,
-    "687e3ddb0e47cd5e1a5c15e13b3d94f63208219610fe0847786cb55ae8800a26d2d713626a9758157500e8468fdbd891533924236cfdd5119c4e7b81ae0249b8",
+    organisation="org.apache.iceberg",
+    name="iceberg-spark-runtime-3.5_2.12",
+    revision="1.9.2",
+    extension="jar",
+    classifier="",
+    size_bytes=45_381_197,
+    sha512="687e3ddb0e47cd5e1a5c15e13b3d94f63208219610fe0847786cb55ae8800a26d2d713626a9758157500e8468fdbd891533924236cfdd5119c4e7b81ae0249b8",
 )
 DELTA = (
     Artifact(
-        "io.delta",
-        "delta-spark_2.12",
-        "3.3.2",
-        "jar",
-        "",
-        7_120_414,
-        "0599674293c8719f7a90c658e53aec59ac12b0a95f78dc272b91dcdd90fb43df15f6dccf537fa64990295c45b0112b8091b3081ee41dc654f35c2346e65b988b",
+        organisation="io.delta",
+        name="delta-spark_2.12",
+        revision="3.3.2",
+        extension="jar",
+        classifier="",
+        size_bytes=7_120_414,
+        sha512="0599674293c8719f7a90c658e53aec59ac12b0a95f78dc272b91dcdd90fb43df15f6dccf537fa64990295c45b0112b8091b3081ee41dc654f35c2346e65b988b",
     ),
     Artifact(
-        "io.delta",
-        "delta-storage",
-        "3.3.2",
-        "jar",
-        "",
-        32_229,
-        "2004d9d0eb7634a722a548c718555fdcb70593354df9332ae51691f01faebbaffd92211fac88498d2e90b4b54aa47c56a0e96ba3a8201372d86d805a323e4d01",
+        organisation="io.delta",
+        name="delta-storage",
+        revision="3.3.2",
+        extension="jar",
+        classifier="",
+        size_bytes=32_229,
+        sha512="2004d9d0eb7634a722a548c718555fdcb70593354df9332ae51691f01faebbaffd92211fac88498d2e90b4b54aa47c56a0e96ba3a8201372d86d805a323e4d01",
     ),
 )
 MISSING_EVERY = 20

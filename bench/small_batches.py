@@ -133,7 +133,9 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
         pulsar.create_partitioned_topic(TOPIC, len(PARTITIONS))
         for partition in PARTITIONS:
             pulsar.partition(partition).ledgers = {LEDGER: batches * each}
-        completion = Completion(spark, settings, pulsar, _refuse, ReadSlots(threading.Event(), lambda: 2))
+        completion = Completion(
+            spark=spark, settings=settings, admin=pulsar, read=_refuse, slots=ReadSlots(threading.Event(), lambda: 2)
+        )
         costs: list[Cost] = []
 
         def look(source: DataFrame, batch_id: int) -> None:

@@ -125,7 +125,14 @@ def _work(
     duties = Beside(Work(name="upkeep", run=upkeep.do_what_is_due, every_s=_UPKEEP_S))
     supervisor = Supervisor(queries=queries, due=due, upkeep=duties, find_gaps=upkeep.find_gaps)
     accepted = service.follow_up.watch.accepted
-    operator = OperatorAction(settings.state_dir, service.gate, service.retries.waiting, due, accepted, service.clock)
+    operator = OperatorAction(
+        state_dir=settings.state_dir,
+        gate=service.gate,
+        waiting=service.retries.waiting,
+        due=due,
+        accepted=accepted,
+        clock=service.clock,
+    )
     try:
         queries.start()
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))

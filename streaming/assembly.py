@@ -93,9 +93,22 @@ def build_service(
     watch.recall(now_ms=clock.now_ms())
     # its hours must not depend on jumps of a clock
     blast_radius = _blast_radius(settings, store, StartedClock(clock.now_ms()))
-    describe, lock, outages = partial(describe_jobs, spark), FairLock(stop), Outages(stop, metrics, log.info)
+    describe, lock, outages = (
+        partial(describe_jobs, spark),
+        FairLock(stop),
+        Outages(stop=stop, metrics=metrics, log=log.info),
+    )
     trigger_s = settings.service.trigger_seconds
-    gate = Gate(coordination, blast_radius, metrics, clock, log.warning, stop, settings.state_dir, trigger_s)
+    gate = Gate(
+        coordination=coordination,
+        blast_radius=blast_radius,
+        metrics=metrics,
+        clock=clock,
+        log=log.warning,
+        stop=stop,
+        state_dir=settings.state_dir,
+        poll_s=trigger_s,
+    )
     targets = {
         settings.topics.retry: who.retry_partitions,
         settings.topics.dead_letter: who.dead_letter_partitions,
@@ -108,11 +121,46 @@ def build_service(
     read = ReadRows(spark, settings, slots)
     missing = LossCheck(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
     return LedgerDeletionService(
-        receipts,
-        sweep=ChunkSweep(spark, settings, who, receipts, OwnersInUse(cache, watch, gate, tenants), gate, describe),
-        outbox=Outbox(receipts, copies, coordination, blast_radius, gate, outages, epoch),
-        follow_up=FollowUp(receipts, cache, watch, missing, tenants, blast_radius.breaker, outages, metrics, log.info),
-        retries=Retries(waiting, receipts, lock, gate, outages, metrics, clock, describe),
+        receipts=receipts,
+        sweep=ChunkSweep(
+            spark=spark,
+            settings=settings,
+            identity=who,
+            receipts=receipts,
+            owners=OwnersInUse(cache, watch, gate, tenants),
+            gate=gate,
+            describe=describe,
+        ),
+        outbox=Outbox(
+            receipts=receipts,
+            copies=copies,
+            coordination=coordination,
+            blast_radius=blast_radius,
+            gate=gate,
+            outages=outages,
+            epoch=epoch,
+        ),
+        follow_up=FollowUp(
+            receipts=receipts,
+            cache=cache,
+            watch=watch,
+            missing=missing,
+            tenants=tenants,
+            breaker=blast_radius.breaker,
+            outages=outages,
+            metrics=metrics,
+            log=log.info,
+        ),
+        retries=Retries(
+            waiting=waiting,
+            receipts=receipts,
+            lock=lock,
+            gate=gate,
+            outages=outages,
+            metrics=metrics,
+            clock=clock,
+            describe=describe,
+        ),
         gate=gate,
         outages=outages,
         lock=lock,
@@ -120,7 +168,9 @@ def build_service(
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
         max_request_bytes=settings.service.max_request_bytes,
-        completed=Completion(spark, settings, instance.admin, read, slots, outages.wait_through),
+        completed=Completion(
+            spark=spark, settings=settings, admin=instance.admin, read=read, slots=slots, patiently=outages.wait_through
+        ),
         note=WorkedOff(settings.state_dir).note,
         slots=slots,
     )
@@ -186,7 +236,13 @@ class Assembly:
         """Return the queries."""
         spark, settings, service, admin = self.spark, self.settings, self.service, self.instance.admin
         clients, can_plan = ConnectorClients(spark), partial(tells_last, settings.pulsar, admin)
-        fallback = Fallback(settings, admin, service, ReadRows(spark, settings, service.slots), can_plan)
+        fallback = Fallback(
+            settings=settings,
+            admin=admin,
+            service=service,
+            read=ReadRows(spark, settings, service.slots),
+            tells_last=can_plan,
+        )
 
         def start(query: Query) -> StreamingQuery:
             if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):

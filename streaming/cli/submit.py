@@ -50,17 +50,17 @@ def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer r
     built = dist / "jars"
     jars = fetched_jars(settings, built.absolute() if built.is_dir() and not image else None)
     wanted = Submission(
-        settings,
-        config,
-        (*jars.everywhere, *jars.driver),
-        chosen,
-        deploy_mode,
-        dist,
-        image,
-        secret,
-        driver_host,
-        conf or (),
-        command or ("run",),
+        settings=settings,
+        config=config,
+        jars=(*jars.everywhere, *jars.driver),
+        master=chosen,
+        deploy_mode=deploy_mode,
+        dist=dist,
+        image=image,
+        secret=secret,
+        driver_host=driver_host,
+        conf=conf or (),
+        command=command or ("run",),
     )
     line = arguments(wanted)
     if as_json:

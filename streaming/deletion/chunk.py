@@ -18,7 +18,7 @@ from streaming.sweep.task import SweepTask, planned
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ChunkSweep:
     """One per service; the caller must hold the fair lock."""
 

@@ -60,12 +60,12 @@ class PulsarCopies:
             .sortWithinPartitions(c.TARGET, c.TARGET_PARTITION, *c.POSITION)
             .foreachPartition(
                 _Publisher(
-                    self.settings.pulsar,
-                    table_id,
-                    self._producer_prefix(table_id),
-                    dict(stored),
-                    self._limits(),
-                    self.settings.topics.retry,
+                    settings=self.settings.pulsar,
+                    table_id=table_id,
+                    producer_prefix=self._producer_prefix(table_id),
+                    stored=dict(stored),
+                    limits=self._limits(),
+                    retry_topic=self.settings.topics.retry,
                 )
             )
         )
@@ -112,7 +112,7 @@ def _partition(topic: str, number: int) -> str:
     return topic if number < 0 else f"{topic}-partition-{number}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Publisher:
     """Publishes, in an executor, the copies of the receipts of one or more target partitions, in order."""
 

@@ -38,7 +38,7 @@ _AFTER_ALL: Position = (1 << 62, 1 << 62)
 _GIVES_UP_S = 600.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Fallback:
     """The fallback of parked queries (queries.life). One per service."""
 

@@ -27,7 +27,7 @@ _LOST = "KEPT_AND_GONE: "  # prefix of the reason why a tenant is held for this
 _SHOWN = 200  # characters of an example; it may be thousands of characters long, and every receipt would contain it
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FollowUp:
     """One per service."""
 

@@ -16,7 +16,7 @@ from streaming.state import hold
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Gate:
     """One per service. While nothing is deleted, a note in state_dir names the reason for `ledger-reaper receipts`."""
 

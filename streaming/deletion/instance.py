@@ -27,7 +27,7 @@ from streaming.sweep.jobs import SweepRules
 log = logging.getLogger("ledger-reaper")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Instance:
     """The one instance that may delete: its epoch, and the clients that act for it."""
 
@@ -48,7 +48,7 @@ class Identity:
     dead_letter_partitions: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Coordination:
     """Questions to ZooKeeper around each chunk; each raises UnavailableError when ZooKeeper does not answer."""
 
@@ -129,7 +129,9 @@ def begin_instance(
             policy=policy_of(settings),
         )
         own_znodes.create_key(store, root)
-        yield Instance(clients, admin, epoch, Pause(store, root), rules, ownership)
+        yield Instance(
+            clients=clients, admin=admin, epoch=epoch, pause=Pause(store, root), rules=rules, ownership=ownership
+        )
 
 
 @contextlib.contextmanager

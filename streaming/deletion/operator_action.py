@@ -43,7 +43,7 @@ class _Kept:
     requests: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OperatorAction:
     """One per service."""
 

@@ -13,7 +13,7 @@ _BACKOFF = Backoff((1, 2, 5, 10, 30))
 _MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probably caused by the work
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Outages:
     """One per service; any thread may call it."""
 

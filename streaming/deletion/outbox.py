@@ -69,7 +69,7 @@ def refuse_outdated(copies: Mapping[str, int], newest_chunk: int) -> None:
             )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Outbox:
     """One per service; the caller must hold the fair lock."""
 

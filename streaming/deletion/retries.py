@@ -33,7 +33,7 @@ _PRUNE_MS = 600_000
 _NEVER_MS = 1 << 62
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Retries:
     """One per service."""
 

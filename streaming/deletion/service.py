@@ -45,7 +45,7 @@ def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> Complete
     return Completed(delivered)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class LedgerDeletionService:
     """One per application. Spark's foreachBatch calls process()."""
 

@@ -76,7 +76,7 @@ class Completed:
     worked_off: Spans = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """Adds to a batch the rows that the connector did not deliver. One per service."""
 

@@ -8,22 +8,22 @@ from streaming.spark.ivy import Artifact, Progress, default_cache, fetch, locked
 
 PULSAR_VERSION = "4.0.8"
 SERVER = Artifact(
-    "org.apache.pulsar",
-    "pulsar-server-distribution",
-    PULSAR_VERSION,
-    "tar.gz",
-    "bin",
-    245_494_718,
-    "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6",
+    organisation="org.apache.pulsar",
+    name="pulsar-server-distribution",
+    revision=PULSAR_VERSION,
+    extension="tar.gz",
+    classifier="bin",
+    size_bytes=245_494_718,
+    sha512="65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6",
 )
 OFFLOADERS = Artifact(
-    "org.apache.pulsar",
-    "pulsar-offloader-distribution",
-    PULSAR_VERSION,
-    "tar.gz",
-    "bin",
-    62_028_727,
-    "f0e98550b99271c02863eb91cb250b580524e198669ff14ec8341f2eadad886abb54a0f593449350b2a60672e626bead6bd813179788bc7e938ff56a2b28e0a7",
+    organisation="org.apache.pulsar",
+    name="pulsar-offloader-distribution",
+    revision=PULSAR_VERSION,
+    extension="tar.gz",
+    classifier="bin",
+    size_bytes=62_028_727,
+    sha512="f0e98550b99271c02863eb91cb250b580524e198669ff14ec8341f2eadad886abb54a0f593449350b2a60672e626bead6bd813179788bc7e938ff56a2b28e0a7",
 )
 
 

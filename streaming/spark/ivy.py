@@ -32,7 +32,7 @@ IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/><resolvers>
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """A file of a Maven-style repository: coordinate, file type, classifier ("" for none), size and SHA-512."""
 

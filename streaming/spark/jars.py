@@ -18,34 +18,34 @@ SUMS = "SHA512SUMS"
 # The connector is a Scala 2.12 build for one Spark line: another Spark minor needs another coordinate here.
 CONNECTORS = {
     "3.5": Artifact(
-        "io.streamnative.connectors",
-        "pulsar-spark-connector_2.12",
-        "3.1.1.4",
-        "jar",
-        "",
-        36_065_628,
-        "04622a3f1ef2c81ce4cfa6b230806bf1a1c1199fa13a6fbe8831fcdb3aa5addd0a3502d8e853f6d4552c2cd0f9f411e30d6b36a02c8ccc726f8854c03de37a9e",
+        organisation="io.streamnative.connectors",
+        name="pulsar-spark-connector_2.12",
+        revision="3.1.1.4",
+        extension="jar",
+        classifier="",
+        size_bytes=36_065_628,
+        sha512="04622a3f1ef2c81ce4cfa6b230806bf1a1c1199fa13a6fbe8831fcdb3aa5addd0a3502d8e853f6d4552c2cd0f9f411e30d6b36a02c8ccc726f8854c03de37a9e",
     ),
 }
 # Hadoop's S3 client of the Hadoop that PySpark 3.5 ships, and the SDK it was built with.
 S3A = (
     Artifact(
-        "org.apache.hadoop",
-        "hadoop-aws",
-        "3.3.4",
-        "jar",
-        "",
-        962_685,
-        "b48a67a6af0b9885c05459b81d97ec07c30e30f889f6730966771d6a6d70cb3e856c29661b17c16a62a07044a4655467d682147b52a89651a137d146181fc284",
+        organisation="org.apache.hadoop",
+        name="hadoop-aws",
+        revision="3.3.4",
+        extension="jar",
+        classifier="",
+        size_bytes=962_685,
+        sha512="b48a67a6af0b9885c05459b81d97ec07c30e30f889f6730966771d6a6d70cb3e856c29661b17c16a62a07044a4655467d682147b52a89651a137d146181fc284",
     ),
     Artifact(
-        "com.amazonaws",
-        "aws-java-sdk-bundle",
-        "1.12.262",
-        "jar",
-        "",
-        280_645_251,
-        "4231e69dfc4b952575579d5310e97abfc931f44f2184a71ce2072970d12623200f3adb346fea131c75c515188f665ae7912d2516becc14307cda144acb52e3f6",
+        organisation="com.amazonaws",
+        name="aws-java-sdk-bundle",
+        revision="1.12.262",
+        extension="jar",
+        classifier="",
+        size_bytes=280_645_251,
+        sha512="4231e69dfc4b952575579d5310e97abfc931f44f2184a71ce2072970d12623200f3adb346fea131c75c515188f665ae7912d2516becc14307cda144acb52e3f6",
     ),
 )
 

@@ -43,7 +43,7 @@ _NAMES_A_FILE = re.compile(
 _PROFILES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """The caller's choices."""
 

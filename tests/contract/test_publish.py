@@ -97,7 +97,7 @@ def _send(opened: Opened, takes_bytes: int, limits: dict[str, int] | None = None
         row | {c.PAYLOAD: payload, c.MESSAGE_KEY: key, c.MESSAGE_PROPERTIES: properties}
         for payload, key, properties in LARGE.values()
     ]
-    _Publisher(settings, "T", "p", {}, limits or {})(rows)
+    _Publisher(settings=settings, table_id="T", producer_prefix="p", stored={}, limits=limits or {})(rows)
     assert [number for number, _ in broker.sent] == [sequence_id(1, place) for place in range(len(LARGE))]
     assert max(len(data) for _, data in broker.sent) <= min([takes_bytes, *(limits or {}).values()])
     return {kind: parse_entry(data) for kind, (_, data) in zip(LARGE, broker.sent, strict=True)}
@@ -149,7 +149,9 @@ def test_each_partition_is_sent_its_rows_by_its_producer_with_their_places_as_nu
         {c.TARGET: target, c.TARGET_PARTITION: number, c.CHUNK: 4} | nothing
         for target, number in [(dlq, -1), (retry, 0), (retry, 0), (retry, 1), (retry, 1)]
     ]
-    publisher = _Publisher(settings, "T", "p", {f"{retry}-partition-1": sequence_id(4, 0)})
+    publisher = _Publisher(
+        settings=settings, table_id="T", producer_prefix="p", stored={f"{retry}-partition-1": sequence_id(4, 0)}
+    )
     publisher(rows)  # type: ignore[arg-type]
     assert broker.producers == ["p--1", "p-0", "p-1"]
     sent = [sequence_id(4, 0), sequence_id(4, 0), sequence_id(4, 1), sequence_id(4, 1)]

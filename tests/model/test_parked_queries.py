@@ -116,11 +116,11 @@ class World:
         self.streams = []
         self.kill_in = -1
         fallback = Fallback(
-            self.settings,
-            self.pulsar,
-            cast("LedgerDeletionService", self),
-            cast("Any", self._found),
-            lambda partition: not self._hides_its_end(partition.removesuffix("-partition-0")),
+            settings=self.settings,
+            admin=self.pulsar,
+            service=cast("LedgerDeletionService", self),
+            read=cast("Any", self._found),
+            tells_last=lambda partition: not self._hides_its_end(partition.removesuffix("-partition-0")),
         )
 
         def monotonic() -> float:

@@ -71,7 +71,15 @@ def _sweep(spark: SparkSession, world: World, rows: DataFrame | None = None) -> 
     policy = Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0)
     identity = Identity(SweepRules(Layout.HIERARCHICAL, "/ledgers", ("/epoch", 1), policy), 1, 1)
     part: Any = world
-    sweep = ChunkSweep(spark, load(None), identity, part, part, part, lambda *_: None)
+    sweep = ChunkSweep(
+        spark=spark,
+        settings=load(None),
+        identity=identity,
+        receipts=part,
+        owners=part,
+        gate=part,
+        describe=lambda *_: None,
+    )
     sweep("requests", 7, _rows(spark) if rows is None else rows, 5)
 
 

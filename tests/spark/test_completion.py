@@ -63,7 +63,9 @@ class World:
         self._begin(checkpoint, 1, {FIRST: (6, 1), SECOND: (8, 0)})
         (checkpoint / "commits").mkdir()
         (checkpoint / "commits" / "0").write_text("v1\n{}")
-        self.completion = Completion(spark, settings, pulsar, self._read, ReadSlots(threading.Event(), lambda: 2))
+        self.completion = Completion(
+            spark=spark, settings=settings, admin=pulsar, read=self._read, slots=ReadSlots(threading.Event(), lambda: 2)
+        )
 
     def read_beside(self) -> None:
         """Wait for slots, as another query does, have them and give them back."""

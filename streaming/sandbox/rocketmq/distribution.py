@@ -37,4 +37,12 @@ def class_path(version: str, *, cache: Path | None = None, progress: Progress | 
 def _artifact(line: str) -> Artifact:
     sha512, size, coordinate = line.split()
     organisation, name, revision = coordinate.split(":")
-    return Artifact(organisation, name, revision, "jar", "", int(size), sha512)
+    return Artifact(
+        organisation=organisation,
+        name=name,
+        revision=revision,
+        extension="jar",
+        classifier="",
+        size_bytes=int(size),
+        sha512=sha512,
+    )

@@ -23,7 +23,7 @@ from udfs.retry import BASE64_KEY, COPY_ID, CUT_BYTES, CUT_FROM, MAX_SHOWN_BYTES
 from udfs.units import MAX_CHUNK_ROWS, MAX_ROWS_PER_CHUNK
 
 SETTINGS = load(None).pulsar
-PUBLISHER = _Publisher(SETTINGS, "T", "p", {})
+PUBLISHER = _Publisher(settings=SETTINGS, table_id="T", producer_prefix="p", stored={})
 LARGEST_LONG = (1 << 63) - 1
 
 
@@ -102,7 +102,7 @@ def test_a_topic_without_partitions_is_its_own_partition(number: int, name: str)
 
 def test_what_is_stored_is_not_sent_and_the_others_keep_their_places() -> None:
     rows = [row_of(**{c.PAYLOAD: b"%d" % place, c.MESSAGE_PROPERTIES: None}) for place in range(4)]
-    publisher = _Publisher(SETTINGS, "T", "p", {"RETRY-0": sequence_id(3, 1)})
+    publisher = _Publisher(settings=SETTINGS, table_id="T", producer_prefix="p", stored={"RETRY-0": sequence_id(3, 1)})
     sent = [(copy.sequence_id, copy.payload, copy.properties) for copy in publisher._copies("RETRY-0", iter(rows))]
     assert sent == [(sequence_id(3, place), b"%d" % place, {COPY_ID: f"T/{sequence_id(3, place)}"}) for place in (2, 3)]
     assert len(list(publisher._copies("RETRY-1", iter(rows)))) == 4
@@ -138,7 +138,7 @@ def test_a_key_that_could_not_be_shown_becomes_base64(key: bytes) -> None:
 @pytest.mark.parametrize("value", ["x" * MAX_SHOWN_BYTES, "\x01" * (MAX_SHOWN_BYTES // 6)])
 def test_what_is_put_off_says_so_little_about_itself_that_it_can_be_shown(value: str) -> None:
     about = {"foreign": value, REAL_TOPIC: "t", REASON: "r"}
-    publisher = _Publisher(SETTINGS, "T", "p", {}, retry_topic="RETRY")
+    publisher = _Publisher(settings=SETTINGS, table_id="T", producer_prefix="p", stored={}, retry_topic="RETRY")
     row = row_of(**{c.MESSAGE_PROPERTIES: about})
     (put_off,) = publisher._copies("RETRY-0", iter([row]), most_shown=publisher._most_shown("RETRY"))
     assert (put_off.key, set(put_off.properties)) == (b"", {REAL_TOPIC, REASON, COPY_ID})

@@ -57,11 +57,11 @@ class World:
         self.tells_last, self.shows, self.now_s = True, True, 0.0
         self.why = NOTHING_SHOWN
         self.fallback = Fallback(
-            settings,
-            self.pulsar,
-            cast("LedgerDeletionService", self.service),
-            self._read,
-            lambda _partition: self.tells_last,
+            settings=settings,
+            admin=self.pulsar,
+            service=cast("LedgerDeletionService", self.service),
+            read=self._read,
+            tells_last=lambda _partition: self.tells_last,
             monotonic=lambda: self.now_s,
         )
 

@@ -67,13 +67,13 @@ class Run:
         self.stop.look = self.shown
         self.gate = service_of(
             coordination=Coordination(
-                lambda: self.is_mine,
-                lambda: "",
-                lambda: "",
-                lambda _text: None,
-                lambda: NOW_MS,
-                lambda: NOW_MS,
-                lambda: "",
+                still_mine=lambda: self.is_mine,
+                paused=lambda: "",
+                published=lambda: "",
+                mark_published=lambda _text: None,
+                agreed_ms=lambda: NOW_MS,
+                later_ms=lambda: NOW_MS,
+                start_plan=lambda: "",
             ),
             blast_radius=self.radius,
             metrics=metrics,

@@ -61,7 +61,7 @@ class World:
             return self.accepted
 
         parts: Any = {"gate": self.gate, "waiting": waiting, "due": due}
-        return OperatorAction(str(self.state), accepted=accepted, clock=ManualClock(NOW_MS), **parts)
+        return OperatorAction(state_dir=str(self.state), accepted=accepted, clock=ManualClock(NOW_MS), **parts)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class Stop(threading.Event):
 
 
 def _outages(stop: Stop) -> Outages:
-    return Outages(stop, Metrics(), lambda _text: None, backoff=Backoff((1, 2)))
+    return Outages(stop=stop, metrics=Metrics(), log=lambda _text: None, backoff=Backoff((1, 2)))
 
 
 def test_a_step_is_tried_until_no_service_is_away() -> None:

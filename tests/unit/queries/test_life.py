@@ -13,7 +13,7 @@ from streaming.queries.life import FallbackResult, ManagedQuery, QueryTools, Top
 from streaming.queries.names import Query
 from streaming.state.parked_queries import ParkedQuery
 from udfs.backoff import LONG
-from udfs.query_life import FALLBACK_S, SOON, Rules
+from udfs.query_life import FALLBACK_S, SOON, Phase, Rules
 
 QUERY = Query("requests-1", ("persistent://acme/reaper/d",))
 BUG, AWAY = Exception("a bug"), UnavailableError("no broker answers")
@@ -228,7 +228,7 @@ def test_a_fallback_that_ends_without_a_result_counts_as_failed() -> None:
     assert "without a result" in str(world.shown[-1])
 
 
-def test_a_stop_waits_for_a_fallback_only_as_long_as_it_may() -> None:
+def test_a_stop_waits_for_a_fallback_only_as_long_as_it_may_and_the_query_as_long_as_it_runs() -> None:
     ended = threading.Event()
 
     def slow(_query: Query) -> FallbackResult:
@@ -240,5 +240,7 @@ def test_a_stop_waits_for_a_fallback_only_as_long_as_it_may() -> None:
     world.fail()
     world.managed.check()
     assert not world.managed.join(0.05)
+    assert world.managed.check() is None
+    assert world.managed.life.phase is Phase.FALLBACK_RUNS, "the query must not start beside its fallback"
     ended.set()
     assert world.managed.join(10)

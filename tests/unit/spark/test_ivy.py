@@ -14,8 +14,24 @@ from streaming.spark import jars as artifacts
 from streaming.spark.ivy import Artifact
 
 CONTENT = b"a jar"
-JAR = Artifact("org.example", "thing", "1.0", "jar", "", len(CONTENT), hashlib.sha512(CONTENT).hexdigest())
-ARCHIVE = Artifact("org.example", "dist", "2.0", "tar.gz", "bin", 1, "0" * 128)
+JAR = Artifact(
+    organisation="org.example",
+    name="thing",
+    revision="1.0",
+    extension="jar",
+    classifier="",
+    size_bytes=len(CONTENT),
+    sha512=hashlib.sha512(CONTENT).hexdigest(),
+)
+ARCHIVE = Artifact(
+    organisation="org.example",
+    name="dist",
+    revision="2.0",
+    extension="tar.gz",
+    classifier="bin",
+    size_bytes=1,
+    sha512="0" * 128,
+)
 
 FETCH_FROM_ANOTHER_PROCESS = """
 import sys
@@ -94,7 +110,15 @@ def test_two_processes_that_need_the_same_file_fetch_it_once(ivy_runs: Path, tmp
 
 
 def test_a_file_with_another_checksum_is_refused_and_never_becomes_visible(ivy_runs: Path, tmp_path: Path) -> None:
-    other = Artifact("org.example", "thing", "1.0", "jar", "", 5, "0" * 128)
+    other = Artifact(
+        organisation="org.example",
+        name="thing",
+        revision="1.0",
+        extension="jar",
+        classifier="",
+        size_bytes=5,
+        sha512="0" * 128,
+    )
 
     with pytest.raises(ReaperError, match=r"thing-1.0.jar has SHA-512 .* expected 0000"):
         ivy.fetch([other], cache=tmp_path / "cache")

@@ -10,7 +10,15 @@ from streaming.spark import jars as artifacts
 from streaming.spark.ivy import Artifact
 
 CONTENT = b"a jar"
-JAR = Artifact("org.example", "thing", "1.0", "jar", "", len(CONTENT), hashlib.sha512(CONTENT).hexdigest())
+JAR = Artifact(
+    organisation="org.example",
+    name="thing",
+    revision="1.0",
+    extension="jar",
+    classifier="",
+    size_bytes=len(CONTENT),
+    sha512=hashlib.sha512(CONTENT).hexdigest(),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def wanted(folder: Path, master: str, text: str = "", **chosen: object) -> Submi
     )
     (folder / "environment.tar.gz").touch()
     chosen = {"dist": folder} | chosen
-    return Submission(load(config), config, [JAR], master, **chosen)  # type: ignore[arg-type]
+    return Submission(settings=load(config), config=config, jars=[JAR], master=master, **chosen)  # type: ignore[arg-type]
 
 
 def options(line: list[str]) -> dict[str, str]:
@@ -202,7 +202,7 @@ def test_state_on_s3_needs_credentials_and_no_folder(tmp_path: Path) -> None:
         '[state]\ndir = "s3://bucket/state"\n[checkpoints]\ndir = "s3://bucket/checkpoints"\n'
         '[pulsar]\nadmin_url = "https://pulsar"\n'
     )
-    told = said(Submission(load(config), config, [JAR], YARN, deploy_mode="cluster"))
+    told = said(Submission(settings=load(config), config=config, jars=[JAR], master=YARN, deploy_mode="cluster"))
     assert told == "Every host needs credentials for S3 where AWS's tools read them: in its environment, or in a file"
 
 
