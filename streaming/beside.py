@@ -15,7 +15,7 @@ _POLL_S = 0.2  # between two checks of the service's stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is run next to the service."""
+    """A piece of work next to the service."""
 
     name: str  # of its thread
     run: Callable[[], None]

@@ -48,6 +48,7 @@ COVERED = {
     "streaming.adapters.zookeeper.multi_read": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.session": "tests/contract/test_zookeeper_faults.py",
     "streaming.adapters.zookeeper.store": "tests/contract/test_metadata_store.py",
+    "streaming.assembly": "tests/unit/test_app.py",
     "streaming.audit.columns": "tests/spark/audit/test_join.py",
     "streaming.audit.findings": "tests/spark/audit/test_findings.py",
     "streaming.audit.join": "tests/spark/audit/test_join.py",

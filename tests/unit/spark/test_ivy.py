@@ -37,7 +37,15 @@ FETCH_FROM_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from streaming.spark.ivy import Artifact, fetch
-jar = Artifact("org.example", "thing", "1.0", "jar", "", 5, sys.argv[2])
+jar = Artifact(
+    organisation="org.example",
+    name="thing",
+    revision="1.0",
+    extension="jar",
+    classifier="",
+    size_bytes=5,
+    sha512=sys.argv[2],
+)
 print(fetch([jar], cache=Path(sys.argv[1]))[0].read_bytes())
 """
 
