@@ -39,9 +39,17 @@ class Readers:
         assert begun.wait(5)
 
     def settle(self) -> dict[str, int]:
-        """What is held once nothing moves any more."""
-        threading.Event().wait(0.1)
-        return dict(self.held)
+        """Return what is held once each thread holds its slots, waits for them, or has ended."""
+        for _ in range(1000):
+            pools = (self.reading._usual, self.reading._slow)
+            waiting = sum(not waiter.granted.is_set() for pool in pools for waiter in list(pool._waiting))
+            may_move = any(query in self.held and end.is_set() for query, end in self.ends.items())
+            may_move = may_move or (self.reading.stop.is_set() and waiting > 0)
+            holding = sum(query in self.ends for query in list(self.held))
+            if not may_move and waiting + holding == sum(thread.is_alive() for thread in self.threads):
+                return dict(self.held)
+            threading.Event().wait(0.01)
+        raise AssertionError(f"nothing settles: {self.held}")
 
     def end(self, *queries: str) -> None:
         for query in queries:
