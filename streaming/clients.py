@@ -6,20 +6,65 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock
+from typing import Generic, TypeVar
 
+from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.loaded import running_brokers
+from streaming.adapters.pulsar.offload_policies import BrokerOffload
+from streaming.adapters.pulsar.properties import PulsarTopicProperties
 from streaming.adapters.pulsar.read import PulsarReader
+from streaming.adapters.pulsar.trims import PulsarTrimFacts
+from streaming.adapters.zookeeper import session
+from streaming.adapters.zookeeper.changes import ZooKeeperChanges
 from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore, store_for
+from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
-from streaming.ports import Broker, MessageReader, MetadataStore, Pulsar
+from streaming.ports import (
+    Bookies,
+    Broker,
+    ChangeHints,
+    Copy,
+    MessageReader,
+    MetadataStore,
+    ObjectStore,
+    OffloadConfiguration,
+    Pulsar,
+    RequestSender,
+    TopicProperties,
+    TrimFacts,
+)
+from udfs.offload_target import Bucket
+
+Client = TypeVar("Client")
+
+
+class _PerProcess(Generic[Client]):
+    """Keeps a client per key. A forked process opens its own, because it must not share sockets."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[int, Hashable], Client] = {}
+        self._lock = Lock()
+
+    def get(self, key: Hashable, open_client: Callable[[], Client]) -> Client:
+        """Return this process's client for the key, opened by the first call."""
+        own = (os.getpid(), key)
+        with self._lock:
+            if own not in self._clients:
+                self._clients[own] = open_client()
+            return self._clients[own]
+
+
+_brokers: _PerProcess[AdminBroker] = _PerProcess()
+_buckets: _PerProcess[ObjectStore] = _PerProcess()
+_offload_configurations: _PerProcess[OffloadConfiguration] = _PerProcess()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +82,17 @@ class CommandClients:
     """
 
     def __init__(
-        self, store: MetadataStore, open_pulsar: Callable[[], Pulsar], open_broker: Callable[[], Broker]
+        self,
+        *,
+        store: MetadataStore,
+        bookies: Bookies,
+        objects: Callable[[Bucket], ObjectStore],
+        open_pulsar: Callable[[], Pulsar],
+        open_broker: Callable[[], Broker],
     ) -> None:
         self.store = store
+        self.bookies = bookies
+        self.objects = objects  # returns the client of an allowed bucket; raises ValueError for other buckets
         self._open_pulsar = open_pulsar
         self._open_broker = open_broker
 
@@ -62,13 +115,15 @@ def command_clients(settings: Settings) -> Iterator[CommandClients]:
         def open_pulsar() -> Pulsar:
             return Pulsar(stack.enter_context(admin_for(settings)), reader_for(settings))
 
-        store = ZooKeeperStore(zookeeper_settings(settings))
+        store = open_store(settings)
         stack.callback(store.close)
-        yield CommandClients(store, open_pulsar, lambda: broker_for(settings))
-
-
-_brokers: dict[tuple[int, PulsarAdminSettings], AdminBroker] = {}  # by process, since a fork must not share sockets
-_lock = Lock()
+        yield CommandClients(
+            store=store,
+            bookies=bookies_for(settings, store),
+            objects=partial(objects_for, settings),
+            open_pulsar=open_pulsar,
+            open_broker=lambda: broker_for(settings),
+        )
 
 
 def clients_for(settings: Settings) -> Clients:
@@ -92,6 +147,26 @@ def zookeeper_settings(settings: Settings) -> ZooKeeperClientSettings:
     )
 
 
+def open_store(settings: Settings) -> MetadataStore:
+    """Return a store with a session of its own, which starts at the first use; the caller closes it."""
+    return ZooKeeperStore(zookeeper_settings(settings))
+
+
+def open_hints(settings: Settings, roots: Sequence[str]) -> ChangeHints:
+    """Return hints about changes below the roots; the caller closes them."""
+    return ZooKeeperChanges(zookeeper_settings(settings), roots)
+
+
+def newest_zxid(settings: Settings) -> int:
+    """Return a transaction id that every later read of ZooKeeper includes. Raises UnavailableError."""
+    return session.newest_zxid(zookeeper_settings(settings))
+
+
+def bookies_for(settings: Settings, store: MetadataStore) -> Bookies:
+    """Return the bookies of the cluster; each question opens its own connections."""
+    return HttpBookies(store, settings.zookeeper.ledgers_root)
+
+
 def admin_settings(settings: Settings) -> PulsarAdminSettings:
     """Return [pulsar] in the form that the admin client takes."""
     return PulsarAdminSettings.of(settings.pulsar)
@@ -109,10 +184,68 @@ def reader_for(settings: Settings) -> MessageReader:
 
 def broker_for(settings: Settings) -> AdminBroker:
     """Return the brokers as a witness, for this process; a forked child creates its own."""
-    key = (os.getpid(), admin_settings(settings))
-    with _lock:
-        if key not in _brokers:
-            store = store_for(zookeeper_settings(settings))
-            use_tls = settings.pulsar.admin_url.startswith("https:")
-            _brokers[key] = AdminBroker(key[1], partial(running_brokers, store, use_tls=use_tls))
-        return _brokers[key]
+    admin = admin_settings(settings)
+
+    def open_broker() -> AdminBroker:
+        store = store_for(zookeeper_settings(settings))
+        use_tls = settings.pulsar.admin_url.startswith("https:")
+        return AdminBroker(admin, partial(running_brokers, store, use_tls=use_tls))
+
+    return _brokers.get(admin, open_broker)
+
+
+def open_properties(settings: Settings) -> TopicProperties:
+    """Return a client that changes topics' properties; the caller closes it."""
+    return PulsarTopicProperties(admin_settings(settings))
+
+
+def open_trim_facts(settings: Settings) -> TrimFacts:
+    """Return a client for the facts that decide what a topic's broker trims; the caller closes it."""
+    return PulsarTrimFacts(admin_settings(settings), broker_for(settings).is_loaded)
+
+
+def open_sender(settings: Settings, topic: str) -> RequestSender:
+    """Return a producer on a request topic; the caller closes it. Raises ConfigError, UnavailableError."""
+    from streaming.adapters.pulsar.producer import PulsarRequestSender
+
+    return PulsarRequestSender(settings.pulsar, topic)
+
+
+def publish(
+    settings: Settings, topic: str, producer_name: str, copies: Iterable[Copy], *, is_exclusive: bool = True
+) -> int:
+    """Publish copies in order under a producer's name, and return how many were stored, now or before.
+
+    Raises UnavailableError if any was not acknowledged (then publish all again), FencedError if another instance has
+    taken the producer's name.
+    """
+    from streaming.adapters.pulsar import publish as pulsar_publish
+
+    return pulsar_publish.publish(settings.pulsar, topic, producer_name, copies, is_exclusive=is_exclusive)
+
+
+def offload_configuration_for(settings: Settings) -> OffloadConfiguration:
+    """Return what asks brokers how they offload, for this process; a forked child creates its own."""
+    admin, cluster = admin_settings(settings), settings.tiered_storage.pulsar_cluster
+    return _offload_configurations.get((admin, cluster), lambda: BrokerOffload(admin, cluster))
+
+
+def objects_for(settings: Settings, bucket: Bucket) -> ObjectStore:
+    """Return the client of an allowed bucket, for this process; a forked child creates its own.
+
+    Raises ValueError for other buckets.
+    """
+    if bucket not in allowed_buckets(settings):
+        raise ValueError(f"bucket {bucket.name} is not in tiered_storage.allowed")
+    from streaming.adapters.s3.calls import S3Settings
+    from streaming.adapters.s3.objects import S3Objects
+
+    s3 = S3Settings(
+        endpoint=bucket.endpoint,
+        bucket=bucket.name,
+        region=bucket.region,
+        credentials_file=settings.tiered_storage.credentials_file,
+        # requests for an unavailable bucket return after reconsume_later_seconds: it may be tried again by then
+        rest_seconds=settings.two_phase.reconsume_later_seconds / 2,
+    )
+    return _buckets.get(s3, lambda: S3Objects(s3))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from streaming.errors import SafetyError
 from udfs.entry_ranges import EntrySpan
+from udfs.formats.bookie_disk import BookieDisk
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
@@ -324,6 +325,23 @@ class MessageReader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A message to publish exactly once."""
+
+    sequence_id: int  # ascends within a producer's name, and is the same at every try
+    key: bytes | None
+    payload: bytes
+    properties: Mapping[str, str]
+    delay_ms: int = 0  # consumers of a shared subscription get it no earlier
+
+    @property
+    def size(self) -> int:
+        """Its approximate size in bytes."""
+        properties = sum(len(name) + len(value) for name, value in self.properties.items())
+        return len(self.payload) + len(self.key or b"") + properties
+
+
 class RequestSender(Protocol):
     """A producer on a request topic."""
 
@@ -372,6 +390,37 @@ class TrimFacts(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+        ...
+
+
+class Bookies(Protocol):
+    """The bookies of a cluster."""
+
+    def registered(self) -> dict[str, str]:
+        """Return the HTTP address ("": none) of each registered bookie, by its id in the metadata of ledgers.
+
+        Read-only bookies are included; a registration that can't be read is left out. Raises UnavailableError.
+        """
+        ...
+
+    def readable(
+        self, urls: Sequence[str], entries: Sequence[tuple[int, int]], control: Callable[[], Sequence[tuple[int, int]]]
+    ) -> list[bool | None]:
+        """Return for each entry whether a bookie can read it; None: unknown. Raises only what `control` raises.
+
+        False means "could not be read now": the entry is most likely gone, but that is no proof. It counts only from a
+        bookie that could read a control entry both before and after; otherwise the fault may be the bookie's own.
+
+        Args:
+            urls: HTTP addresses of bookies.
+            entries: (ledger id, entry id) of each.
+            control: returns entries that certainly exist. It is called only if a bookie reports that it can't read an
+                entry, because it asks brokers, which may wait for the same bookies.
+        """
+        ...
+
+    def disk(self, url: str) -> BookieDisk:
+        """Ask a bookie about its disk. Raises UnavailableError."""
         ...
 
 

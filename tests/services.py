@@ -1,9 +1,15 @@
 """The service over parts in memory: a test names those that it looks at, the others are there and do nothing."""
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from streaming.adapters.memory.bookies import MemoryBookies
+from streaming.adapters.memory.objects import MemoryObjects
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryBroker
+from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.follow_up import FollowUp
@@ -15,9 +21,30 @@ from streaming.deletion.service import LedgerDeletionService
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
 from streaming.metrics import Metrics
+from streaming.ports import Bookies, Broker, MetadataStore, ObjectStore, Pulsar
 from udfs.backoff import Backoff
+from udfs.offload_target import Bucket
 
 EPOCH = 1
+
+
+def command_clients_of(
+    store: MetadataStore,
+    pulsar: MemoryPulsar | None = None,
+    *,
+    broker: Broker | None = None,
+    bookies: Bookies | None = None,
+    objects: Callable[[Bucket], ObjectStore] = lambda _bucket: MemoryObjects(),
+) -> CommandClients:
+    """Return a command's clients for services in memory."""
+    there = pulsar or MemoryPulsar()
+    return CommandClients(
+        store=store,
+        bookies=bookies or MemoryBookies(),
+        objects=objects,
+        open_pulsar=lambda: Pulsar(there, there),
+        open_broker=lambda: broker or MemoryBroker(),
+    )
 
 
 def service_of(**named: Any) -> LedgerDeletionService:

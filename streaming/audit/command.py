@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.adapters.bookkeeper.bookies import announced
 from streaming.audit import columns as a
 from streaming.audit import history
 from streaming.audit.findings import is_class
@@ -30,7 +29,7 @@ from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.beside import Beside, Work, logged
-from streaming.clients import clients_for
+from streaming.clients import bookies_for, clients_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
@@ -41,6 +40,7 @@ from streaming.spark.session import Jars, start
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs import columns as c
 from udfs.audit import FindingClass
+from udfs.formats.bookie_info import http_addresses
 
 log = logging.getLogger("ledger-reaper")
 
@@ -172,10 +172,9 @@ class AuditCommand:
             selected = matching(self._findings(), filters)
             with phases.phase("Adding up"):
                 summary = summarize(selected)
-            bookies = self.request.options.bookies or announced(
-                clients_for(self.settings).store, self.settings.zookeeper.ledgers_root
-            )
-            space = account(self.settings, self.place, bookies, SystemClock().now_ms())
+            bookies = bookies_for(self.settings, clients_for(self.settings).store)
+            urls = self.request.options.bookies or http_addresses(bookies.registered())
+            space = account(self.settings, self.place, bookies, urls, SystemClock().now_ms())
             report, further = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
         return Found(result, selected, summary, report, further)

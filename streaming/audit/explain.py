@@ -23,10 +23,10 @@ from streaming.coordination.identity import read_layout
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import MetadataStore, Unreadable
 from streaming.state import receipts
+from streaming.sweep.buckets import offload_buckets
 from streaming.sweep.jobs import Limiter
 from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.pace import Pace
-from streaming.sweep.stores import places_for
 from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs import columns as c
 from udfs.audit import Unclaimed, claim_of
@@ -89,7 +89,7 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     case, policy = Case(request=claim, ledger=facts, reference=reference), policy_of(settings)
     verdict = judge(case, policy, now_ms=now_ms)
     if verdict == NOT_ASKED:
-        (unconfirmed,) = OffloadedCopies(loader, places_for(settings, loader))([(claim, reference)])
+        (unconfirmed,) = OffloadedCopies(loader, offload_buckets(settings, loader))([(claim, reference)])
         verdict = judge(replace(case, unconfirmed=unconfirmed), policy, now_ms=now_ms)
     return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
 

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.adapters.zookeeper.session import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit import join
 from streaming.audit.certificate import Completeness, unjudged
@@ -31,7 +30,7 @@ from streaming.audit.result import AuditResult
 from streaming.audit.stages import PhaseTools, Stages
 from streaming.audit.walk.objects import bucket_path, buckets_by_label
 from streaming.audit.walk.phases import Walk
-from streaming.clients import clients_for, zookeeper_settings
+from streaming.clients import clients_for, newest_zxid
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
@@ -59,12 +58,11 @@ class Audit:
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
         tools, buckets = self._tools(stages), tuple(buckets_by_label(self.settings))
-        zookeeper = zookeeper_settings(self.settings)
         walk = Walk(tools, buckets)
-        zxid_start = newest_zxid(zookeeper)
+        zxid_start = newest_zxid(self.settings)
         listed, pairs = walk.ledgers_and_objects()
         references = walk.references()
-        zxid_end = newest_zxid(zookeeper)
+        zxid_end = newest_zxid(self.settings)
         compared = _compared(tools, listed, references)
         suspects = tools.no_suspects()
         if not self.options.verify_only:

@@ -14,13 +14,14 @@ from operator import and_
 
 import pyarrow.dataset as ds
 
-from streaming.adapters.bookkeeper.http import BookieDisk, read_disk
 from streaming.audit.place import Place
 from streaming.audit.publication.plan import plans
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
+from streaming.ports import Bookies
 from streaming.state import receipts
 from udfs import columns as c
+from udfs.formats.bookie_disk import BookieDisk
 from udfs.records import LedgerType, Outcome
 
 FILE = "bookies.json"
@@ -28,7 +29,6 @@ WHY_ON_DISK = (
     "A bookie keeps many ledgers in one file, an entry log, and frees the space of a deleted ledger later. So deleted "
     "bytes may still be on the disks:"
 )
-_BOOKIE_SECONDS = 5.0  # a bookie that needs longer is in trouble, and the report does not wait for it
 _BOOKIES_AT_ONCE = 16
 
 
@@ -81,12 +81,12 @@ class Space:
         return shown
 
 
-def account(settings: Settings, place: Place, bookies: Sequence[str], now_ms: int) -> Space:
+def account(settings: Settings, place: Place, bookies: Bookies, urls: Sequence[str], now_ms: int) -> Space:
     """Ask the bookies, add everything up, and remember their answers for the next audit. Raises UnavailableError."""
     before = _read(place)
     since_ms = before.since_ms if before else 0
     deleted = [_deleted(settings, kind, 0) for kind in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
-    disks, unasked = _ask(bookies)
+    disks, unasked = _ask(bookies, urls)
     seen = seen_now(before, disks, now_ms)
     if disks:
         place.write(FILE, json.dumps(asdict(seen), indent=2).encode())
@@ -164,15 +164,15 @@ def _read(place: Place) -> Seen | None:
         return None  # another version wrote it, so counting begins again
 
 
-def _ask(bookies: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:
+def _ask(bookies: Bookies, urls: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:
     def ask(url: str) -> BookieDisk | str:
         try:
-            return read_disk(url, _BOOKIE_SECONDS)
+            return bookies.disk(url)
         except UnavailableError as error:
             return str(error)
 
     with ThreadPoolExecutor(_BOOKIES_AT_ONCE) as pool:
-        answers = list(pool.map(ask, bookies))
+        answers = list(pool.map(ask, urls))
     return [each for each in answers if isinstance(each, BookieDisk)], [
         each for each in answers if isinstance(each, str)
     ]

@@ -39,8 +39,7 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     could not be put back or its data are gone.
     """
     from streaming.clients import command_clients
-    from streaming.undo.ledgers import UndoReport, UndoSelection
-    from streaming.undo.ledgers import undo as undo_deletes
+    from streaming.undo.ledgers import UndoSelection, undo_ledgers
     from streaming.undo.objects import undo_objects
 
     since_ms = SystemClock().now_ms() - seconds_of(since, "--since") * 1000 if since else 0
@@ -52,16 +51,12 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     asks = ledger is None and not dry_run and not yes
     if asks:
         require_terminal(yes=yes)
+    undo_selected = undo_objects if objects else undo_ledgers
     with command_clients(settings) as clients:
-
-        def undone(*, dry_run: bool) -> UndoReport:
-            if objects:
-                return UndoReport(undo_objects(settings, wanted, dry_run=dry_run))
-            return undo_deletes(settings, clients.store, clients.pulsar.admin, wanted, dry_run=dry_run)
-
         if asks:
-            confirm(_question(undone(dry_run=True), topic, since, objects=objects), yes=yes)
-        report = undone(dry_run=dry_run)
+            would = undo_selected(settings, clients, wanted, dry_run=True)
+            confirm(_question(would, topic, since, objects=objects), yes=yes)
+        report = undo_selected(settings, clients, wanted, dry_run=dry_run)
     _show(report, objects=objects, json_lines=json_lines)
     _raise_fault(report, None if objects else ledger)
 

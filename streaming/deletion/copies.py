@@ -17,12 +17,13 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from streaming.adapters.pulsar.frames import largest_message
-from streaming.adapters.pulsar.publish import Copy, last_sequence_ids, publish
+from streaming.adapters.pulsar.publish import last_sequence_ids, publish
 from streaming.adapters.pulsar.read import numbered, read
 from streaming.clients import admin_for
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
+from streaming.ports import Copy
 from udfs import columns as c
 from udfs.retry import COPY_ID, DEFAULT_MESSAGE_BYTES, MAX_SHOWN_BYTES, fitting
 from udfs.units import MAX_ROWS_PER_CHUNK
@@ -161,4 +162,10 @@ class _Publisher:
                 most_bytes,
                 most_shown=most_shown,
             )
-            yield Copy(number, key, payload, properties | {COPY_ID: f"{self.table_id}/{number}"}, row[c.DELAY_MS] or 0)
+            yield Copy(
+                sequence_id=number,
+                key=key,
+                payload=payload,
+                properties=properties | {COPY_ID: f"{self.table_id}/{number}"},
+                delay_ms=row[c.DELAY_MS] or 0,
+            )

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from prometheus_client import CollectorRegistry
 
-from streaming.adapters.pulsar.producer import PulsarRequestSender
-from streaming.clients import admin_for, reader_for
+from streaming.clients import admin_for, open_sender, reader_for
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.metrics import pip_186_counters
@@ -58,7 +58,7 @@ def services_of(settings: Settings) -> Services:
 
     return Services(
         ensure_topic=ensure,
-        open_sender=lambda topic: PulsarRequestSender(settings.pulsar, topic),
+        open_sender=partial(open_sender, settings),
         receipts=lambda ids, since_ms: newest_receipts(settings.state_dir, ids, since_ms),
         count=count,
         now_ms=lambda: time.time_ns() // 1_000_000,

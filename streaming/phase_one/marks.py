@@ -18,8 +18,7 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from streaming.adapters.pulsar.properties import PulsarTopicProperties
-from streaming.clients import admin_settings, command_clients
+from streaming.clients import command_clients, open_properties
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
@@ -253,10 +252,7 @@ def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
 @contextmanager
 def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[DeletableLedgers]:
     """Open PIP-129's API with the caller's connection to ZooKeeper."""
-    with (
-        LedgerDeletionClient(settings) as client,
-        closing(PulsarTopicProperties(admin_settings(settings))) as properties,
-    ):
+    with LedgerDeletionClient(settings) as client, closing(open_properties(settings)) as properties:
         sweep = SweepAccess(
             client.start_send,
             client.services.receipts,

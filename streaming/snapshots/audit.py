@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
-from streaming.adapters.zookeeper.session import newest_zxid
 from streaming.audit import columns as a
 from streaming.audit.certificate import Completeness
 from streaming.audit.looks.twice import SECOND_LOOK_WAITS
@@ -24,7 +23,7 @@ from streaming.audit.progress import Phases
 from streaming.audit.result import AuditResult
 from streaming.audit.run import stages_at
 from streaming.audit.stages import PhaseTools, Stages
-from streaming.clients import admin_settings, clients_for, zookeeper_settings
+from streaming.clients import admin_settings, clients_for, newest_zxid
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
@@ -63,7 +62,7 @@ class SnapshotAudit:
         store = clients_for(self.settings).store
         layout = read_layout(store, self.settings.zookeeper.ledgers_root)
         tools = PhaseTools(self.settings, self.options, store, layout, self.phases, stages, Completeness(listed={}))
-        zxid_start = newest_zxid(zookeeper_settings(self.settings))
+        zxid_start = newest_zxid(self.settings)
         with self.phases.phase("Finding namespaces with snapshots") as phase:
             namespaces, problems = namespaces_with_snapshots(store, self.options.filters)
             tools.completeness.problems += problems
@@ -76,7 +75,7 @@ class SnapshotAudit:
             found = agreed(first, self._look(tools, sorted(suspicious), "Second look", 2))
         if self.options.verify_only:
             found = found.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
-        zxid_end = newest_zxid(zookeeper_settings(self.settings))
+        zxid_end = newest_zxid(self.settings)
         stages.keep(FINDINGS, found.orderBy(*_IDENTITY))
         self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
         return AuditResult(

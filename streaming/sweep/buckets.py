@@ -8,7 +8,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 
+from streaming.clients import objects_for, offload_configuration_for
+from streaming.config.policies import allowed_buckets
+from streaming.config.settings import Settings
 from streaming.errors import RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, OffloadConfiguration
@@ -100,6 +104,17 @@ class OffloadBuckets:
             where = f"bucket {target.bucket!a} at {target.endpoint or 'AWS'!a}"
             return _never(Reason.STORE_NOT_ALLOWED, f"{where} is not in tiered_storage.allowed")
         return bucket
+
+
+def offload_buckets(settings: Settings, loader: InUseLoader) -> OffloadBuckets:
+    """Return the buckets of this process."""
+    return OffloadBuckets(
+        loader=loader,
+        configuration=offload_configuration_for(settings),
+        allowed=allowed_buckets(settings),
+        open_store=partial(objects_for, settings),
+        patience_seconds=settings.pulsar.timeout_seconds,
+    )
 
 
 def _named_by(request: PendingDelete) -> Target:

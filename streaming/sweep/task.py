@@ -26,7 +26,7 @@ from streaming.coordination.plans import is_first_run
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, SweepStore
 from streaming.state.journal import ParquetJournal, SnapshotEntry
-from streaming.sweep.buckets import offload_policy
+from streaming.sweep.buckets import offload_buckets, offload_policy
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
@@ -37,7 +37,6 @@ from streaming.sweep.offloads import OffloadSweeper
 from streaming.sweep.pace import Capped, Pace, Pausable
 from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
 from streaming.sweep.row_batches import row_batches
-from streaming.sweep.stores import places_for
 from udfs import columns as c
 from udfs.blast_radius import DryRunPlan
 from udfs.formats.internal_stats import Position
@@ -200,7 +199,7 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
                 effects.journal,
                 clock,
                 task.rules,
-                confirm=OffloadedCopies(loader, places_for(settings, loader)),
+                confirm=OffloadedCopies(loader, offload_buckets(settings, loader)),
             )
         ),
         LedgerType.OFFLOAD_LEDGER: cache(lambda: _offload_sweeper(task, loader, effects, clock)),
@@ -239,7 +238,7 @@ def _no_effects(clients: Clients) -> _Effects:
 def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> OffloadSweeper:
     settings = task.settings
     grace_ms = settings.tiered_storage.offload_grace_seconds * 1000
-    buckets = places_for(settings, loader)
+    buckets = offload_buckets(settings, loader)
     policy = offload_policy(buckets.configuration, task.rules.policy, offload_grace_ms=grace_ms)
     open_store = buckets.open_store
     buckets = replace(buckets, open_store=lambda bucket: effects.objects(open_store(bucket)))

@@ -8,7 +8,7 @@ remove it again. If a bookie is away, it may still have the entries, and would d
 metadata stays. We don't believe a bookie that can't read control entries (streaming.undo.control).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial, reduce
@@ -17,15 +17,16 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from streaming.adapters.bookkeeper import bookies
+from streaming.clients import CommandClients
 from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, Unreadable, Znode
 from streaming.state import journal, receipts
 from streaming.undo.control import control_entries
 from udfs import columns as c
+from udfs.formats.bookie_info import http_addresses
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
 from udfs.ownership import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
@@ -35,7 +36,6 @@ from udfs.records import Outcome
 NOT_CHECKED = "not checked whether the bookies still have its entries: they can be read only after it is back"
 NOT_READ = "no bookie that can read control entries answered whether its entries exist"
 _READ_AT_ONCE = 500
-_BOOKIE_SECONDS = 5.0
 
 
 class Undone(StrEnum):
@@ -88,14 +88,15 @@ class UndoSelection:
         return self == UndoSelection()
 
 
-def undo(
-    settings: Settings, store: MetadataStore, admin: TopicAdmin, selection: UndoSelection, *, dry_run: bool = False
+def undo_ledgers(
+    settings: Settings, clients: CommandClients, selection: UndoSelection, *, dry_run: bool = False
 ) -> UndoReport:
     """Restore the selected ledgers. Raises ConfigError if none is in the journal, UnavailableError, SafetyError.
 
     A ledger that exists is left unchanged, so a second call does nothing more.
     """
-    identity.compare(identity.of_cluster(settings, store, admin), settings.state_dir)
+    store = clients.store
+    identity.compare(identity.of_cluster(settings, store, clients.pulsar.admin), settings.state_dir)
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     entries = newest_of(
         journal.entries(settings.state_dir, journal.JournalQuery(where=condition_of(selection))), selection.topic
@@ -107,7 +108,7 @@ def undo(
         )
     created: dict[str, Znode] = {}
     results = list(_put_back_all(store, settings, layout, entries, None if dry_run else created))
-    report = UndoReport(_checked(store, settings, admin, results, created))
+    report = UndoReport(_checked(settings, clients, results, created))
     report.waiting = _waiting_ledgers(settings, report)
     return report
 
@@ -232,42 +233,38 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
 
 
 def _checked(
-    store: MetadataStore,
-    settings: Settings,
-    admin: TopicAdmin,
-    results: Sequence[Result],
-    created: Mapping[str, Znode],
+    settings: Settings, clients: CommandClients, results: Sequence[Result], created: Mapping[str, Znode]
 ) -> list[Result]:
     """Check the entries of restored ledgers, and remove metadata whose entries are gone."""
     back = [result for result in results if result.status is Undone.PUT_BACK and result.last_entry_id >= 0]
     if not back:
         return list(results)
-    registered = bookies.registered(store, settings.zookeeper.ledgers_root)
-    control = partial(control_entries, settings, admin)
-    readable = dict(zip((result.path for result in back), _readable(registered, back, control), strict=True))
+    registered = clients.bookies.registered()
+    urls, control = http_addresses(registered), partial(control_entries, settings, clients.pulsar.admin)
+
+    def are_readable(results: Sequence[Result]) -> dict[str, bool | None]:
+        entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
+        answers = clients.bookies.readable(urls, entries, control)
+        both = zip(answers[::2], answers[1::2], strict=True)
+        return {result.path: _any_of(*pair) for result, pair in zip(results, both, strict=True)}
+
+    readable = are_readable(back)
     # a second check, because a busy bookie answers like a bookie that has lost the entries
     gone = [result for result in back if readable[result.path] is False]
-    readable |= zip((result.path for result in gone), _readable(registered, gone, control), strict=True)
+    readable |= are_readable(gone)
     checked = {
         result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
     }
     for path, result in checked.items():
         if result.status is Undone.TOO_LATE:
-            checked[path] = replace(result, detail=f"{result.detail}; {_remove_again(store, path, created[path])}")
+            checked[path] = replace(
+                result, detail=f"{result.detail}; {_remove_again(clients.store, path, created[path])}"
+            )
     return [checked.get(result.path, result) for result in results]
 
 
-def _readable(
-    registered: Mapping[str, str], results: Sequence[Result], control: Callable[[], Sequence[tuple[int, int]]]
-) -> list[bool | None]:
-    """Return for each ledger whether its first or last entry can be read; None: unknown."""
-    urls = tuple(dict.fromkeys(address for address in registered.values() if address))
-    entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
-    answers = bookies.readable(urls, entries, control, _BOOKIE_SECONDS)
-    return [_any_of(*both) for both in zip(answers[::2], answers[1::2], strict=True)]
-
-
 def _any_of(first: bool | None, last: bool | None) -> bool | None:
+    """Return whether the first or the last entry of a ledger can be read; None: unknown."""
     return True if first or last else None if first is None or last is None else False
 
 

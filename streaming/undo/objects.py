@@ -6,14 +6,14 @@ A bucket without versions has lost them; the journal's copy of the index still d
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from streaming.clients import CommandClients
 from streaming.config.amounts import topic_from
 from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import ObjectStore
 from streaming.state import journal
-from streaming.sweep.stores import objects_for
-from streaming.undo.ledgers import Result, Undone, UndoSelection, condition_of
+from streaming.undo.ledgers import Result, Undone, UndoReport, UndoSelection, condition_of
 from udfs.offload_target import Target, allowed_bucket, normal_endpoint
 from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
@@ -22,8 +22,10 @@ _LATER = "the object exists in another version than the deleted one: unchanged"
 _NO_VERSIONS = "the bucket kept no version of it: the object is lost; the journal has its index"
 
 
-def undo_objects(settings: Settings, selection: UndoSelection, *, dry_run: bool = False) -> list[Result]:
-    """Restore the selected objects, and return a result for each. A second call does nothing more.
+def undo_objects(
+    settings: Settings, clients: CommandClients, selection: UndoSelection, *, dry_run: bool = False
+) -> UndoReport:
+    """Restore the selected objects. A second call does nothing more.
 
     Raises ConfigError if the journal has no such object, UnavailableError, RefusedError.
     """
@@ -35,16 +37,18 @@ def undo_objects(settings: Settings, selection: UndoSelection, *, dry_run: bool 
     if not entries:
         days = settings.state.journal_days
         raise ConfigError(f"the journal in {settings.state.dir} has no such object: it keeps {days} days")
-    return [result for entry in _newest(entries) for result in _restored(settings, entry, dry_run=dry_run)]
+    return UndoReport(
+        [result for entry in _newest(entries) for result in _restored(settings, clients, entry, dry_run=dry_run)]
+    )
 
 
-def _restored(settings: Settings, entry: Mapping[str, Any], *, dry_run: bool) -> list[Result]:
+def _restored(settings: Settings, clients: CommandClients, entry: Mapping[str, Any], *, dry_run: bool) -> list[Result]:
     versions = dict(named.rsplit("@", 1) for named in entry["objects"])
     bucket = allowed_bucket(Target("", normal_endpoint(entry["endpoint"]), entry["bucket"]), allowed_buckets(settings))
     if bucket is None:
         refused = f"bucket {entry['bucket']} is not in tiered_storage.allowed any more"
         return [_result(entry, key, Undone.FAILED, refused) for key in versions]
-    store = objects_for(settings, bucket)
+    store = clients.objects(bucket)
     hidden = [key for key, head in zip(versions, store.head_many(list(versions)), strict=True) if head is None]
     if not dry_run:
         store.undelete([key for key in hidden if versions[key]])

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 # Module -> the test that covers it. The test (or its conftest.py) imports the module, or it imports a neighbour, in
 # the same folder, that imports the module.
 COVERED = {
-    "streaming.adapters.bookkeeper.bookies": "tests/integration/test_ops.py",
+    "streaming.adapters.bookkeeper.bookies": "tests/contract/test_bookies.py",
+    "streaming.adapters.bookkeeper.http": "tests/contract/test_bookies.py",
+    "streaming.adapters.memory.bookies": "tests/contract/test_bookies.py",
     "streaming.adapters.memory.changes": "tests/contract/test_change_hints.py",
     "streaming.adapters.memory.faults": "tests/unit/sweep/test_offloads.py",
     "streaming.adapters.memory.objects": "tests/contract/test_object_store.py",
@@ -146,7 +148,6 @@ COVERED = {
     "streaming.sweep.ledgers": "tests/unit/sweep/test_deletes.py",
     "streaming.sweep.offload_jobs": "tests/unit/sweep/test_offloads.py",
     "streaming.sweep.offload_steps": "tests/unit/sweep/test_offloads.py",
-    "streaming.sweep.stores": "tests/unit/sweep/test_task.py",
     "streaming.topics.matching": "tests/unit/queries/test_running.py",
     "streaming.topics.requests": "tests/integration/test_ops.py",
     "streaming.topics.setup": "tests/contract/test_topics.py",

@@ -19,18 +19,18 @@ from streaming.adapters.s3.overwriting import refuses_to_overwrite
 from streaming.check.preflight import Line, Status, check
 from streaming.cli.main import app as cli
 from streaming.cli.state import NoStateError
-from streaming.clients import Clients, CommandClients
+from streaming.clients import Clients
 from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.deletion.instance import begin_instance
 from streaming.errors import ConfigError, UnavailableError
-from streaming.ports import Pulsar
 from streaming.state import hold
 from streaming.state.receipts import Receipts
 from tests.builders import ROOT, put
 from tests.contract.s3_server import S3Server, s3_running
+from tests.services import command_clients_of
 from tests.tasks import Tasks
 from udfs import columns as c
 
@@ -170,7 +170,7 @@ def test_the_preflight_runs_the_same_test_and_leaves_nothing(
 ) -> None:
     settings, store = world
     pulsar = MemoryPulsar()
-    clients = CommandClients(store, lambda: Pulsar(pulsar, pulsar), MemoryBroker)
+    clients = command_clients_of(store, pulsar)
 
     def state_on_s3() -> Line:
         return next(line for line in check(settings, clients, SystemClock()) if line.what == "state on S3")

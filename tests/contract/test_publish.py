@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.publish import Copy, publish
+from streaming.adapters.pulsar.publish import publish
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
 from streaming.deletion.copies import PulsarCopies, _Publisher, sequence_id
 from streaming.deletion.outbox import refuse_outdated
 from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError, UnavailableError
+from streaming.ports import Copy
 from streaming.spark.failures import translated
 from streaming.topics.sizes import require_room_for_copies
 from tests.builders import data_request
@@ -25,7 +26,7 @@ from udfs.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASO
 from udfs.wire import decode, encode
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
-THREE = [Copy((1 << 20) + place, None, b"{}", {}) for place in range(3)]
+THREE = [Copy(sequence_id=(1 << 20) + place, key=None, payload=b"{}", properties={}) for place in range(3)]
 
 Opened = Callable[..., tuple[PublishBroker, PulsarSettings]]
 

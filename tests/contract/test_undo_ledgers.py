@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streaming.adapters.bookkeeper import bookies
+from streaming.adapters.bookkeeper.bookies import HttpBookies
+from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import UnavailableError
-from streaming.undo.ledgers import NOT_READ, Result, Undone, UndoSelection, undo
+from streaming.undo.ledgers import NOT_READ, Result, Undone
 from tests.builders import ROOT, exists, put
 from tests.contract.http_stub import HttpStub, Told, http_stub
 from tests.unit.undo.test_ledgers import World
@@ -34,6 +35,7 @@ def bookie() -> Iterator[HttpStub]:
 def world(tmp_path: Path, bookie: HttpStub) -> World:
     """Ledger 5 was deleted. Its bookie is registered, and another one; both read what is there."""
     made = World(tmp_path)
+    made.bookies = HttpBookies(made.store, ROOT)
     made.pulsar.store(f"{made.settings.topics.requests[0]}-partition-0", (CONTROL, 2))
     bookie.tell(OF_CONTROL, THERE)
     _register(made, ITS_BOOKIE, bookie)
@@ -49,8 +51,12 @@ def _register(world: World, name: str, bookie: HttpStub) -> None:
 
 
 def _undo(world: World) -> Result:
-    (result,) = undo(world.settings, world.store, world.pulsar, UndoSelection(ledger_id=5)).results
+    (result,) = world.results()
     return result
+
+
+def _bookies(timeout_seconds: float = 5) -> HttpBookies:
+    return HttpBookies(MemoryStore(), ROOT, timeout_seconds)
 
 
 def test_an_undo_that_comes_too_late_leaves_nothing_behind_and_may_be_repeated(world: World, bookie: HttpStub) -> None:
@@ -123,7 +129,7 @@ def test_a_bookie_must_read_what_is_surely_there_before_and_after(
 ) -> None:
     bookie.tell(READ, GONE)
     bookie.tell(OF_CONTROL, *control)
-    assert bookies.readable([bookie.url], [(5, 0)], lambda: [(CONTROL, 0)], timeout_seconds=5) == [answer]
+    assert _bookies().readable([bookie.url], [(5, 0)], lambda: [(CONTROL, 0)]) == [answer]
 
 
 def test_a_bookie_that_does_not_answer_is_waited_for_once_and_no_broker_is_asked(bookie: HttpStub) -> None:
@@ -131,21 +137,21 @@ def test_a_bookie_that_does_not_answer_is_waited_for_once_and_no_broker_is_asked
         pytest.fail("a broker may wait for the same bookie")
 
     bookie.tell(READ, Told(500, after_seconds=5))
-    assert bookies.readable([bookie.url], [(5, 0)], control, timeout_seconds=0.2) == [None]
+    assert _bookies(0.2).readable([bookie.url], [(5, 0)], control) == [None]
     assert len(bookie.asked) == 1
 
 
 def test_a_bookie_that_falls_silent_is_not_asked_for_all_that_is_surely_there(bookie: HttpStub) -> None:
     bookie.tell(READ, GONE, Told(500, after_seconds=5))
     control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
-    assert bookies.readable([bookie.url], [(5, 0)], lambda: control, timeout_seconds=0.2) == [None]
+    assert _bookies(0.2).readable([bookie.url], [(5, 0)], lambda: control) == [None]
     assert len(bookie.asked) == 3
 
 
 def test_one_of_the_entries_that_are_surely_there_is_enough(bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     bookie.tell(OF_CONTROL, THERE)
-    assert bookies.readable([bookie.url], [(5, 0)], lambda: [(7, 0), (CONTROL, 0)], timeout_seconds=5) == [False]
+    assert _bookies().readable([bookie.url], [(5, 0)], lambda: [(7, 0), (CONTROL, 0)]) == [False]
 
 
 def test_the_word_of_one_bookie_that_reads_is_enough_beside_one_that_does_not(world: World, bookie: HttpStub) -> None:

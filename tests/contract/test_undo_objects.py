@@ -1,21 +1,25 @@
 """Showing deleted objects again: what a bucket with versions gives back, and what one without can't."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from streaming.adapters.memory.store import MemoryStore
+from streaming.clients import objects_for
 from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.state.journal import ObjectEntry, ParquetJournal
-from streaming.undo.ledgers import Undone, UndoSelection
+from streaming.undo.ledgers import Result, Undone, UndoSelection
 from streaming.undo.objects import undo_objects
 from tests.builders import TOPIC, UUID, gone
 from tests.contract.s3_server import S3Server, s3_running
+from tests.services import command_clients_of
 from udfs.formats.offload_index import index_name, object_name
 from udfs.offload_target import Bucket
 
@@ -72,7 +76,11 @@ class World:
         return [each["Key"] for each in self.client.list_objects_v2(Bucket=self.bucket.name).get("Contents", ())]
 
     def undo(self, wanted: UndoSelection = FIVE, *, dry_run: bool = False) -> list[Undone]:
-        return [each.status for each in undo_objects(self.settings, wanted, dry_run=dry_run)]
+        return [each.status for each in self.results(wanted, dry_run=dry_run)]
+
+    def results(self, wanted: UndoSelection = FIVE, *, dry_run: bool = False) -> list[Result]:
+        clients = command_clients_of(MemoryStore(), objects=partial(objects_for, self.settings))
+        return undo_objects(self.settings, clients, wanted, dry_run=dry_run).results
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +151,7 @@ def test_a_bucket_without_versions_says_that_it_is_lost(s3_server: S3Server, tmp
     world.delete()
 
     assert world.undo() == [Undone.FAILED] * 2
-    assert ["lost" in each.detail for each in undo_objects(world.settings, FIVE)] == [True] * 2
+    assert ["lost" in each.detail for each in world.results()] == [True] * 2
 
 
 def test_a_bucket_that_is_not_allowed_any_more_is_not_touched(world: World) -> None:

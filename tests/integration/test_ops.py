@@ -13,10 +13,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from streaming.adapters.bookkeeper import bookies
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
-from streaming.clients import admin_for, clients_for, command_clients, reader_for
+from streaming.clients import admin_for, bookies_for, clients_for, command_clients, reader_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.dlq.expiry import expire
@@ -35,6 +34,7 @@ from streaming.undo.control import control_entries
 from tests.builders import reference
 from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
 from udfs.formats.acl import OPEN, acl_bytes
+from udfs.formats.bookie_info import http_addresses
 
 pytestmark = pytest.mark.cluster
 
@@ -222,10 +222,11 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
         assert "readledger" in service.call("undo", "--ledger", str(ledger_id))
     assert _is_readable(cluster, ledger_id)
 
-    urls = bookies.announced(clients_for(service.settings).store, service.settings.zookeeper.ledgers_root)
+    bookies = bookies_for(service.settings, clients_for(service.settings).store)
+    urls = http_addresses(bookies.registered())
     asked = [(ledger_id, 9), (NOWHERE, 0)]
-    assert bookies.readable(urls, asked, lambda: control, timeout_seconds=10) == [True, False]
-    assert bookies.readable(urls, asked, lambda: [(NOWHERE, 0)], timeout_seconds=10) == [True, None]
+    assert bookies.readable(urls, asked, lambda: control) == [True, False]
+    assert bookies.readable(urls, asked, lambda: [(NOWHERE, 0)]) == [True, None]
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)

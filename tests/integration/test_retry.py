@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.publish import Copy, client, publish
+from streaming.adapters.pulsar.publish import client, publish
 from streaming.clients import admin_for, command_clients
 from streaming.deletion.copies import PulsarCopies
+from streaming.ports import Copy
 from streaming.reconcile.backlog import backlog_of
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, stop
@@ -91,7 +92,10 @@ def test_copies_are_known_again_by_their_table_and_from_their_time_on(deploy: De
         first, second, *_ = sorted(admin.last_positions(settings.topics.retry))
 
     def send(partition: str, table: str, *numbers: int) -> int:
-        copies = [Copy(number, None, b"{}", {COPY_ID: f"{table}/{number}"}) for number in numbers]
+        copies = [
+            Copy(sequence_id=number, key=None, payload=b"{}", properties={COPY_ID: f"{table}/{number}"})
+            for number in numbers
+        ]
         publish(settings.pulsar, partition, f"test-{table}", copies)
         time.sleep(0.1)
         return time.time_ns() // 1_000_000

@@ -1,5 +1,7 @@
 """A bookie's HTTP address: BookieServiceInfo, in its znode below `available`."""
 
+from collections.abc import Mapping
+
 from google.protobuf.message import DecodeError
 
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
@@ -18,3 +20,8 @@ def http_address(data: bytes) -> str | None:
             host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
             return f"{endpoint.protocol}://{host}:{endpoint.port}"
     return None
+
+
+def http_addresses(registered: Mapping[str, str]) -> tuple[str, ...]:
+    """Return each HTTP address once. registered: bookie id -> address, "" for none."""
+    return tuple(dict.fromkeys(address for address in registered.values() if address))

@@ -1,32 +1,11 @@
-"""A bookie's HTTP API: its disk (entry logs, and the space that garbage collection reclaimed), and reads of entries.
-
-Metrics are Prometheus text with the bookie's own names, one line for each ledger directory.
-"""
-
-import re
-from dataclasses import dataclass
-from typing import Any
+"""A bookie's HTTP API: its disk (entry logs, and the space that garbage collection reclaimed), and reads of entries."""
 
 import httpx
 
 from streaming.errors import UnavailableError
+from udfs.formats.bookie_disk import BookieDisk, parse_bookie_disk
 
-_LINE = re.compile(r"^(?:\w*?_)?(ACTIVE_ENTRY_LOG_SPACE_BYTES|RECLAIMED_\w+_SPACE_BYTES)(?:\{[^}]*\})? ([0-9.eE+-]+)$")
-_MILLISECONDS = 1000
 _NO_SUCH_SERVICE = frozenset({401, 403, 404, 405, 501})
-
-
-@dataclass(frozen=True, slots=True)
-class BookieDisk:
-    """Disk usage and garbage collection of a bookie."""
-
-    url: str
-    entry_log_bytes: int
-    reclaimed_bytes: int  # since the bookie started
-    # Compaction skips an entry log if a larger share (0 to 1) of it is live; 0: unknown.
-    minor_threshold: float
-    major_threshold: float
-    gc_wait_seconds: int  # 0: unknown
 
 
 def read_disk(url: str, timeout_seconds: float) -> BookieDisk:
@@ -41,7 +20,7 @@ def read_disk(url: str, timeout_seconds: float) -> BookieDisk:
         raise UnavailableError(
             f"bookie {url} did not return its metrics: {error}; is httpServerEnabled=true?"
         ) from error
-    return disk_of(url, metrics, config)
+    return parse_bookie_disk(url, metrics, config)
 
 
 def can_read(url: str, ledger_id: int, entry_id: int, *, timeout_seconds: float) -> bool:
@@ -61,30 +40,3 @@ def can_read(url: str, ledger_id: int, entry_id: int, *, timeout_seconds: float)
     if answer.status_code in _NO_SUCH_SERVICE:
         raise UnavailableError(f"bookie {url} answers {answer.status_code}: it does not read ledgers over HTTP")
     return isinstance(entries, dict) and str(entry_id) in entries
-
-
-def disk_of(url: str, metrics: str, config: Any) -> BookieDisk:
-    """Parse a bookie's metrics and configuration."""
-    entry_logs = reclaimed = 0
-    for line in metrics.splitlines():
-        match = _LINE.match(line)
-        if match is not None and match[1].startswith("ACTIVE"):
-            entry_logs += int(float(match[2]))
-        elif match is not None:
-            reclaimed += int(float(match[2]))
-    settings = config if isinstance(config, dict) else {}
-    return BookieDisk(
-        url,
-        entry_logs,
-        reclaimed,
-        _number(settings, "minorCompactionThreshold"),
-        _number(settings, "majorCompactionThreshold"),
-        int(_number(settings, "gcWaitTime") / _MILLISECONDS),
-    )
-
-
-def _number(config: dict[str, Any], key: str) -> float:
-    try:
-        return float(config.get(key, 0))
-    except (TypeError, ValueError):
-        return 0.0

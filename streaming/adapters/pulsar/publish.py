@@ -19,29 +19,13 @@ from pulsar.exceptions import ProducerFenced
 from streaming.adapters.pulsar.http import require_safe_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import FencedError, UnavailableError
+from streaming.ports import Copy
 
 _BULK = 1000
 _WINDOW = 1000  # unacknowledged sends; more only costs memory
 # Bytes that may be unacknowledged: a dead letter may hold a megabyte, and the client keeps it until it is answered.
 _WINDOW_BYTES = 32 * 1024 * 1024
 _FENCED = "another instance publishes to {}; this one stops"
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One message to publish. sequence_id ascends within a producer and is the same on every try."""
-
-    sequence_id: int
-    key: bytes | None
-    payload: bytes
-    properties: Mapping[str, str]
-    delay_ms: int = 0
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it has."""
-        about = sum(len(name) + len(value) for name, value in self.properties.items())
-        return len(self.payload) + len(self.key or b"") + about
 
 
 @dataclass(frozen=True, slots=True)

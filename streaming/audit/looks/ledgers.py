@@ -18,8 +18,8 @@ from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable
+from streaming.sweep.buckets import offload_buckets
 from streaming.sweep.offloaded import Confirm, OffloadedCopies
-from streaming.sweep.stores import places_for
 from udfs import columns as c
 from udfs.audit import SEEN_ONCE, FindingClass, SuspectCheck, affected_by, concluded, looked, missing_look, owner_paths
 from udfs.judge import NOT_ASKED, Case, Policy, judge, refers_to
@@ -50,7 +50,7 @@ class LookTask:
         clock: Clock = SystemClock()
         loader = InUseLoader(clients.store, clients.broker if self.settings.safety.ask_broker else None, clock)
         grace_ms = self.settings.tiered_storage.offload_grace_seconds * 1000
-        places = places_for(self.settings, loader)
+        places = offload_buckets(self.settings, loader)
         looker = Looker(
             reader_for(self.settings, self.layout, self.reads_per_second),
             ObjectLooker(places, loader, clock, self.policy, grace_ms),

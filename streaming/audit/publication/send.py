@@ -15,12 +15,13 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from streaming.adapters.pulsar.publish import Copy, publish
 from streaming.audit import columns as a
 from streaming.audit.findings import is_class
 from streaming.audit.publication.plan import PublicationPlan
 from streaming.audit.walk.suspects import request_of
+from streaming.clients import publish
 from streaming.config.settings import Settings
+from streaming.ports import Copy
 from streaming.sweep.pace import Pace
 from streaming.topics.stored import last_stored
 from udfs import columns as c
@@ -60,7 +61,7 @@ class _Publisher:
             name = f"ledger-reaper-{self.plan.name}-{partition}"
             # publish() starts the generator when the producer's name is ours; only from then on can nobody else add
             # requests of this plan, and a look at the topic tells all
-            publish(self.settings.pulsar, topic, name, self._copies(topic, group), is_exclusive=False)
+            publish(self.settings, topic, name, self._copies(topic, group), is_exclusive=False)
 
     def _copies(self, topic: str, rows: Iterator[Any]) -> Iterator[Copy]:
         pace = Pace(self.per_second)
@@ -73,5 +74,6 @@ class _Publisher:
                 pace.wait_for(1)
                 key = row[c.REFERENCE_KEY].encode()
                 properties = {AUDIT_ID: f"{self.plan.name}/{number}"}
+                payload = encode(request_of(row.asDict()))
                 # the Python client ignores sequence id 0
-                yield Copy(number + 1, key, encode(request_of(row.asDict())), properties)
+                yield Copy(sequence_id=number + 1, key=key, payload=payload, properties=properties)

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from streaming.audit import columns as a
 from streaming.audit.walk.references import store_label
+from streaming.clients import objects_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import ObjectStore, Unreadable
-from streaming.sweep.stores import objects_for
 from udfs import columns as c
 from udfs.audit import Unclaimed, claim_of_objects
 from udfs.formats.errors import FormatError

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from streaming.adapters.pulsar.publish import Copy, publish
-from streaming.clients import admin_for
+from streaming.clients import admin_for, publish
 from streaming.config.settings import Settings
 from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Send
-from streaming.ports import StoredMessage, TopicAdmin
+from streaming.ports import Copy, StoredMessage, TopicAdmin
 from streaming.topics.setup import ensure_topic
 from streaming.topics.stored import stored
 from udfs.formats.internal_stats import Position
@@ -65,6 +64,7 @@ class PulsarPublication:
             for send in sends:
                 if send.number > last:
                     properties = {WATCH_ID: f"{sender}/{send.number}"}
-                    yield Copy(send.number + 1, send.key, send.payload, properties)  # the client ignores sequence id 0
+                    # the client ignores sequence id 0
+                    yield Copy(sequence_id=send.number + 1, key=send.key, payload=send.payload, properties=properties)
 
-        return self._access.publish(self._settings.pulsar, partition, name, copies(), is_exclusive=False)
+        return self._access.publish(self._settings, partition, name, copies(), is_exclusive=False)

@@ -8,18 +8,15 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
-from streaming.adapters.pulsar.trims import PulsarTrimFacts
-from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.store import ZooKeeperStore
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.beside import Beside, Work
-from streaming.clients import admin_for, admin_settings, broker_for, command_clients, zookeeper_settings
+from streaming.clients import admin_for, broker_for, command_clients, open_hints, open_store, open_trim_facts
 from streaming.clock import SystemClock
 from streaming.config.combinations import watch_faults
 from streaming.config.settings import Settings
@@ -56,10 +53,8 @@ _LEAVE_S = 10.0
 class Connections:
     """Functions that open the watcher's connections. The caller closes them."""
 
-    store: Callable[[Settings], MetadataStore] = lambda settings: ZooKeeperStore(zookeeper_settings(settings))
-    hints: Callable[[Settings], ChangeHints] = lambda settings: ZooKeeperChanges(
-        zookeeper_settings(settings), (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT)
-    )
+    store: Callable[[Settings], MetadataStore] = open_store
+    hints: Callable[[Settings, Sequence[str]], ChangeHints] = open_hints
     admin: Callable[[Settings], AbstractContextManager[TopicAdmin]] = admin_for
 
 
@@ -122,7 +117,7 @@ def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event,
         name = settings.service.name + WATCH
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
         _hold(settings, store, connections.admin)
-        hints = connections.hints(settings)
+        hints = connections.hints(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
         if settings.watch.mark_ahead:
@@ -166,7 +161,7 @@ def _tools_of(settings: Settings) -> Iterator[Tools]:
     with (
         command_clients(settings) as clients,
         deletable_ledgers_on(settings, clients.store) as marks,
-        contextlib.closing(PulsarTrimFacts(admin_settings(settings), broker_for(settings).is_loaded)) as facts,
+        contextlib.closing(open_trim_facts(settings)) as facts,
     ):
         yield Tools(marks, facts, lambda: broker_sessions(clients.store))
 

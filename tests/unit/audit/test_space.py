@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from streaming.adapters.bookkeeper.http import BookieDisk
 from streaming.audit.space import Seen, reasons, reclaimed_between, seen_now
 from tests.unit.audit.results import ALONE
+from udfs.formats.bookie_disk import BookieDisk
 
-DISK = BookieDisk("http://b1:8000", 1_000, 50, 0.2, 0.8, 900)
+DISK = BookieDisk(
+    url="http://b1:8000",
+    entry_log_bytes=1_000,
+    reclaimed_bytes=50,
+    minor_threshold=0.2,
+    major_threshold=0.8,
+    gc_wait_seconds=900,
+)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.check.now import Hold, Now, read_now
 from streaming.cli.status import told
-from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -22,11 +21,11 @@ from streaming.coordination.pause import Pause
 from streaming.errors import UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.ports import Pulsar
 from streaming.state import hold, parked_queries, waiting, watcher_note
 from streaming.state.parked_queries import ParkedQuery
 from streaming.state.watcher_note import WatcherNote
 from tests.builders import NOW_MS
+from tests.services import command_clients_of
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
 from udfs.units import HOUR_MS
@@ -42,7 +41,7 @@ class World:
         self.pulsar = MemoryPulsar(ManualClock(NOW_MS))
 
     def read_now(self) -> Now:
-        clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), MemoryBroker)
+        clients = command_clients_of(self.store, self.pulsar)
         return read_now(self.settings, clients, NOW_MS)
 
     def says(self) -> list[str]:
@@ -174,7 +173,7 @@ def test_a_note_of_the_watcher_that_can_not_be_read_is_no_note(world: World, sai
 
 def test_without_a_state_directory_the_rest_is_told_and_what_lay_there_is_unknown(world: World) -> None:
     Pause(world.store, ROOT).set("maintenance")
-    clients = CommandClients(world.store, lambda: Pulsar(world.pulsar, world.pulsar), MemoryBroker)
+    clients = command_clients_of(world.store, world.pulsar)
     now = read_now(world.settings, clients, NOW_MS, UnavailableError("the state directory does not exist"))
     assert set(now.unknown) == {"watched", "parked", "retries", "last_hour"}
     assert now.exit_code == UnavailableError.exit_code

@@ -12,7 +12,6 @@ from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.check.preflight import Line, Status, check, worst
 from streaming.cli.main import app
-from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -20,9 +19,9 @@ from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.ports import Pulsar
 from streaming.state.tables import opened
 from tests.builders import NOW_MS, ROOT, put
+from tests.services import command_clients_of
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.reconcile.rows import write_rows
 
@@ -40,7 +39,7 @@ class World:
         self.broker = MemoryBroker()
 
     def look(self) -> dict[str, Line]:
-        clients = CommandClients(self.store, lambda: Pulsar(self.pulsar, self.pulsar), lambda: self.broker)
+        clients = command_clients_of(self.store, self.pulsar, broker=self.broker)
         return {line.what: line for line in check(self.settings, clients, ManualClock(NOW_MS))}
 
 

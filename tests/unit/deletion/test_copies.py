@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.publish import Copy
 from streaming.config.load import load
 from streaming.deletion.copies import (
     MAX_CHUNK,
@@ -18,6 +17,7 @@ from streaming.deletion.copies import (
 )
 from streaming.deletion.service import bounds_of
 from streaming.errors import ConfigError, ReaperError
+from streaming.ports import Copy
 from udfs import columns as c
 from udfs.retry import BASE64_KEY, COPY_ID, CUT_BYTES, CUT_FROM, MAX_SHOWN_BYTES, REAL_TOPIC, REASON
 from udfs.units import MAX_CHUNK_ROWS, MAX_ROWS_PER_CHUNK
@@ -150,10 +150,14 @@ def test_a_copy_that_fits_goes_as_it_is() -> None:
     this = sequence_id(3, 0)
     properties = {"a": "b", COPY_ID: "of the message that it is a copy of"}
     (copy,) = PUBLISHER._copies("p", iter([row_of(**{c.PAYLOAD: bytes(1000), c.MESSAGE_PROPERTIES: properties})]))
-    assert copy == Copy(this, b"k", bytes(1000), {"a": "b", COPY_ID: f"T/{this}"}, 7)
+    assert copy == Copy(
+        sequence_id=this, key=b"k", payload=bytes(1000), properties={"a": "b", COPY_ID: f"T/{this}"}, delay_ms=7
+    )
 
 
 def test_what_a_message_did_not_have_its_copy_does_not_have_either() -> None:
     nothing = dict.fromkeys((c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES, c.DELAY_MS))
     (copy,) = PUBLISHER._copies("p", iter([row_of(**nothing)]))
-    assert copy == Copy(sequence_id(3, 0), b"", b"", {COPY_ID: f"T/{sequence_id(3, 0)}"}, 0)
+    assert copy == Copy(
+        sequence_id=sequence_id(3, 0), key=b"", payload=b"", properties={COPY_ID: f"T/{sequence_id(3, 0)}"}
+    )

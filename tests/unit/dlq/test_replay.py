@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.memory.store import MemoryBroker, MemoryStore
+from streaming.adapters.memory.store import MemoryStore
 from streaming.clients import CommandClients
 from streaming.clock import ManualClock
 from streaming.config.load import load
@@ -19,10 +19,10 @@ from streaming.dlq import replay as work
 from streaming.dlq.letters import DeadLetterFilters
 from streaming.dlq.replay import REPLAY_ID, ReplayReport
 from streaming.errors import ConfigError, SafetyError
-from streaming.ports import Pulsar
 from streaming.schemas import DLQ
 from streaming.state.settlements import REPLAYING, WRITTEN_OFF, SettlementFolder
 from tests.builders import NOW_MS, data_request, put
+from tests.services import command_clients_of
 from udfs import columns as c
 from udfs.records import Reason
 from udfs.replay_target import UNPROVEN
@@ -69,7 +69,7 @@ def pulsar(settings: Settings) -> MemoryPulsar:
 
 @pytest.fixture
 def clients(pulsar: MemoryPulsar) -> CommandClients:
-    return CommandClients(MemoryStore(), lambda: Pulsar(pulsar, pulsar), MemoryBroker)
+    return command_clients_of(MemoryStore(), pulsar)
 
 
 def test_a_dry_write_off_counts_what_would_be_written_off_and_publishes_nothing(

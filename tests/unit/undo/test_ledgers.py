@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streaming.adapters.memory.bookies import MemoryBookies
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
@@ -14,6 +15,7 @@ from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.coordination import identity
 from streaming.errors import ConfigError, SafetyError
+from streaming.ports import Bookies
 from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.undo.ledgers import (
     NOT_CHECKED,
@@ -24,7 +26,7 @@ from streaming.undo.ledgers import (
     UndoSelection,
     judged,
     newest_of,
-    undo,
+    undo_ledgers,
 )
 from tests.builders import (
     NOW_MS,
@@ -39,6 +41,7 @@ from tests.builders import (
     reference,
     schema_custom,
 )
+from tests.services import command_clients_of
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
 
@@ -132,6 +135,7 @@ class World:
         self.settings = base.model_copy(update=parts)
         self.store = MemoryStore(MemoryTree(ManualClock(NOW_MS)))
         self.pulsar = MemoryPulsar()
+        self.bookies: Bookies = MemoryBookies()
         put(self.store.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
         put(self.store.tree, f"{ROOT}/INSTANCEID", b"id")
         entry = JournalEntry(
@@ -139,10 +143,12 @@ class World:
         )
         ParquetJournal(str(state), "requests", 1, ManualClock(NOW_MS)).write([entry])
 
-    def undo(self, *, dry_run: bool = False) -> list[Undone]:
-        wanted = UndoSelection(ledger_id=5)
-        report = undo(self.settings, self.store, self.pulsar, wanted, dry_run=dry_run)
-        return [each.status for each in report.results]
+    def results(self, *, dry_run: bool = False) -> list[Result]:
+        clients = command_clients_of(self.store, self.pulsar, bookies=self.bookies)
+        return undo_ledgers(self.settings, clients, UndoSelection(ledger_id=5), dry_run=dry_run).results
+
+    def undo(self) -> list[Undone]:
+        return [each.status for each in self.results()]
 
 
 @pytest.fixture
@@ -151,8 +157,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_ledger_is_put_back_once_as_the_journal_has_it(world: World) -> None:
-    wanted = UndoSelection(ledger_id=5)
-    (would,) = undo(world.settings, world.store, world.pulsar, wanted, dry_run=True).results
+    (would,) = world.results(dry_run=True)
     assert (would.status, would.detail) == (Undone.WOULD_PUT_BACK, NOT_CHECKED)
     assert not exists(world.store.tree, world.path)
 
@@ -179,4 +184,4 @@ def test_nothing_is_put_back_into_another_cluster(world: World) -> None:
 
 def test_what_the_journal_does_not_have_is_told(world: World) -> None:
     with pytest.raises(ConfigError, match="has no such ledger"):
-        undo(world.settings, world.store, MemoryPulsar(), UndoSelection(ledger_id=6))
+        undo_ledgers(world.settings, command_clients_of(world.store), UndoSelection(ledger_id=6))

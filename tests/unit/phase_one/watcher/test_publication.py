@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.publish import Copy
 from streaming.adapters.pulsar.read import numbered
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.phase_one.watcher.outbox import OlderStateError, Send
 from streaming.phase_one.watcher.publication import WATCH_ID, PulsarPublication, TopicAccess
-from streaming.ports import StoredMessage
+from streaming.ports import Copy, StoredMessage
 from udfs.formats.internal_stats import Position
 
 SENDER = "watch-1"

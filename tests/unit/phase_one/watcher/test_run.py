@@ -145,7 +145,7 @@ class Cluster:
         """Watch, as a process does that was told to stop before its first turn where stop is set."""
         doors = run.Connections(
             store=lambda _settings: store or MemoryStore(self.tree),
-            hints=lambda _settings: MemoryChanges(self.tree, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT)),
+            hints=lambda _settings, roots: MemoryChanges(self.tree, roots),
             admin=lambda _settings: nullcontext(self.pulsar),
         )
         run.watch_once(self.settings, WatchMetrics(CollectorRegistry()), stop, doors)
