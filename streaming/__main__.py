@@ -1,11 +1,11 @@
 """Entry point of `ledger-reaper`, `python -m streaming` and spark-submit; the commands are in streaming/cli.
 
-Exit codes: 0 done, 1 fault of ours, 2 configuration, 3 a service is unreachable, 4 refused for safety, 130 and 143
-stopped by SIGINT and SIGTERM.
+Exit codes: 0 done, 1 a fault of this program, 2 configuration, 3 a service is unreachable, 4 refused for safety, 130
+and 143 stopped by SIGINT and SIGTERM.
 
-Native libraries (pyarrow, deltalake, pulsar) have threads of their own. If one of them lets go of a Python object while
-Python takes its interpreter down, the process ends with SIGABRT, although all was done and printed. So `main` ends the
-process before that, and after all else that Python does at an exit.
+Native libraries (pyarrow, deltalake, pulsar) have threads of their own. If a thread releases a Python object while
+Python shuts its interpreter down, the process ends with SIGABRT although the command is complete and its output is
+printed. So `main` ends the process before that shutdown, and after everything else that Python does at an exit.
 """
 
 import atexit
@@ -14,16 +14,16 @@ import signal
 import sys
 
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-_ended_with: list[int] = []  # the exit code, once main knows it
+_ended_with: list[int] = []  # the exit code, as soon as main knows it
 
 
 def _end() -> None:
-    """End the process at once with main's exit code. What could not be printed is lost, so that is a fault."""
+    """End the process at once with main's exit code. Output that could not be printed is lost, which is a fault."""
     if _ended_with:
         os._exit(_ended_with[0] or int(not flush()))
 
 
-# Before any other import: Python calls last what was registered first, after the libraries' own.
+# Before any other import: Python calls this first registered function last, after those of the libraries.
 atexit.register(_end)
 
 if not __package__ and sys.path:
@@ -48,7 +48,7 @@ def main() -> NoReturn:
         _ended_with.append(_number(ended.code))
         if _ended_with[0] in _STOPPED:
             flush()
-            os._exit(_ended_with[0])  # Python would wait for threads of pools, and one may wait for a job for ever
+            os._exit(_ended_with[0])  # Python would wait for threads of pools, which may wait for a job for ever
     except BaseException:
         _ended_with.append(1)
         raise

@@ -1,4 +1,4 @@
-"""The only place that asks what time it is; everything else takes a Clock or a number."""
+"""Reads the time; all other modules take a Clock or a number."""
 
 import time
 from typing import Protocol
@@ -8,7 +8,7 @@ class Clock(Protocol):
     """Wall-clock time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since the epoch, UTC."""
         ...
 
 
@@ -16,19 +16,19 @@ class SystemClock:
     """The machine's clock."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since the epoch, UTC."""
         return time.time_ns() // 1_000_000
 
 
 class StartedClock:
-    """Begins at a time that somebody told and goes on at this machine's pace, however its wall clock is set."""
+    """Starts at a given time and advances at this machine's pace; changes of its wall clock have no effect."""
 
     def __init__(self, started_ms: int) -> None:
         self._started_ms = started_ms
         self._since_ns = time.monotonic_ns()
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since the epoch, UTC."""
         return self._started_ms + (time.monotonic_ns() - self._since_ns) // 1_000_000
 
 
@@ -39,9 +39,9 @@ class ManualClock:
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
+        """Return milliseconds since the epoch, UTC."""
         return self._now_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Move time on."""
+        """Advance the time."""
         self._now_ms += milliseconds

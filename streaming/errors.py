@@ -1,18 +1,18 @@
 """Errors, grouped by what the caller does about them.
 
-ReaperError                exit 1: a fault of ours
+ReaperError                exit 1: a fault of this program
 ├── ConfigError            exit 2: fix the configuration and start again
-├── UnavailableError       exit 3: the outcome is unknown or a service is away: look again, then retry
-│   ├── BusyError          somebody else holds it at the moment: wait, but not for ever
-│   └── WorkersLostError   executors of Spark ended while they worked: again, but not for ever
-├── RefusedError           exit 1: the service said no (rights, quota); a retry would say no again
-│   └── ForbiddenError     the service says that our role has no right to it
-└── SafetyError            exit 4: a person looks first: going on could delete live data, or nothing goes on by itself
-    └── FencedError        another instance took over; this one must stop at once
+├── UnavailableError       exit 3: the outcome is unknown or a service is unavailable: check again, then retry
+│   ├── BusyError          another client holds it at the moment: wait, but not for ever
+│   └── WorkersLostError   executors of Spark ended while they worked: retry, but not for ever
+├── RefusedError           exit 1: the service refused (rights, quota); it would refuse a retry too
+│   └── ForbiddenError     our role has no right to it
+└── SafetyError            exit 4: an operator must decide: it could delete live data, or no work continues by itself
+    └── FencedError        another instance took over; this instance must stop at once
 
 StoppedBySignalError     exit 128 + signal: a signal ended a command before its end
 
-StopRequestedError     no error: the service was asked to stop
+StopRequestedError     no error: the service is to stop
 
 A verdict is not an error: "still in use" is a value (udfs.records.Verdict).
 """
@@ -21,9 +21,9 @@ import signal
 
 
 class ReaperError(Exception):
-    """Anything this program raises on purpose. exit_code is what the command line ends with."""
+    """Any error that this program raises on purpose."""
 
-    exit_code = 1
+    exit_code = 1  # of the command
 
 
 class ConfigError(ReaperError):
@@ -33,35 +33,35 @@ class ConfigError(ReaperError):
 
 
 class UnavailableError(ReaperError):
-    """A service did not answer; what was asked may or may not have happened."""
+    """A service did not answer; the requested change may or may not have happened."""
 
     exit_code = 3
 
 
 class BusyError(UnavailableError):
-    """Something is held by another, a run that was killed perhaps; it lets go, or somebody has to see to that."""
+    """Another client, perhaps a run that was killed, holds something; it releases it, or an operator must intervene."""
 
 
 class WorkersLostError(UnavailableError):
-    """Executors ended under their work, again and again: their hosts did, or the work itself brings them down."""
+    """Executors ended while they worked, again and again: their hosts failed, or the work itself ends them."""
 
 
 class RefusedError(ReaperError):
-    """A service answered no."""
+    """A service refused."""
 
 
 class ForbiddenError(RefusedError):
-    """A service says that our role has no right to what was asked."""
+    """Our role has no right to the request."""
 
 
 class SafetyError(ReaperError):
-    """Going on could delete what is in use."""
+    """Continuing could delete data in use."""
 
     exit_code = 4
 
 
 class StoppedBySignalError(ReaperError):
-    """SIGINT or SIGTERM ended a command; the text says what that leaves behind."""
+    """SIGINT or SIGTERM ended a command; the text names what remains."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}: {text}")
@@ -69,8 +69,8 @@ class StoppedBySignalError(ReaperError):
 
 
 class FencedError(SafetyError):
-    """Another instance has the epoch; nothing may be deleted, published or committed any more."""
+    """Another instance has the epoch; this instance may not delete, publish or commit any more."""
 
 
 class StopRequestedError(Exception):
-    """The service was asked to stop; the batch is not committed and runs again at the next start."""
+    """The service is to stop; the batch is not committed and runs again at the next start."""

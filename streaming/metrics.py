@@ -1,4 +1,4 @@
-"""Every metric of the service, those that PIP-186 lists among them, served for Prometheus."""
+"""Every metric of the service, including those that PIP-186 lists, served for Prometheus."""
 
 from collections.abc import Iterable
 
@@ -12,23 +12,23 @@ from udfs.phase_one.metrics import HELP, SENT, Metric, counted_as
 
 
 def pip_186_counters(registry: CollectorRegistry, metrics: Iterable[Metric]) -> dict[Metric, Counter]:
-    """Make counters for some of PIP-186's metrics, `ledger_deletion_<name>_total`."""
-    return {each: Counter(f"ledger_deletion_{each}", HELP[each], registry=registry) for each in metrics}
+    """Create counters for some of PIP-186's metrics, `ledger_deletion_<name>_total`."""
+    return {metric: Counter(f"ledger_deletion_{metric}", HELP[metric], registry=registry) for metric in metrics}
 
 
 class Metrics:
-    """Counters since the start. One per process. It has a registry of its own, so that tests can have two."""
+    """Counts since the start. One per process. It has a registry of its own, so that tests can have two."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "ledger_deletion_requests",
-            "Requests that were worked off, by query, outcome and reason",
+            "Processed requests, by query, outcome and reason",
             ["query", "outcome", "reason"],
             registry=self.registry,
         )
         self._bytes = Counter(
-            "ledger_deletion_deleted_bytes", "Bytes of the ledgers that were deleted", registry=self.registry
+            "ledger_deletion_deleted_bytes", "Bytes of deleted ledgers", registry=self.registry
         )
         self._copies = Counter(
             "ledger_deletion_copies_published", "Copies sent to RETRY and DLQ", ["topic"], registry=self.registry
@@ -48,47 +48,47 @@ class Metrics:
         self._unaccounted = Gauge(
             "ledger_deletion_unaccounted",
             "ALARM unless 0: messages that were read and have no receipt, ledgers of request topics that were deleted "
-            "before we read them, requests that should be tried again and wait nowhere",
+            "before we read them, requests that should be retried and wait nowhere",
             ["what"],
             registry=self.registry,
         )
-        self._of_pip_186 = pip_186_counters(self.registry, [each for each in Metric if each not in SENT])
+        self._of_pip_186 = pip_186_counters(self.registry, [metric for metric in Metric if metric not in SENT])
         self._gaps: dict[str, int] = {}
-        self._looked = Gauge(
+        self._reconciled = Gauge(
             "ledger_deletion_accounts_looked_at_seconds",
             "When ledger_deletion_unaccounted was last counted in full, in seconds since 1970; 0: not since the start",
             registry=self.registry,
         )
         self._tripped = Gauge(
             "ledger_deletion_limit_reached",
-            "1 while a person has to look before more is deleted",
+            "1 while a limit is reached, and an operator must decide before more is deleted",
             registry=self.registry,
         )
         self._held_tenants = Gauge(
             "ledger_deletion_tenant_held",
-            "1 while nothing of this tenant is deleted until a person has looked",
+            "1 while no ledger of this tenant is deleted, until an operator decides",
             ["tenant"],
             registry=self.registry,
         )
         self._parked = Gauge(
             "ledger_deletion_lane_parked",
-            "1 while a query can't read its topic with the connector, by query; the log and `check` say why",
+            "1 while a query can't read its topic with the connector, by query; the log and `check` name the reason",
             ["query"],
             registry=self.registry,
         )
         self._cache = Gauge(
             "ledger_deletion_in_use_cache",
-            "Cache of what owners refer to: hits, misses, refreshes and stale since the start; owners and bytes now",
+            "Cache of owners' references: hits, misses, refreshes and stale since the start; owners and bytes now",
             ["what"],
             registry=self.registry,
         )
 
     def serve(self, address: str, port: int) -> int:
-        """Serve on this address of the machine; port 0 takes a free one. Returns the port."""
+        """Serve on this address of the machine, and return the port; 0 takes a free port."""
         return serve(self.registry, address, port)
 
     def count(self, query: str, summary: ChunkSummary) -> None:
-        """Count one committed chunk."""
+        """Count a committed chunk."""
         self._chunks.labels(query).inc()
         for (outcome, reason), n in summary.outcomes.items():
             self._requests.labels(query, outcome, reason).inc(n)
@@ -117,35 +117,35 @@ class Metrics:
         self._waiting.set(retries)
 
     def unaccounted(self, accounts: Reconciliation) -> None:
-        """Show what is unaccounted for; a look that could not read everything never lowers a number."""
+        """Show what is unaccounted for; an incomplete reconciliation never lowers a number."""
         gaps = {
-            "messages": sum(len(one.missing) for one in accounts.partitions),
-            "ledgers": sum(len(one.trimmed) for one in accounts.partitions),
+            "messages": sum(len(partition.missing) for partition in accounts.partitions),
+            "ledgers": sum(len(partition.trimmed) for partition in accounts.partitions),
             "requests": len(accounts.lost),
         }
         if accounts.unchecked:
             gaps = {what: max(n, self._gaps.get(what, 0)) for what, n in gaps.items()}
         else:
-            self._looked.set_to_current_time()
+            self._reconciled.set_to_current_time()
         self._gaps = gaps
         for what, n in gaps.items():
             self._unaccounted.labels(what).set(n)
 
     def tripped(self, is_tripped: bool) -> None:
-        """Show whether a limit holds the work until a person has looked."""
+        """Show whether a limit holds the work until an operator decides."""
         self._tripped.set(int(is_tripped))
 
     def held_tenants(self, tenants: Iterable[str], *, no_more: Iterable[str] = ()) -> None:
-        """Show which tenants are held until a person has looked, and which are no more."""
+        """Show which tenants are held until an operator decides, and which are held no longer."""
         for tenant in tenants:
             self._held_tenants.labels(tenant).set(1)
         for tenant in no_more:
             self._held_tenants.labels(tenant).set(0)
 
     def parked(self, query: str, *, is_parked: bool) -> None:
-        """Show whether a query's lane is parked."""
+        """Show whether a query is parked."""
         self._parked.labels(query).set(int(is_parked))
 
     def outage(self) -> None:
-        """Count one wait for a service."""
+        """Count a wait for a service."""
         self._outages.inc()

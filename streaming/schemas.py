@@ -38,7 +38,7 @@ RUN = pa.schema(
     ]
 )
 
-# Of a row of MESSAGE, in Spark SQL: as how many rows a chunk counts it (service.chunk_rows).
+# As how many rows a chunk counts a row of MESSAGE (service.chunk_rows), in Spark SQL.
 ROWS = f"""1 + (
     coalesce(octet_length({c.PAYLOAD}), 0) + coalesce(octet_length({c.MESSAGE_KEY}), 0)
     + coalesce(aggregate(
@@ -46,7 +46,7 @@ ROWS = f"""1 + (
     ), 0)
 ) div {ROW_BYTES}"""
 
-# Chunk and time stand first: Delta keeps minimum and maximum of the first columns, by which readers skip files.
+# Chunk and time come first: Delta keeps minimum and maximum of the first columns, and readers skip files by them.
 RECEIPT = pa.schema(
     [
         pa.field(c.CHUNK, pa.int64()),
@@ -106,8 +106,8 @@ OWNER = pa.schema(
     [pa.field(c.TENANT, pa.string()), pa.field(c.REFERENCE_KEY, pa.string()), pa.field(c.ASKED, pa.int64())]
 )
 
-# Names of queries, as receipts hold them.
+# Names of queries in receipts.
 REQUESTS = "requests"
 RETRY = "retry"
-WAITING_RETRIES = "waiting"  # of the passes over waiting retries, where a query's name stands for a lane
-DLQ = "dlq"  # of receipts that `dlq write-off` wrote; no streaming query has this name
+WAITING_RETRIES = "waiting"  # of the passes over waiting retries, where parked queries are shown by their names
+DLQ = "dlq"  # in receipts of `dlq write-off`; no streaming query has this name

@@ -1,4 +1,4 @@
-"""Turns SIGTERM and SIGINT into a call of ours, instead of the end of the process."""
+"""Turns SIGTERM and SIGINT into a call, instead of the end of the process."""
 
 import contextlib
 import signal
@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def on_signals(told: Callable[[int], None]) -> Iterator[None]:
-    """Call told(number) when this process gets SIGTERM or SIGINT; the handlers from before return at the end.
+def on_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call handle(number) when this process gets SIGTERM or SIGINT; the previous handlers return at the end.
 
-    Only the main thread can set handlers; in another thread nothing changes.
+    Only the main thread can set handlers; in another thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def handle(number: int, _frame: object) -> None:
-        told(number)
+    def on_signal(number: int, _frame: object) -> None:
+        handle(number)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

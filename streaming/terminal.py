@@ -1,10 +1,10 @@
-"""The one door to the terminal and to the log: what others wrote can't act there, only be read.
+"""Writes to the terminal and to the log so that texts of others can only be read there, and do nothing else.
 
-Names of topics, properties, payloads and the texts of errors are written by whoever can publish. Escape sequences in
-them could move the cursor or change what earlier lines say, a newline could forge a line of the log, a mark of writing
-direction could show a name as another, and square brackets are rich's markup. So:
+Any client that may publish can choose names of topics, properties, payloads and the texts of errors. Escape sequences
+in them could move the cursor or change earlier lines, a newline could forge a line of the log, a mark of writing
+direction could show a name as another name, and square brackets are rich's markup. So:
 1. A character that a terminal would not print is shown as its escape in Python (`\\x1b`, `\\u202e`).
-2. Within a line a newline is such a character too; where a text has several lines, those after the first are indented.
+2. Within a line a newline is such a character too; if a text has several lines, those after the first are indented.
 3. Markup and emoji codes in a text are never interpreted.
 JSON stays JSON: its own escapes do the same.
 """
@@ -24,12 +24,12 @@ _INDENT = "    "
 
 def plain(text: object) -> str:
     """Return the text as one line that a terminal only prints."""
-    said = str(text)
-    return said if said.isprintable() else "".join(map(_printable, said))
+    line = str(text)
+    return line if line.isprintable() else "".join(map(_printable, line))
 
 
 def plain_lines(text: object) -> str:
-    """The same for a text of several lines: those after the first begin with a blank."""
+    """Return a text of several lines that a terminal only prints; lines after the first start with a blank."""
     first, *others = str(text).split("\n")
     return "\n".join([plain(first), *(_indented(plain(other.replace("\t", "  "))) for other in others)])
 
@@ -55,23 +55,23 @@ def say_json(value: Any) -> None:
 
 
 def say_json_line(line: str) -> None:
-    """Print a line that is JSON already. There may be millions, so it goes out with the next say_json."""
+    """Print a line that is JSON already. There may be millions, so the next say_json flushes it."""
     safe = line if line.isascii() and line.isprintable() else json.dumps(json.loads(line))
     sys.stdout.write(f"{safe}\n")
 
 
 def count_of(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun: "1 line", "2 lines". many: the plural, where an s does not make it."""
+    """Return a number with its noun: "1 line", "2 lines". many: the plural, if it is not the singular with an s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def cell(text: object) -> Text:
-    """A text for a table of rich's: without markup."""
+    """Return a text without markup for a table of rich."""
     return Text(plain(text))
 
 
 class Terminal(Console):
-    """rich's console, with rules 1 and 3 for whatever it prints; markup has to come as Text.from_markup."""
+    """rich's console, with rules 1 and 3 for everything that it prints; markup must come as Text.from_markup."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | how)
@@ -86,7 +86,7 @@ class Terminal(Console):
 
 
 def flush() -> bool:
-    """Hand on what was printed; False where it could not be, and so is lost."""
+    """Flush the output; False if that failed, and output is lost."""
     is_whole = True
     for stream in (sys.stdout, sys.stderr):
         try:
