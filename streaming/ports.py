@@ -1,7 +1,7 @@
-"""What the program needs of the outside, in its own words; adapters translate, fakes imitate.
+"""Protocols of the services that the program uses, in the program's own terms.
 
-Every port has an adapter that is named by its technology and a fake in streaming.adapters.memory; both pass the
-same tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
+Every port has an adapter that is named by its technology and a fake in streaming.adapters.memory; both pass the same
+tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
 """
 
 import re
@@ -25,58 +25,55 @@ _LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """A znode as read: raw bytes, data version, creation and change time (ms).
-
-    acl_version counts changes of its ACL: 0 means the ACL is the one it was created with.
-    """
+    """A znode as it was read."""
 
     data: bytes
-    version: int
+    version: int  # of the data
     ctime_ms: int
     mtime_ms: int
-    acl_version: int = 0
+    acl_version: int = 0  # counts changes of the ACL; 0: it has the ACL of its creation
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """This one path could not be read (rights, size); the others could."""
+    """This path could not be read (rights, size), although other paths could."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedDelete:
-    """Delete all of `deletes` (path, version), but only if every one of `checks` still has its version."""
+    """Delete all of `deletes`, but only if all of `checks` and `deletes` still have their versions."""
 
-    checks: tuple[tuple[str, int], ...]
-    deletes: tuple[tuple[str, int], ...]
+    checks: tuple[tuple[str, int], ...]  # (path, version)
+    deletes: tuple[tuple[str, int], ...]  # (path, version)
 
 
 class GuardStatus(StrEnum):
-    """What became of a GuardedDelete. Except for DELETED and UNKNOWN nothing was changed."""
+    """The outcome of a GuardedDelete. Except for DELETED and UNKNOWN nothing was changed."""
 
     DELETED = "DELETED"  # all of them, atomically
     CHECK_FAILED = "CHECK_FAILED"  # path: a checked znode changed or is gone
-    GONE = "GONE"  # path: one to be deleted does not exist
-    CHANGED = "CHANGED"  # path: one to be deleted has another version
-    NOT_EMPTY = "NOT_EMPTY"  # path: one to be deleted has children
+    GONE = "GONE"  # path: a znode to be deleted does not exist
+    CHANGED = "CHANGED"  # path: a znode to be deleted has another version
+    NOT_EMPTY = "NOT_EMPTY"  # path: a znode to be deleted has children
     REFUSED = "REFUSED"  # no right to delete
-    UNKNOWN = "UNKNOWN"  # connection lost: all or nothing happened; look
+    UNKNOWN = "UNKNOWN"  # connection lost: all or nothing happened; check
 
 
 @dataclass(frozen=True, slots=True)
 class GuardResult:
-    """Status of one GuardedDelete and the znode it failed at ("" if none)."""
+    """The outcome of a GuardedDelete."""
 
     status: GuardStatus
-    path: str = ""
+    path: str = ""  # of the znode at which it failed
 
 
 class SweepStore(Protocol):
-    """ZooKeeper, as seen by the sweep: bulk reads, and deletes that carry their proof."""
+    """ZooKeeper for the sweep: bulk reads, and deletes that contain their proof."""
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read paths in order; None: does not exist. Raises UnavailableError when not all could be asked."""
+        """Read paths in order; None: does not exist. Raises UnavailableError if any was not answered."""
         ...
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
@@ -84,45 +81,48 @@ class SweepStore(Protocol):
         ...
 
     def delete_guarded(self, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
-        """Run each batch as one transaction, pipelined; one result per batch, in order. Never raises for a batch."""
+        """Run each batch as one transaction, pipelined, and return its result, in order. Never raises for a batch."""
         ...
 
     def acl_of(self, path: str) -> bytes | None:
-        """The znode's ACL in a form create() takes; None if the znode does not exist. Raises as create does."""
+        """Return a znode's ACL in a form that create() takes; None: does not exist. Raises what create does."""
         ...
 
 
 class MetadataStore(SweepStore, Protocol):
-    """ZooKeeper, as seen by the rest of the service: the sweep's part, and znodes of our own.
+    """ZooKeeper for the rest of the service: the sweep's methods, and znodes of our own."""
 
-    is_identified: we have credentials, so what create() makes is closed to all others unless an ACL is given.
-    """
-
+    # whether we have credentials; then a znode is closed to all other clients unless create() gets an ACL
     is_identified: bool
 
     def create(
         self, path: str, data: bytes, *, acl: bytes | None = None, parents: bool = False, ephemeral: bool = False
     ) -> bool:
-        """Create a znode; False if it exists. acl: as acl_of returned it. Raises UnavailableError, RefusedError.
+        """Create a znode; False if it exists. Raises UnavailableError, RefusedError.
 
-        parents: missing ancestors are created with the same ACL and no data. ephemeral: it goes with the session.
+        Args:
+            path: of the znode.
+            data: its content.
+            acl: an answer of acl_of.
+            parents: also create missing ancestors, with the same ACL and without data.
+            ephemeral: the znode ends with the session.
         """
         ...
 
     def close_to_others(self, path: str) -> bool:
-        """Give one of our own znodes the ACL that create() gives; False if it is gone. Raises as delete."""
+        """Set the ACL that create() sets on a znode of our own; False if it is gone. Raises what delete does."""
         ...
 
     def set_data(self, path: str, data: bytes, *, version: int = -1) -> int | None:
-        """Write data, return the new version; None when it has another version or does not exist. Raises as create."""
+        """Write data and return the new version; None: it has another version or does not exist. Raises as create."""
         ...
 
     def delete(self, path: str) -> bool:
-        """Delete one of our own znodes; False if it was gone. Raises SafetyError for a ledger's, else as create."""
+        """Delete a znode of our own; False if it was gone. Raises SafetyError for a ledger's, else as create."""
         ...
 
     def when_session_ends(self, callback: Callable[[], None]) -> None:
-        """Call back once, from another thread, when the session's ephemeral znodes may be gone."""
+        """Call back once, in another thread, when the session's ephemeral znodes may be gone."""
         ...
 
     def close(self) -> None:
@@ -132,44 +132,46 @@ class MetadataStore(SweepStore, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangedPaths:
-    """Znodes that were made, changed or deleted, as far as ZooKeeper told us. Some may not have changed, some may lack.
+    """Paths that ZooKeeper reported as created, changed or deleted.
 
-    has_gap: something may be lacking since the call before. is_watching: from now on, changes are told.
+    The set may contain unchanged paths and miss changed ones.
     """
 
     paths: frozenset[str] = frozenset()
-    has_gap: bool = False
-    is_watching: bool = False
+    has_gap: bool = False  # changes since the previous call may be missing
+    is_watching: bool = False  # ZooKeeper reports changes from now on
 
 
 class ChangeHints(Protocol):
-    """What has changed in ZooKeeper, told soon and without a promise: whoever must know compares what is there."""
+    """Reports changes in ZooKeeper, soon and without a promise: a caller that must know compares the znodes."""
 
     def take(self) -> ChangedPaths:
-        """Return what changed since the last call. Never raises: where ZooKeeper does not answer, nothing is told."""
+        """Return the changes since the last call. Never raises: without an answer of ZooKeeper there are none."""
         ...
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop watching."""
         ...
 
 
 def refuse_ledgers(path: str) -> None:
-    """Raise SafetyError where path has the shape of a ledger's znode: such a one goes by delete_guarded or not at all.
+    """Raise SafetyError if path has the form of a ledger's znode, which only delete_guarded may delete.
 
-    Every MetadataStore asks this before it deletes a znode or changes its ACL.
+    Every MetadataStore calls this before it deletes a znode or changes its ACL.
     """
     if _LEDGER_LEAF.search(path):
         raise SafetyError(f"{path} is a ledger: it may only be deleted together with a check of its owner")
 
 
 class Broker(Protocol):
-    """The brokers' admin API, as the second witness beside the metadata store. No question loads a topic."""
+    """The brokers' admin API, as a second witness next to the metadata store. No method loads a topic."""
 
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         """Return what brokers know of each topic, in order. Never raises: UNREADABLE is a view.
 
-        existing: topics that exist as far as the caller needs to know; brokers are asked only whether they are loaded.
+        Args:
+            managed_ledgers: of the topics.
+            existing: topics whose existence the caller knows; brokers are asked only whether these are loaded.
         """
         ...
 
@@ -178,9 +180,9 @@ class Broker(Protocol):
         ...
 
     def require_answers(self) -> int:
-        """Ask every running broker which topics it has loaded; return how many brokers run.
+        """Ask every running broker which topics it has loaded, and return how many brokers run.
 
-        Raises ForbiddenError where a broker refuses, UnavailableError where one does not answer.
+        Raises ForbiddenError if a broker refuses, UnavailableError if a broker does not answer.
         """
         ...
 
@@ -188,92 +190,92 @@ class Broker(Protocol):
 class TopicAdmin(Protocol):
     """Pulsar's admin API: topics, their policies, and how far they have been read.
 
-    Topics may be named in any form that udfs.paths takes. Every method raises UnavailableError when no broker gave an
-    answer (what was asked may have happened), and RefusedError, with what to do, when one said no. Repeating a call is
-    harmless: what exists already is not an error.
+    Topics may be named in any form that udfs.paths takes. Every method raises UnavailableError if no broker answered
+    (the request may have been carried out), and RefusedError, with advice, if a broker refused. Repeating a call is
+    harmless: an object that exists already is not an error.
     """
 
     def check_health(self) -> None:
-        """Return when a broker can publish and read."""
+        """Return if a broker can publish and read."""
         ...
 
     def clusters(self) -> list[str]:
-        """Names of the clusters this one knows, itself included."""
+        """Return the names of the clusters that this cluster knows, including its own."""
         ...
 
     def tenants(self) -> list[str]:
-        """Names of all tenants."""
+        """Return the names of all tenants."""
         ...
 
     def namespaces(self, tenant: str) -> list[str]:
-        """Namespaces of a tenant as `tenant/ns`; none where there is no such tenant."""
+        """Return the namespaces of a tenant as `tenant/ns`; none if the tenant does not exist."""
         ...
 
     def partitioned_topics(self, namespace: str) -> list[str]:
-        """Partitioned topics of `tenant/ns` by their full names; none where there is no such namespace."""
+        """Return the full names of the partitioned topics of `tenant/ns`; none if it does not exist."""
         ...
 
     def ensure_namespace(self, topic: str) -> None:
-        """Make the topic's tenant and namespace where missing."""
+        """Create the topic's tenant and namespace if they are missing."""
         ...
 
     def partitions(self, topic: str) -> int | None:
-        """Return the number of partitions, 0 for a topic that is not partitioned, None where there is no such topic."""
+        """Return the number of partitions; 0: the topic is not partitioned, None: it does not exist."""
         ...
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> bool:
-        """Make the topic and its partitions; False if there is one of that name."""
+        """Create the topic and its partitions; False if it exists."""
         ...
 
     def ensure_subscription(self, topic: str, subscription: str) -> None:
-        """Make the durable subscription on every partition, at the earliest message; an existing one stays as it is.
+        """Create the durable subscription on every partition, at the earliest message; an existing one is unchanged.
 
-        Raises RefusedError where there is no such topic, BusyError while the subscription's cursor is being moved.
+        Raises RefusedError if the topic does not exist, BusyError while the subscription's cursor is being moved.
         """
         ...
 
     def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
-        """Give up what the subscription has not read and is older than that; retention decides how long it stays."""
+        """Skip unread messages of the subscription that are older; retention decides how long they stay."""
         ...
 
     def last_positions(self, topic: str) -> dict[str, Position]:
-        """Partition (full name) -> position of its newest message, whether read or not; entry -1: it has none."""
+        """Return partition (full name) -> position of its newest message, read or not; entry -1: it has none."""
         ...
 
     def tells_last(self, partition: str, patience_seconds: float) -> bool:
-        """Whether the broker says in time what the partition's last message is. Raises UnavailableError."""
+        """Return whether the broker returns the partition's last message in time. Raises UnavailableError."""
         ...
 
     def position_at(self, partition: str, publish_ms: int) -> Position:
-        """Position of the first message of a partition that was published then or later, or of one before that."""
+        """Return the position of a partition's first message that was published then or later, or an earlier one."""
         ...
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """internalStats of one partition or unpartitioned topic. A form that is not known is an UnavailableError."""
+        """Return internalStats of a partition or unpartitioned topic. Raises UnavailableError for an unknown form."""
         ...
 
     def set_retention(self, topic: str, *, minutes: int, megabytes: int) -> None:
-        """Keep acknowledged messages for that long; -1: without limit."""
+        """Keep acknowledged messages within these limits; -1: without limit."""
         ...
 
     def message_ttl(self, topic: str) -> int:
-        """Seconds in force after which unread messages expire; 0: never."""
+        """Return the seconds in force after which unread messages expire; 0: never."""
         ...
 
     def max_message_bytes(self, topic: str) -> int:
-        """Return how many bytes the topic's own policy lets a message have; 0: it has none, or we may not ask."""
+        """Return the topic's own limit for the size of a message; 0: it has none, or we may not read it."""
         ...
 
     def set_message_ttl(self, topic: str, *, seconds: int) -> None:
-        """Let unread messages expire after that time; 0: never."""
+        """Let unread messages expire after this time; 0: never."""
         ...
 
     def deduplication(self, topic: str) -> bool:
-        """Whether the policy in force says that the broker drops messages whose sequence id is not new."""
+        """Return whether, by the policy in force, the broker drops messages whose sequence id is not new."""
         ...
 
     def deduplicates(self, topic: str) -> bool:
-        """Whether all partitions really do so now; a policy alone does not make them."""
+        """Return whether all partitions really do so now; a policy alone does not make sure of it."""
         ...
 
     def set_deduplication(self, topic: str, *, enabled: bool) -> None:
@@ -281,18 +283,18 @@ class TopicAdmin(Protocol):
         ...
 
     def backlog_quota(self, topic: str) -> Mapping[str, Any]:
-        """Quotas by type (destination_storage, message_age): limitSize, limitTime (-1: none), policy."""
+        """Return quotas by type (destination_storage, message_age): limitSize, limitTime (-1: none), policy."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as it lies in its partition (full topic name). batch_index -1: it was sent alone."""
+    """A message in its partition."""
 
-    partition: str
+    partition: str  # its full topic name
     ledger_id: int
     entry_id: int
-    batch_index: int
+    batch_index: int  # -1: it was not sent in a batch
     publish_ms: int
     key: str
     payload: bytes
@@ -300,27 +302,30 @@ class StoredMessage:
 
     @property
     def id(self) -> str:
-        """Its message id, as Java prints it."""
+        """The message id, as Java prints it."""
         return message_id_text(self.ledger_id, self.entry_id, partition_index(self.partition), self.batch_index)
 
 
 class MessageReader(Protocol):
-    """Messages as they are stored, read without a subscription of ours: nothing is acknowledged."""
+    """Reads stored messages without a subscription of ours, and acknowledges none."""
 
     def read(
         self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
     ) -> Iterator[StoredMessage]:
-        """Read each partition in `last` up to that position, inclusive; `after`: begin behind it, else at the earliest.
+        """Read partitions in the order of their messages, without those that were trimmed.
 
-        Messages come in the order of the partition; what was trimmed is passed over. Raises UnavailableError when the
-        broker stops answering.
+        Raises UnavailableError if the broker stops answering.
+
+        Args:
+            last: partition -> the position up to which it is read, inclusive.
+            after: partition -> the position after which the read starts; without it, at the earliest message.
         """
         ...
 
     def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
-        """Read these entries of a partition, which ascend, and no others; what was trimmed is passed over.
+        """Read exactly these entries of a partition, in ascending order, without those that were trimmed.
 
-        Raises UnavailableError when the broker stops answering.
+        Raises UnavailableError if the broker stops answering.
         """
         ...
 
@@ -346,26 +351,26 @@ class RequestSender(Protocol):
     """A producer on a request topic."""
 
     def send(self, key: bytes | None, payload: bytes) -> "Future[str]":
-        """Put a request under way. The future is its message id, as Java prints it, once the request is durable.
+        """Send a request. The future returns its message id, as Java prints it, once the request is durable.
 
-        The future's UnavailableError: it may be stored or not. Raises UnavailableError: it was not sent.
+        If the future raises UnavailableError, the request may be stored or not; if the call raises it, it was not sent.
         """
         ...
 
     def close(self) -> None:
-        """Wait for what is under way, then disconnect. A second call does nothing."""
+        """Wait for pending requests, then disconnect. A second call does nothing."""
         ...
 
 
 class TopicProperties(Protocol):
-    """Properties of a topic without partitions, or of one partition: ManagedLedgerInfo.properties, by its broker."""
+    """Changes the properties (ManagedLedgerInfo.properties) of an unpartitioned topic or a partition, by its broker."""
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
         """Write properties; others stay. Raises UnavailableError (they may be written), RefusedError (no topic)."""
         ...
 
     def remove(self, topic: str, key: str) -> bool:
-        """Remove one property, if it is there; False where there is no such topic. Raises as update."""
+        """Remove a property if it exists; False if the topic does not exist. Raises what update does."""
         ...
 
     def close(self) -> None:
@@ -374,18 +379,18 @@ class TopicProperties(Protocol):
 
 
 class TrimFacts(Protocol):
-    """What decides which ledgers a topic's broker drops. Every method raises UnavailableError, RefusedError."""
+    """Facts that decide which ledgers a topic's broker drops. Every method raises UnavailableError, RefusedError."""
 
     def is_loaded(self, topic: str) -> bool:
-        """Whether a broker has the topic loaded. Asking does not load it. UnavailableError: that can't be told."""
+        """Return whether a broker has the topic loaded. Does not load it. UnavailableError: that is unknown."""
         ...
 
     def retention(self, topic: str) -> Retention:
-        """Return the retention in force. None is in force where we may not ask for the brokers' default."""
+        """Return the retention in force; no retention if we may not read the brokers' default."""
         ...
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """Return internalStats of one partition or unpartitioned topic. A topic that is not loaded is loaded for it."""
+        """Return internalStats of a partition or unpartitioned topic. Loads the topic if no broker has loaded it."""
         ...
 
     def close(self) -> None:
@@ -426,21 +431,21 @@ class Bookies(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pulsar:
-    """One Pulsar cluster, as a command asks it."""
+    """A Pulsar cluster, for a command."""
 
     admin: TopicAdmin
     reader: MessageReader
 
 
-CHANGED = "the object has another ETag now"  # as an error of ObjectStore.delete
+CHANGED = "the object has another ETag now"  # an error in the result of ObjectStore.delete
 
 
 class ObjectStore(Protocol):
-    """One bucket of tiered storage.
+    """A bucket of tiered storage.
 
-    Every method raises UnavailableError when the store did not answer (what was asked may have happened), and
-    RefusedError when it answered no: no rights, expired credentials, no such bucket. A bucket that is gone is
-    never reported as a bucket without the object.
+    Every method raises UnavailableError if the store did not answer (the request may have been carried out), and
+    RefusedError if it refused: no rights, expired credentials, no such bucket. A missing bucket is never reported as a
+    bucket without the object.
     """
 
     def read_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
@@ -452,51 +457,54 @@ class ObjectStore(Protocol):
         ...
 
     def compares_etags(self) -> bool:
-        """Whether delete() compares ETags. Finds it out once, with an object of its own; False where it may not."""
+        """Return whether delete() compares ETags. Tests it once, with an object of its own; False if it may not."""
         ...
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Delete any number of keys; returns key -> error for those refused. An absent key is deleted already.
+        """Delete any number of keys; return key -> error for refused keys. A missing key counts as deleted.
 
-        etags: by key. A store that compares ETags keeps an object that has another one, with the error CHANGED.
-        In a bucket with versions a delete marker hides the object; its bytes stay until a lifecycle rule takes them.
+        In a bucket with versions a delete marker hides the object; its bytes stay until a lifecycle rule removes them.
+
+        Args:
+            keys: of the objects.
+            etags: by key. A store that compares ETags keeps an object that has another ETag, with the error CHANGED.
         """
         ...
 
     def existing(self, keys: Sequence[str]) -> set[str]:
-        """Which of the keys exist now."""
+        """Return the keys that exist now."""
         ...
 
     def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-        """Every (key, size in bytes, last modified ms), by key."""
+        """Yield (key, size in bytes, last modified ms) of every object, by key."""
         ...
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
-        """Uploads to any of the keys that were begun and neither completed nor aborted."""
+        """Return uploads to any of the keys that were started and neither completed nor aborted."""
         ...
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> Mapping[str, str]:
-        """Give up the parts of uploads; returns key -> error for those refused. One that is gone is aborted."""
+        """Abort uploads and delete their parts; return key -> error for refused ones. A missing upload is aborted."""
         ...
 
     def undelete(self, keys: Sequence[str]) -> set[str]:
-        """Take away the delete markers that hide the keys; returns those that exist afterwards."""
+        """Remove the delete markers that hide the keys; return the keys that exist afterwards."""
         ...
 
 
 class OffloadConfiguration(Protocol):
-    """What the brokers are configured to offload with."""
+    """The brokers' configuration for offloading."""
 
     def cluster_name(self) -> str:
-        """Name of this Pulsar cluster, as brokers write it into objects; "" where it can't be told.
+        """Return the name of this Pulsar cluster, as brokers write it into objects; "": unknown.
 
         Raises UnavailableError.
         """
         ...
 
     def offload_policies(self, namespace: str) -> Mapping[str, str]:
-        """Offload policies of `tenant/ns`; empty where it has none or does not exist.
+        """Return the offload policies of `tenant/ns`; empty if it has none or does not exist.
 
-        Raises UnavailableError where brokers do not answer, RefusedError where they do not return these policies.
+        Raises UnavailableError if brokers do not answer, RefusedError if they do not return these policies.
         """
         ...
