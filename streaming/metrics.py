@@ -27,9 +27,7 @@ class Metrics:
             ["query", "outcome", "reason"],
             registry=self.registry,
         )
-        self._bytes = Counter(
-            "ledger_deletion_deleted_bytes", "Bytes of deleted ledgers", registry=self.registry
-        )
+        self._bytes = Counter("ledger_deletion_deleted_bytes", "Bytes of deleted ledgers", registry=self.registry)
         self._copies = Counter(
             "ledger_deletion_copies_published", "Copies sent to RETRY and DLQ", ["topic"], registry=self.registry
         )
