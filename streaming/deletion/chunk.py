@@ -42,8 +42,8 @@ class ChunkSweep:
         asked = count_requests(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
         if not asked.total:
             return
-        known = self.owners(query, asked.by_owner)
-        broadcast = self.spark.sparkContext.broadcast((known.references, known.baselines))
+        owners = self.owners(query, asked.by_owner)
+        broadcast = self.spark.sparkContext.broadcast((owners.references, owners.baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
         now_ms = self.gate.coordination.agreed_ms()
         task = SweepTask(
@@ -57,14 +57,14 @@ class ChunkSweep:
             dead_letter_partitions=self.identity.dead_letter_partitions,
             tasks=tasks_for(asked.total, parallelism),
             now_ms=now_ms,
-            held=known.held,
+            held=owners.held,
             journal_ahead_ms=max(0, self.gate.coordination.later_ms() - now_ms),
         )
-        deletes = {owner: n for owner, n in asked.by_owner.items() if owner[0] not in known.held}
+        deletes = {owner: n for owner, n in asked.by_owner.items() if owner[0] not in owners.held}
         try:
             grouped = grouped_by_owner(rows, total=asked.total, parallelism=parallelism)
             task = self._bound(query, task, grouped, deletes)
-            self.describe(query, batch_id, f"sweeping {asked.total} requests of {len(known.references)} owners")
+            self.describe(query, batch_id, f"sweeping {asked.total} requests of {len(owners.references)} owners")
             try:
                 self.receipts.append(grouped, chunk, task)
             except Exception:

@@ -87,11 +87,11 @@ def locked(path: Path) -> Iterator[None]:
 
 def verify(path: Path, artifact: Artifact) -> None:
     """Raise ReaperError, and remove the file, unless its SHA-512 is the recorded one."""
-    found = sha512_of(path)
-    if found != artifact.sha512:
+    sha512 = sha512_of(path)
+    if sha512 != artifact.sha512:
         path.unlink()
         raise ReaperError(
-            f"{artifact.file_name} has SHA-512 {found[:16]}..., expected {artifact.sha512[:16]}...; it was removed. "
+            f"{artifact.file_name} has SHA-512 {sha512[:16]}..., expected {artifact.sha512[:16]}...; it was removed. "
             "Try again; if it happens twice, the repository has another file than the one that was tested."
         )
 
@@ -202,10 +202,10 @@ def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigError("PySpark is not installed in this environment: run `make setup`")
-    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
-    if not found:
+    jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    if not jars:
         raise ConfigError(f"PySpark at {Path(spec.origin).parent} ships no Ivy jar: install the tested version")
-    return found[0]
+    return jars[0]
 
 
 def java() -> str:

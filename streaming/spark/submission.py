@@ -77,68 +77,71 @@ def secret_files(settings: Settings) -> list[str]:
     return [value for value in values if value]
 
 
-def needs(wanted: Submission) -> Iterator[str]:
+def needs(submission: Submission) -> Iterator[str]:
     """Yield sentences about what hosts need besides the command line and the folder of `make dist`."""
-    if wanted.is_local:
+    if submission.is_local:
         return
-    settings = wanted.settings
+    settings = submission.settings
     if not is_on_s3(settings.state.dir):
         yield f"Every host needs state.dir, as one and the same: {settings.state.dir}"
-    if wanted.in_cluster and not is_on_s3(settings.checkpoints.dir):
+    if submission.in_cluster and not is_on_s3(settings.checkpoints.dir):
         yield f"Every host where the driver may run needs checkpoints.dir, the same one: {settings.checkpoints.dir}"
     if is_on_s3(settings.state.dir) or is_on_s3(settings.checkpoints.dir):
         yield "Every host needs credentials for S3 where AWS's tools read them: in its environment, or in a file"
-    for path in [] if wanted.secret else secret_files(settings):
+    for path in [] if submission.secret else secret_files(settings):
         yield f"Every host needs this file: {path}"
 
 
-def arguments(wanted: Submission, environment: Mapping[str, str] = os.environ) -> list[str]:
+def arguments(submission: Submission, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command line. Raises ConfigError for options that can't work or would show a secret."""
-    if faults := list(_faults(wanted, environment)):
+    if faults := list(_faults(submission, environment)):
         raise ConfigError("\n".join(["no command line for these options:", *(f"  {fault}" for fault in faults)]))
-    application = f"local://{_in_image(_APPLICATION)}" if wanted.image and wanted.in_cluster else str(_APPLICATION)
-    config = wanted.config.name if wanted.in_cluster else str(wanted.config.absolute())
+    application = (
+        f"local://{_in_image(_APPLICATION)}" if submission.image and submission.in_cluster else str(_APPLICATION)
+    )
+    config = submission.config.name if submission.in_cluster else str(submission.config.absolute())
     return [
-        *_variables(wanted, environment),
+        *_variables(submission, environment),
         _spark_submit(environment),
-        *("--master", wanted.master, "--deploy-mode", wanted.deploy_mode),
-        *("--name", f"ledger-reaper {wanted.settings.service.name}"),
+        *("--master", submission.master, "--deploy-mode", submission.deploy_mode),
+        *("--name", f"ledger-reaper {submission.settings.service.name}"),
         *("--properties-file", str(CONF / "spark-defaults.conf")),
-        *("--driver-memory", wanted.settings.spark.driver_memory),
-        *("--driver-java-options", _java_options(wanted)),
-        *_files(wanted),
-        *(part for key, value in _conf(wanted, environment).items() for part in ("--conf", f"{key}={value}")),
-        *(part for setting in wanted.conf for part in ("--conf", setting)),
+        *("--driver-memory", submission.settings.spark.driver_memory),
+        *("--driver-java-options", _java_options(submission)),
+        *_files(submission),
+        *(part for key, value in _conf(submission, environment).items() for part in ("--conf", f"{key}={value}")),
+        *(part for setting in submission.conf for part in ("--conf", setting)),
         application,
-        *wanted.command,
+        *submission.command,
         *("--config", config),
     ]
 
 
-def _faults(wanted: Submission, environment: Mapping[str, str]) -> Iterator[str]:
-    if wanted.deploy_mode not in ("client", "cluster"):
-        yield f"the deploy mode is client or cluster, not {wanted.deploy_mode}"
-    if wanted.in_cluster and (wanted.is_local or wanted.master.startswith("spark://")):
-        yield f"Spark has no deploy mode cluster for Python on {wanted.master}"
-    needs_none = wanted.is_local or wanted.image or wanted.master.startswith(_KUBERNETES)
-    if not (needs_none or (wanted.dist / ENVIRONMENT).is_file()):
-        yield f"{wanted.dist} has no {ENVIRONMENT} for the workers: build it with `make dist`, and name it with --dist"
-    yield from _faults_of_kubernetes(wanted)
-    yield from _faults_of_a_value("spark.java_options", wanted.settings.spark.java_options)
-    for setting in wanted.conf:
+def _faults(submission: Submission, environment: Mapping[str, str]) -> Iterator[str]:
+    if submission.deploy_mode not in ("client", "cluster"):
+        yield f"the deploy mode is client or cluster, not {submission.deploy_mode}"
+    if submission.in_cluster and (submission.is_local or submission.master.startswith("spark://")):
+        yield f"Spark has no deploy mode cluster for Python on {submission.master}"
+    needs_none = submission.is_local or submission.image or submission.master.startswith(_KUBERNETES)
+    if not (needs_none or (submission.dist / ENVIRONMENT).is_file()):
+        missing = f"{submission.dist} has no {ENVIRONMENT} for the workers"
+        yield f"{missing}: build it with `make dist`, and name it with --dist"
+    yield from _faults_of_kubernetes(submission)
+    yield from _faults_of_a_value("spark.java_options", submission.settings.spark.java_options)
+    for setting in submission.conf:
         yield from _faults_of_a_property(*setting.split("=", 1))
-    if wanted.in_cluster:
-        yield from _faults_of_a_remote_driver(wanted.config, environment)
+    if submission.in_cluster:
+        yield from _faults_of_a_remote_driver(submission.config, environment)
 
 
-def _faults_of_kubernetes(wanted: Submission) -> Iterator[str]:
-    if wanted.master.startswith(_KUBERNETES):
-        if not wanted.image:
+def _faults_of_kubernetes(submission: Submission) -> Iterator[str]:
+    if submission.master.startswith(_KUBERNETES):
+        if not submission.image:
             yield "Kubernetes needs a container image: --image"
-        if wanted.secret and len({Path(file).parent for file in secret_files(wanted.settings)}) != 1:
+        if submission.secret and len({Path(file).parent for file in secret_files(submission.settings)}) != 1:
             yield "--secret needs the configuration to name files for its secrets, all in one folder"
-    elif wanted.image or wanted.secret:
-        yield f"--image and --secret are for Kubernetes, not for {wanted.master}"
+    elif submission.image or submission.secret:
+        yield f"--image and --secret are for Kubernetes, not for {submission.master}"
 
 
 def _faults_of_a_property(key: str, value: str = "") -> Iterator[str]:
@@ -176,18 +179,18 @@ def _faults_of_a_remote_driver(config: Path, environment: Mapping[str, str]) -> 
             yield f"{name}: a driver in the cluster does not get this variable; set it in the configuration"
 
 
-def _variables(wanted: Submission, environment: Mapping[str, str]) -> list[str]:
+def _variables(submission: Submission, environment: Mapping[str, str]) -> list[str]:
     """Return the environment of spark-submit's own JVM: the address of its UI, and its scratch folder."""
     variables = {}
-    spark = wanted.settings.spark
+    spark = submission.settings.spark
     # Spark also uses this address for the driver, unless it gets the driver's
-    if spark.ui_address not in EVERYWHERE and (wanted.is_local or wanted.driver_host):
+    if spark.ui_address not in EVERYWHERE and (submission.is_local or submission.driver_host):
         variables["SPARK_LOCAL_IP"] = spark.ui_address
     if spark.local_dir:
         variables["SPARK_LOCAL_DIRS"] = spark.local_dir
-    if is_on_s3(wanted.settings.checkpoints.dir) and _PROFILES[0] in environment:
+    if is_on_s3(submission.settings.checkpoints.dir) and _PROFILES[0] in environment:
         variables[_PROFILES[1]] = environment[_PROFILES[0]]
-    if wanted.in_cluster or not variables:
+    if submission.in_cluster or not variables:
         return []
     return ["env", *(f"{key}={value}" for key, value in variables.items())]
 
@@ -198,41 +201,46 @@ def _spark_submit(environment: Mapping[str, str]) -> str:
     return str(Path(home) / "bin" / "spark-submit")
 
 
-def _java_options(wanted: Submission) -> str:
-    log = _LOG if wanted.in_cluster and not wanted.image else str(CONF / _LOG)
-    log = _in_image(Path(log)) if wanted.in_cluster and wanted.image else log
-    options = ("-Xss8m", f'"-Dlog4j2.configurationFile={log}"', "-XX:-UsePerfData", wanted.settings.spark.java_options)
+def _java_options(submission: Submission) -> str:
+    log = _LOG if submission.in_cluster and not submission.image else str(CONF / _LOG)
+    log = _in_image(Path(log)) if submission.in_cluster and submission.image else log
+    options = (
+        "-Xss8m",
+        f'"-Dlog4j2.configurationFile={log}"',
+        "-XX:-UsePerfData",
+        submission.settings.spark.java_options,
+    )
     return " ".join(option for option in options if option)
 
 
-def _files(wanted: Submission) -> Iterator[str]:
-    jars = [f"local://{IMAGE_HOME}/jars/{jar.name}" if wanted.image else str(jar) for jar in wanted.jars]
+def _files(submission: Submission) -> Iterator[str]:
+    jars = [f"local://{IMAGE_HOME}/jars/{jar.name}" if submission.image else str(jar) for jar in submission.jars]
     yield from ("--jars", ",".join(jars))
-    if not (wanted.is_local or wanted.image):
-        yield from ("--archives", f"{(wanted.dist / ENVIRONMENT).absolute()}#{_UNPACKED}")
-    if wanted.in_cluster:
-        shipped = [wanted.config.absolute()] + ([] if wanted.image else [CONF / _LOG])
+    if not (submission.is_local or submission.image):
+        yield from ("--archives", f"{(submission.dist / ENVIRONMENT).absolute()}#{_UNPACKED}")
+    if submission.in_cluster:
+        shipped = [submission.config.absolute()] + ([] if submission.image else [CONF / _LOG])
         yield from ("--files", ",".join(map(str, shipped)))
 
 
-def _conf(wanted: Submission, environment: Mapping[str, str]) -> dict[str, str]:
-    if wanted.is_local:
+def _conf(submission: Submission, environment: Mapping[str, str]) -> dict[str, str]:
+    if submission.is_local:
         return {"spark.pyspark.python": sys.executable, "spark.pyspark.driver.python": sys.executable}
-    python = f"{IMAGE_HOME}/venv/bin/python" if wanted.image else f"./{_UNPACKED}/bin/python"
+    python = f"{IMAGE_HOME}/venv/bin/python" if submission.image else f"./{_UNPACKED}/bin/python"
     conf = {
         "spark.pyspark.python": python,
-        "spark.pyspark.driver.python": python if wanted.in_cluster else sys.executable,
+        "spark.pyspark.driver.python": python if submission.in_cluster else sys.executable,
         "spark.python.daemon.module": _DAEMON,
     }
-    if wanted.driver_host:
-        conf["spark.driver.host"] = wanted.driver_host
-        conf["spark.driver.bindAddress"] = wanted.driver_host
-    if wanted.image:
-        conf["spark.kubernetes.container.image"] = wanted.image
-    if wanted.secret:
-        folder = Path(secret_files(wanted.settings)[0]).parent
-        for role in ("driver", "executor") if wanted.in_cluster else ("executor",):
-            conf[f"spark.kubernetes.{role}.secrets.{wanted.secret}"] = str(folder)
+    if submission.driver_host:
+        conf["spark.driver.host"] = submission.driver_host
+        conf["spark.driver.bindAddress"] = submission.driver_host
+    if submission.image:
+        conf["spark.kubernetes.container.image"] = submission.image
+    if submission.secret:
+        folder = Path(secret_files(submission.settings)[0]).parent
+        for role in ("driver", "executor") if submission.in_cluster else ("executor",):
+            conf[f"spark.kubernetes.{role}.secrets.{submission.secret}"] = str(folder)
     if _PROFILES[0] in environment:  # a path, and no secret
         conf[f"spark.executorEnv.{_PROFILES[0]}"] = environment[_PROFILES[0]]
     return conf
