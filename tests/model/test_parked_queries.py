@@ -1,7 +1,7 @@
 """Messages of any kind on several topics, kills at any moment, and a connector that fails as the real one does.
 
 The queries, lanes and rescues are the service's own, with their checkpoints on the disk; the connector, the topics and
-the receipts are modelled. What the model knows of the connector stands in docs/findings-odd-messages.md.
+the receipts are modelled. What the model knows of the connector stands in docs/findings.md.
 """
 
 import json

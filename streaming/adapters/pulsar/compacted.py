@@ -1,7 +1,7 @@
 """Compacted topics as the broker sends them: the latest message of each key, and all that came behind the compaction.
 
 We read Pulsar's frames ourselves here too (frames.py): a system topic takes what anybody who may publish to it sends,
-and some such messages end a process that reads them with pulsar-client (docs/findings-odd-messages.md).
+and some such messages end a process that reads them with pulsar-client (docs/findings.md).
 
 A broker does not say where a compacted reader's end is: its last message may be a tombstone that compaction has taken
 away. So we count: the compacted ledger has so many entries, and after its horizon come the topic's own ones up to the

@@ -1,7 +1,7 @@
 """Reading a topic from a position to what was its end, without a subscription of ours: nothing is acknowledged.
 
 We read Pulsar's frames ourselves (frames.py, entries.py): a message that somebody wrote to do so can end a process that
-reads it with pulsar-client, or take gigabytes there (docs/findings-odd-messages.md).
+reads it with pulsar-client, or take gigabytes there (docs/findings.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
