@@ -129,7 +129,7 @@ def _ours(store: Path, cores: int) -> dict[str, float]:
             joined.append(time.monotonic())
 
     with local_spark(cores) as spark:
-        result = Backfill(store_paths(store, None), SystemClock(), say).run(spark.sparkContext)
+        result = Backfill(paths=store_paths(store, None), clock=SystemClock(), say=say).run(spark.sparkContext)
         driver = time.monotonic() - joined[0]
     return {"seconds": result.seconds, "driver_seconds": driver}
 

@@ -659,8 +659,8 @@ ROCKETMQ = (
     (
         "RocketMQ: a part gets its name once the disk has it",
         JOB,
-        "            os.fsync(handle.fileno())",
-        "            pass",
+        "        flush(aside)\n",
+        "",
         "disk_has_all",
     ),
     (

@@ -169,7 +169,7 @@ def backfill(  # noqa: PLR0913  typer reads each option from a parameter
     _require_answer(f"{warning}Convert the consume queues and offsets of {paths.store} to RocksDB?", yes=yes)
     with local_spark() as spark:
         work = Backfill(
-            paths, SystemClock(), _say, rows_per_file=rows_per_file, restart=restart, replace=replace,
+            paths=paths, clock=SystemClock(), say=_say, rows_per_file=rows_per_file, restart=restart, replace=replace,
             accept_loss=losses,
         )  # fmt: skip
         result = work.run(spark.sparkContext)
@@ -225,7 +225,7 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
                 "port with --metrics-port (0: any), and an address of this machine with --metrics-address"
             ) from error
         _say(f"metrics: http://{metrics_address}:{port}/metrics")
-    work = Follow(paths, SystemClock(), _say, tell=print_lag if json_lines else None, show=metrics.show)
+    work = Follow(paths=paths, clock=SystemClock(), say=_say, tell=print_lag if json_lines else None, show=metrics.show)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:

@@ -22,7 +22,8 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem
 
 from streaming.errors import FencedError, UnavailableError
-from streaming.state.filesystem import below, flush, folder_of, open_filesystem, translated
+from streaming.state.durable import flush
+from streaming.state.filesystem import below, folder_of, open_filesystem, translated
 from streaming.state.leftovers import file_name
 
 if TYPE_CHECKING:

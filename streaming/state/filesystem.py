@@ -4,7 +4,6 @@ So a reader, and a start after a crash, finds the complete new file, the old one
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from streaming.errors import UnavailableError
+from streaming.state.durable import flush
 
 _UNFINISHED = ".unfinished"
 
@@ -139,15 +139,6 @@ def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 def shown(location: str) -> str:
     """Return a location for display, without the options of a URI."""
     return location.partition("?")[0] if "://" in location else location
-
-
-def flush(path: str) -> None:
-    """Return after a local file, or the names in a local folder, are on the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

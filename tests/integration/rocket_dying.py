@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-_FOLLOW = "streaming.rocketmq.follow"
+_FOLLOW, _CONVERT = "streaming.rocketmq.follow", "streaming.rocketmq.convert"
 _DATABASE = "streaming.adapters.rocksdb.database:Database"
 
 
@@ -22,19 +22,19 @@ class Effect(NamedTuple):
 # `follow` with no database beside the broker yet, in the order of its work
 FIRST = {
     "queues looked at": Effect(f"{_FOLLOW}.base:snapshot_of", is_done=True),
-    "files written": Effect("streaming.rocketmq.convert.job:Job.run", is_done=True),
+    "files written": Effect(f"{_CONVERT}.job:Job.run", is_done=True),
     "files taken in": Effect(f"{_DATABASE}.take_in", is_done=True),
     "bounds written": Effect(f"{_DATABASE}.put_all", is_done=True),
     "joined": Effect(f"{_FOLLOW}.base:join", is_done=True),
-    "in its place": Effect(f"{_FOLLOW}.base:fsync_folder", is_done=False),
+    "in its place": Effect(f"{_FOLLOW}.base:flush", is_done=False),
 }
 # with one
 LATER = {
-    "resumed": Effect(f"{_FOLLOW}.followed:IndexDatabase.resume", is_done=True),
+    "resumed": Effect(f"{_CONVERT}.index_database:IndexDatabase.resume", is_done=True),
     "query started": Effect(f"{_FOLLOW}.run:_Stream._started", is_done=True),
     "note half written": Effect(f"{_FOLLOW}.run:os.utime", is_done=False),
     "note written": Effect(f"{_FOLLOW}.run:_Stream._write_note", is_done=True),
-    "log read": Effect(f"{_FOLLOW}.ranges:RangeJob.run", is_done=True),
+    "log read": Effect(f"{_CONVERT}.ranges:RangeJob.run", is_done=True),
     "before a batch": Effect(f"{_DATABASE}.put_atomically", is_done=False),
     "batch written and not durable": Effect("rocksdb:flush_wal", is_done=False),
     "behind a batch": Effect(f"{_DATABASE}.put_atomically", is_done=True),

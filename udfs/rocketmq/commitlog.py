@@ -77,7 +77,9 @@ def no_headers(count: int) -> RecordHeaders:
     """Allocate `count` headers, which `put` fills."""
     size, magic, queue_id = (np.empty(count, np.int32) for _column in range(3))
     queue_offset, phy, store_time = (np.empty(count, np.int64) for _column in range(3))
-    return RecordHeaders(size, magic, queue_id, queue_offset, phy, store_time)
+    return RecordHeaders(
+        size=size, magic=magic, queue_id=queue_id, queue_offset=queue_offset, phy=phy, store_time=store_time
+    )
 
 
 def headers_at(log: NDArray[np.uint8], positions: Longs) -> RecordHeaders:
@@ -98,8 +100,8 @@ def headers_at(log: NDArray[np.uint8], positions: Longs) -> RecordHeaders:
     time_at = positions + np.where(is_v6, 68, 56)
     times = _at_any_byte(log, np.dtype(">i8"))[time_at].astype(np.int64)
     return RecordHeaders(
-        raw["size"].astype(np.int32), magic, raw["queue_id"].astype(np.int32),
-        raw["queue_offset"].astype(np.int64), raw["phy"].astype(np.int64), times,
+        size=raw["size"].astype(np.int32), magic=magic, queue_id=raw["queue_id"].astype(np.int32),
+        queue_offset=raw["queue_offset"].astype(np.int64), phy=raw["phy"].astype(np.int64), store_time=times,
     )  # fmt: skip
 
 
@@ -201,7 +203,8 @@ def record_at(log: memoryview, start: int, position: int) -> CommitLogRecord | N
     if body < 0 or topic_bytes < 0 or property_bytes < 0 or at + property_bytes > end:
         raise BadRecordError(position, f"the parts of a record of {size} bytes do not fit into it")
     return CommitLogRecord(
-        phy, size, queue_id, queue_offset, sys_flag, store_time, topic, bytes(log[at : at + property_bytes])
+        phy=phy, size=size, queue_id=queue_id, queue_offset=queue_offset, sys_flag=sys_flag, store_time=store_time,
+        topic=topic, properties=bytes(log[at : at + property_bytes]),
     )  # fmt: skip
 
 

@@ -130,10 +130,12 @@ class _Span(NamedTuple):
             return column
 
         time = None if run.time is None else spread(run.time)
-        return _Columns(there, spread(run.phy), spread(run.size).astype(np.int32), spread(run.tags), time)
+        return _Columns(
+            there=there, phy=spread(run.phy), size=spread(run.size).astype(np.int32), tags=spread(run.tags), time=time
+        )
 
     def findings(self, kind: FindingKind, wrong: NDArray[np.bool_], text: str) -> Iterator[Finding]:
         count = int(wrong.sum())
         if count:
             offset = self.first + int(np.argmax(wrong))
-            yield Finding(self.topic, self.queue_id, kind, count, offset, text)
+            yield Finding(topic=self.topic, queue_id=self.queue_id, kind=kind, count=count, offset=offset, text=text)

@@ -96,4 +96,6 @@ def _packed(entries: list[RecordUnit]) -> UnitChunk:
         np.array([getattr(entry, name) for entry in entries], dtype=np.int64) for name in ("phy", "tags", "time")
     )
     size = np.array([entry.size for entry in entries], dtype=np.int32)
-    return UnitChunk(first.topic, first.queue_id, first.offset, Units(phy, size, tags), times)
+    return UnitChunk(
+        topic=first.topic, queue_id=first.queue_id, first=first.offset, units=Units(phy, size, tags), times=times
+    )

@@ -73,7 +73,7 @@ class Result(NamedTuple):
         return self._asdict() | {"losses": [loss._asdict() for loss in self.losses]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
     """A conversion."""
 

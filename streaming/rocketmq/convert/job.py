@@ -13,7 +13,6 @@ shuffles carry only their positions. A task needs memory for the rows of one par
 """
 
 import bisect
-import os
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +37,7 @@ from streaming.rocketmq.convert.work import PartWork, Piece
 from streaming.rocketmq.store.log_files import CommitLog, LogFile, headers_of
 from streaming.rocketmq.store.queue_files import QueueFiles
 from streaming.rocketmq.workspace.staging import file_name
+from streaming.state.durable import flush
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
@@ -209,8 +209,7 @@ class Job:
 
     def _stored(self, written: Written, aside: Path) -> Written:
         """Give a part its name once the disk has stored it completely."""
-        with aside.open("rb") as handle:
-            os.fsync(handle.fileno())
+        flush(aside)
         # a finished file is complete, and a repeated task writes an equal file
         aside.replace(Path(self.folder) / written.name)
         return written

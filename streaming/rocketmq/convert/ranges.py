@@ -64,7 +64,7 @@ class RangeJob:
             properties = properties_of(record.properties)
             tags = tags_code(record, properties, self.rules.delays_ms)
             for unit in units_of(record, properties, self.rules):
-                yield RecordUnit(*unit, record.phy, record.size, tags, record.store_time)
+                yield RecordUnit(*unit, phy=record.phy, size=record.size, tags=tags, time=record.store_time)
         if log_range.file.start + position != log_range.end:
             raise c.BadRecordError(position, f"a record ends here, and earlier a record ended at {log_range.end}")
 

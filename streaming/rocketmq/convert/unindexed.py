@@ -115,7 +115,7 @@ def unindexed_of(
     tasks = min(-(-len(gaps) // _GAPS_PER_TASK), spark.defaultParallelism)
     messages = spark.parallelize(gaps, tasks).mapPartitions(missing).collect()
     for name, offset, phy in sorted(messages, key=lambda message: message[2]):
-        of_queue = unindexed.get(name, Unindexed(*name, 0, offset, phy))
+        of_queue = unindexed.get(name, Unindexed(*name, messages=0, offset=offset, phy=phy))
         unindexed[name] = of_queue._replace(messages=of_queue.messages + 1)
     return sorted(unindexed.values())
 

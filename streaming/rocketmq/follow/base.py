@@ -23,7 +23,8 @@ from streaming.rocketmq.store.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.store.log_files import commitlog_being_written
 from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.workspace.handover import delete_follow_result
-from streaming.rocketmq.workspace.staging import file_name, fsync_folder
+from streaming.rocketmq.workspace.staging import file_name
+from streaming.state.durable import flush
 
 _STAGES = 3
 
@@ -59,7 +60,7 @@ class Base:
         aside = folder / "joined"
         join(aside, [parts / file_name(work.number) for work in works], inventory, last if last >= 0 else None)
         os.replace(aside, self.paths.follow_queues)  # noqa: PTH105  it is complete and durable
-        fsync_folder(folder)
+        flush(folder)
         shutil.rmtree(parts)
 
 

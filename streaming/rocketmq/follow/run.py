@@ -61,7 +61,7 @@ def _nothing(_lag: Lag) -> None:
     """Ignore the lag."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Follow:
     """A run of `follow`."""
 

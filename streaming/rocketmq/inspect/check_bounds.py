@@ -107,11 +107,11 @@ def bound_findings(queues: Sequence[Queue], contents: StoreContents) -> Iterator
         # without rows, all messages of a queue have expired, and the file queue may have ended long ago
         if following < expected or (bound.last >= 0 and following != expected):
             text = f"by the max row, the next message gets the offset {following}, and it has to be {expected}"
-            yield Finding(*name, FindingKind.MAX, 1, expected, text)
+            yield Finding(*name, kind=FindingKind.MAX, count=1, offset=expected, text=text)
         elif bound.max is not None and name in last and bound.max[0] != last[name]:
             # a broker treats all messages of a queue as expired if its max row names a position before the log
             text = f"the max row gives {bound.max[0]} as the start of the last message, which starts at {last[name]}"
-            yield Finding(*name, FindingKind.MAX, 1, following - 1, text)
+            yield Finding(*name, kind=FindingKind.MAX, count=1, offset=following - 1, text=text)
         if (
             bound.min is not None
             and name in live
@@ -119,7 +119,7 @@ def bound_findings(queues: Sequence[Queue], contents: StoreContents) -> Iterator
         ):
             phy, offset = live[name]
             text = f"the min row gives {bound.min[1]} at {bound.min[0]}, and the first message is {offset} at {phy}"
-            yield Finding(*name, FindingKind.MIN, 1, offset, text)
+            yield Finding(*name, kind=FindingKind.MIN, count=1, offset=offset, text=text)
 
 
 def _is_wrong_min(bound: tuple[int, int], live: tuple[int, int], log_start: int) -> bool:
@@ -130,7 +130,14 @@ def _is_wrong_min(bound: tuple[int, int], live: tuple[int, int], log_start: int)
 def checkpoint_findings(checkpoint: int | None, log_end: int) -> Iterator[Finding]:
     """Yield the finding about CHECKPOINT, if any."""
     if checkpoint is None:
-        yield Finding(b"", -1, FindingKind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
+        yield Finding(
+            topic=b"",
+            queue_id=-1,
+            kind=FindingKind.CHECKPOINT,
+            count=1,
+            offset=-1,
+            text="the database has no CHECKPOINT",
+        )
     elif checkpoint > log_end:
         text = f"CHECKPOINT is {checkpoint}, after the end of the commitlog, {log_end}"
-        yield Finding(b"", -1, FindingKind.CHECKPOINT, 1, checkpoint, text)
+        yield Finding(topic=b"", queue_id=-1, kind=FindingKind.CHECKPOINT, count=1, offset=checkpoint, text=text)

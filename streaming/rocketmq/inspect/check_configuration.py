@@ -83,4 +83,4 @@ def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
 
 
 def _config_finding(text: str, count: int) -> Finding:
-    return Finding(b"", -1, FindingKind.CONFIG, count, -1, text)
+    return Finding(topic=b"", queue_id=-1, kind=FindingKind.CONFIG, count=count, offset=-1, text=text)

@@ -19,7 +19,7 @@ def joined_queues(inventory: Inventory, bounds: dict[QueueKey, Bounds], only: by
         if only and topic != only:
             continue
         first, end = _span(bounds.get((topic, queue_id), Bounds()), file_queues.get((topic, queue_id)))
-        ranges.append(QueueRange(0, topic, queue_id, first, end))
+        ranges.append(QueueRange(number=0, topic=topic, queue_id=queue_id, first=first, end=end))
     return [
         _joined_queue(joined._replace(number=number), file_queues, bounds)
         for number, joined in enumerate(in_key_order(ranges))

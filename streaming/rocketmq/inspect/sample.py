@@ -82,7 +82,16 @@ def _runs(inventory: Inventory) -> Iterator[Piece]:
             first, end = max(file.start, queue.range.first), min(file.start + file.count, queue.range.end)
             if first < end:
                 files = QueueFiles((file,))
-                yield Piece(0, queue.range.topic, queue.range.queue_id, first, end, 0, files, is_last=False)
+                yield Piece(
+                    number=0,
+                    topic=queue.range.topic,
+                    queue_id=queue.range.queue_id,
+                    first=first,
+                    end=end,
+                    position=0,
+                    files=files,
+                    is_last=False,
+                )
 
 
 def _convert(log: CommitLog, work: PartWork) -> None:

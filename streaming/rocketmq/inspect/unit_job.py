@@ -100,7 +100,10 @@ class UnitJob:
             yield from _packed(units)
             for (topic, queue_id), (count, offset, phy) in lost.items():
                 text = f"file queue and database end before it; the first such message starts at {phy}"
-                yield 0, Finding(topic, queue_id, FindingKind.NO_QUEUE, count, offset, text)
+                finding = Finding(
+                    topic=topic, queue_id=queue_id, kind=FindingKind.NO_QUEUE, count=count, offset=offset, text=text
+                )
+                yield 0, finding
 
     def _take(self, record: c.CommitLogRecord, units: UnitsByPart, lost: dict[QueueKey, tuple[int, int, int]]) -> None:
         properties = properties_of(record.properties)
@@ -167,7 +170,7 @@ def _of_files(piece: Piece, log_start: int) -> UnitRun:
     units = piece.files.read(first, end) if first < end else piece.files.read(0, 0)
     offsets = np.arange(first, first + units.rows, dtype=np.int64)
     live = u.is_written(units) & u.is_live(units, log_start)
-    return UnitRun(offsets[live], units.phy[live], units.size[live], units.tags[live], None)
+    return UnitRun(offset=offsets[live], phy=units.phy[live], size=units.size[live], tags=units.tags[live], time=None)
 
 
 def _of_database(piece: Piece, database: Database, log_start: int) -> UnitRun:
@@ -187,7 +190,9 @@ def _of_database(piece: Piece, database: Database, log_start: int) -> UnitRun:
         piece, database, keys[::_ROWS_PER_KEY_READ] + keys[-1:], values[::_ROWS_PER_KEY_READ] + values[-1:]
     )
     live = units.phy >= log_start
-    return UnitRun(offsets[live], units.phy[live], units.size[live], units.tags[live], times[live])
+    return UnitRun(
+        offset=offsets[live], phy=units.phy[live], size=units.size[live], tags=units.tags[live], time=times[live]
+    )
 
 
 def _require_found_by_key(piece: Piece, database: Database, keys: list[bytes], values: list[bytes]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from streaming.rocketmq.store.paths import BARRIER, StorePaths
 from streaming.rocketmq.workspace.move import Rename
-from streaming.rocketmq.workspace.staging import ROLLBACK, fsync_folder
+from streaming.rocketmq.workspace.staging import ROLLBACK
+from streaming.state.durable import flush
 
 
 def bar(paths: StorePaths, rename: Rename = os.replace) -> None:
@@ -20,15 +21,14 @@ def bar(paths: StorePaths, rename: Rename = os.replace) -> None:
         return
     new = _aside(paths)
     (new / "0").mkdir(parents=True, exist_ok=True)
-    with (new / "0" / ("0" * 20)).open("wb") as handle:
-        handle.write(b"\0")  # brokers delete empty files
-        handle.flush()
-        os.fsync(handle.fileno())
-    fsync_folder(new / "0")
-    fsync_folder(new)
+    file = new / "0" / ("0" * 20)
+    file.write_bytes(b"\0")  # brokers delete empty files
+    flush(file)
+    flush(new / "0")
+    flush(new)
     paths.consumequeue.mkdir(exist_ok=True)
     rename(new, paths.barrier)
-    fsync_folder(paths.consumequeue)
+    flush(paths.consumequeue)
 
 
 def unbar(paths: StorePaths, rename: Rename = os.replace) -> None:
@@ -38,7 +38,7 @@ def unbar(paths: StorePaths, rename: Rename = os.replace) -> None:
     _aside(paths).parent.mkdir(exist_ok=True)
     # Allowed here: the folder is ours, by its name, and the queues are complete, or unchanged.
     rename(paths.barrier, _aside(paths))
-    fsync_folder(paths.consumequeue)
+    flush(paths.consumequeue)
 
 
 def _aside(paths: StorePaths) -> Path:

@@ -22,7 +22,8 @@ from streaming.rocketmq.store.json_files import JSON_FILES, is_name_evident, off
 from streaming.rocketmq.store.locks import is_broker_running
 from streaming.rocketmq.store.owner import require_owner
 from streaming.rocketmq.store.paths import StorePaths
-from streaming.rocketmq.workspace.staging import unfinished_rollback, write_text
+from streaming.rocketmq.workspace.staging import unfinished_rollback
+from streaming.state.durable import durable_write
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import has_lines, pretty
 from udfs.rocketmq.refusals import Code
@@ -107,7 +108,7 @@ def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configu
             table = table_of(database, rows[database], is_lmq=offsets == m.LMQ_OFFSETS_JSON)
         except m.BadTableError as error:
             raise SafetyError(f"{paths.config / database}: {error}") from error
-        write_text(out / names[database], pretty(table, in_lines=in_lines))
+        durable_write(out / names[database], pretty(table, in_lines=in_lines))
         files[names[database]] = len(rows[database].default)
     return Exported(out, files, only_in_files)
 

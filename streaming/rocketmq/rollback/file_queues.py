@@ -31,7 +31,8 @@ from streaming.rocketmq.store.inventory import inventory_of
 from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.store.queue_files import QueueFiles
 from streaming.rocketmq.workspace.move import Rename
-from streaming.rocketmq.workspace.staging import NEW_QUEUES, fsync_folder
+from streaming.rocketmq.workspace.staging import NEW_QUEUES
+from streaming.state.durable import flush
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX
@@ -126,14 +127,18 @@ def _missing(queue: Both, database: Database, per_file: int) -> Iterator[Missing
     following = (bounds.last if has_rows else bounds.max[1] if bounds.max else -1) + 1
     first = bounds.first if has_rows else following
     blanks = first - first % per_file
-    new_queue = MissingUnits(queue.topic, queue.queue_id, blanks, first, following, is_new=bool(files.files))
+    new_queue = MissingUnits(
+        topic=queue.topic, queue_id=queue.queue_id, blanks=blanks, first=first, end=following, is_new=bool(files.files)
+    )
     if not files.files:
         if following > 0:  # also without rows: the name of an empty file determines the offset of the next message
             yield new_queue
     elif end > files.start and has_rows and not is_same_incarnation(queue, database):
         yield new_queue
+    elif following > end and has_rows and first <= end:
+        yield MissingUnits(topic=queue.topic, queue_id=queue.queue_id, blanks=end, first=end, end=following)
     elif following > end:
-        yield MissingUnits(queue.topic, queue.queue_id, end, end, following) if has_rows and first <= end else new_queue
+        yield new_queue
 
 
 def _has_files(missing: MissingUnits) -> bool:
@@ -187,7 +192,7 @@ def _create(folder: Path, consumequeue: Path, missing: MissingUnits, database: D
         units, _times = rows.decode_values(values)
         _write(folder, first, units, per_file)
         first += units.rows
-    fsync_folder(folder)
+    flush(folder)
 
 
 def _copy_last_file(source: Path, folder: Path, end: int, per_file: int) -> None:
@@ -209,8 +214,8 @@ def _move_in(new: Path, consumequeue: Path, missing: MissingUnits, kept: Path, r
     for file in sorted(new.iterdir()):
         # Allowed here: this replaces a file by a longer copy of it, which is durable.
         rename(file, folder / file.name)
-    fsync_folder(folder)
-    fsync_folder(folder.parent)
+    flush(folder)
+    flush(folder.parent)
 
 
 def _set_aside(folder: Path, missing: MissingUnits, kept: Path, rename: Rename) -> None:
@@ -219,7 +224,7 @@ def _set_aside(folder: Path, missing: MissingUnits, kept: Path, rename: Rename) 
     taken = {path.name for path in aside.iterdir()}
     name = next(name for name in (f"{missing.queue_id}-{n}" for n in count(1)) if name not in taken)
     rename(folder, aside / name)
-    fsync_folder(aside)
+    flush(aside)
 
 
 def _write(folder: Path, first: int, units: u.Units, per_file: int) -> None:

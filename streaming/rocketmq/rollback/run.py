@@ -47,12 +47,12 @@ from streaming.rocketmq.workspace.staging import (
     ROLLBACK,
     ROLLBACK_PLAN,
     current_of,
-    fsync_folder,
     is_done,
     is_unopened,
     new_kept,
-    write_file,
+    write_note,
 )
+from streaming.state.durable import flush
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.commitlog import CommitLogRecord
 from udfs.rocketmq.dispatch import DispatchRules, is_kept, properties_of, units_of
@@ -115,11 +115,11 @@ def rollback(
 
 def _ended(paths: StorePaths, plan: dict[str, Any], rename: Rename) -> RolledBack:
     """Let the broker start again. The plan is marked as done first, so that no later run resumes it."""
-    write_file(paths.own / ROLLBACK_PLAN, plan | {DONE: True})
+    write_note(paths.own / ROLLBACK_PLAN, plan | {DONE: True})
     unbar(paths, rename)
     # Allowed here: the folder is ours, and all of its files are in the store now.
     shutil.rmtree(paths.own / ROLLBACK)
-    fsync_folder(paths.own)
+    flush(paths.own)
     kept = str(paths.own / plan["kept"])
     return RolledBack(kept, plan["files"], plan.get("only_in_files", {}), plan.get("left_out", {}))
 
@@ -293,7 +293,7 @@ def _prepare(paths: StorePaths, aside: Path, clock: Clock, offsets_of: m.Offsets
         "stamps": {name: _stamp(paths.config / name) for name in exported.files},
         "currents": _currents(paths),
     }
-    write_file(paths.own / ROLLBACK_PLAN, plan)
+    write_note(paths.own / ROLLBACK_PLAN, plan)
     return plan
 
 
@@ -330,13 +330,12 @@ def _replace(paths: StorePaths, new: Path, kept: Path, rename: Rename) -> None:
     if old.exists():
         copy = kept / CONFIG / f".{old.name}.copy"
         shutil.copy2(old, copy)
-        with copy.open("rb") as handle:
-            os.fsync(handle.fileno())
+        flush(copy)
         rename(copy, kept / CONFIG / old.name)
     bak = paths.config / f"{new.name}.bak"
     if bak.exists():
         rename(bak, kept / CONFIG / bak.name)
-    fsync_folder(kept / CONFIG)
+    flush(kept / CONFIG)
     # Allowed here: the replaced file was copied under a durable name, and a rename is atomic.
     rename(new, old)
-    fsync_folder(paths.config)
+    flush(paths.config)

@@ -97,7 +97,7 @@ def inventory_of(paths: StorePaths, log: CommitLog | None = None) -> Inventory:
     listed = [(topic, queue_id, files_of(folder)) for topic, queue_id, folder in _folders(paths.consumequeue)]
     ends = [files.end() for _topic, _queue_id, files in listed]
     ranges = [
-        QueueRange(number, topic.encode(), queue_id, files.first_live(end, start), end)
+        QueueRange(number=number, topic=topic.encode(), queue_id=queue_id, first=files.first_live(end, start), end=end)
         for number, ((topic, queue_id, files), end) in enumerate(zip(listed, ends, strict=True))
     ]
     queues = []

@@ -11,7 +11,7 @@ OWN = "ledger-reaper"
 BARRIER = "LEDGER_REAPER_ROLLBACK_HAS_NOT_ENDED"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorePaths:
     """A store."""
 
@@ -79,7 +79,9 @@ def store_paths(store: Path | None, conf_file: Path | None, *, lmq: bool | None 
             "with --broker-conf, which shows whether that database counts"
         )
     rocksdb = own if conf.has_own_rocksdb_folder else queues
-    return StorePaths(root, commitlog, queues, rocksdb, conf, is_named)
+    return StorePaths(
+        store=root, commitlog=commitlog, consumequeue=queues, rocksdb=rocksdb, conf=conf, is_named=is_named
+    )
 
 
 def _root_of(store: Path | None, conf: BrokerConf) -> Path:

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.rocketmq.store.paths import StorePaths
-from streaming.rocketmq.workspace.staging import FOLLOWED, QUEUES, fsync_folder, sealed_of, write_file
+from streaming.rocketmq.workspace.staging import FOLLOWED, QUEUES, sealed_of, write_note
+from streaming.state.durable import flush
 
 
 def take_over(paths: StorePaths) -> None:
     """Move the database into the staging folder, which is new."""
-    write_file(paths.staging / FOLLOWED, {"from": str(paths.follow_queues)})
+    write_note(paths.staging / FOLLOWED, {"from": str(paths.follow_queues)})
     paths.follow_queues.replace(paths.staging / QUEUES)
-    fsync_folder(paths.staging)
+    flush(paths.staging)
 
 
 def give_back(paths: StorePaths) -> None:
@@ -26,7 +27,7 @@ def give_back(paths: StorePaths) -> None:
     if is_followed and sealed_of(paths) is None:
         paths.follow.mkdir(exist_ok=True)
         queues.replace(paths.follow_queues)
-        fsync_folder(paths.follow)
+        flush(paths.follow)
         (paths.staging / FOLLOWED).unlink()
 
 

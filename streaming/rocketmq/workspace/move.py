@@ -21,11 +21,11 @@ from streaming.rocketmq.workspace.staging import (
     Sealed,
     current_of,
     delete_staging,
-    fsync_folder,
     moved_of,
     sealed_of,
-    write_file,
+    write_note,
 )
+from streaming.state.durable import flush
 
 Rename = Callable[[Path, Path], object]
 
@@ -41,15 +41,15 @@ def move_in(paths: StorePaths, sealed: Sealed, rename: Rename = os.replace) -> N
     set_aside_databases(paths, kept, rename, ours=sealed)
     for name in DATABASES:
         _carry(paths.staging / CONFIG / name, paths.config / name, rename)
-    fsync_folder(paths.config)
+    flush(paths.config)
     for name in sorted(sealed.files.keys() - {CURRENT}):
         _carry(paths.staging / QUEUES / name, paths.rocksdb / name, rename)
-    fsync_folder(paths.rocksdb)
+    flush(paths.rocksdb)
     _require_all_in(paths, sealed)
-    write_file(paths.own / MOVED, asdict(sealed))
+    write_note(paths.own / MOVED, asdict(sealed))
     # Allowed here: all other files are in, durably. This rename is the upgrade.
     rename(paths.staging / QUEUES / CURRENT, paths.rocksdb / CURRENT)
-    fsync_folder(paths.rocksdb)
+    flush(paths.rocksdb)
     delete_staging(paths)
 
 
@@ -79,7 +79,7 @@ def take_back(paths: StorePaths, sealed: Sealed, rename: Rename = os.replace) ->
     """
     if moved_of(paths) == sealed:  # it was written right before the last rename, which has not happened
         (paths.own / MOVED).unlink()
-        fsync_folder(paths.own)
+        flush(paths.own)
     removed = paths.staging / "taken-back"
     removed.mkdir(exist_ok=True)
     for name, inode in sealed.databases.items():
@@ -99,7 +99,7 @@ def set_aside_queues(paths: StorePaths, kept: Path, rename: Rename = os.replace,
         (kept / QUEUES).mkdir(parents=True, exist_ok=True)
         rename(path, kept / QUEUES / path.name)
         if path.name == CURRENT:
-            fsync_folder(paths.rocksdb)
+            flush(paths.rocksdb)
 
 
 def set_aside_databases(paths: StorePaths, kept: Path, rename: Rename = os.replace, ours: Sealed | None = None) -> None:
@@ -110,7 +110,7 @@ def set_aside_databases(paths: StorePaths, kept: Path, rename: Rename = os.repla
         if folder.exists() and folder.stat().st_ino not in our_inodes:
             (kept / CONFIG).mkdir(parents=True, exist_ok=True)
             rename(folder, kept / CONFIG / name)
-    fsync_folder(paths.config)
+    flush(paths.config)
 
 
 def _plain_files(folder: Path) -> Iterator[Path]:

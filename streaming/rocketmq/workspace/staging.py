@@ -5,7 +5,6 @@ complete; it lists every file and folder that has to be moved in, with its inode
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.configuration import DATABASES
 from streaming.rocketmq.store.paths import StorePaths
+from streaming.state.durable import durable_write
 
 PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
 COVERED = (
@@ -41,7 +41,7 @@ class Started:
     rows_per_file: int  # parts of other sizes have other numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
     """The result of a backfill."""
 
@@ -67,7 +67,7 @@ def start(paths: StorePaths, started: Started, *, restart: bool) -> bool:
         delete_staging(paths)
         (staging / PARTS).mkdir(parents=True)
         (staging / COVERED).mkdir()
-        write_file(staging / _STARTED, asdict(started))
+        write_note(staging / _STARTED, asdict(started))
     for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG, staging / FOLLOWED):
         _remove(unfinished)
     return resumed
@@ -116,7 +116,7 @@ def seal(paths: StorePaths, started: Started, kept: str, counts: tuple[int, int,
     for database in DATABASES:
         for name in _NOT_MOVED:
             _remove(paths.staging / CONFIG / database / name)
-    write_file(paths.staging / _SEALED, asdict(sealed))
+    write_note(paths.staging / _SEALED, asdict(sealed))
     return sealed
 
 
@@ -195,29 +195,9 @@ def new_kept(paths: StorePaths, now_ms: int) -> str:
     return next(free for free in chain([name], (f"{name}-{n}" for n in count(2))) if free not in taken)
 
 
-def write_file(path: Path, value: object) -> None:
-    """Write a JSON file atomically and durably."""
-    write_text(path, json.dumps(value, indent=1))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically and durably."""
-    aside = path.with_name(f".{path.name}.aside")
-    with aside.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.replace(path)
-    fsync_folder(path.parent)
-
-
-def fsync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def write_note(path: Path, value: object) -> None:
+    """Write a JSON file durably."""
+    durable_write(path, json.dumps(value, indent=1))
 
 
 def _sealed(path: Path) -> Sealed | None:

@@ -28,7 +28,7 @@ class StoreMode(StrEnum):
 PORTS = ("nameserver", "broker", "broker_fast", "broker_ha")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """The settings that a home keeps between starts."""
 

@@ -235,4 +235,8 @@ def _settle(home: Home, last: Spec | None, version: str, *, is_running: bool) ->
     network.end(home.network)  # it may have lost its processes
     address = network.make(home.network, home.logs / "network.log", home.root)
     ports = pick(PORTS, last.ports if last else {})
-    return replace(last, version=version, address=address, ports=ports) if last else Spec(version, address, ports)
+    return (
+        replace(last, version=version, address=address, ports=ports)
+        if last
+        else Spec(version=version, address=address, ports=ports)
+    )

@@ -26,14 +26,19 @@ def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSessio
             follow.is_stopping.set()
         begun.append(lag)
 
-    follow = Follow(paths(tmp_path), CLOCK, nothing, 7, tell=tell)
+    follow = Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7, tell=tell)
     too_late = threading.Timer(400, follow.is_stopping.set)
     too_late.start()
     assert follow.run(spark, until_caught_up=False).units == 29
     too_late.cancel()
     written(store)  # the broker has its units in the file queues by the time at which it ends
-    assert Follow(paths(tmp_path), CLOCK, nothing, 7).run(spark, until_caught_up=True).bytes_behind == 0
-    assert Backfill(paths(tmp_path), CLOCK, nothing).run(spark.sparkContext).resumed
+    assert (
+        Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7)
+        .run(spark, until_caught_up=True)
+        .bytes_behind
+        == 0
+    )
+    assert Backfill(paths=paths(tmp_path), clock=CLOCK, say=nothing).run(spark.sparkContext).resumed
     assert database_of(tmp_path) == expected_of(store)
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 def test_a_store_is_converted_and_found_whole(spark: SparkSession, tmp_path: Path) -> None:
     store = small_store(tmp_path).write(expired_files=1)
-    result = Backfill(paths(tmp_path), CLOCK, nothing, rows_per_file=7).run(spark.sparkContext)
+    result = Backfill(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7).run(spark.sparkContext)
     assert result.files > 5
     assert database_of(tmp_path) == expected_of(store)
     assert Check(paths(tmp_path), CLOCK, nothing, rows_per_part=9).run(spark.sparkContext).findings == ()
@@ -33,7 +33,7 @@ def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: Spark
     raw[20:40] = bytes(20)
     file.write_bytes(raw)
     with pytest.raises(SafetyError, match=rf"{file}, byte 20"), our_errors():
-        Backfill(paths(tmp_path), CLOCK, nothing).run(spark.sparkContext)
+        Backfill(paths=paths(tmp_path), clock=CLOCK, say=nothing).run(spark.sparkContext)
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 

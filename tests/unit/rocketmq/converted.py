@@ -43,7 +43,7 @@ class Untouched:
 
 def follow_untouched(root: Path) -> Lag:
     """Call `follow`, which fails as soon as it comes to Spark."""
-    return Follow(paths(root), CLOCK, nothing).run(cast("Any", Untouched()), until_caught_up=True)
+    return Follow(paths=paths(root), clock=CLOCK, say=nothing).run(cast("Any", Untouched()), until_caught_up=True)
 
 
 def paths(root: Path, *, lmq: bool | None = None) -> StorePaths:
@@ -55,7 +55,7 @@ def nothing(_text: str) -> None:
 
 
 def backfill(root: Path, *, say: Say = nothing, **how: Any) -> Result:
-    return Backfill(paths(root), CLOCK, say, **({"rows_per_file": 7} | how)).run(context())
+    return Backfill(paths=paths(root), clock=CLOCK, say=say, **({"rows_per_file": 7} | how)).run(context())
 
 
 def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:

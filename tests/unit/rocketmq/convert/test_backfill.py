@@ -161,8 +161,8 @@ def test_what_was_made_of_the_other_offsets_is_not_gone_on_with(tmp_path: Path) 
         '{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1},"offsetTable":{"Orders@readers":{0:0}}}'
     )
     with pytest.raises(KilledError):
-        Backfill(paths(tmp_path, lmq=False), CLOCK, nothing, rename=dying_rename(9)).run(context())
-    Backfill(paths(tmp_path, lmq=True), CLOCK, nothing).run(context())
+        Backfill(paths=paths(tmp_path, lmq=False), clock=CLOCK, say=nothing, rename=dying_rename(9)).run(context())
+    Backfill(paths=paths(tmp_path, lmq=True), clock=CLOCK, say=nothing).run(context())
     with opened(config / "consumerOffsets", read_only=True) as database:
         assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:3,1:5,2:1}}'
 
@@ -350,7 +350,7 @@ def test_no_broker_can_start_meanwhile(tmp_path: Path) -> None:
         if text == "moving in":
             seen.append(os.spawnvp(os.P_WAIT, "python3", ["python3", "-c", TRY_LOCK, str(tmp_path / "lock")]))
 
-    Backfill(paths(tmp_path), CLOCK, say).run(context())
+    Backfill(paths=paths(tmp_path), clock=CLOCK, say=say).run(context())
     assert seen == [7]
 
 
@@ -546,12 +546,14 @@ def test_offsets_that_the_broker_does_not_read_are_dropped_only_with_a_word(tmp_
     with pytest.raises(
         SafetyError, match=r"UNREAD_OFFSETS: lmqConsumerOffset\.json has 3 .*--accept-loss UNREAD_OFFSETS"
     ):
-        Backfill(without, CLOCK, nothing).run(context())
+        Backfill(paths=without, clock=CLOCK, say=nothing).run(context())
     assert files_below(tmp_path) == before
     with pytest.raises(SafetyError, match="UNREAD_OFFSETS: "):
-        Backfill(without, CLOCK, nothing, accept_loss=(Code.UNKNOWN_TOPICS, Code.UNINDEXED)).run(context())
+        Backfill(paths=without, clock=CLOCK, say=nothing, accept_loss=(Code.UNKNOWN_TOPICS, Code.UNINDEXED)).run(
+            context()
+        )
     told = list[str]()
-    result = Backfill(without, CLOCK, told.append, accept_loss=(Code.UNREAD_OFFSETS,)).run(context())
+    result = Backfill(paths=without, clock=CLOCK, say=told.append, accept_loss=(Code.UNREAD_OFFSETS,)).run(context())
     (loss,) = result.losses
     assert loss.code == Code.UNREAD_OFFSETS
     assert f"warning: UNREAD_OFFSETS is accepted: {loss.text}" in told

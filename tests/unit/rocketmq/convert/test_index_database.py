@@ -141,7 +141,7 @@ def test_a_run_that_is_killed_at_any_batch_lags_and_leaves_no_hole(
 def chunk(first: int, *phy: int) -> UnitChunk:
     count = len(phy)
     units = Units(np.array(phy), np.full(count, 99, dtype=np.int32), np.zeros(count, dtype=np.int64))
-    return UnitChunk(b"T", 0, first, units, np.arange(count))
+    return UnitChunk(topic=b"T", queue_id=0, first=first, units=units, times=np.arange(count))
 
 
 def test_where_a_queue_would_get_a_hole_nothing_is_written(tmp_path: Path) -> None:

@@ -64,5 +64,5 @@ def test_what_backfill_would_refuse_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "batchconsumequeue").mkdir()
     (tmp_path / "batchconsumequeue" / "file").write_bytes(b"x")
     with pytest.raises(SafetyError, match=r"BATCH_QUEUES.*\n*.*DATABASES_THERE"):
-        Follow(paths(tmp_path), CLOCK, nothing).run(cast("Any", None), until_caught_up=True)
+        Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing).run(cast("Any", None), until_caught_up=True)
     assert not (tmp_path / "ledger-reaper" / "follow").exists()

@@ -2,11 +2,18 @@ from streaming.rocketmq.inspect.check import CheckResult, QueueState
 from streaming.rocketmq.inspect.printing import check_json, check_lines
 from udfs.rocketmq.compare import Finding, FindingKind
 
-QUEUES = (QueueState("T", 0, 0, 5, 5, 5), QueueState("T", 1, 2, 7, 6, 5))
-MISSING = Finding(b"T", 1, FindingKind.MISSING, 3, 4, "it is missing from the database")
-CHECKPOINT = Finding(b"", -1, FindingKind.CHECKPOINT, 1, -1, "the database has no CHECKPOINT")
-WELL = CheckResult(QUEUES, (), ("a note",), 100, 100)
-WRONG = CheckResult(QUEUES, (MISSING, CHECKPOINT), (), 0, 100)
+QUEUES = (
+    QueueState(topic="T", queue_id=0, first=0, next=5, file_end=5, units=5),
+    QueueState(topic="T", queue_id=1, first=2, next=7, file_end=6, units=5),
+)
+MISSING = Finding(
+    topic=b"T", queue_id=1, kind=FindingKind.MISSING, count=3, offset=4, text="it is missing from the database"
+)
+CHECKPOINT = Finding(
+    topic=b"", queue_id=-1, kind=FindingKind.CHECKPOINT, count=1, offset=-1, text="the database has no CHECKPOINT"
+)
+WELL = CheckResult(queues=QUEUES, findings=(), notes=("a note",), checkpoint=100, log_end=100)
+WRONG = CheckResult(queues=QUEUES, findings=(MISSING, CHECKPOINT), notes=(), checkpoint=0, log_end=100)
 
 
 def test_all_well_is_one_line_and_the_notes() -> None:
@@ -33,7 +40,14 @@ def test_json_has_the_queues_with_findings_and_one_line_for_all() -> None:
 
 
 def test_json_tells_of_a_queue_that_only_the_log_knows() -> None:
-    nowhere = Finding(b"T", 9, FindingKind.NO_QUEUE, 1, 0, "file queue and database end before it")
+    nowhere = Finding(
+        topic=b"T",
+        queue_id=9,
+        kind=FindingKind.NO_QUEUE,
+        count=1,
+        offset=0,
+        text="file queue and database end before it",
+    )
     (total,) = check_json(WELL._replace(findings=(nowhere,)))
     assert [(each["kind"], each["topic"], each["queue_id"]) for each in total["others"]] == [("NO_QUEUE", "T", 9)]
 

@@ -40,7 +40,7 @@ def test_a_broker_is_not_brought_to_delete_messages_before_their_time(
     full_to(monkeypatch, 86)
     before = files_below(tmp_path)
     with pytest.raises(SafetyError, match="CROWDED_DISK"):
-        Backfill(paths(tmp_path), CLOCK, nothing).run(context())
+        Backfill(paths=paths(tmp_path), clock=CLOCK, say=nothing).run(context())
     assert files_below(tmp_path) == before
 
 

@@ -6,11 +6,13 @@ from streaming.sandbox.rocketmq.home import PORTS, Home, Part, Spec, StoreMode
 from streaming.sandbox.rocketmq.settings import settings
 
 HOME = Home(Path("/home-of-it"))
-SPEC = Spec("5.3.3", "10.0.0.2", {name: 1000 + number for number, name in enumerate(PORTS)})
+SPEC = Spec(version="5.3.3", address="10.0.0.2", ports={name: 1000 + number for number, name in enumerate(PORTS)})
 
 
 def broker(mode: StoreMode, version: str = "5.3.3", **own: str) -> dict[str, object]:
-    return settings(HOME, Part.BROKER, Spec(version, SPEC.address, SPEC.ports, mode, own))
+    return settings(
+        HOME, Part.BROKER, Spec(version=version, address=SPEC.address, ports=SPEC.ports, mode=mode, settings=own)
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,9 @@ def test_both_listen_where_the_spec_says(part: Part) -> None:
 
 def test_what_a_home_remembers_comes_back(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    spec = Spec("5.5.0", "10.0.0.2", SPEC.ports, StoreMode.ROCKSDB, {"enableLmq": "false"})
+    spec = Spec(
+        version="5.5.0", address="10.0.0.2", ports=SPEC.ports, mode=StoreMode.ROCKSDB, settings={"enableLmq": "false"}
+    )
     assert home.load() is None
 
     home.save(spec)

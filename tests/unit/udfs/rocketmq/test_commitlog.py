@@ -24,7 +24,16 @@ def log_of(tmp_path: Path, *messages: Message) -> tuple[memoryview, Store]:
 
 def test_a_record_by_hand_is_read() -> None:
     record = c.record_at(memoryview(RECORD), 0, 0)
-    assert record == c.CommitLogRecord(0, 101, 2, 3, 0, 0x19000000005, b"T", b"TAGS\x01a\x02")
+    assert record == c.CommitLogRecord(
+        phy=0,
+        size=101,
+        queue_id=2,
+        queue_offset=3,
+        sys_flag=0,
+        store_time=0x19000000005,
+        topic=b"T",
+        properties=b"TAGS\x01a\x02",
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,12 @@ def test_one_by_one_and_many_at_once_read_the_same(tmp_path: Path, message: Mess
 
 @pytest.mark.parametrize(("sys_flag", "is_indexed"), [(0, True), (4, False), (8, True), (12, False), (0x31, True)])
 def test_prepared_and_rolled_back_messages_are_in_no_queue(sys_flag: int, is_indexed: bool) -> None:
-    assert c.CommitLogRecord(0, 91, 0, 0, sys_flag, 0, b"T", b"").is_indexed == is_indexed
+    assert (
+        c.CommitLogRecord(
+            phy=0, size=91, queue_id=0, queue_offset=0, sys_flag=sys_flag, store_time=0, topic=b"T", properties=b""
+        ).is_indexed
+        == is_indexed
+    )
 
 
 def test_a_walk_ends_at_a_blank_at_zeros_and_at_the_end() -> None:

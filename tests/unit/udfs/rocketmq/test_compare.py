@@ -9,7 +9,13 @@ ALL = [0, 1, 2, 3]
 def run(offsets: list[int], *, phy: int = 0, tags: int = 0, time: int | None = None) -> UnitRun:
     offset = np.array(offsets, dtype=np.int64)
     times = None if time is None else offset + time
-    return UnitRun(offset, offset * 100 + phy, np.full(len(offsets), 100, np.int32), offset * 0 + tags, times)
+    return UnitRun(
+        offset=offset,
+        phy=offset * 100 + phy,
+        size=np.full(len(offsets), 100, np.int32),
+        tags=offset * 0 + tags,
+        time=times,
+    )
 
 
 def kinds(queue: UnitRun, database: UnitRun, log: UnitRun) -> list[tuple[FindingKind, int, int]]:
@@ -44,4 +50,6 @@ def test_what_differs_is_found(
 
 def test_a_finding_names_the_queue() -> None:
     (found,) = compare((b"T", 7, 2, 3), queue=run([]), database=run([], time=0), log=run([2], time=0))
-    assert found == Finding(b"T", 7, FindingKind.MISSING, 1, 2, "it is missing from the database")
+    assert found == Finding(
+        topic=b"T", queue_id=7, kind=FindingKind.MISSING, count=1, offset=2, text="it is missing from the database"
+    )

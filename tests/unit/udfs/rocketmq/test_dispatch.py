@@ -10,7 +10,16 @@ LMQ = b"INNER_MULTI_DISPATCH\x01%LMQ%a,other\x02INNER_MULTI_QUEUE_OFFSET\x017,9\
 
 
 def record(topic: bytes = b"T", properties: bytes = b"", sys_flag: int = 0) -> CommitLogRecord:
-    return CommitLogRecord(100, 200, 3, 4, sys_flag, 5_000, topic, properties)
+    return CommitLogRecord(
+        phy=100,
+        size=200,
+        queue_id=3,
+        queue_offset=4,
+        sys_flag=sys_flag,
+        store_time=5_000,
+        topic=topic,
+        properties=properties,
+    )
 
 
 def units(one: CommitLogRecord, rules: d.DispatchRules = MULTI) -> list[tuple[bytes, int, int]]:

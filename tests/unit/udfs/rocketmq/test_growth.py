@@ -7,14 +7,16 @@ from udfs.rocketmq.units import Units
 
 def chunk(first: int, *phy: int) -> UnitChunk:
     none = np.zeros(len(phy), dtype=np.int64)
-    return UnitChunk(b"T", 1, first, Units(np.array(phy), none.astype(np.int32), none), none + 7)
+    return UnitChunk(
+        topic=b"T", queue_id=1, first=first, units=Units(np.array(phy), none.astype(np.int32), none), times=none + 7
+    )
 
 
 def test_units_of_a_queue_are_put_together_until_its_offsets_jump() -> None:
     entries = [
-        RecordUnit(b"A", 0, offset, phy, 100, 5, 9)
+        RecordUnit(topic=b"A", queue_id=0, offset=offset, phy=phy, size=100, tags=5, time=9)
         for phy, offset in enumerate((3, 4, 0, 1))  # the queue was made anew in between
-    ] + [RecordUnit(b"B", 0, 7, 4, 100, 5, 9)]
+    ] + [RecordUnit(topic=b"B", queue_id=0, offset=7, phy=4, size=100, tags=5, time=9)]
     found = {(each.topic, each.first): each.units.phy.tolist() for each in chunks_of(entries)}
     assert found == {(b"A", 3): [0, 1], (b"A", 0): [2, 3], (b"B", 7): [4]}
 

@@ -12,7 +12,10 @@ RANGES = st.lists(
 
 
 def queues(drawn: list[tuple[bytes, int, int, int]]) -> list[QueueRange]:
-    ordered = in_key_order(QueueRange(0, topic, queue, first, first + count) for topic, queue, first, count in drawn)
+    ordered = in_key_order(
+        QueueRange(number=0, topic=topic, queue_id=queue, first=first, end=first + count)
+        for topic, queue, first, count in drawn
+    )
     return [each._replace(number=number) for number, each in enumerate(ordered)]
 
 
