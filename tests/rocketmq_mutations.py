@@ -347,14 +347,14 @@ ROCKETMQ = (
     (
         "RocketMQ: no hole in what is followed",
         GROWTH,
-        "if known is not None and first > known.offset + 1:",
+        "if last_known is not None and first > last_known.offset + 1:",
         "if False:",
         "hole",
     ),
     (
         "RocketMQ: a queue made anew loses its old rows",
         GROWTH,
-        "clears = known is not None and",
+        "clears = last_known is not None and",
         "clears = False and",
         "anew",
     ),

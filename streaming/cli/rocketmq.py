@@ -205,8 +205,9 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
     """Create RocksDB while the broker continues in file mode; `backfill` then takes seconds."""
     why = "no metrics are served. Add --metrics-port"
     refuse_ignored(context, (metrics_port is None, ("--metrics-address",), why))
+    from streaming.rocketmq.follow.lag import Lag
     from streaming.rocketmq.follow.metrics import FollowMetrics
-    from streaming.rocketmq.follow.run import Follow, Lag
+    from streaming.rocketmq.follow.run import Follow
     from streaming.rocketmq.spark import local_spark
     from streaming.rocketmq.store.paths import store_paths
     from streaming.signals import on_signals
@@ -225,7 +226,8 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
                 "port with --metrics-port (0: any), and an address of this machine with --metrics-address"
             ) from error
         _say(f"metrics: http://{metrics_address}:{port}/metrics")
-    work = Follow(paths=paths, clock=SystemClock(), say=_say, tell=print_lag if json_lines else None, show=metrics.show)
+    report = print_lag if json_lines else None
+    work = Follow(paths=paths, clock=SystemClock(), say=_say, report=report, export=metrics.export)
     with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:

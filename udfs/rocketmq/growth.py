@@ -72,21 +72,21 @@ def chunks_of(entries: Iterable[RecordUnit]) -> Iterator[UnitChunk]:
         yield _packed(queue)
 
 
-def growth_of(known: End | None, chunk: UnitChunk) -> QueueGrowth | None:
+def growth_of(last_known: End | None, chunk: UnitChunk) -> QueueGrowth | None:
     """Return what a chunk adds to the known units of its queue; None for nothing. Raises GapError."""
-    start = 0 if known is None else int(np.searchsorted(chunk.units.phy, known.phy, side="right"))
+    start = 0 if last_known is None else int(np.searchsorted(chunk.units.phy, last_known.phy, side="right"))
     rows = chunk.units.rows
     if start == rows:
         return None
     first = chunk.first + start
-    if known is not None and first > known.offset + 1:
+    if last_known is not None and first > last_known.offset + 1:
         topic = chunk.topic.decode("utf-8", "replace")
         raise GapError(
             f"{topic}, queue {chunk.queue_id}: the message at {int(chunk.units.phy[start])} has the queue offset "
-            f"{first}, and {known.offset + 1} should follow the last known message, at {known.phy}"
+            f"{first}, and {last_known.offset + 1} should follow the last known message, at {last_known.phy}"
         )
     rest = chunk._replace(first=first, units=chunk.units.between(start, rows), times=chunk.times[start:])
-    clears = known is not None and first <= known.offset
+    clears = last_known is not None and first <= last_known.offset
     return QueueGrowth(clears, rest, End(chunk.first + rows - 1, int(chunk.units.phy[-1])))
 
 

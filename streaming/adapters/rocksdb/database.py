@@ -57,13 +57,13 @@ class Database:
         """Delete a row; a missing row is no error."""
         self._families[family].delete(key)
 
-    def put_atomically(self, rows: Mapping[str, Rows], gone: Mapping[str, Rows] | None = None) -> None:
+    def put_atomically(self, rows: Mapping[str, Rows], deleted: Mapping[str, Rows] | None = None) -> None:
         """Write rows of several column families in one batch, which is durable at the return or not there at all.
 
-        gone: ranges of keys, from the first up to the second. Their rows are deleted first.
+        deleted: ranges of keys, from the first up to the second. Their rows are deleted first.
         """
         batch = WriteBatch(raw_mode=True)
-        for family, ranges in (gone or {}).items():
+        for family, ranges in (deleted or {}).items():
             handle = self._root.get_column_family_handle(family)
             for first, end in ranges:
                 batch.delete_range(first, end, handle)
@@ -208,8 +208,8 @@ def _damage(error: Exception) -> SafetyError:
     return SafetyError(f"a database is damaged: {error}")
 
 
-def _opening_error(folder: Path, said: str) -> Exception:
-    if os.strerror(errno.ENOSPC) in said:
+def _opening_error(folder: Path, error_text: str) -> Exception:
+    if os.strerror(errno.ENOSPC) in error_text:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    text = f"the database in {folder} can't be opened: {said}"
-    return UnavailableError(text) if "lock" in said.lower() else SafetyError(text)
+    text = f"the database in {folder} can't be opened: {error_text}"
+    return UnavailableError(text) if "lock" in error_text.lower() else SafetyError(text)

@@ -193,13 +193,13 @@ class Backfill:
         try:
             if self.restart:
                 raise OvertakenError("the operator has asked for a new conversion")
-            with open_index_database(self.paths) as followed:
-                left = list(ranges_up_to_the_end(inventory.log, followed.resume(inventory.log)))
+            with open_index_database(self.paths) as index:
+                left = list(ranges_up_to_the_end(inventory.log, index.resume(inventory.log)))
                 left_bytes = sum(log_range.end - log_range.start for log_range in left)
                 self.say(f"continuing with the result of `follow`: {left_bytes:,} bytes are left")
                 for first in range(0, len(left), _RANGES_AT_ONCE):
-                    followed.add(RangeJob(rules).run(spark, left[first : first + _RANGES_AT_ONCE]))
-                followed.settle(inventory)
+                    index.add(RangeJob(rules).run(spark, left[first : first + _RANGES_AT_ONCE]))
+                index.settle(inventory)
         except OvertakenError:
             # Allowed here: the folder is ours, and the operator wants a new one, or the log has no message of it.
             delete_follow_result(self.paths)

@@ -96,9 +96,9 @@ class IndexDatabase:
         bounds = [(rows.max_key(*name), rows.bound_value(ends[name].phy, ends[name].offset)) for name in added]
         if newest > (self.checkpoint if self.checkpoint is not None else -1):
             bounds.append((rows.checkpoint_key(), rows.checkpoint_value(newest)))
-        gone = [_all_of(name) for name in cleared]
+        deleted = [_all_of(name) for name in cleared]
         self._database.put_atomically(
-            {DEFAULT_FAMILY: units, rows.OFFSET_FAMILY: bounds}, {DEFAULT_FAMILY: gone} if gone else None
+            {DEFAULT_FAMILY: units, rows.OFFSET_FAMILY: bounds}, {DEFAULT_FAMILY: deleted} if deleted else None
         )
         self._ends = ends
         return new
@@ -113,8 +113,8 @@ class IndexDatabase:
         queues = {queue.range.key: queue for queue in inventory.queues}
         for name, queue in queues.items():
             self._require_equal_ends(name, queue)
-        gone = [_all_of(name) for name in self._spans if name not in queues]
-        gone += [
+        deleted = [_all_of(name) for name in self._spans if name not in queues]
+        deleted += [
             (rows.unit_key(*name, 0), rows.unit_key(*name, queue.range.first))
             for name, queue in queues.items()
             if name in self._spans and self._spans[name].first < queue.range.first
@@ -122,7 +122,7 @@ class IndexDatabase:
         bounds = list(offset_rows(inventory, inventory.checkpoint))
         self._database.put_atomically(
             {rows.OFFSET_FAMILY: bounds},
-            {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(b"", b"\xff" * 300)]},
+            {DEFAULT_FAMILY: deleted, rows.OFFSET_FAMILY: [(b"", b"\xff" * 300)]},
         )
         self._database.flush()
 
@@ -174,11 +174,11 @@ class IndexDatabase:
 
     def _cut_off(self, cut: int) -> None:
         """Delete everything about messages that start at the physical offset `cut` or later."""
-        gone, bounds, empty, newest = list[tuple[bytes, bytes]](), list[tuple[bytes, bytes]](), list[bytes](), -1
+        deleted, bounds, empty, newest = list[tuple[bytes, bytes]](), list[tuple[bytes, bytes]](), list[bytes](), -1
         self._load()
         for name, span in self._spans.items():
             end = self._end_before(name, span, cut)
-            gone.append((rows.unit_key(*name, end), rows.queue_prefix(*name) + _AFTER_ALL))
+            deleted.append((rows.unit_key(*name, end), rows.queue_prefix(*name) + _AFTER_ALL))
             last = self._row(name, end - 1) if end > span.first else None
             if last is None:
                 empty.append(rows.max_key(*name))
@@ -190,7 +190,7 @@ class IndexDatabase:
         bounds.append((rows.checkpoint_key(), rows.checkpoint_value(newest)))
         self._database.put_atomically(
             {rows.OFFSET_FAMILY: bounds},
-            {DEFAULT_FAMILY: gone, rows.OFFSET_FAMILY: [(key, key + b"\0") for key in empty]},
+            {DEFAULT_FAMILY: deleted, rows.OFFSET_FAMILY: [(key, key + b"\0") for key in empty]},
         )
         self._load()
 

@@ -53,7 +53,7 @@ def note_covered(folder: Path, start: int, blocks: Sequence[tuple[StoredArray, S
         start: physical offset that the positions count from.
         blocks: of each block of units, where the messages start (u4) and their sizes (i4).
     """
-    starts = np.concatenate([each.read("<u4") for each, _sizes in blocks]).astype(np.int64) + start
+    starts = np.concatenate([messages.read("<u4") for messages, _sizes in blocks]).astype(np.int64) + start
     ends = starts + np.concatenate([sizes.read(np.int32) for _messages, sizes in blocks])
     np.save(folder / f"{uuid4().hex}.npy", np.stack(merged(starts, ends)))
 

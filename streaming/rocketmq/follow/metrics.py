@@ -1,14 +1,11 @@
 """Prometheus metrics of `follow`: its lag behind the broker, which shows when to stop the broker."""
 
 import time
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from streaming.prometheus import serve
-
-if TYPE_CHECKING:
-    from streaming.rocketmq.follow.run import Lag
+from streaming.rocketmq.follow.lag import Lag
 
 
 class FollowMetrics:
@@ -34,7 +31,7 @@ class FollowMetrics:
         """Serve on this address of the machine, and return the port; port 0 takes a free port."""
         return serve(self.registry, address, port)
 
-    def show(self, lag: "Lag") -> None:
+    def export(self, lag: Lag) -> None:
         """Export the lag."""
         self._behind.set(lag.bytes_behind)
         self._end.set(lag.end)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streaming.clock import Clock
 from streaming.errors import SafetyError, UnavailableError
@@ -21,7 +21,7 @@ from streaming.rocketmq.convert.ranges import LogRange, RangeJob
 from streaming.rocketmq.failures import is_file_gone, our_errors
 from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.base import Base
-from streaming.rocketmq.follow.caught_up import CaughtUp
+from streaming.rocketmq.follow.lag import CaughtUp, Lag
 from streaming.rocketmq.follow.tail import Tail, TailNews, TruncatedError
 from streaming.rocketmq.progress import Say
 from streaming.rocketmq.store.disk import require_room
@@ -44,19 +44,6 @@ _RETRY_SECONDS = 1.0
 _MOST_RETRIES = 1000
 
 
-class Lag(NamedTuple):
-    """The state of the database."""
-
-    end: int  # of the complete records in the log
-    indexed: int  # messages that start before it have their rows
-    units: int
-
-    @property
-    def bytes_behind(self) -> int:
-        """Bytes of complete records that are not indexed yet."""
-        return max(self.end - self.indexed, 0)
-
-
 def _nothing(_lag: Lag) -> None:
     """Ignore the lag."""
 
@@ -70,8 +57,8 @@ class Follow:
     say: Say
     rows_per_file: int = 300_000
     is_stopping: threading.Event = field(default_factory=threading.Event)  # set it to end the run
-    tell: Callable[["Lag"], None] | None = None  # gets the lag every other second, instead of `say`
-    show: Callable[["Lag"], None] = _nothing  # gets the lag at every pass
+    report: Callable[[Lag], None] | None = None  # gets the lag every other second, instead of `say`
+    export: Callable[[Lag], None] = _nothing  # gets the lag at every pass
 
     def run(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
         """Follow until `is_stopping` is set, or until everything is indexed that the log had a few seconds ago.
@@ -101,15 +88,15 @@ class Follow:
 
     def _run_once(self, spark: "SparkSession", *, until_caught_up: bool) -> Lag:
         Base(self.paths, self.clock, self.say, self.rows_per_file).make(spark.sparkContext)
-        with open_index_database(self.paths) as followed:
-            return _Stream(self, spark, followed).run(until_caught_up=until_caught_up)
+        with open_index_database(self.paths) as index:
+            return _Stream(self, spark, index).run(until_caught_up=until_caught_up)
 
 
 class _Stream:
     """A streaming query, until the log is truncated or the run is stopped."""
 
-    def __init__(self, follow: Follow, spark: "SparkSession", followed: IndexDatabase) -> None:
-        self._follow, self._spark, self._followed = follow, spark, followed
+    def __init__(self, follow: Follow, spark: "SparkSession", index: IndexDatabase) -> None:
+        self._follow, self._spark, self._index = follow, spark, index
         self._folder = follow.paths.follow / "stream"
         self._indexed, self._units, self._written_notes, self._done = 0, 0, 0, 0
         self._failure: Exception | None = None
@@ -120,7 +107,7 @@ class _Stream:
         shutil.rmtree(self._folder, ignore_errors=True)
         (self._folder / "notes").mkdir(parents=True)
         log = commitlog_being_written(self._follow.paths.commitlog)
-        self._indexed = self._followed.resume(log)
+        self._indexed = self._index.resume(log)
         tail = Tail(self._follow.paths.commitlog, self._indexed)
         query = self._started()
         try:
@@ -137,11 +124,11 @@ class _Stream:
             .writeStream.queryName("rocketmq-follow")
             .option("checkpointLocation", str(self._folder / "checkpoint"))
             .trigger(processingTime="200 milliseconds")
-            .foreachBatch(self._index)
+            .foreachBatch(self._index_batch)
             .start()
         )
 
-    def _index(self, note: "DataFrame", _batch: int) -> None:
+    def _index_batch(self, note: "DataFrame", _batch: int) -> None:
         """Index the ranges of a note."""
         with self._batch_lock:
             if self._is_over or self._failure:
@@ -159,7 +146,7 @@ class _Stream:
         ranges = sorted(LogRange(LogFile(row.path, row.file_start, row.file_size), row.start, row.end) for row in rows)
         with our_errors():
             chunks = RangeJob(rules_of(self._follow.paths)).run(self._spark.sparkContext, ranges)
-        self._units += self._followed.add(chunks)
+        self._units += self._index.add(chunks)
         self._indexed = ranges[-1].end
         self._done += 1
 
@@ -181,8 +168,8 @@ class _Stream:
                 self._write_note(news.ranges)
             is_done = news.is_all and not news.ranges and self._written_notes == self._done
             lag = Lag(tail.position, tail.position if is_done else self._indexed, self._units)
-            self._follow.show(lag)
-            has_all = caught_up.sees(time.monotonic(), lag.end, lag.indexed, is_all=news.is_all)
+            self._follow.export(lag)
+            has_all = caught_up.update(time.monotonic(), lag.end, lag.indexed, is_all=news.is_all)
             if self._follow.is_stopping.is_set() or (until_caught_up and has_all):
                 return lag
             if time.monotonic() - reported_at > _REPORT_SECONDS:
@@ -191,8 +178,8 @@ class _Stream:
             self._follow.is_stopping.wait(_PASS_SECONDS)
 
     def _report(self, lag: Lag) -> None:
-        if self._follow.tell is not None:
-            self._follow.tell(lag)
+        if self._follow.report is not None:
+            self._follow.report(lag)
         else:
             self._follow.say(f"{lag.units:,} units are new, {lag.bytes_behind:,} bytes of the log are not indexed")
 

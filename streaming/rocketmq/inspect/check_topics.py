@@ -38,12 +38,12 @@ def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> t
     if not topics:
         return list(findings), []
     foreign = {finding.topic for finding in findings if finding.kind in _FOREIGN}
-    gone = {
+    deleted = {
         finding.topic
         for finding in findings
         if finding.queue_id >= 0 and finding.topic not in foreign and not is_kept(finding.topic, topics)
     }
-    return [finding for finding in findings if finding.topic not in gone or finding.queue_id < 0], sorted(gone)
+    return [finding for finding in findings if finding.topic not in deleted or finding.queue_id < 0], sorted(deleted)
 
 
 def topic_notes(deleted: Sequence[bytes], bounds: Collection[QueueKey], topics: Collection[bytes]) -> Iterator[str]:

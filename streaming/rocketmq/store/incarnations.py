@@ -80,8 +80,8 @@ def of_this_incarnation(
         queue if _is_of_this_incarnation(queue, bounds, database) else _without_files(queue)
         for queue in inventory.queues
     )
-    gone = sum(1 for before, after in zip(inventory.queues, queues, strict=True) if before is not after)
-    return replace(inventory, queues=queues), gone
+    count = sum(1 for before, after in zip(inventory.queues, queues, strict=True) if before is not after)
+    return replace(inventory, queues=queues), count
 
 
 def _is_of_this_incarnation(queue: Queue, bounds: Mapping[QueueKey, Bounds], database: Database) -> bool:

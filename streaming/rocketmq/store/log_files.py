@@ -74,14 +74,14 @@ class CommitLog(NamedTuple):
                 raise SafetyError(f"{file.path}, byte {error.position}: {error.text}") from error
 
 
-def commitlog_of(folder: Path, known: int = -1) -> CommitLog:
+def commitlog_of(folder: Path, record_phy: int = -1) -> CommitLog:
     """List the files of a commitlog and walk the last one to its end.
 
-    known: physical offset of a record; the walk starts there if it is in that file. Raises SafetyError, which names
-    file and byte, if files do not follow each other, have different sizes, or contain bytes that are no record.
+    record_phy: physical offset of a record; the walk starts there if it is in that file. Raises SafetyError, which
+    names file and byte, if files do not follow each other, have different sizes, or contain bytes that are no record.
     """
     files = _listed(folder)
-    return CommitLog(tuple(files), _end_of(files, known))
+    return CommitLog(tuple(files), _end_of(files, record_phy))
 
 
 def start_of(folder: Path) -> int:
@@ -181,10 +181,10 @@ def mapped(file: LogFile) -> Iterator[memoryview]:
             memory.close()
 
 
-def _end_of(files: list[LogFile], known: int) -> int:
+def _end_of(files: list[LogFile], record_phy: int) -> int:
     """Return the end of the last file that has records; brokers create the files after it in advance."""
     for file in reversed(files):
-        start = known - file.start if file.start <= known < file.start + file.size else 0
+        start = record_phy - file.start if file.start <= record_phy < file.start + file.size else 0
         with mapped(file) as view:
             try:
                 position = c.end_of(view, file.start, start)

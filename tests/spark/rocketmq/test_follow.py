@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.rocketmq.convert.backfill import Backfill
-from streaming.rocketmq.follow.run import Follow, Lag
+from streaming.rocketmq.follow.lag import Lag
+from streaming.rocketmq.follow.run import Follow
 from tests.rocketmq_store import Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import database_of, expected_of
 from tests.unit.rocketmq.converted import CLOCK, nothing, paths
@@ -19,14 +20,14 @@ pytestmark = pytest.mark.spark
 def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSession, tmp_path: Path) -> None:
     store, begun = written(small_store(tmp_path)), list[Lag]()
 
-    def tell(lag: Lag) -> None:
+    def report(lag: Lag) -> None:
         if not begun:
             grown_in_place(store)
         if lag.units >= 29:
             follow.is_stopping.set()
         begun.append(lag)
 
-    follow = Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7, tell=tell)
+    follow = Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7, report=report)
     too_late = threading.Timer(400, follow.is_stopping.set)
     too_late.start()
     assert follow.run(spark, until_caught_up=False).units == 29

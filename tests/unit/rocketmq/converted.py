@@ -9,7 +9,8 @@ from pyspark import SparkContext
 from streaming.adapters.rocksdb.database import opened
 from streaming.clock import Clock
 from streaming.rocketmq.convert.backfill import Backfill, Result
-from streaming.rocketmq.follow.run import Follow, Lag
+from streaming.rocketmq.follow.lag import Lag
+from streaming.rocketmq.follow.run import Follow
 from streaming.rocketmq.inspect.check import Check, CheckResult
 from streaming.rocketmq.progress import Say
 from streaming.rocketmq.store.paths import StorePaths, store_paths

@@ -1,15 +1,15 @@
 import time
 from urllib.request import urlopen
 
+from streaming.rocketmq.follow.lag import Lag
 from streaming.rocketmq.follow.metrics import FollowMetrics
-from streaming.rocketmq.follow.run import Lag
 
 PREFIX = "ledger_reaper_rocketmq_follow_"
 
 
 def test_prometheus_sees_how_far_it_is_behind() -> None:
     metrics, before = FollowMetrics(), time.time()
-    metrics.show(Lag(end=900, indexed=650, units=7))
+    metrics.export(Lag(end=900, indexed=650, units=7))
     values = {name: metrics.registry.get_sample_value(PREFIX + name) for name in ("behind_bytes", "units")}
     assert values == {"behind_bytes": 250, "units": 7}
     assert (metrics.registry.get_sample_value(f"{PREFIX}looked_at_seconds") or 0) >= before
@@ -17,13 +17,13 @@ def test_prometheus_sees_how_far_it_is_behind() -> None:
 
 def test_a_log_that_was_cut_off_is_not_behind() -> None:
     metrics = FollowMetrics()
-    metrics.show(Lag(end=400, indexed=650, units=7))
+    metrics.export(Lag(end=400, indexed=650, units=7))
     assert metrics.registry.get_sample_value(f"{PREFIX}behind_bytes") == 0
 
 
 def test_it_is_served_as_text() -> None:
     metrics = FollowMetrics()
-    metrics.show(Lag(end=900, indexed=650, units=7))
+    metrics.export(Lag(end=900, indexed=650, units=7))
     with urlopen(f"http://127.0.0.1:{metrics.serve('127.0.0.1', 0)}/metrics") as answer:
         text = answer.read().decode()
     assert f"{PREFIX}log_end_bytes 900.0" in text
