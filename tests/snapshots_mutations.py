@@ -11,6 +11,7 @@ TRIM = "streaming/snapshots/trim.py"
 BLOCKING, MIGRATE = "streaming/snapshots/blocking.py", "streaming/snapshots/migrate.py"
 COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
 COMMAND, LEDGERS_COMMAND = "streaming/snapshots/command.py", "streaming/audit/command.py"
+PUT_BACK, STOPPING = "streaming/snapshots/put_back.py", "streaming/audit/stopping.py"
 SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
@@ -22,6 +23,8 @@ SNAPSHOTS_TESTS = {
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
     COMMAND: (f"{_UNIT}/test_command.py",),
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
+    STOPPING: (f"{_UNIT}/test_command.py",),
+    PUT_BACK: (f"{_UNIT}/test_put_back.py", f"{_UNIT}/test_migrate.py"),
     SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
     TOPICS: (f"{_UNIT}/test_read.py",),
     LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
@@ -431,8 +434,8 @@ SNAPSHOTS_LINES = (
     (
         "what a migration takes away is in the journal before",
         MIGRATE,
-        "        self._write_down(topic, stored)\n",
-        "",
+        "        entry = self._write_down(topic, stored)\n",
+        '        entry = ""\n',
     ),
     (
         "segments are guarded before a migration's index names them",
@@ -475,6 +478,30 @@ SNAPSHOTS_LINES = (
         VALUES,
         "    about = replace(about, is_blocking=_is_blocking(kind, topic, found, origin))\n    if not topic:",
         "    if not topic:",
+    ),
+    (
+        "an undo of a migration has the parts",
+        MIGRATE,
+        "        for kind, values in stored.latest.items():\n",
+        "        for kind, values in ((k, v) for k, v in stored.latest.items() if k is not SnapshotKind.PARTS):\n",
+    ),
+    (
+        "an undo of a migration does not restore what an earlier one removed",
+        MIGRATE,
+        "            if number and entry.is_done:\n",
+        "            if False:\n",
+    ),
+    (
+        "an undo sends the end of parts last",
+        PUT_BACK,
+        "    return part is not None and part.number is None, what[1]\n",
+        "    return part is not None and part.number is not None, what[1]\n",
+    ),
+    (
+        "nothing is requested before the question is answered",
+        STOPPING,
+        "    audit.ask(found[0])\n",
+        "",
     ),
     (
         "a foreign schema blocks loading",

@@ -1,7 +1,7 @@
 """`ledger-reaper snapshots migrate`: bring a topic's snapshot from one form to another (udfs/snapshots/migration.py).
 
 1. The topic must not be loaded: its broker would write its own form over ours. That is asked right before each message.
-2. What a topic has in the brokers' own forms is in the journal before the first message is sent.
+2. The journal has the topic's snapshots of every form before the first message is sent.
 3. The new form is written whole before the old one goes. A migration that was cut short is run again.
 4. Segments are guarded before the index that names them is sent. Afterwards all is read again: the new form must hold
    exactly the ids that the old one had.
@@ -35,7 +35,6 @@ from udfs.snapshots.values import ReadValue
 
 FORMS = {"parts": SnapshotKind.PARTS, "segments": SnapshotKind.INDEX, "single": SnapshotKind.SINGLE}
 _NAMES = {kind: name for name, kind in FORMS.items()}
-_BROKERS = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _OVERHEAD_BYTES = 10 * 1024  # of a message, besides its value
 _PART_IDS = 100_000
 _MESSAGE_BYTES = 5 * 1024 * 1024  # Pulsar's default, where the broker does not say it
@@ -107,12 +106,13 @@ class Migrations:
         most_bytes = (most_bytes or _MESSAGE_BYTES) - _OVERHEAD_BYTES
         try:
             messages = self._messages(topic, old, kind, most_bytes, stored)
-            sent = self._count(messages) if is_dry else self._send(topic, kind, stored, messages)
+            sent, entry = (self._count(messages), "") if is_dry else self._send(topic, kind, stored, messages)
         except (FormatError, ValueError) as error:
             raise SafetyError(f"{topic} is not migrated: {error}") from error
         wanted = _before(old) if kind is SnapshotKind.INDEX else old.aborts
         if not is_dry:
             self._verify(topic, kind, wanted)
+            self.journal.mark_done(entry)
             if sent[SnapshotKind.SEGMENT, True]:  # no loaded topic of the namespace can be deleted as long as they show
                 self.compact(namespace_of(topic))
         tombstones = sum(count for (_kind, is_tombstone), count in sent.items() if is_tombstone)
@@ -129,8 +129,10 @@ class Migrations:
         )
 
     def journaled(self, topic: str) -> Iterator[Mapping[str, Any]]:
-        """Yield what migrations of a topic took away, as PutBacks reads a journal."""
+        """Yield what the last migration of a topic found, as PutBacks reads a journal."""
         for number, entry in enumerate(self.journal.of(_name(topic))):
+            if number and entry.is_done:
+                return  # of the migration before it; one that was cut short, and its next run, are one
             kind, _, key = entry.key.partition("/")
             yield {
                 "reference_key": f"data:{managed_ledger_name(topic)}",
@@ -209,11 +211,12 @@ class Migrations:
 
     def _send(
         self, topic: str, kind: SnapshotKind, stored: Stored, messages: Generator[SnapshotMessage, Position, None]
-    ) -> Counter[tuple[SnapshotKind, bool]]:
+    ) -> tuple[Counter[tuple[SnapshotKind, bool]], str]:
+        """Send the messages; returns how many of each, and the last entry in the journal."""
         namespace = namespace_of(topic)
         first = next(messages)  # refused before anything is sent, where a single snapshot would be too large
         self._prepare(namespace, kind)
-        self._write_down(topic, stored)
+        entry = self._write_down(topic, stored)
         sent: Counter[tuple[SnapshotKind, bool]] = Counter()
         places: list[Position] = []
         with ExitStack() as stack:
@@ -236,7 +239,7 @@ class Migrations:
                 sent[message.kind, message.value is None] += 1
         if places:
             self.guards.hold(namespace, places)
-        return sent
+        return sent, entry
 
     def _prepare(self, namespace: str, kind: SnapshotKind) -> None:
         """Create the topics of the new form where they are missing, not partitioned, and the guard of segments."""
@@ -248,11 +251,13 @@ class Migrations:
         if kind is SnapshotKind.INDEX:
             self.guards.require(namespace)
 
-    def _write_down(self, topic: str, stored: Stored) -> None:
-        for kind in _BROKERS:
-            for key, value in stored.latest.get(kind, {}).items():
+    def _write_down(self, topic: str, stored: Stored) -> str:
+        entry = ""
+        for kind, values in stored.latest.items():
+            for key, value in values.items():
                 about = ReadValue(kind, f"{kind}/{key}", _name(topic), BEFORE_ALL, 0, len(value), data=value)
-                self.journal.write(about, b"", 0, Act.MIGRATION, BEFORE_ALL)
+                entry = self.journal.write(about, b"", 0, Act.MIGRATION, BEFORE_ALL)
+        return entry
 
     def _verify(self, topic: str, kind: SnapshotKind, wanted: Aborts) -> None:
         new = self._form(topic, self._stored(topic))

@@ -1,4 +1,4 @@
-"""`ledger-reaper snapshots undo --removed`: publish again what the service gave tombstones to.
+"""`ledger-reaper snapshots undo --removed|--migrated`: publish again what the service or a migration removed.
 
 1. The bytes come from the journal, the newest of each key. A key that has a value by now keeps it.
 2. A guard is made first, so that what is put back is not trimmed at once. What lies before it may be trimmed at any
@@ -8,7 +8,8 @@
    not kept any more, the index that is put back names the one where that very segment is now, with the same number and
    last marker. An index of which any segment is nowhere is refused: its topic would not load. Before anything is sent,
    we look whether all of them will be there, and before the index is sent, whether they are.
-4. Nothing is deleted, and what is not in the journal is not made up. One that broke off is run again.
+4. Of parts, `end` goes last: without it, the others count for nothing.
+5. Nothing is deleted, and what is not in the journal is not made up. One that broke off is run again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,14 +24,14 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name, namespace_of
 from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
-from udfs.snapshots.keys import SegmentKey, SnapshotKind
+from udfs.snapshots.keys import SegmentKey, SnapshotKind, part_key_of
 from udfs.snapshots.repairing import Named, before_the_end, moved_index
 from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import ReadValue
 
 Values: TypeAlias = Mapping[tuple[SnapshotKind, str], bytes]
 _NAMED = 10
-_IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX)
+_IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.PARTS)
 
 
 class Compacted(Protocol):
@@ -89,7 +90,7 @@ class PutBacks:
         missing = {what: value for what, value in values.items() if what[1] not in has_value[what[0]]}
         self._refuse_dangling(topic, missing, guard)
         for kind in _IN_ORDER:
-            mine = {key: value for (of_kind, key), value in sorted(values.items()) if of_kind is kind}
+            mine = {key: values[of_kind, key] for of_kind, key in sorted(values, key=_by_key) if of_kind is kind}
             if not mine:
                 continue
             kept = self._with_value(topic, kind, values, guard)
@@ -164,6 +165,11 @@ class PutBacks:
 
 def _is_at(place: Position, number: int, stored: Mapping[Position, Named]) -> bool:
     return place in stored and stored[place][0] == number
+
+
+def _by_key(what: tuple[SnapshotKind, str]) -> tuple[bool, str]:
+    part = part_key_of(what[1])
+    return part is not None and part.number is None, what[1]
 
 
 def _some(numbers: Sequence[int]) -> str:

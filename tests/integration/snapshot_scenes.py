@@ -206,6 +206,7 @@ def reads_committed(transactions: Transactions, scene: Scene, patience_seconds: 
     patience_seconds: for how long nothing may come.
     """
     values = transactions.read(scene.topic, f"reader-{uuid4().hex}", patience_seconds)
+    print(f"{scene.topic}: {len(values)} messages, {len(committed(values))} committed")  # noqa: T201  of a failure
     return len(committed(values)) == scene.commits == len(set(values)) == len(values)
 
 

@@ -11,9 +11,11 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.clock import ManualClock
 from streaming.errors import SafetyError, UnavailableError
 from streaming.ports import MetadataStore, Znode
+from streaming.snapshots import migrate as module
 from streaming.snapshots.guard import Guards
 from streaming.snapshots.migrate import Migrations
 from streaming.snapshots.parts import Sender
+from streaming.snapshots.put_back import PutBacks
 from streaming.snapshots.repair_journal import RepairJournal
 from streaming.state.filesystem import Folder
 from tests.builders import list_znode
@@ -34,10 +36,18 @@ from udfs.snapshots.codec import (
     entries_of,
 )
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.segments import places_of
 from udfs.snapshots.values import ReadValue
 
 ALL = {*IDS[0], *IDS[1], TAIL}
 SINGLE = encode_snapshot(Snapshot(TOPIC, (5, 20), aborts_of([(*each, 5, n) for n, each in enumerate(sorted(ALL))])))
+
+
+NEW = {
+    "parts": {SnapshotKind.PARTS},
+    "segments": {SnapshotKind.INDEX, SnapshotKind.SEGMENT},
+    "single": {SnapshotKind.SINGLE},
+}
 
 
 @dataclass
@@ -122,10 +132,16 @@ class Broker:
 
     def kinds(self) -> set[SnapshotKind]:
         """Which forms hold a value of the topic."""
-        latest: dict[tuple[SnapshotKind, str], ReadValue] = {}
-        for kind, reads in self.topics.items():
-            latest |= {(kind, read.key): read for read in reads}
-        return {kind for (kind, _key), read in latest.items() if not read.is_null}
+        return {kind for kind in self.topics if self.values(kind)}
+
+    def values(self, kind: SnapshotKind) -> dict[str, bytes]:
+        """Return the latest value of each key."""
+        latest = {read.key: read for read in self.topics[kind]}
+        return {
+            key: _encoded(read) if isinstance(read.value, Snapshot) else read.data
+            for key, read in latest.items()
+            if not read.is_null
+        }
 
 
 def segmented(**changes: object) -> Broker:
@@ -177,6 +193,43 @@ def test_each_form_becomes_each_other_with_the_same_ids(
         found = decode_snapshot(_encoded(broker.topics[SnapshotKind.SINGLE][-1]))
         assert set(found.aborts.ids.pairs()) == ALL
     assert entries(journal)
+
+
+@pytest.mark.parametrize(
+    ("made", "forms", "old"),
+    [
+        pytest.param(segmented, ["parts"], SnapshotKind.INDEX, id="segments to parts"),
+        pytest.param(segmented, ["single"], SnapshotKind.INDEX, id="segments to a single one"),
+        pytest.param(single, ["parts"], SnapshotKind.SINGLE, id="a single one to parts"),
+        pytest.param(single, ["segments"], SnapshotKind.SINGLE, id="a single one to segments"),
+        pytest.param(single, ["parts", "segments"], SnapshotKind.PARTS, id="parts to segments"),
+        pytest.param(segmented, ["parts", "single"], SnapshotKind.PARTS, id="parts to a single one"),
+    ],
+)
+def test_an_undo_restores_the_form_that_a_migration_removed(
+    made: Callable[[], Broker], forms: list[str], old: SnapshotKind, journal: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART_IDS", 2)
+    broker = made()
+    runs = migrations(broker, journal)
+    for to in forms[:-1]:
+        runs.migrate(TOPIC, to)
+    before = broker.values(old)
+    runs.migrate(TOPIC, forms[-1])
+    broker.sent.clear()
+    undo = PutBacks(broker, broker.sender, broker.require, lambda _topic: False)
+    assert list(undo.put_back(TOPIC, runs.journaled(TOPIC)))
+    after = broker.values(old)
+    if old is SnapshotKind.INDEX:  # the broker finds the tail again
+        named = [(number, marker) for number, _place, marker in places_of(decode_index(after[TOPIC]))]
+        assert named == [(0, (5, 1)), (1, (5, 9))]
+        assert list(broker.values(SnapshotKind.SEGMENT)) == [f"multiple-{number}-{TOPIC}" for number in (0, 1)]
+    else:
+        assert after == before
+    assert broker.kinds() - {old, SnapshotKind.SEGMENT} == NEW[forms[-1]] - {SnapshotKind.SEGMENT}
+    if old is SnapshotKind.PARTS:  # a part without its end does not count
+        assert len(after) == 2
+        assert ["-end-" in key for kind, key, _is_null in broker.sent if kind is old] == [False, True]
 
 
 def _encoded(read: ReadValue) -> bytes:
