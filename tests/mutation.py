@@ -784,7 +784,7 @@ MUTATIONS = (
     Mutation(
         "without an index that can be read every segment stays",
         JUDGE_SNAPSHOT,
-        "    if case.index.standing is not IndexStanding.READABLE:\n",
+        "    if case.index.standing is not IndexState.READABLE:\n",
         "    if False:\n",
     ),
     Mutation(

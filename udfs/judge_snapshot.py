@@ -16,21 +16,12 @@ The owner is the topic whose aborted transactions the message lists. Reasons to 
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from udfs.formats.internal_stats import Position
 from udfs.judge import Policy, is_second_look, unread
 from udfs.records import LedgerType, Outcome, PendingDelete, Presence, Reason, Reference, SnapshotContext, Verdict
+from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
-
-Position = tuple[int, int]
-
-
-class IndexStanding(StrEnum):
-    """Whether a topic has an index."""
-
-    NONE = "NONE"
-    READABLE = "READABLE"
-    FAULTY = "FAULTY"  # no broker wrote its latest value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +38,7 @@ class MessageFacts:
 class IndexFacts:
     """The segments that the owner's index names."""
 
-    standing: IndexStanding = IndexStanding.NONE
+    standing: IndexState = IndexState.NONE
     numbers: frozenset[int] = frozenset()
     places: frozenset[Position] = frozenset()  # positions of the segments' messages
 
@@ -96,7 +87,7 @@ def _kept_by_owner(case: SnapshotCase, context: SnapshotContext) -> Verdict | No
 
 
 def _kept_by_index(case: SnapshotCase, context: SnapshotContext, number: int) -> Verdict | None:
-    if case.index.standing is not IndexStanding.READABLE:
+    if case.index.standing is not IndexState.READABLE:
         return _later(Reason.IN_USE, "its topic exists and has no index that can be read, so any segment may count")
     position = (case.request.ledger_id, context.entry_id)
     if number in case.index.numbers or position in case.index.places:

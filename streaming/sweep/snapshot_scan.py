@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from streaming.errors import RefusedError, UnavailableError
 from streaming.sweep.snapshot_jobs import SnapshotJob, Snapshots
 from udfs.formats.internal_stats import Position
-from udfs.judge_snapshot import IndexFacts, IndexStanding
+from udfs.judge_snapshot import IndexFacts
 from udfs.records import Outcome, Reason, Verdict
+from udfs.snapshots.audit import IndexState
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import keeper_of, places_of
@@ -150,7 +151,7 @@ def _index(read: ReadValue) -> IndexFacts:
     if read.is_null:
         return IndexFacts()
     if not isinstance(read.value, Index):
-        return IndexFacts(IndexStanding.FAULTY)
+        return IndexFacts(IndexState.FAULTY)
     rows = list(places_of(read.value))
     numbers = frozenset(number for number, _position, _marker in rows)
-    return IndexFacts(IndexStanding.READABLE, numbers, frozenset(position for _number, position, _marker in rows))
+    return IndexFacts(IndexState.READABLE, numbers, frozenset(position for _number, position, _marker in rows))

@@ -6,14 +6,15 @@ import pytest
 
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, data_request, gone, reference, snapshot_request
 from udfs.judge import Policy
-from udfs.judge_snapshot import IndexFacts, IndexStanding, MessageFacts, SnapshotCase, judge_snapshot
+from udfs.judge_snapshot import IndexFacts, MessageFacts, SnapshotCase, judge_snapshot
 from udfs.records import Outcome, Presence, Reason, Verdict
+from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import SnapshotKind
 
 POLICY = Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS)
 SEEN_MS = NOW_MS - POLICY.absence_interval_ms
 OLD = MessageFacts((5, 0), NOW_MS - 2 * DAY_MS)
-INDEX = IndexFacts(IndexStanding.READABLE, frozenset({1, 2}), frozenset({(6, 0), (6, 1)}))
+INDEX = IndexFacts(IndexState.READABLE, frozenset({1, 2}), frozenset({(6, 0), (6, 1)}))
 NO_INDEX = IndexFacts()
 OF_GONE = SnapshotCase(
     request=snapshot_request(),
@@ -54,7 +55,7 @@ def test_an_existing_topic_loses_only_a_segment_that_its_index_has_dropped() -> 
         pytest.param({"request": snapshot_request(number=3)}, id="it is after all that are named"),
         pytest.param({"index": replace(INDEX, numbers=frozenset())}, id="the index names none"),
         pytest.param({"index": NO_INDEX}, id="there is no index"),
-        pytest.param({"index": replace(INDEX, standing=IndexStanding.FAULTY)}, id="the index can't be read"),
+        pytest.param({"index": replace(INDEX, standing=IndexState.FAULTY)}, id="the index can't be read"),
     ],
 )
 def test_a_message_that_an_existing_topic_may_need_stays(changes: dict[str, object]) -> None:
