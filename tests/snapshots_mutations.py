@@ -23,7 +23,7 @@ SNAPSHOTS_TESTS = {
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
     COMMAND: (f"{_UNIT}/test_command.py",),
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
-    STOPPING: (f"{_UNIT}/test_command.py",),
+    STOPPING: ("tests/unit/audit/test_stopping.py",),
     PUT_BACK: (f"{_UNIT}/test_put_back.py", f"{_UNIT}/test_migrate.py"),
     SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
     TOPICS: (f"{_UNIT}/test_read.py",),

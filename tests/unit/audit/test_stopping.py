@@ -3,12 +3,13 @@
 import os
 import signal
 import threading
+from contextlib import nullcontext
 
 import pytest
 
 from streaming.audit import stopping
 from streaming.audit.stopping import run_once, run_until_signal
-from streaming.errors import StoppedBySignalError
+from streaming.errors import SafetyError, StoppedBySignalError
 from tests.unit.audit.results import SPARK
 
 
@@ -44,3 +45,27 @@ def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(numb
     with pytest.raises(StoppedBySignalError, match="nothing was published") as raised:
         run_once(Command(), "left over")
     assert raised.value.exit_code == exit_code
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+def test_nothing_is_published_before_the_question_is_answered_with_yes(answer: str) -> None:
+    done: list[str] = []
+
+    class Command:
+        spark, stop = SPARK, threading.Event()
+
+        def search(self) -> str:
+            done.append("search")
+            return "found"
+
+        def ask(self, found: str) -> None:
+            done.append(f"ask about {found}")
+            if answer == "no":
+                raise SafetyError("nothing was done")
+
+        def conclude(self, found: str) -> None:
+            done.append(f"publish {found}")
+
+    with nullcontext() if answer == "yes" else pytest.raises(SafetyError):
+        run_once(Command(), "left over")
+    assert done == ["search", "ask about found", "publish found"][: 3 if answer == "yes" else 2]
