@@ -12,19 +12,22 @@ BLOCKING, MIGRATE = "streaming/snapshots/blocking.py", "streaming/snapshots/migr
 COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
 COMMAND, LEDGERS_COMMAND = "streaming/snapshots/command.py", "streaming/audit/command.py"
 PUT_BACK, STOPPING = "streaming/snapshots/put_back.py", "streaming/audit/stopping.py"
+UNDO_MIGRATION, FORMS = "streaming/snapshots/undo_migration.py", "udfs/snapshots/migration.py"
 SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/test_repairs.py",),
     REPAIR: (f"{_UNIT}/test_repair.py", f"{_UNIT}/test_blocking.py"),
     BLOCKING: (f"{_UNIT}/test_blocking.py",),
-    MIGRATE: (f"{_UNIT}/test_migrate.py",),
+    MIGRATE: (f"{_UNIT}/test_migrate.py", f"{_UNIT}/test_undo_migration.py"),
+    UNDO_MIGRATION: (f"{_UNIT}/test_undo_migration.py",),
+    FORMS: ("tests/unit/udfs/snapshots/test_migration.py", f"{_UNIT}/test_undo_migration.py"),
     COMPACTED: ("tests/unit/adapters/pulsar/test_compacted.py",),
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
     COMMAND: (f"{_UNIT}/test_command.py",),
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
     STOPPING: ("tests/unit/audit/test_stopping.py",),
-    PUT_BACK: (f"{_UNIT}/test_put_back.py", f"{_UNIT}/test_migrate.py"),
+    PUT_BACK: (f"{_UNIT}/test_put_back.py", f"{_UNIT}/test_undo_migration.py"),
     SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
     TOPICS: (f"{_UNIT}/test_read.py",),
     LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
@@ -428,7 +431,7 @@ SNAPSHOTS_LINES = (
     (
         "a topic that is loaded meanwhile is migrated no further",
         MIGRATE,
-        "                self._refuse_loaded(topic)\n",
+        "                self.refuse_loaded(topic)\n",
         "",
     ),
     (
@@ -488,8 +491,62 @@ SNAPSHOTS_LINES = (
     (
         "an undo of a migration does not restore what an earlier one removed",
         MIGRATE,
-        "            if number and entry.is_done:\n",
+        "            if newest and entry.is_done:\n",
         "            if False:\n",
+    ),
+    (
+        "an undo of a migration does not restore what an undone one found",
+        UNDO_MIGRATION,
+        "        self.migrations.journal.mark_done(entry)\n",
+        "",
+    ),
+    (
+        "a run of a migration whose journal is not whole is not undone",
+        MIGRATE,
+        "            if entry.was_sent:",
+        "            if True:",
+    ),
+    (
+        "an undo of a migration restores what its first run found",
+        MIGRATE,
+        "                found = run\n",
+        "                found = found or run\n",
+    ),
+    (
+        "an undo of a migration asks for what is there before it sends anything",
+        UNDO_MIGRATION,
+        "            self._refuse_loss(topic, kind, stored)  # before anything is sent\n",
+        "            pass\n",
+    ),
+    (
+        "an undo of a migration removes nothing before the old form was read again",
+        UNDO_MIGRATION,
+        "        self._refuse_loss(topic, kind, stored)\n        new = ",
+        "        new = ",
+    ),
+    (
+        "an undo of a migration removes nothing once a broker has the topic",
+        UNDO_MIGRATION,
+        "                    self.migrations.refuse_loaded(topic)\n",
+        "",
+    ),
+    (
+        "an undo of a migration removes no aborted id that is in the new form alone",
+        UNDO_MIGRATION,
+        "        lost = migration.missing(early, old.aborts)\n",
+        "        lost = 0\n",
+    ),
+    (
+        "an undo of a migration removes no index that a broker has written since",
+        UNDO_MIGRATION,
+        " and counting.max_read > old.max_read\n",
+        " and False\n",
+    ),
+    (
+        "an undo of a migration removes what counts before the old form",
+        FORMS,
+        "    SnapshotKind.SINGLE: (SnapshotKind.PARTS, SnapshotKind.INDEX, SnapshotKind.SEGMENT),\n",
+        "    SnapshotKind.SINGLE: (SnapshotKind.PARTS,),\n",
     ),
     (
         "an undo sends the end of parts last",

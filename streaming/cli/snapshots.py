@@ -333,7 +333,7 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
         bool, typer.Option("--removed", help="Put back the snapshots of the topic that the service removed")
     ] = False,
     migrated: Annotated[
-        bool, typer.Option("--migrated", help="Put back what a migration of the topic took away")
+        bool, typer.Option("--migrated", help="Undo the last migration of the topic's snapshot")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -342,7 +342,10 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     The index that is there now goes to the journal first, and another undo puts that one back.
 
     With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
-    value by now keeps it. So it is with --migrated, for what a migration took away.
+    value by now keeps it.
+
+    With --migrated, publish again what the topic's last migration removed, and then remove what would count before it.
+    The topic must have no clients.
 
     With --namespace, publish again what `repair --namespace` removed: no topic of the namespace loads then.
     """
@@ -360,13 +363,17 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
         for each in others:
             say(f"{each}: has another message by now, which was left as it is")
         return
-    from streaming.snapshots.repairs import full_name, put_back_all, repairs_for
+    from streaming.snapshots.repairs import full_name, put_back_all, repairs_for, undo_migration
 
     topic = full_name(topic)
-    if removed or migrated:
-        who = "a migration took away" if migrated else "the service removed"
-        confirm(f"Publish again all snapshots of {topic} that {who}?", yes=yes)
-        for put_back in put_back_all(settings, topic, migrated=migrated):
+    if migrated:
+        confirm(f"Undo the last migration of the snapshot of {topic}? It must have no clients", yes=yes)
+        for changed in undo_migration(settings, topic):
+            say(changed.in_words())
+        return
+    if removed:
+        confirm(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
+        for put_back in put_back_all(settings, topic):
             say(put_back.in_words())
         return
     confirm(f"Put back the index that the last repair of {topic} replaced?", yes=yes)

@@ -8,12 +8,10 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.errors import SafetyError
@@ -21,10 +19,10 @@ from streaming.ports import MetadataStore
 from streaming.snapshots.guard import Guards
 from streaming.snapshots.looks import Looks
 from streaming.snapshots.parts import Sender, ensure
-from streaming.snapshots.repair_journal import Act, RepairJournal
+from streaming.snapshots.repair_journal import Act, Entry, RepairJournal
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.paths import managed_ledger_name, namespace_of
+from udfs.paths import namespace_of
 from udfs.snapshots import migration, segments
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, decode_index, encode_segment
@@ -34,7 +32,7 @@ from udfs.snapshots.repairing import is_half
 from udfs.snapshots.values import ReadValue
 
 FORMS = {"parts": SnapshotKind.PARTS, "segments": SnapshotKind.INDEX, "single": SnapshotKind.SINGLE}
-_NAMES = {kind: name for name, kind in FORMS.items()}
+NAMES = {kind: name for name, kind in FORMS.items()}
 _OVERHEAD_BYTES = 10 * 1024  # of a message, besides its value
 _PART_IDS = 100_000
 _MESSAGE_BYTES = 5 * 1024 * 1024  # Pulsar's default, where the broker does not say it
@@ -78,6 +76,13 @@ class Migrated:
         return f"{said}\n{self.warning}" if self.warning else said
 
 
+class Replaced(NamedTuple):
+    """What a migration replaced."""
+
+    entry: str  # in the journal: the first of its last run
+    values: dict[SnapshotKind, dict[str, bytes]]  # by kind and key; {}: the journal has no migration
+
+
 @dataclass(frozen=True, slots=True)
 class Migrations:
     """Migrates one topic at a time. sender: opens a producer on a system topic. compact: of a namespace's segments."""
@@ -94,9 +99,9 @@ class Migrations:
 
         Raises SafetyError where that is refused, UnavailableError, RefusedError: run it again.
         """
-        self._refuse_loaded(topic)
-        stored = self._stored(topic)
-        old = self._form(topic, stored)
+        self.refuse_loaded(topic)
+        stored = self.stored(topic)
+        old = self.form(topic, stored)
         kind = FORMS[to]
         if old.kind is None:
             raise SafetyError(f"{topic} has no snapshot")
@@ -109,7 +114,7 @@ class Migrations:
             sent, entry = (self._count(messages), "") if is_dry else self._send(topic, kind, stored, messages)
         except (FormatError, ValueError) as error:
             raise SafetyError(f"{topic} is not migrated: {error}") from error
-        wanted = _before(old) if kind is SnapshotKind.INDEX else old.aborts
+        wanted = migration.before(old, old.max_read) if kind is SnapshotKind.INDEX else old.aborts
         if not is_dry:
             self._verify(topic, kind, wanted)
             self.journal.mark_done(entry)
@@ -118,7 +123,7 @@ class Migrations:
         tombstones = sum(count for (_kind, is_tombstone), count in sent.items() if is_tombstone)
         return Migrated(
             topic=topic,
-            before=_NAMES[old.kind],
+            before=NAMES[old.kind],
             after=to,
             ids=old.aborts.rows,
             kept=wanted.rows,
@@ -128,28 +133,40 @@ class Migrations:
             warning=_warning(kind, is_segmented=is_segmented),
         )
 
-    def journaled(self, topic: str) -> Iterator[Mapping[str, Any]]:
-        """Yield what the last migration of a topic found, as PutBacks reads a journal."""
-        for number, entry in enumerate(self.journal.of(_name(topic))):
-            if number and entry.is_done:
-                return  # of the migration before it; one that was cut short, and its next run, are one
-            kind, _, key = entry.key.partition("/")
-            yield {
-                "reference_key": f"data:{managed_ledger_name(topic)}",
-                "topic": system_topic(namespace_of(topic), SnapshotKind(kind)),
-                "key": key,
-                "at_ms": -number,  # they come newest first
-                "value": entry.replaced,
-            }
+    def replaced(self, topic: str) -> Replaced:
+        """Return the topic's snapshots as they were before its last migration.
 
-    def _refuse_loaded(self, topic: str) -> None:
+        A migration that was cut short, and the runs after it, are one migration.
+        """
+        pending: list[Entry] = []
+        found: list[Entry] = []
+        newest = ""
+        for entry in self.journal.of(_name(topic)):  # newest first
+            pending.append(entry)
+            if entry.by:
+                continue
+            run = [each for each in pending if each is entry or each.by == entry.name.encode()]
+            pending = [each for each in pending if each not in run]
+            if newest and entry.is_done:
+                break
+            newest = newest or entry.name
+            if entry.was_sent:  # else it was cut short before it changed anything
+                found = run
+        values: dict[SnapshotKind, dict[str, bytes]] = {}
+        for entry in found:
+            kind, _, key = entry.key.partition("/")
+            values.setdefault(SnapshotKind(kind), {})[key] = entry.replaced
+        return Replaced(newest, values)
+
+    def refuse_loaded(self, topic: str) -> None:
+        """Raise SafetyError if a broker has the topic."""
         if self.topics.more.buffer(topic) is not None:
             raise SafetyError(
                 f"{topic} is loaded: its broker would write its own snapshot over the new one. Take its clients away, "
                 "unload it (`pulsar-admin topics unload`), and run the same command again"
             )
 
-    def _stored(self, topic: str) -> Stored:
+    def stored(self, topic: str) -> Stored:
         """Read all that a topic has, in any form."""
         namespace = namespace_of(topic)
         present = self.topics.present(namespace)
@@ -169,14 +186,14 @@ class Migrations:
                     latest[read.key] = read
         for read in latest.values():
             if read.fault is not None:
-                raise SafetyError(f"{topic} is not migrated: {read.key} in {kind} is no value ({read.detail})")
+                raise SafetyError(f"{read.key} in {kind} is no value: {read.detail}")
         return {
             key: encode_segment(read.value) if isinstance(read.value, Segment) else read.data
             for key, read in latest.items()
         }
 
-    def _form(self, topic: str, stored: Stored) -> StoredForm:
-        """Return the form that counts. Raises SafetyError where it must not be migrated."""
+    def form(self, topic: str, stored: Stored) -> StoredForm:
+        """Return the form that counts. Raises SafetyError where it can't be read, or must be repaired first."""
         ledgers = Looks(self.topics, self.store).ledgers(topic)
         if not ledgers:
             raise SafetyError(f"ZooKeeper does not have {topic}, or it has no ledger")
@@ -186,7 +203,7 @@ class Migrations:
             if form.kind is SnapshotKind.INDEX and index is not None and is_half(decode_index(index)):
                 raise FormatError("its index was written in the midst of a replay: repair it first")
         except FormatError as error:
-            raise SafetyError(f"{topic} is not migrated: {error}") from error
+            raise SafetyError(f"the snapshot of {topic} can't be used: {error}") from error
         return form
 
     def _messages(
@@ -212,7 +229,7 @@ class Migrations:
     def _send(
         self, topic: str, kind: SnapshotKind, stored: Stored, messages: Generator[SnapshotMessage, Position, None]
     ) -> tuple[Counter[tuple[SnapshotKind, bool]], str]:
-        """Send the messages; returns how many of each, and the last entry in the journal."""
+        """Send the messages; returns how many of each, and the run's first entry in the journal."""
         namespace = namespace_of(topic)
         first = next(messages)  # refused before anything is sent, where a single snapshot would be too large
         self._prepare(namespace, kind)
@@ -227,7 +244,7 @@ class Migrations:
                     senders[message.kind] = stack.enter_context(self.sender(system_topic(namespace, message.kind)))
                 if message.kind is SnapshotKind.INDEX and message.value is not None:
                     self.guards.hold(namespace, places)
-                self._refuse_loaded(topic)
+                self.refuse_loaded(topic)
                 # allowed: no broker has the topic, the new form is there as far as the old one goes, and the journal
                 # has what is replaced
                 place = senders[message.kind].send(message.key, message.value)
@@ -252,16 +269,19 @@ class Migrations:
             self.guards.require(namespace)
 
     def _write_down(self, topic: str, stored: Stored) -> str:
-        entry = ""
+        """Write all that the topic has to the journal; returns the first entry, which the others name."""
+        first = ""
         for kind, values in stored.latest.items():
             for key, value in values.items():
                 about = ReadValue(kind, f"{kind}/{key}", _name(topic), BEFORE_ALL, 0, len(value), data=value)
-                entry = self.journal.write(about, b"", 0, Act.MIGRATION, BEFORE_ALL)
-        return entry
+                name = self.journal.write(about, first.encode(), 0, Act.MIGRATION, BEFORE_ALL)
+                first = first or name
+        self.journal.mark_sent(first)
+        return first
 
     def _verify(self, topic: str, kind: SnapshotKind, wanted: Aborts) -> None:
-        new = self._form(topic, self._stored(topic))
-        if new.kind is not kind or not np.array_equal(_sorted(new.aborts), _sorted(wanted)):
+        new = self.form(topic, self.stored(topic))
+        if new.kind is not kind or migration.missing(new.aborts, wanted) or migration.missing(wanted, new.aborts):
             raise SafetyError(
                 f"{topic}: the new form does not hold what the old one did ({new.aborts.rows} aborted ids instead of "
                 f"{wanted.rows}). Keep its clients away: `ledger-reaper snapshots undo --migrated --topic {topic}` "
@@ -293,18 +313,6 @@ def _left_over(stored: Stored, kind: SnapshotKind) -> bool:
         SnapshotKind.INDEX: (SnapshotKind.PARTS,),  # a single one stays, as where a broker starts with segments
     }
     return any(stored.latest.get(each) for each in others[kind])
-
-
-def _before(form: StoredForm) -> Aborts:
-    """Return the ids up to the maxReadPosition: what comes after it, a broker that loads segments finds again."""
-    ledger, entry = form.max_read
-    stays = (form.aborts.ledger < ledger) | ((form.aborts.ledger == ledger) & (form.aborts.entry <= entry))
-    return Aborts(*(column[stays] for column in form.aborts))
-
-
-def _sorted(aborts: Aborts) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the ids as rows, each once, in an order of their own."""
-    return np.unique(np.stack([aborts.most, aborts.least], axis=1), axis=0)
 
 
 def _warning(kind: SnapshotKind, *, is_segmented: bool | None) -> str:

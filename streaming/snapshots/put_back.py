@@ -31,6 +31,9 @@ from udfs.snapshots.values import ReadValue
 
 Values: TypeAlias = Mapping[tuple[SnapshotKind, str], bytes]
 _NAMED = 10
+_WITHOUT_INDEX = (
+    "Keep its consumers away if it has messages; without an index they would get those of aborted transactions, too"
+)
 _IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.PARTS)
 
 
@@ -74,11 +77,13 @@ class PutBacks:
     guard: Callable[[str], Position]
     is_loaded: Callable[[str], bool]
 
-    def put_back(self, topic: str, journaled: Iterable[Mapping[str, Any]]) -> Iterator[PutBack]:
+    def put_back(
+        self, topic: str, journaled: Iterable[Mapping[str, Any]], remedy: str = _WITHOUT_INDEX
+    ) -> Iterator[PutBack]:
         """Publish again what the journal has of a topic, one message after the other.
 
-        journaled: rows of the snapshots' journal. Raises ConfigError where it has none, SafetyError where that is
-        refused, UnavailableError, RefusedError.
+        journaled: rows of the snapshots' journal. remedy: what to do if the index is refused. Raises ConfigError where
+        it has none, SafetyError where that is refused, UnavailableError, RefusedError.
         """
         namespace = namespace_of(topic)
         values = _newest(topic, journaled)
@@ -88,7 +93,7 @@ class PutBacks:
         guard = self.guard(namespace)
         has_value = {kind: self._with_value(topic, kind, values, guard) for kind in {kind for kind, _key in values}}
         missing = {what: value for what, value in values.items() if what[1] not in has_value[what[0]]}
-        self._refuse_dangling(topic, missing, guard)
+        self._refuse_dangling(topic, missing, guard, remedy)
         for kind in _IN_ORDER:
             mine = {key: values[of_kind, key] for of_kind, key in sorted(values, key=_by_key) if of_kind is kind}
             if not mine:
@@ -121,7 +126,7 @@ class PutBacks:
                 (keys.discard if is_free else keys.add)(read.key)
         return keys
 
-    def _refuse_dangling(self, topic: str, missing: Values, guard: Position) -> None:
+    def _refuse_dangling(self, topic: str, missing: Values, guard: Position, remedy: str) -> None:
         """Refuse an index of which a segment is neither there nor among those that will be sent."""
         value = missing.get((SnapshotKind.INDEX, topic))
         if value is None:
@@ -136,8 +141,7 @@ class PutBacks:
         if lost:
             raise SafetyError(
                 f"{topic}: segments {_some(lost)} that its index names are neither in the segments topic nor in the "
-                "journal, so the topic would not load with it: nothing was sent. Keep its consumers away if it has "
-                "messages; without an index they would get those of aborted transactions, too"
+                f"journal, so the topic would not load with it: nothing was sent. {remedy}"
             )
 
     def _stored(self, topic: str, guard: Position) -> dict[Position, Named]:

@@ -6,6 +6,8 @@
    processes from writing the same file. Older versions wrote NUMBER.json.
 2. Empty files beside it say how far that came: the same with .sent, once what it announces is published; .done, once
    the repair that began with it was verified. Entries of older versions have neither, and count as sent and as ended.
+   Of a run of a migration, the first entry has them: .sent, once all entries of the run are written; .done, once the
+   new form was verified, or the migration was undone.
 3. A file that is no entry hides no other one: it is named in the log, and passed over. One whose name says that it is
    about the topic, and which is torn, ends the command. So does any that the store does not give us just now.
 """
@@ -53,7 +55,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One index that was replaced. by: what replaced it. position: where it stood. lost: how many of its segments were.
+    """One index that was replaced. position: where it stood. lost: how many of its segments were.
 
     end: the last place of the indexes topic before that; (-1, -1): an older version did not keep it.
     key: of the message.
@@ -65,7 +67,7 @@ class Entry:
     topic: str
     position: Position
     replaced: bytes
-    by: bytes
+    by: bytes  # what replaced it; of a migration: the name of its run's first entry, which has none itself
     lost: int
     is_undo: bool
     is_again: bool

@@ -1,14 +1,15 @@
 """The repairs of the configured cluster: clients, the journal in the state directory, and how a topic is loaded."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.frames import Silence, opened
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_store import SnapshotStore
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from
@@ -24,6 +25,7 @@ from streaming.snapshots.put_back import PutBack, PutBacks
 from streaming.snapshots.read import snapshot_topics
 from streaming.snapshots.repair import JOURNAL, Repairs
 from streaming.snapshots.repair_journal import RepairJournal
+from streaming.snapshots.undo_migration import MigrationUndo, TakenAway
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry
@@ -164,23 +166,28 @@ def migrations_for(settings: Settings) -> Iterator[Migrations]:
         )
 
 
-def put_back_all(settings: Settings, topic: str, *, migrated: bool = False) -> Iterator[PutBack]:
-    """Publish again what the service removed of a topic's snapshots; migrated: what a migration took away.
+def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
+    """Publish again what the service removed of a topic's snapshots.
 
     Raises ConfigError where the journal has nothing of it, SafetyError where that is refused, UnavailableError,
     RefusedError.
     """
-    clients = clients_for(settings)
     with snapshot_topics(settings) as topics:
-        guards = Guards(topics, clients.store, clients.broker, SystemClock())
-        runs = PutBacks(
-            topics,
-            lambda each: KeyedSender(settings.pulsar, each),
-            guards.require,
-            lambda each: topics.more.buffer(each) is not None,
-        )
-        journaled: Iterable[Mapping[str, Any]] = snapshot_entries(settings.state_dir)
-        if migrated:
-            with migrations_for(settings) as migrations:
-                journaled = list(migrations.journaled(topic))
-        yield from runs.put_back(topic, journaled)
+        yield from _put_backs(settings, topics).put_back(topic, snapshot_entries(settings.state_dir))
+
+
+def undo_migration(settings: Settings, topic: str) -> Iterator[PutBack | TakenAway]:
+    """Undo the last migration of a topic's snapshot. Raises as MigrationUndo.undo."""
+    with migrations_for(settings) as migrations:
+        yield from MigrationUndo(migrations, _put_backs(settings, migrations.topics)).undo(topic)
+
+
+def _put_backs(settings: Settings, topics: SnapshotTopics) -> PutBacks:
+    clients = clients_for(settings)
+    guards = Guards(topics, clients.store, clients.broker, SystemClock())
+    return PutBacks(
+        topics,
+        lambda each: KeyedSender(settings.pulsar, each),
+        guards.require,
+        lambda each: topics.more.buffer(each) is not None,
+    )

@@ -15,11 +15,11 @@ import pytest
 
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
-from streaming.errors import SafetyError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.read import snapshot_topics
-from streaming.snapshots.repairs import repairs_for
+from streaming.snapshots.repairs import migrations_for, repairs_for
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.snapshot_scenes import (
     PATIENCE_SECONDS,
@@ -49,7 +49,7 @@ from tests.integration.snapshot_scenes import (
     wait_until_sealed,
 )
 from tests.integration.transactions import Transactions
-from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots import migration, segments
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, entries_of
@@ -176,42 +176,82 @@ def test_a_snapshot_goes_from_a_single_one_to_parts_to_segments(
 
 
 def test_an_undo_restores_the_form_that_a_migration_removed(segmented: Cluster, service: Deployment) -> None:
-    """Each direction: the form that was removed has the same ids again, and brokers read them."""
+    """Each direction: the old form counts again with the same ids, and brokers read it."""
     with Transactions(segmented.serving.pulsar) as own:
         scene = made(segmented, service, own, "undone", 100)
     wait_until_sealed(service, scene)
     wait_for_silence(service, scene)
     topics.unload(segmented, scene.topic)
     _undone(service, scene, SnapshotKind.INDEX, "parts")
-    with Transactions(segmented.serving.pulsar) as again:
-        assert reads_committed(again, scene, 90)
-    wait_for_silence(service, scene)
-    topics.unload(segmented, scene.topic)
+    _undone(service, scene, SnapshotKind.INDEX, "single")
+    _is_read_whole(segmented, service, scene)
+    _migrate(service, scene, "parts")
     _undone(service, scene, SnapshotKind.PARTS, "single")
     _undone(service, scene, SnapshotKind.PARTS, "segments")
     _migrate(service, scene, "single")
     _undone(service, scene, SnapshotKind.SINGLE, "parts")
-    _migrate(service, scene, "single")
-    _undone(service, scene, SnapshotKind.SINGLE, "segments", undo="left as it is")
-    _undone(service, scene, SnapshotKind.INDEX, "single")
-    with Transactions(segmented.serving.pulsar) as again:
-        assert reads_committed(again, scene, 90)
-    assert told(found := findings(service, "--namespace", scene.space), scene.topic) <= {("WASTE", "NOT_NAMED")}, found
+    _undone(service, scene, SnapshotKind.SINGLE, "segments")
+    _is_read_whole(segmented, service, scene)
+    assert told(found := findings(service, "--namespace", scene.space), scene.topic) == set(), found
 
 
-def _undone(service: Deployment, scene: Scene, old: SnapshotKind, to: str, undo: str = "put back") -> None:
+def test_a_migration_that_died_at_any_message_can_be_undone(segmented: Cluster, service: Deployment) -> None:
+    with Transactions(segmented.serving.pulsar) as own:
+        scene = made(segmented, service, own, "died", 100)
+    wait_until_sealed(service, scene)
+    wait_for_silence(service, scene)
+    topics.unload(segmented, scene.topic)
+    for to, number in (("parts", 1), ("parts", 2), ("parts", 3), ("single", 1), ("single", 2), ("single", 3)):
+        _dies(service, scene, to, number)
+        service.call("snapshots", "undo", "--migrated", "--yes", "--topic", scene.topic)
+        form = _form(service, scene)
+        assert form.kind is SnapshotKind.INDEX
+        assert form.aborts.rows >= 60
+        assert set(form.aborts.ids.pairs()) <= scene.aborted
+    _is_read_whole(segmented, service, scene)
+
+
+def _dies(service: Deployment, scene: Scene, to: str, number: int) -> None:
+    """Migrate a topic's snapshot, and end at the message of that number."""
+    left = iter(range(number))
+
+    class Dying(KeyedSender):
+        def send(self, key: str, value: bytes | None) -> Position:
+            if next(left, None) is None:
+                raise UnavailableError("it died")
+            return super().send(key, value)
+
+    with migrations_for(service.settings) as migrations:
+        dying = replace(migrations, sender=lambda topic: Dying(service.settings.pulsar, topic))
+        with pytest.raises(UnavailableError, match="it died"):
+            dying.migrate(scene.topic, to)
+
+
+def _undone(service: Deployment, scene: Scene, old: SnapshotKind, to: str) -> None:
     """Migrate a topic whose snapshot has the form `old`, and undo that."""
-    before = _stored(service, scene)
+    values, form = _stored(service, scene).latest[old], _form(service, scene)
+    assert form.kind is old
     _migrate(service, scene, to)
-    said = service.call("snapshots", "undo", "--migrated", "--yes", "--topic", scene.topic)
-    assert undo in said
-    after = _stored(service, scene)
+    service.call("snapshots", "undo", "--migrated", "--yes", "--topic", scene.topic)
+    after = _form(service, scene)
+    assert after.kind is old
     if old is SnapshotKind.INDEX:  # its segments may be elsewhere, and the broker finds the tail again
-        ids = recovered(service, scene.space, scene.topic)
-        assert len(ids) >= 60
-        assert ids <= scene.aborted
+        assert after.aborts.rows >= 60
+        assert set(after.aborts.ids.pairs()) <= set(form.aborts.ids.pairs())
     else:
-        assert after.latest[old] == before.latest[old] != {}
+        assert _stored(service, scene).latest[old] == values
+        assert set(after.aborts.ids.pairs()) == set(form.aborts.ids.pairs())
+
+
+def _is_read_whole(cluster: Cluster, service: Deployment, scene: Scene) -> None:
+    """Whether a broker that loads the topic has all aborted ids, and readers get what was committed alone."""
+    with Transactions(cluster.serving.pulsar) as again:
+        assert reads_committed(again, scene, 90)
+        with snapshot_topics(service.settings) as found:
+            buffer = found.more.buffer(scene.topic)
+        assert buffer is not None
+        assert buffer.aborted == len(scene.aborted)
+    topics.unload(cluster, scene.topic)
 
 
 @pytest.fixture(scope="module")

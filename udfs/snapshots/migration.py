@@ -12,6 +12,8 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots import parts, segments
@@ -54,6 +56,14 @@ class Stored:
         return {kind: tuple(values) for kind, values in self.latest.items()}
 
 
+PREFERRED: Mapping[SnapshotKind, tuple[SnapshotKind, ...]] = {
+    SnapshotKind.PARTS: (),
+    SnapshotKind.INDEX: (SnapshotKind.PARTS,),
+    SnapshotKind.SINGLE: (SnapshotKind.PARTS, SnapshotKind.INDEX, SnapshotKind.SEGMENT),
+}
+"""Of each form, what counts before it if both are there."""
+
+
 class StoredForm(NamedTuple):
     """Which form of a topic's snapshot counts, and what it says; kind None: there is none."""
 
@@ -62,27 +72,54 @@ class StoredForm(NamedTuple):
     aborts: Aborts
 
 
+def kind_of(keys: Keys, topic: str) -> SnapshotKind | None:
+    """Return which form of a topic's snapshot counts, by the keys that have a value; None: it has no snapshot."""
+    if parts.counting_of(keys.get(SnapshotKind.PARTS, ()), topic):
+        return SnapshotKind.PARTS
+    kinds = (SnapshotKind.INDEX, SnapshotKind.SINGLE)
+    return next((kind for kind in kinds if topic in keys.get(kind, ())), None)
+
+
 def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> StoredForm:
     """Return what counts for a topic; newest: place of its newest entry, as segments.recover wants it.
 
     Raises FormatError where the form that counts can't be read, or is an index that has ids twice.
     """
-    in_parts = parts.recover(stored.latest.get(SnapshotKind.PARTS, {}), topic, ledgers)
-    if in_parts.generation:
-        return StoredForm(SnapshotKind.PARTS, in_parts.max_read, in_parts.aborts)
-    index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)
-    if index is not None:
-        read = decode_index(index)
+    kind = kind_of(stored.keys, topic)
+    if kind is SnapshotKind.PARTS:
+        in_parts = parts.recover(stored.latest[kind], topic, ledgers)
+        return StoredForm(kind, in_parts.max_read, in_parts.aborts)
+    if kind is SnapshotKind.INDEX:
+        read = decode_index(stored.latest[kind][topic])
         found = segments.recover(read, stored.segments_at, newest)
         named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.places_of(read)]
         if found.rows < sum(named) + read.tail.rows:  # then where an id's marker lies can't be told
             raise FormatError(f"ids stand twice in the index of {topic} and its segments: repair it first")
-        return StoredForm(SnapshotKind.INDEX, read.max_read, trimmed(found, ledgers))
-    single = stored.latest.get(SnapshotKind.SINGLE, {}).get(topic)
-    if single is not None:
-        snapshot = decode_snapshot(single)
-        return StoredForm(SnapshotKind.SINGLE, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
+        return StoredForm(kind, read.max_read, trimmed(found, ledgers))
+    if kind is SnapshotKind.SINGLE:
+        snapshot = decode_snapshot(stored.latest[kind][topic])
+        return StoredForm(kind, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
     return StoredForm(None, parts.NOTHING.max_read, parts.NOTHING.aborts)
+
+
+def without_preferred(stored: Stored, kind: SnapshotKind) -> Stored:
+    """Return what is stored without the forms that count before that form."""
+    preferred = PREFERRED[kind]
+    return Stored({each: values for each, values in stored.latest.items() if each not in preferred}, stored.segments_at)
+
+
+def before(form: StoredForm, position: Position) -> Aborts:
+    """Return the ids of a form whose markers are at a position or before it."""
+    ledger, entry = position
+    stays = (form.aborts.ledger < ledger) | ((form.aborts.ledger == ledger) & (form.aborts.entry <= entry))
+    return Aborts(*(column[stays] for column in form.aborts))
+
+
+def missing(wanted: Aborts, found: Aborts) -> int:
+    """Return how many ids of the first are not in the second."""
+    most, least = (np.concatenate(columns) for columns in zip(found.ids, wanted.ids, strict=True))
+    both = np.stack([most, least], axis=1)
+    return len(np.unique(both, axis=0)) - len(np.unique(both[: found.rows], axis=0))
 
 
 def to_parts(topic: str, form: StoredForm, capacity: Capacity, keys: Keys) -> Iterator[SnapshotMessage]:
@@ -105,6 +142,14 @@ def to_single(topic: str, form: StoredForm, most_bytes: int, keys: Keys) -> Iter
     yield SnapshotMessage(SnapshotKind.SINGLE, topic, value)
     yield from _retired_segments(topic, keys)
     yield from _retired_parts(topic, keys)
+
+
+def retired(topic: str, kind: SnapshotKind, keys: Keys) -> Iterator[SnapshotMessage]:
+    """Yield the tombstones of what counts before a form, in an order in which a whole form counts after each."""
+    if SnapshotKind.PARTS in PREFERRED[kind]:
+        yield from _retired_parts(topic, keys)
+    if SnapshotKind.INDEX in PREFERRED[kind]:
+        yield from _retired_segments(topic, keys)
 
 
 def to_segments(topic: str, form: StoredForm, ids: int, keys: Keys) -> Generator[SnapshotMessage, Position, None]:
