@@ -49,7 +49,17 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
         Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0),
     )
     owner = managed_ledger_name(topic)
-    jobs = [Job(PendingDelete(owner, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each)) for each in ids]
+    jobs = [
+        Job(
+            PendingDelete(
+                managed_ledger=owner,
+                component=LedgerComponent.MANAGED_LEDGER,
+                ledger_type=LedgerType.LEDGER,
+                ledger_id=each,
+            )
+        )
+        for each in ids
+    ]
     store.read_many([EPOCH])
     ready.wait()
     began = os.times()

@@ -103,7 +103,15 @@ class MadeUpStore:
             "component": b"managed-ledger",
             "pulsar/managed-ledger": f"public/ns{topic % NAMESPACES}/persistent/t{topic}".encode(),
         }
-        return serialize_v3(LedgerMetadata(LedgerState.CLOSED, 1 << 20, 999, BORN_MS, custom))
+        return serialize_v3(
+            LedgerMetadata(
+                state=LedgerState.CLOSED,
+                length_bytes=1 << 20,
+                last_entry_id=999,
+                ctime_ms=BORN_MS,
+                custom_metadata=custom,
+            )
+        )
 
 
 def install() -> None:

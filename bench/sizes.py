@@ -57,7 +57,14 @@ def requests(count: int, owners: int) -> list[PendingDelete]:
     for number in range(count):
         ledger_id += drawn.randrange(1, 20)
         owner = names[number * owners // count]
-        found.append(PendingDelete(owner, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id))
+        found.append(
+            PendingDelete(
+                managed_ledger=owner,
+                component=LedgerComponent.MANAGED_LEDGER,
+                ledger_type=LedgerType.LEDGER,
+                ledger_id=ledger_id,
+            )
+        )
     return found
 
 
@@ -135,7 +142,12 @@ def entry(request: PendingDelete) -> JournalEntry:
         drawn.randrange(1, 50_000),
         NOW_MS - drawn.randrange(10**9),
     )
-    data = serialize_v3(LedgerMetadata(LedgerState.CLOSED, length, last, made_ms, custom), bookies=BOOKIES)
+    data = serialize_v3(
+        LedgerMetadata(
+            state=LedgerState.CLOSED, length_bytes=length, last_entry_id=last, ctime_ms=made_ms, custom_metadata=custom
+        ),
+        bookies=BOOKIES,
+    )
     path = ledger_path(Layout.HIERARCHICAL, "/ledgers", request.ledger_id)
     return JournalEntry(
         ledger_id=request.ledger_id,

@@ -147,11 +147,11 @@ def sweep(endpoint: str, pairs: int) -> None:
     jobs = [
         Job(
             PendingDelete(
-                TOPIC,
-                LedgerComponent.MANAGED_LEDGER,
-                LedgerType.OFFLOAD_LEDGER,
-                number,
-                offload_context=OffloadContext(uuid_of(number), driver_name="S3", driver_properties=named),
+                managed_ledger=TOPIC,
+                component=LedgerComponent.MANAGED_LEDGER,
+                ledger_type=LedgerType.OFFLOAD_LEDGER,
+                ledger_id=number,
+                offload_context=OffloadContext(uuid=uuid_of(number), driver_name="S3", driver_properties=named),
             )
         )
         for number in range(pairs)
@@ -216,7 +216,13 @@ def fill(bucket: str, pairs: int) -> None:
 
     backend = s3_backends["123456789012"]["aws"]
     backend.create_bucket(bucket, "us-east-1")
-    metadata = LedgerMetadata(LedgerState.CLOSED, 1_000, 9, 1_700_000_000_000, CUSTOM)
+    metadata = LedgerMetadata(
+        state=LedgerState.CLOSED,
+        length_bytes=1_000,
+        last_entry_id=9,
+        ctime_ms=1_700_000_000_000,
+        custom_metadata=CUSTOM,
+    )
     index = serialize_offload_index(metadata, 1_208, [IndexEntry(0, 1, 0)])
     for number in range(pairs):
         uuid = uuid_of(number)

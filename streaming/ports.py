@@ -287,7 +287,7 @@ class TopicAdmin(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
     """A message in its partition."""
 

@@ -46,23 +46,50 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 def data_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
-    return PendingDelete(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+    return PendingDelete(
+        managed_ledger=topic,
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+    )
 
 
 def cursor_request(ledger_id: int = 5, topic: str = TOPIC, cursor: str = CURSOR) -> PendingDelete:
-    return PendingDelete(topic, LedgerComponent.MANAGED_CURSOR, LedgerType.LEDGER, ledger_id, cursor_name=cursor)
+    return PendingDelete(
+        managed_ledger=topic,
+        component=LedgerComponent.MANAGED_CURSOR,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+        cursor_name=cursor,
+    )
 
 
 def schema_request(ledger_id: int = 5, schema: str = SCHEMA, topic: str = TOPIC) -> PendingDelete:
-    return PendingDelete(topic, LedgerComponent.SCHEMA_STORAGE, LedgerType.LEDGER, ledger_id, schema_id=schema)
+    return PendingDelete(
+        managed_ledger=topic,
+        component=LedgerComponent.SCHEMA_STORAGE,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+        schema_id=schema,
+    )
 
 
 def compacted_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
-    return PendingDelete(topic, LedgerComponent.COMPACTED_LEDGER, LedgerType.LEDGER, ledger_id)
+    return PendingDelete(
+        managed_ledger=topic,
+        component=LedgerComponent.COMPACTED_LEDGER,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+    )
 
 
 def bucket_request(ledger_id: int = 5, topic: str = TOPIC) -> PendingDelete:
-    return PendingDelete(topic, LedgerComponent.DELAYED_INDEX_BUCKET, LedgerType.LEDGER, ledger_id)
+    return PendingDelete(
+        managed_ledger=topic,
+        component=LedgerComponent.DELAYED_INDEX_BUCKET,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+    )
 
 
 def snapshot_request(
@@ -71,10 +98,10 @@ def snapshot_request(
     owner = topic_of(topic)
     key = str(SegmentKey(number, owner)) if kind is SnapshotKind.SEGMENT else owner
     return PendingDelete(
-        topic,
-        LedgerComponent.TRANSACTION_SNAPSHOT,
-        LedgerType.COMPACTED_MESSAGE,
-        place[0],
+        managed_ledger=topic,
+        component=LedgerComponent.TRANSACTION_SNAPSHOT,
+        ledger_type=LedgerType.COMPACTED_MESSAGE,
+        ledger_id=place[0],
         snapshot_context=SnapshotContext(kind, key, place[1]),
     )
 
@@ -208,12 +235,19 @@ def view(
     compacted_ledger: int = -1,
     compacted_by_cursor: int = -1,
 ) -> BrokerView:
-    return BrokerView(presence, ledgers, cursors or {}, compacted_ledger, compacted_by_cursor, detail="503")
+    return BrokerView(
+        presence=presence,
+        ledgers=ledgers,
+        cursors=cursors or {},
+        compacted_ledger=compacted_ledger,
+        compacted_by_cursor=compacted_by_cursor,
+        detail="503",
+    )
 
 
 def unloaded() -> BrokerView:
     """What brokers say of a topic that exists and that none has loaded."""
-    return BrokerView(Presence.PRESENT, is_loaded=False)
+    return BrokerView(presence=Presence.PRESENT, is_loaded=False)
 
 
 def exists(tree: MemoryTree, path: str) -> bool:

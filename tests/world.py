@@ -93,14 +93,16 @@ class ToldBroker:
         """Answer in order."""
         self.asked += managed_ledgers
         self.listed += [name for name in managed_ledgers if name not in existing]
-        unloaded = BrokerView(Presence.PRESENT, is_loaded=False)
-        absent = {name: unloaded if name in existing else BrokerView(Presence.GONE) for name in managed_ledgers}
+        unloaded = BrokerView(presence=Presence.PRESENT, is_loaded=False)
+        absent = {
+            name: unloaded if name in existing else BrokerView(presence=Presence.GONE) for name in managed_ledgers
+        }
         return [self.topics.get(name, absent[name]) for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Answer in order."""
         self.asked += schema_ids
-        return [self.schemas.get(name, BrokerView(Presence.GONE)) for name in schema_ids]
+        return [self.schemas.get(name, BrokerView(presence=Presence.GONE)) for name in schema_ids]
 
     def require_answers(self) -> int:
         """Answer as one broker."""

@@ -104,7 +104,7 @@ def claim_of_objects(
         user_metadata: the objects' (keys in lower case), which newer brokers write; it names the owner if `custom`
             does not.
     """
-    context = OffloadContext(uuid)
+    context = OffloadContext(uuid=uuid)
     if custom:
         claim = claim_of(ledger_id, custom)
         if isinstance(claim, Unclaimed):
@@ -120,7 +120,11 @@ def claim_of_objects(
     except ValueError as error:
         return _unknown(Reason.BAD_TOPIC_NAME, str(error))
     return PendingDelete(
-        owner, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context
+        managed_ledger=owner,
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        ledger_id=ledger_id,
+        offload_context=context,
     )
 
 
@@ -181,15 +185,29 @@ def _claimed(ledger_id: int, component: LedgerComponent, custom: Mapping[str, by
         schema_id = checked_schema_id(custom[SCHEMA_ID].decode())
         tenant, namespace, encoded = schema_id.split("/")
         owner = managed_ledger_name(f"{tenant}/{namespace}/persistent/{encoded}")
-        return PendingDelete(owner, component, LedgerType.LEDGER, ledger_id, schema_id=schema_id)
+        return PendingDelete(
+            managed_ledger=owner,
+            component=component,
+            ledger_type=LedgerType.LEDGER,
+            ledger_id=ledger_id,
+            schema_id=schema_id,
+        )
     names = {
         LedgerComponent.COMPACTED_LEDGER: COMPACTED_TOPIC,
         LedgerComponent.DELAYED_INDEX_BUCKET: BUCKET_TOPIC,
     }
     owner = _owner(custom[names.get(component, MANAGED_LEDGER)].decode())
     if component is not LedgerComponent.MANAGED_CURSOR:
-        return PendingDelete(owner, component, LedgerType.LEDGER, ledger_id)
-    request = PendingDelete(owner, component, LedgerType.LEDGER, ledger_id, cursor_name=custom[CURSOR].decode())
+        return PendingDelete(
+            managed_ledger=owner, component=component, ledger_type=LedgerType.LEDGER, ledger_id=ledger_id
+        )
+    request = PendingDelete(
+        managed_ledger=owner,
+        component=component,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+        cursor_name=custom[CURSOR].decode(),
+    )
     owner_paths(key_of(request))  # a cursor name that can't be a znode's raises here
     return request
 

@@ -108,7 +108,7 @@ class Reason(StrEnum):
     WRITTEN_OFF = "WRITTEN_OFF"  # an operator closed it by hand
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadContext:
     """MLDataFormats.OffloadContext: one upload of a ledger to tiered storage."""
 
@@ -129,7 +129,7 @@ class SnapshotContext:
     entry_id: int  # the message's entry in the request's ledger
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDelete:
     """One request: PIP-186's PendingDeleteLedgerInfo, checked."""
 
@@ -158,7 +158,7 @@ class Rejection:
     detail: str  # for the operator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
     """The fields that we use of BookKeeper's LedgerMetadataFormat."""
 
@@ -231,7 +231,7 @@ class Presence(StrEnum):
     UNREADABLE = "UNREADABLE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     """A topic as the broker that owns it describes it (admin API, internalStats).
 

@@ -81,7 +81,9 @@ def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
     try:
         entry = parse_entry(data)
     except FormatError as error:
-        yield UndeliveredMessage(-1, Content(None, data, {}), why=Undeliverable.UNREADABLE, detail=str(error))
+        yield UndeliveredMessage(
+            -1, Content(key=None, payload=data, properties={}), why=Undeliverable.UNREADABLE, detail=str(error)
+        )
         return
     yield from found_in(entry)
 
@@ -89,7 +91,10 @@ def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
 def not_shown(entry: NotShown) -> UndeliveredMessage:
     """Return the message that represents an entry whose bytes could not be read."""
     return UndeliveredMessage(
-        -1, Content(None, b"", entry.properties), why=Undeliverable.NOT_SHOWN, detail=entry.reason
+        -1,
+        Content(key=None, payload=b"", properties=entry.properties),
+        why=Undeliverable.NOT_SHOWN,
+        detail=entry.reason,
     )
 
 
@@ -111,7 +116,13 @@ def _whole(entry: Entry, why: Undeliverable, detail: str) -> UndeliveredMessage:
 
 
 def _whole_content(entry: Entry) -> Content:
-    return Content(entry.key, entry.payload, entry.properties, entry.is_null, entry.schema_version)
+    return Content(
+        key=entry.key,
+        payload=entry.payload,
+        properties=entry.properties,
+        is_null=entry.is_null,
+        schema_version=entry.schema_version,
+    )
 
 
 def refusal_of(message: UndeliveredMessage) -> str | None:

@@ -305,6 +305,6 @@ _DO: Mapping[Action, Callable[[ManagedQuery], None]] = {
 
 
 def stop_stream(stream: StreamingQuery) -> None:
-    """Stop a stream, and wait for its thread. What fails at that is no matter."""
+    """Stop a stream, and wait for its thread. Ignores errors."""
     with contextlib.suppress(Exception):
         stream.stop()

@@ -119,7 +119,13 @@ def _synthetic(topic: str, ids: range) -> Iterator[tuple[str, bytes]]:
         "component": b"managed-ledger",
         "pulsar/managed-ledger": managed_ledger_name(topic).encode(),
     }
-    metadata = LedgerMetadata(LedgerState.CLOSED, 640, topics.ENTRIES_PER_LEDGER - 1, 1, custom)
+    metadata = LedgerMetadata(
+        state=LedgerState.CLOSED,
+        length_bytes=640,
+        last_entry_id=topics.ENTRIES_PER_LEDGER - 1,
+        ctime_ms=1,
+        custom_metadata=custom,
+    )
     data = serialize_v3(metadata, bookies=("bookie-0",))
     return ((path_of(ledger_id), data) for ledger_id in ids)
 

@@ -32,10 +32,10 @@ def orphans_of(found: DataFrame) -> DataFrame:
 def request_of(topic: str, kind: str, key: str, place: tuple[int, int]) -> PendingDelete:
     """Return the request for the tombstone of one message."""
     return PendingDelete(
-        managed_ledger_name(topic),
-        LedgerComponent.TRANSACTION_SNAPSHOT,
-        LedgerType.COMPACTED_MESSAGE,
-        place[0],
+        managed_ledger=managed_ledger_name(topic),
+        component=LedgerComponent.TRANSACTION_SNAPSHOT,
+        ledger_type=LedgerType.COMPACTED_MESSAGE,
+        ledger_id=place[0],
         snapshot_context=SnapshotContext(kind, key, place[1]),
     )
 

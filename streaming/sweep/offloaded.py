@@ -110,7 +110,7 @@ def _uploads(info: ManagedLedgerInfo) -> dict[_Upload, OffloadState]:
 
 
 def _with(request: PendingDelete, uuid: str, state: OffloadState) -> PendingDelete:
-    context = OffloadContext(uuid, driver_name=state.driver_name, driver_properties=state.driver_properties)
+    context = OffloadContext(uuid=uuid, driver_name=state.driver_name, driver_properties=state.driver_properties)
     return replace(request, offload_context=context)
 
 

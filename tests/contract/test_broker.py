@@ -47,12 +47,12 @@ def _in_memory() -> World:
 
     def make(topic: str, partitions: int, subscription: str) -> None:
         for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
-            view = BrokerView(Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
+            view = BrokerView(presence=Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
             memory.topics[managed_ledger_name(name)] = view
 
     def schema(topic: str, is_there: bool) -> None:
         presence = Presence.PRESENT if is_there else Presence.GONE
-        memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence)
+        memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence=presence)
 
     return World(memory, make, schema)
 

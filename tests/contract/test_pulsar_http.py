@@ -69,7 +69,9 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, _json(COMPLETE))
 
-    assert _view(stub) == BrokerView(Presence.PRESENT, (4, 9), {"a+b": 7, "new": -1}, compacted_ledger=6)
+    assert _view(stub) == BrokerView(
+        presence=Presence.PRESENT, ledgers=(4, 9), cursors={"a+b": 7, "new": -1}, compacted_ledger=6
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_the_list_of_a_namespace_is_not_read_for_topics_that_are_known_to_exist(
     unloaded, loaded = broker.views(names, existing=names)
     broker.close()
 
-    assert unloaded == BrokerView(Presence.PRESENT, is_loaded=False)
+    assert unloaded == BrokerView(presence=Presence.PRESENT, is_loaded=False)
     assert (loaded.is_loaded, loaded.ledgers) == (True, (4, 9))
     assert LIST not in _asked(stub)
 

@@ -137,7 +137,15 @@ def _leave_half_made(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _foreign() -> bytes:
-    return serialize_v3(LedgerMetadata(LedgerState.CLOSED, 5, 0, 1, {"application": b"distributedlog"}))
+    return serialize_v3(
+        LedgerMetadata(
+            state=LedgerState.CLOSED,
+            length_bytes=5,
+            last_entry_id=0,
+            ctime_ms=1,
+            custom_metadata={"application": b"distributedlog"},
+        )
+    )
 
 
 def _copy_under_another_uuid(cluster: Cluster) -> str:

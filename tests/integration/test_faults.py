@@ -299,7 +299,12 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
     messages = topics.read_all(cluster, topic)
     time.sleep(1.1)  # min_age
     asked = [*before, *listed, *leaked]
-    requests = [PendingDelete(name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each) for each in asked]
+    requests = [
+        PendingDelete(
+            managed_ledger=name, component=LedgerComponent.MANAGED_LEDGER, ledger_type=LedgerType.LEDGER, ledger_id=each
+        )
+        for each in asked
+    ]
     swept = dict(zip(asked, sweeper.sweep([Job(each) for each in requests], cached), strict=True))
 
     assert {swept[each].verdict.reason for each in listed} == {Reason.IN_USE}
@@ -342,10 +347,22 @@ def test_an_open_orphan_goes_after_its_quiet_period_and_no_ledger_in_use_or_in_r
     def told(days: int) -> dict[int, Reason]:
         clock = ManualClock(SystemClock().now_ms() + days * DAY_MS)
         data = [
-            PendingDelete(name, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, each) for each in [*made, current]
+            PendingDelete(
+                managed_ledger=name,
+                component=LedgerComponent.MANAGED_LEDGER,
+                ledger_type=LedgerType.LEDGER,
+                ledger_id=each,
+            )
+            for each in [*made, current]
         ]
         of_cursors = [
-            PendingDelete(name, LedgerComponent.MANAGED_CURSOR, LedgerType.LEDGER, each, cursor_name=cursor)
+            PendingDelete(
+                managed_ledger=name,
+                component=LedgerComponent.MANAGED_CURSOR,
+                ledger_type=LedgerType.LEDGER,
+                ledger_id=each,
+                cursor_name=cursor,
+            )
             for cursor, each in cursors.items()
         ]
         jobs = [Job(each, clock.now_ms() - 3_000) for each in (*data, *of_cursors)]

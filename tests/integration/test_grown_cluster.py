@@ -467,7 +467,9 @@ def _asking(world: World, broker: Instance, topic: str, data: Sequence[int], com
         sweeper = Sweeper(store, InUseLoader(store, witness, clock), MemoryJournal(Faults()), clock, rules)
         while not ended.is_set():
             requests = [
-                PendingDelete(name, kind, LedgerType.LEDGER, each) for kind, some in of.items() for each in some
+                PendingDelete(managed_ledger=name, component=kind, ledger_type=LedgerType.LEDGER, ledger_id=each)
+                for kind, some in of.items()
+                for each in some
             ]
             with suppress(ReaperError):
                 swept = sweeper.sweep([Job(each, clock.now_ms() - 60_000) for each in requests], {})

@@ -50,19 +50,24 @@ def leaks(cluster: Cluster) -> Leaks:
 
 def request(cluster: Cluster, attempt: Attempt, **driver: Any) -> PendingDelete:
     named = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
-    context = OffloadContext(attempt.uuid, driver_name="S3", driver_properties=named)
+    context = OffloadContext(uuid=attempt.uuid, driver_name="S3", driver_properties=named)
     return PendingDelete(
-        managed_ledger_name(attempt.topic),
-        LedgerComponent.MANAGED_LEDGER,
-        LedgerType.OFFLOAD_LEDGER,
-        attempt.ledger_id,
+        managed_ledger=managed_ledger_name(attempt.topic),
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        ledger_id=attempt.ledger_id,
         offload_context=replace(context, **driver),
     )
 
 
 def copy_request(topic: str, ledger_id: int) -> PendingDelete:
     component = LedgerComponent.MANAGED_LEDGER
-    return PendingDelete(managed_ledger_name(topic), component, LedgerType.LEDGER, ledger_id)
+    return PendingDelete(
+        managed_ledger=managed_ledger_name(topic),
+        component=component,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+    )
 
 
 def store(cluster: Cluster) -> S3Objects:

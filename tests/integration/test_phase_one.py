@@ -277,7 +277,7 @@ def test_the_nine_metrics_count_what_happens(cluster: Cluster, running: Deployme
     )
     upload = made.leaked[0]
     place = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
-    context = OffloadContext(upload.uuid, driver_name="S3", driver_properties=place)
+    context = OffloadContext(uuid=upload.uuid, driver_name="S3", driver_properties=place)
     (url,) = re.findall(r"metrics: (\S+)", (tmp_path / "log").read_text())
     with LedgerDeletionClient(running.settings, registry=registry) as client:
         assert client.delete_ledger(topic, leaked[0], DATA, timeout_seconds=120).outcome is Outcome.DELETED

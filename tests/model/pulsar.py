@@ -453,21 +453,23 @@ class Pulsar(Storage):
 
     def _view(self, name: str) -> BrokerView:
         if name in self.silent:
-            return BrokerView(Presence.UNREADABLE, detail="503")
+            return BrokerView(presence=Presence.UNREADABLE, detail="503")
         if self.hidden is not None and self.hidden.name == name:
-            return BrokerView(Presence.GONE)
+            return BrokerView(presence=Presence.GONE)
         topic = self.topics.get(name)
         if topic is None:
             found = exists(self.tree, managed_ledger_path(name))
-            return BrokerView(Presence.PRESENT if found else Presence.GONE)
+            return BrokerView(presence=Presence.PRESENT if found else Presence.GONE)
         if name in self.unloaded and exists(self.tree, managed_ledger_path(name)):
-            return BrokerView(Presence.PRESENT, is_loaded=False)
+            return BrokerView(presence=Presence.PRESENT, is_loaded=False)
         cursors = {cursor: held.ledger_id for cursor, held in topic.cursors.items()}
         if name in self.lazy:
-            return BrokerView(Presence.PRESENT, tuple(topic.ledgers), cursors)
+            return BrokerView(presence=Presence.PRESENT, ledgers=tuple(topic.ledgers), cursors=cursors)
         if exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
             cursors[COMPACTION_CURSOR] = -1
-        return BrokerView(Presence.PRESENT, tuple(topic.ledgers), cursors, compacted_ledger=topic.compacted)
+        return BrokerView(
+            presence=Presence.PRESENT, ledgers=tuple(topic.ledgers), cursors=cursors, compacted_ledger=topic.compacted
+        )
 
     def _state(self, name: str) -> object:
         """What changes if a broker has the topic loaded and does something with it."""
@@ -477,9 +479,9 @@ class Pulsar(Storage):
 
     def _schema_view(self, name: str) -> BrokerView:
         if name in self.silent:
-            return BrokerView(Presence.UNREADABLE, detail="503")
+            return BrokerView(presence=Presence.UNREADABLE, detail="503")
         is_hidden = self.hidden is not None and self.hidden.name == name
-        return BrokerView(Presence.PRESENT if name in self.schemas and not is_hidden else Presence.GONE)
+        return BrokerView(presence=Presence.PRESENT if name in self.schemas and not is_hidden else Presence.GONE)
 
     def _remembered(self, topic: Topic) -> set[int]:
         """Ledgers that the broker holds on to in BookKeeper."""

@@ -271,7 +271,9 @@ class Safety(RuleBasedStateMachine):
 
 def _forged(data: st.DataObject, ledger_id: int) -> PendingDelete:
     component = data.draw(st.sampled_from(OF_LEDGERS))
-    request = PendingDelete(data.draw(topics), component, LedgerType.LEDGER, ledger_id)
+    request = PendingDelete(
+        managed_ledger=data.draw(topics), component=component, ledger_type=LedgerType.LEDGER, ledger_id=ledger_id
+    )
     if component is LedgerComponent.MANAGED_CURSOR:
         return replace(request, cursor_name=data.draw(cursors))
     if component is LedgerComponent.SCHEMA_STORAGE:

@@ -45,7 +45,7 @@ class EntryState(StrEnum):
     OPEN = "OPEN"  # its transaction is not committed yet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """A message as its sender published it."""
 
@@ -122,7 +122,17 @@ def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:
     payload = uncompressed(entry)
     if entry.batch_size is None:
         is_plain = entry.compression is Compression.NONE
-        yield -1, Content(entry.key, payload, entry.properties, entry.is_null, entry.schema_version, is_plain)
+        yield (
+            -1,
+            Content(
+                key=entry.key,
+                payload=payload,
+                properties=entry.properties,
+                is_null=entry.is_null,
+                schema_version=entry.schema_version,
+                is_plain=is_plain,
+            ),
+        )
         return
     yield from _batch(payload, entry.batch_size, entry.schema_version)
 
@@ -171,7 +181,17 @@ def _batch(payload: bytes, size: int, schema_version: bytes) -> Iterator[tuple[i
         if not single.compacted_out:
             body = payload[offset : offset + single.payload_size]
             properties = _texts(single.properties)
-            yield index, Content(_key(single), body, properties, single.null_value != 0, schema_version, is_plain=False)
+            yield (
+                index,
+                Content(
+                    key=_key(single),
+                    payload=body,
+                    properties=properties,
+                    is_null=single.null_value != 0,
+                    schema_version=schema_version,
+                    is_plain=False,
+                ),
+            )
         offset += single.payload_size
         index += 1
     if size < 1 and payload:

@@ -73,14 +73,14 @@ def view_of(stats: Any) -> BrokerView:
     try:
         _ids(stats["schemaLedgers"])  # not needed, but part of every answer that we know
         return BrokerView(
-            Presence.PRESENT,
+            presence=Presence.PRESENT,
             ledgers=_ids(stats["ledgers"]),
             cursors={str(name): _id(cursor["cursorLedger"]) for name, cursor in stats["cursors"].items()},
             compacted_ledger=_id(stats["compactedLedger"]["ledgerId"]),
             compacted_by_cursor=_compacted_by_cursor(stats["cursors"].get(COMPACTION_CURSOR)),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        return BrokerView(Presence.UNREADABLE, detail=f"internalStats of an unknown form: {error!r}")
+        return BrokerView(presence=Presence.UNREADABLE, detail=f"internalStats of an unknown form: {error!r}")
 
 
 def _ledgers(listed: Sequence[Mapping[str, Any]], current_entries: int) -> tuple[tuple[int, int], ...]:

@@ -136,11 +136,21 @@ def _v1_record(length_bytes: int, lines: list[list[str]]) -> LedgerMetadata:
         if not bookies or bookies == [_V1_CLOSED]:
             raise FormatError(f"ensemble from {first_entry_id} on of ledger metadata of version 1 has no bookies")
     if closing is None:
-        return LedgerMetadata(LedgerState.OPEN, 0, -1, None, {})
+        return LedgerMetadata(
+            state=LedgerState.OPEN, length_bytes=0, last_entry_id=-1, ctime_ms=None, custom_metadata={}
+        )
     last_entry_id = int(closing[0])
     if last_entry_id == _V1_IN_RECOVERY_ENTRY_ID:
-        return LedgerMetadata(LedgerState.IN_RECOVERY, 0, -1, None, {})
-    return LedgerMetadata(LedgerState.CLOSED, length_bytes, last_entry_id, None, {})
+        return LedgerMetadata(
+            state=LedgerState.IN_RECOVERY, length_bytes=0, last_entry_id=-1, ctime_ms=None, custom_metadata={}
+        )
+    return LedgerMetadata(
+        state=LedgerState.CLOSED,
+        length_bytes=length_bytes,
+        last_entry_id=last_entry_id,
+        ctime_ms=None,
+        custom_metadata={},
+    )
 
 
 def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
@@ -151,10 +161,16 @@ def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
     ctime_ms = message.ctime if message.HasField("ctime") and message.ctime > 0 else None
     custom = _custom_metadata(message)
     if state is not LedgerState.CLOSED:
-        return LedgerMetadata(state, 0, -1, ctime_ms, custom)
+        return LedgerMetadata(state=state, length_bytes=0, last_entry_id=-1, ctime_ms=ctime_ms, custom_metadata=custom)
     if not message.HasField("lastEntryId"):
         raise FormatError("ledger is CLOSED but its metadata names no last entry")
-    return LedgerMetadata(state, message.length, message.lastEntryId, ctime_ms, custom)
+    return LedgerMetadata(
+        state=state,
+        length_bytes=message.length,
+        last_entry_id=message.lastEntryId,
+        ctime_ms=ctime_ms,
+        custom_metadata=custom,
+    )
 
 
 def _custom_metadata(message: LedgerMetadataFormat) -> dict[str, bytes]:

@@ -92,7 +92,7 @@ def _decoded(data: bytes) -> Iterator[NamedThing]:
     targets = json.loads(data[at + uploads * _UPLOAD.size :]) if uploads else []
     for ledger_id, uuid, number in _UPLOAD.iter_unpack(data[at : at + uploads * _UPLOAD.size]):
         driver, properties = targets[number]
-        context = OffloadContext(str(UUID(bytes=uuid)), driver_name=driver, driver_properties=properties)
+        context = OffloadContext(uuid=str(UUID(bytes=uuid)), driver_name=driver, driver_properties=properties)
         yield LedgerComponent.MANAGED_LEDGER, ledger_id, context
 
 

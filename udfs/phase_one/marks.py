@@ -158,7 +158,7 @@ def _parse(value: str) -> Marks | str:
         return _text(fields["ledgers"])
     driver, properties = _text(fields["driver"]), _texts(fields["properties"])
     uploads = {
-        (checked_id(ledger_id), uuid): OffloadContext(uuid, driver_name=driver, driver_properties=properties)
+        (checked_id(ledger_id), uuid): OffloadContext(uuid=uuid, driver_name=driver, driver_properties=properties)
         for ledger_id, uuid in fields["uploads"]
         if uuid_halves(uuid)
     }

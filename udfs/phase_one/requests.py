@@ -12,7 +12,7 @@ def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]
     """Return every upload that a topic's list names: (ledger id, UUID) -> the context for a request."""
     return {
         (ledger.ledger_id, offload.uuid): OffloadContext(
-            offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
+            uuid=offload.uuid, driver_name=offload.driver_name, driver_properties=offload.driver_properties
         )
         for ledger in info.ledgers
         if (offload := ledger.offload) is not None and offload.uuid is not None
@@ -45,10 +45,10 @@ def request_for(
     """
     name = managed_ledger_name(topic)
     request = PendingDelete(
-        name,
-        LedgerComponent(component),
-        LedgerType.LEDGER if context is None else LedgerType.OFFLOAD_LEDGER,
-        ledger_id,
+        managed_ledger=name,
+        component=LedgerComponent(component),
+        ledger_type=LedgerType.LEDGER if context is None else LedgerType.OFFLOAD_LEDGER,
+        ledger_id=ledger_id,
         cursor_name=cursor_name,
         schema_id=schema_id_of(name) if component is LedgerComponent.SCHEMA_STORAGE else None,
         offload_context=context,

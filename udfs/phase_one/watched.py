@@ -77,10 +77,10 @@ def named(path: str, references: Iterable[NamedThing]) -> dict[Name, PendingDele
     names: dict[Name, PendingDelete] = {}
     for component, ledger_id, upload in references:
         names[component, ledger_id, upload.uuid if upload else ""] = PendingDelete(
-            owner,
-            component,
-            LedgerType.OFFLOAD_LEDGER if upload else LedgerType.LEDGER,
-            ledger_id,
+            managed_ledger=owner,
+            component=component,
+            ledger_type=LedgerType.OFFLOAD_LEDGER if upload else LedgerType.LEDGER,
+            ledger_id=ledger_id,
             cursor_name=cursor if component is LedgerComponent.MANAGED_CURSOR else None,
             schema_id=schema_id,
             offload_context=upload,

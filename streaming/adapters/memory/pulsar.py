@@ -85,7 +85,16 @@ class MemoryPulsar:
         stored = self.partition(partition)
         ledger = max(stored.ledgers)
         at_ms, about = self._clock.now_ms(), dict(properties or {})
-        message = StoredMessage(topic_of(partition), ledger, stored.ledgers[ledger], -1, at_ms, key, payload, about)
+        message = StoredMessage(
+            partition=topic_of(partition),
+            ledger_id=ledger,
+            entry_id=stored.ledgers[ledger],
+            batch_index=-1,
+            publish_ms=at_ms,
+            key=key,
+            payload=payload,
+            properties=about,
+        )
         stored.ledgers[ledger] += 1
         stored.messages.append(message)
         return message

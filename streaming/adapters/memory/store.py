@@ -196,7 +196,10 @@ class MemoryBroker:
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         """Look up each `tenant/ns/persistent/encoded`, in order. Never raises."""
         views = [self._view("views", self.topics, managed_ledger_name, name) for name in managed_ledgers]
-        pairs, unloaded = zip(managed_ledgers, views, strict=True), BrokerView(Presence.PRESENT, is_loaded=False)
+        pairs, unloaded = (
+            zip(managed_ledgers, views, strict=True),
+            BrokerView(presence=Presence.PRESENT, is_loaded=False),
+        )
         return [unloaded if view.presence is Presence.GONE and name in existing else view for name, view in pairs]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
@@ -215,8 +218,8 @@ class MemoryBroker:
     ) -> BrokerView:
         try:
             self.faults.step(operation, [name])
-            return views.get(checked(name), BrokerView(Presence.GONE, detail=f"{name} not found"))
+            return views.get(checked(name), BrokerView(presence=Presence.GONE, detail=f"{name} not found"))
         except UnavailableError as error:
-            return BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=True)
+            return BrokerView(presence=Presence.UNREADABLE, detail=str(error), is_unavailable=True)
         except ValueError as error:
-            return BrokerView(Presence.UNREADABLE, detail=str(error))
+            return BrokerView(presence=Presence.UNREADABLE, detail=str(error))

@@ -92,7 +92,9 @@ class AdminBroker:
         where = self._where()
         deadline = self._deadline(len(names))
         found: dict[str, BrokerView] = {
-            name: BrokerView(Presence.UNREADABLE, detail="not a topic's name") for name in names if name not in topics
+            name: BrokerView(presence=Presence.UNREADABLE, detail="not a topic's name")
+            for name in names
+            if name not in topics
         }
         unloaded = [name for name in topics if topics[name] not in where.hosts]
         found |= self._existing(unloaded, where, topics, frozenset(existing), deadline)
@@ -181,7 +183,7 @@ class AdminBroker:
         """Say of topics that no broker is known to have loaded whether they exist."""
         if where.error:
             return dict.fromkeys(names, _unavailable(f"maybe loaded: {where.error}"))
-        found = {name: BrokerView(Presence.PRESENT, is_loaded=False) for name in names if name in existing}
+        found = {name: BrokerView(presence=Presence.PRESENT, is_loaded=False) for name in names if name in existing}
         spaces: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
             if name in found:
@@ -211,7 +213,7 @@ class AdminBroker:
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
         """Ask each broker for its own; last, ask again for what failed in a way that may pass: it delays no other."""
-        torn = BrokerView(Presence.UNREADABLE, detail="several brokers have it loaded")
+        torn = BrokerView(presence=Presence.UNREADABLE, detail="several brokers have it loaded")
         found = {name: torn for name, (host, _ask) in asks.items() if host == _SEVERAL}
         answers: dict[str, _Tried] = {}
         failed: set[str] = set()
@@ -240,7 +242,7 @@ class AdminBroker:
             if loaded.error:
                 return _unavailable(loaded.error)
             if topic not in loaded.topics:
-                return BrokerView(Presence.UNREADABLE, detail=f"{host} has just unloaded it")
+                return BrokerView(presence=Presence.UNREADABLE, detail=f"{host} has just unloaded it")
             answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
             return view_of(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
 
@@ -253,9 +255,9 @@ class AdminBroker:
             path = f"{topic_path(topic).replace('persistent/', 'schemas/', 1)}/schema"
             answer = self._http.get_from(host, path, deadline=deadline)
             if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_SCHEMA:
-                return BrokerView(Presence.GONE, detail=answer.reason)
+                return BrokerView(presence=Presence.GONE, detail=answer.reason)
             if answer.status == HTTPStatus.OK and isinstance(answer.body, dict) and "version" in answer.body:
-                return BrokerView(Presence.PRESENT)
+                return BrokerView(presence=Presence.PRESENT)
             return _unreadable(answer)
 
         return ask
@@ -315,7 +317,7 @@ def _failed(error: ReaperError | ValueError, *, is_of_one_topic: bool) -> Broker
         is_answer = not error.is_busy
     else:  # a list is too large through the other topics of the namespace
         is_answer = is_of_one_topic and isinstance(error, AnswerTooLargeError | ValueError)
-    return BrokerView(Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
+    return BrokerView(presence=Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
 
 
 def _late(why: str) -> _Tried:
@@ -342,8 +344,8 @@ def _listed(topic: str, listed: frozenset[str] | BrokerView) -> BrokerView:
     if isinstance(listed, BrokerView):
         return listed
     if topic in listed:
-        return BrokerView(Presence.PRESENT, is_loaded=False)
-    return BrokerView(Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
+        return BrokerView(presence=Presence.PRESENT, is_loaded=False)
+    return BrokerView(presence=Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
 
 
 def _topics_in(answer: Answer) -> frozenset[str] | BrokerView:
@@ -358,15 +360,15 @@ def _of_no_loaded_topic(schema_id: str, error: str) -> BrokerView:
     try:
         checked_schema_id(schema_id)
     except ValueError as fault:
-        return BrokerView(Presence.UNREADABLE, detail=str(fault))
+        return BrokerView(presence=Presence.UNREADABLE, detail=str(fault))
     if error:
         return _unavailable(f"maybe loaded: {error}")
-    return BrokerView(Presence.GONE, detail="no broker has a topic of it loaded")
+    return BrokerView(presence=Presence.GONE, detail="no broker has a topic of it loaded")
 
 
 def _unavailable(why: str) -> BrokerView:
-    return BrokerView(Presence.UNREADABLE, detail=why, is_unavailable=True)
+    return BrokerView(presence=Presence.UNREADABLE, detail=why, is_unavailable=True)
 
 
 def _unreadable(answer: Answer) -> BrokerView:
-    return BrokerView(Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")
+    return BrokerView(presence=Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")

@@ -92,6 +92,14 @@ def _read(
 def _stored(partition: str, position: Position, found: UndeliveredMessage) -> StoredMessage:
     content = found.content
     key = (content.key or b"").decode("utf-8", "replace")
+    ledger_id, entry_id = position
     return StoredMessage(
-        partition, *position, found.batch_index, found.publish_ms, key, content.payload, content.properties
+        partition=partition,
+        ledger_id=ledger_id,
+        entry_id=entry_id,
+        batch_index=found.batch_index,
+        publish_ms=found.publish_ms,
+        key=key,
+        payload=content.payload,
+        properties=content.properties,
     )

@@ -102,10 +102,10 @@ def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) ->
 def request_of(row: Mapping[str, Any]) -> PendingDelete:
     """Return the request that would delete a suspect; it must have an owner."""
     return PendingDelete(
-        row[a.MANAGED_LEDGER],
-        LedgerComponent(row[c.COMPONENT]),
-        LedgerType(row[c.LEDGER_TYPE]),
-        row[c.LEDGER_ID],
+        managed_ledger=row[a.MANAGED_LEDGER],
+        component=LedgerComponent(row[c.COMPONENT]),
+        ledger_type=LedgerType(row[c.LEDGER_TYPE]),
+        ledger_id=row[c.LEDGER_ID],
         cursor_name=row[a.CURSOR],
         schema_id=row[a.SCHEMA_ID],
         offload_context=_context(row) if row[c.UUID] else None,
@@ -116,7 +116,7 @@ def _context(row: Mapping[str, Any]) -> OffloadContext:
     """Name the bucket in which the objects were found, as an offload context does."""
     endpoint, _, bucket = (row[a.STORE] or "").rpartition(" ")
     properties = {"bucket": bucket} | ({"serviceEndpoint": endpoint} if endpoint else {})
-    return OffloadContext(row[c.UUID], driver_name=_S3_DRIVER, driver_properties=properties if bucket else {})
+    return OffloadContext(uuid=row[c.UUID], driver_name=_S3_DRIVER, driver_properties=properties if bucket else {})
 
 
 def _final(found: FindingClass, reason: Reason, detail: str) -> dict[str, Any]:

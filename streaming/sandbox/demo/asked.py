@@ -118,7 +118,12 @@ def _is_data_of(row: Row, topic: str) -> bool:
 
 
 def _request(topic: str, ledger_id: int) -> PendingDelete:
-    return PendingDelete(managed_ledger_name(topic), LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
+    return PendingDelete(
+        managed_ledger=managed_ledger_name(topic),
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
+    )
 
 
 def _offloaded(cluster: Cluster, attempt: Attempt, *, ledger_id: int = -1, **elsewhere: str) -> PendingDelete:
@@ -126,7 +131,7 @@ def _offloaded(cluster: Cluster, attempt: Attempt, *, ledger_id: int = -1, **els
     return replace(
         _request(attempt.topic, attempt.ledger_id if ledger_id < 0 else ledger_id),
         ledger_type=LedgerType.OFFLOAD_LEDGER,
-        offload_context=OffloadContext(attempt.uuid, driver_name="S3", driver_properties=place),
+        offload_context=OffloadContext(uuid=attempt.uuid, driver_name="S3", driver_properties=place),
     )
 
 

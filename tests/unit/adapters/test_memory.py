@@ -162,7 +162,7 @@ def test_a_lock_that_was_given_back_is_not_lost(store: MemoryStore) -> None:
 
 def test_a_broker_knows_what_it_was_told_and_nothing_while_away() -> None:
     broker = MemoryBroker()
-    view = BrokerView(Presence.PRESENT, ledgers=(1,))
+    view = BrokerView(presence=Presence.PRESENT, ledgers=(1,))
     broker.topics[OWNER] = view
 
     assert broker.views([OWNER, "persistent://t/ns/x"]) == [view, view]

@@ -17,7 +17,16 @@ def _letter(
 ) -> DeadLetter:
     body = encode(data_request()) if payload is None else payload
     about = {"REASON": "IN_USE: listed"} if properties is None else properties
-    message = StoredMessage(DLQ, 7, entry, -1, NOW_MS - age_ms, "key", body, about)
+    message = StoredMessage(
+        partition=DLQ,
+        ledger_id=7,
+        entry_id=entry,
+        batch_index=-1,
+        publish_ms=NOW_MS - age_ms,
+        key="key",
+        payload=body,
+        properties=about,
+    )
     return DeadLetter(message, decode(body))
 
 

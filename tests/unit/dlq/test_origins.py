@@ -45,7 +45,19 @@ def admin(settings: Settings) -> MemoryPulsar:
 def _letter(payload: bytes = ASKED, **properties: str) -> DeadLetter:
     about = {ORIGIN_MESSAGE_ID: "1:2:0", REASON: "OTHER_TENANT: no", REAL_TOPIC: OURS} | properties
     dlq = "persistent://pulsar/ledger-deletion/__ledger_deletion-DLQ-partition-0"
-    return DeadLetter(StoredMessage(dlq, 7, 0, -1, NOW_MS, "k", payload, about), decode(payload))
+    return DeadLetter(
+        StoredMessage(
+            partition=dlq,
+            ledger_id=7,
+            entry_id=0,
+            batch_index=-1,
+            publish_ms=NOW_MS,
+            key="k",
+            payload=payload,
+            properties=about,
+        ),
+        decode(payload),
+    )
 
 
 def _receipt(settings: Settings, topic: str, **columns: Any) -> None:

@@ -34,7 +34,7 @@ def test_deletes_return_their_receipts_and_no_longer_than_asked() -> None:
     async def scene() -> None:
         async with AsyncLedgerDeletionClient(memory.settings, services=memory.services()) as client:
             assert (await client.delete_ledger(TOPIC, 5, DATA)).outcome is Outcome.DELETED
-            assert (await client.delete_offloaded_ledger(TOPIC, 5, OffloadContext(UUID))).is_final
+            assert (await client.delete_offloaded_ledger(TOPIC, 5, OffloadContext(uuid=UUID))).is_final
             memory.answers = [(Outcome.RETRY, Reason.NOT_CLOSED)]
             with pytest.raises(UnavailableError, match="NOT_CLOSED"):
                 await client.delete_ledger(TOPIC, 6, DATA, timeout_seconds=0)

@@ -76,7 +76,7 @@ def test_starting_and_closing_twice_is_harmless(memory: Memory, client: LedgerDe
 
 @pytest.mark.parametrize("ledger_type", [LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER])
 def test_a_context_is_for_an_offloaded_ledger_alone(client: LedgerDeletionClient, ledger_type: LedgerType) -> None:
-    context = OffloadContext(UUID) if ledger_type is LEDGER else None
+    context = OffloadContext(uuid=UUID) if ledger_type is LEDGER else None
     with pytest.raises(ValueError, match="context is for OFFLOAD_LEDGER only"):
         client.send_pending_delete_ledger(TOPIC, 5, context, DATA, ledger_type)
 
@@ -87,7 +87,7 @@ def test_delete_waits_for_the_final_receipt(
     memory.answers = [(Outcome.DELETED, Reason.UNREFERENCED)]
     receipt = client.delete_ledger(TOPIC, 5, DATA)
     assert (receipt.outcome, receipt.message_id) == (Outcome.DELETED, memory.sent()[0].id)
-    assert client.delete_offloaded_ledger(TOPIC, 5, OffloadContext(UUID)).is_final
+    assert client.delete_offloaded_ledger(TOPIC, 5, OffloadContext(uuid=UUID)).is_final
     assert count(client, Metric.OFFLOAD_LEDGERS_SENT) == 1
 
 

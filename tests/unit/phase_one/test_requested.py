@@ -11,7 +11,7 @@ from udfs.phase_one.marks import Marks
 from udfs.records import OffloadContext, Outcome, Reason
 
 UPLOAD = (7, UUID)
-OFFLOADED = OffloadContext(UUID)
+OFFLOADED = OffloadContext(uuid=UUID)
 MARKS = Marks(frozenset({5, 6}), {UPLOAD: OFFLOADED})
 
 

@@ -71,7 +71,16 @@ def test_a_producers_batches_count_by_their_messages(
     memory.store(partition, (5, entries))
 
     def message(entry: Position) -> StoredMessage:
-        return StoredMessage(partition, 5, entry[0], entry[1], 0, "", b"", {})
+        return StoredMessage(
+            partition=partition,
+            ledger_id=5,
+            entry_id=entry[0],
+            batch_index=entry[1],
+            publish_ms=0,
+            key="",
+            payload=b"",
+            properties={},
+        )
 
     memory.partition(partition).messages = [
         message((entry, index)) for entry in range(entries) for index in range(of_each)

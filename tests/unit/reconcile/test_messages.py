@@ -137,7 +137,16 @@ def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings) -> No
     partition = f"{topic}-partition-0"
     write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1)], source=partition)
     _commit(settings, partition, 5, 2)
-    message = StoredMessage(partition, 5, 1, -1, settings.state.receipts_days * 86_400_000, "", b"", {})
+    message = StoredMessage(
+        partition=partition,
+        ledger_id=5,
+        entry_id=1,
+        batch_index=-1,
+        publish_ms=settings.state.receipts_days * 86_400_000,
+        key="",
+        payload=b"",
+        properties={},
+    )
     topics = _stored({topic: [(5, 3), (6, 0)]})
     topics.partition(partition).messages.append(message)
     assert [one.missing for one in _looked_at(settings, topics).partitions] == [((5, 1),)]
@@ -156,7 +165,16 @@ def test_a_message_whose_age_nobody_can_tell_is_as_old_as_the_one_before_it(sett
     topics = _stored({topic: [(5, 4)]})
     young_ms = settings.state.receipts_days * 86_400_000
     topics.partition(partition).messages += [
-        StoredMessage(partition, 5, entry, -1, publish_ms, "", b"", {})
+        StoredMessage(
+            partition=partition,
+            ledger_id=5,
+            entry_id=entry,
+            batch_index=-1,
+            publish_ms=publish_ms,
+            key="",
+            payload=b"",
+            properties={},
+        )
         for entry, publish_ms in ((1, young_ms - 1), (2, 0), (3, young_ms))
     ]
     assert [one.missing for one in reconcile(settings, Pulsar(topics, topics), 2 * young_ms).partitions] == [((5, 3),)]
@@ -183,7 +201,16 @@ def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: 
         def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
             for entry in (entry for span in spans for entry in range(span.first, span.last + 1)):
                 if entry != 1 or spans != [EntrySpan(5, 1, 1)]:
-                    yield StoredMessage(partition, 5, entry, -1, 1, "", b"", {})
+                    yield StoredMessage(
+                        partition=partition,
+                        ledger_id=5,
+                        entry_id=entry,
+                        batch_index=-1,
+                        publish_ms=1,
+                        key="",
+                        payload=b"",
+                        properties={},
+                    )
 
     assert [one.missing for one in reconcile(settings, Pulsar(topics, Reader()), 0).partitions] == [((5, 2),)]
 
@@ -194,7 +221,18 @@ def test_what_holds_no_message_is_read_once_and_what_has_its_receipt_not_at_all(
     write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1), (5, 3, -1)], source=partition)
     _commit(settings, partition, 6, 1)
     topics = _stored({topic: [(4, 9), (5, 6), (6, 2)]})  # all without a receipt are markers, but the last
-    topics.partition(partition).messages.append(StoredMessage(partition, 6, 1, -1, 1, "", b"", {}))
+    topics.partition(partition).messages.append(
+        StoredMessage(
+            partition=partition,
+            ledger_id=6,
+            entry_id=1,
+            batch_index=-1,
+            publish_ms=1,
+            key="",
+            payload=b"",
+            properties={},
+        )
+    )
     asked: list[EntrySpan] = []
 
     class Reader:
@@ -234,7 +272,16 @@ def test_the_first_entry_of_a_ledger_is_as_old_as_the_last_of_the_ledger_before_
     topics = _stored({topic: [(5, 2), (6, 1)]})
     young_ms = settings.state.receipts_days * 86_400_000
     topics.partition(partition).messages += [
-        StoredMessage(partition, ledger, entry, -1, publish_ms, "", b"", {})
+        StoredMessage(
+            partition=partition,
+            ledger_id=ledger,
+            entry_id=entry,
+            batch_index=-1,
+            publish_ms=publish_ms,
+            key="",
+            payload=b"",
+            properties={},
+        )
         for ledger, entry, publish_ms in ((5, 1, young_ms), (6, 0, 0))
     ]
     for now_ms, missing in ((2 * young_ms, ((6, 0),)), (2 * young_ms + 1, ())):

@@ -35,7 +35,7 @@ class Broker:
     presence: Presence = Presence.GONE
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        return [BrokerView(self.presence, detail="said so") for _each in managed_ledgers]
+        return [BrokerView(presence=self.presence, detail="said so") for _each in managed_ledgers]
 
 
 @dataclass

@@ -39,7 +39,9 @@ DOUBLED = [(1, 2), (1, 3)]
 
 
 def read_at(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> ReadValue:
-    found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
+    found = UndeliveredMessage(
+        -1, Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
+    )
     return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 
 
@@ -136,7 +138,7 @@ class World:
         return [self.node for _path in paths]
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        return [BrokerView(Presence.GONE) for _each in managed_ledgers]
+        return [BrokerView(presence=Presence.GONE) for _each in managed_ledgers]
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
         yield from self.gets

@@ -89,7 +89,7 @@ class World:
         return [Znode(b"", 0, 0, 0) if path.rpartition("/")[2] in names else None for path in paths]
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        return [BrokerView(Presence.GONE) for _each in managed_ledgers]
+        return [BrokerView(presence=Presence.GONE) for _each in managed_ledgers]
 
 
 def guards_of(world: World, now_ms: int = 1_000) -> Guards:

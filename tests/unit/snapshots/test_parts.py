@@ -38,7 +38,9 @@ class Stored:
 
     def read(self) -> Iterator[ReadValue]:
         for number, (key, value) in enumerate(self.messages):
-            found = UndeliveredMessage(-1, Content(key.encode(), value or b"", {}, is_null=value is None))
+            found = UndeliveredMessage(
+                -1, Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
+            )
             yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: Origin.BROKERS)
 
     @property

@@ -96,7 +96,10 @@ def test_a_schema_version_that_is_not_registered_may_be_another_version_of_pulsa
 
     value = encode_index(Index(TOPIC, entries_of([]), (2, 3), ids_of([])))
     written = [
-        (version, UndeliveredMessage(-1, Content(TOPIC.encode(), value, {}, schema_version=version)))
+        (
+            version,
+            UndeliveredMessage(-1, Content(key=TOPIC.encode(), payload=value, properties={}, schema_version=version)),
+        )
         for version in (b"", bytes(8), bytes(7) + b"\x01")
     ]
     monkeypatch.setattr(topics_module, "read_compacted", lambda *_each: [((7, 1), found) for _, found in written])
@@ -108,9 +111,15 @@ def test_a_schema_version_that_is_not_registered_may_be_another_version_of_pulsa
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        pytest.param(Content(b"k", b"x", {}), None, id="plain"),
-        pytest.param(Content(b"k", b"x", {}, is_plain=False), Undeliverable.UNREADABLE, id="compressed or in a batch"),
-        pytest.param(Content(b"k", b"", {}, is_null=True, is_plain=False), None, id="a tombstone"),
+        pytest.param(Content(key=b"k", payload=b"x", properties={}), None, id="plain"),
+        pytest.param(
+            Content(key=b"k", payload=b"x", properties={}, is_plain=False),
+            Undeliverable.UNREADABLE,
+            id="compressed or in a batch",
+        ),
+        pytest.param(
+            Content(key=b"k", payload=b"", properties={}, is_null=True, is_plain=False), None, id="a tombstone"
+        ),
     ],
 )
 def test_a_broker_can_read_a_segment_only_where_it_lies_as_it_is(content: Content, why: Undeliverable | None) -> None:

@@ -61,7 +61,7 @@ class World:
             self.bench.ledger(data_request(ledger_id))
             self.upload(ledger_id)
         self.lists(*(LedgerInfo(each, 10, timestamp_ms=1, offload=state()) for each in (5, 6, 7)))
-        self.bench.broker.topics[TOPIC] = BrokerView(Presence.PRESENT, (5, 6, 7, 9))
+        self.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(5, 6, 7, 9))
         self.objects.faults.before(
             lambda operation, keys: self.asked.append(len(keys)) if operation == "head_many" else None
         )
@@ -152,7 +152,7 @@ def test_a_ledger_that_is_listed_twice_needs_the_objects_of_both_uploads(world: 
 
 def test_a_ledger_that_no_list_names_needs_no_objects(world: World) -> None:
     world.lists()
-    world.bench.broker.topics[TOPIC] = BrokerView(Presence.PRESENT, (9,))
+    world.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(9,))
     world.objects.gone = True
 
     assert world.told(5) == [DELETED]

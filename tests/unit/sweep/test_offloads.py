@@ -59,9 +59,13 @@ def request(
     ledger_id: int = 5, uuid: str = OLD, topic: str = TOPIC, bucket: Bucket | None = OURS, driver: str = "S3"
 ) -> PendingDelete:
     named = {"bucket": bucket.name, "serviceEndpoint": bucket.endpoint} if bucket else {}
-    context = OffloadContext(uuid, driver_name=driver, driver_properties=named)
+    context = OffloadContext(uuid=uuid, driver_name=driver, driver_properties=named)
     return PendingDelete(
-        topic, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context
+        managed_ledger=topic,
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        ledger_id=ledger_id,
+        offload_context=context,
     )
 
 
@@ -127,7 +131,7 @@ class World:
         self.bench.owner(
             LIST, list_znode(LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(UUID, complete=True)), 9)
         )
-        self.bench.broker.topics[TOPIC] = BrokerView(Presence.PRESENT, (5, 9))
+        self.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(5, 9))
 
     def offload(
         self,
@@ -421,7 +425,7 @@ def test_where_cluster_names_may_repeat_no_object_is_deleted() -> None:
     only_there = "t9/ns9/persistent/only-there"
     of_both = world.offload(6, theirs)
     of_theirs = world.offload(8, theirs, topic=only_there)
-    world.bench.broker.topics[only_there] = BrokerView(Presence.GONE)
+    world.bench.broker.topics[only_there] = BrokerView(presence=Presence.GONE)
     world.bench.age()
     since_ms = world.bench.clock.now_ms()
     world.bench.age()
@@ -469,7 +473,7 @@ class TestUploadsOfOthers:
         world = World(exclusive=True)
         theirs = LedgerInfo(7, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=False))
         world.bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(theirs, 12))
-        world.bench.broker.topics[OTHER_TOPIC] = BrokerView(Presence.PRESENT, (7, 12))
+        world.bench.broker.topics[OTHER_TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(7, 12))
         world.bench.ledger(data_request(7, OTHER_TOPIC))
         world.objects.begin_upload(object_name(OLD, 7))
         world.bench.age()
@@ -642,7 +646,7 @@ def test_policies_that_are_not_told_are_not_none(world: World) -> None:
 
 def test_a_namespace_whose_policies_are_not_told_costs_the_others_nothing(world: World) -> None:
     world.configuration.away = {namespace_of(topic_of(OTHER_TOPIC))}
-    world.bench.broker.topics[OTHER_TOPIC] = BrokerView(Presence.PRESENT, (9,))
+    world.bench.broker.topics[OTHER_TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(9,))
     vague = request(77, topic=OTHER_TOPIC, bucket=None, driver="")
 
     assert world.told(vague, request()) == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE), DELETED]

@@ -20,7 +20,7 @@ PAIR = replace(PARTS, index=StoredObject(size_bytes=1, last_modified_ms=1))
 
 def job(facts: OffloadFacts = PARTS, ledger_id: int = 5) -> OffloadJob:
     wanted = replace(
-        data_request(ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=OffloadContext(UUID)
+        data_request(ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=OffloadContext(uuid=UUID)
     )
     one = opened(Job(wanted))
     one.objects = facts

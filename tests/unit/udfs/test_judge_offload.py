@@ -37,7 +37,11 @@ from udfs.records import (
 
 OTHER_UUID = "fedcba98-7654-3210-0123-456789abcdef"
 REQUEST = PendingDelete(
-    TOPIC, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, 5, offload_context=OffloadContext(UUID)
+    managed_ledger=TOPIC,
+    component=LedgerComponent.MANAGED_LEDGER,
+    ledger_type=LedgerType.OFFLOAD_LEDGER,
+    ledger_id=5,
+    offload_context=OffloadContext(uuid=UUID),
 )
 POLICY = OffloadPolicy(
     Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS),

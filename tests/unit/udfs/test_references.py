@@ -159,7 +159,7 @@ class TestUnreadable:
 
 
 class TestBrokersThatCouldNotBeAsked:
-    AWAY = BrokerView(Presence.UNREADABLE, detail="maybe loaded: b2 did not answer", is_unavailable=True)
+    AWAY = BrokerView(presence=Presence.UNREADABLE, detail="maybe loaded: b2 did not answer", is_unavailable=True)
 
     @pytest.mark.parametrize("key", EVERY_KEY)
     def test_differ_from_brokers_with_an_odd_answer_about_the_owner(self, key: str) -> None:

@@ -69,7 +69,7 @@ def test_a_sighting_of_one_owner_does_not_count_for_another() -> None:
         pytest.param(data_request(6), id="another ledger"),
         pytest.param(data_request(5, OTHER_TOPIC), id="another owner"),
         pytest.param(cursor_request(5), id="another component"),
-        pytest.param(replace(data_request(5), offload_context=OffloadContext(UUID)), id="an upload"),
+        pytest.param(replace(data_request(5), offload_context=OffloadContext(uuid=UUID)), id="an upload"),
     ],
 )
 def test_a_sighting_for_one_request_does_not_count_for_another(other: PendingDelete) -> None:

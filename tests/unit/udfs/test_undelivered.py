@@ -22,7 +22,7 @@ from udfs.undelivered import (
 from udfs.wire import encode
 
 REQUEST = b'{"ledgerId": 7}'
-PLAIN = Content(None, REQUEST, {})
+PLAIN = Content(key=None, payload=REQUEST, properties={})
 SENT_MS = 1_700_000_000_000
 IN_TRANSACTION = {"txnid_most_bits": 1, "txnid_least_bits": 2}
 
@@ -115,7 +115,7 @@ def test_a_dead_letter_has_key_properties_and_time_too() -> None:
         b"?!", encryption_keys=[b""], partition_key="k", properties=[key_value("a", "b")], publish_time=SENT_MS
     )
     (message,) = found_in_bytes(written)
-    assert (message.content, message.publish_ms) == (Content(b"k", b"?!", {"a": "b"}), SENT_MS)
+    assert (message.content, message.publish_ms) == (Content(key=b"k", payload=b"?!", properties={"a": "b"}), SENT_MS)
 
 
 def test_an_entry_that_the_broker_does_not_return_is_one_message_without_bytes() -> None:
@@ -133,7 +133,7 @@ def test_a_refusal_can_be_written_and_read_as_a_reason(why: Undeliverable) -> No
 
 
 def test_a_message_becomes_a_bounded_row_that_every_table_can_store() -> None:
-    large = Content(b"k", b"x" * (3 << 20), {"a": "\ud800", "b": "c"})
+    large = Content(key=b"k", payload=b"x" * (3 << 20), properties={"a": "\ud800", "b": "c"})
     message = UndeliveredMessage(2, large, SENT_MS, Undeliverable.CHUNK, "why")
     row = fallback_row("persistent://t/ns/x-partition-0", (5, 6), message, 4_096)
     assert [row[name] for name in c.POSITION] == ["persistent://t/ns/x-partition-0", 5, 6, 2]
@@ -145,14 +145,22 @@ def test_a_message_becomes_a_bounded_row_that_every_table_can_store() -> None:
 def test_a_message_larger_than_a_request_may_be_is_no_request_even_after_a_cut() -> None:
     asked = encode(data_request(5))
     row = fallback_row(
-        "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked + b" " * 9, {}), SENT_MS), len(asked)
+        "persistent://t/ns/x",
+        (5, 6),
+        UndeliveredMessage(-1, Content(key=None, payload=asked + b" " * 9, properties={}), SENT_MS),
+        len(asked),
     )
     assert (row[c.REFERENCE_KEY], len(row[c.PAYLOAD])) == (None, len(asked) + 1)
 
 
 @pytest.mark.parametrize(("key", "kept"), [(b"k", b"k"), (b"k" * (MAX_ABOUT_BYTES + 1), None)], ids=["small", "large"])
 def test_key_and_properties_of_a_message_are_bounded_too(key: bytes, kept: bytes | None) -> None:
-    row = fallback_row("persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(key, b"", {"a": "b"}), SENT_MS), 9)
+    row = fallback_row(
+        "persistent://t/ns/x",
+        (5, 6),
+        UndeliveredMessage(-1, Content(key=key, payload=b"", properties={"a": "b"}), SENT_MS),
+        9,
+    )
     assert row[c.MESSAGE_KEY] == kept
     assert row[c.MESSAGE_PROPERTIES] == ([("a", "b")] if kept else [])
 
@@ -161,7 +169,10 @@ def test_a_refused_message_that_resembles_a_request_has_no_owner_to_read() -> No
     asked = encode(data_request(5))
     rows = [
         fallback_row(
-            "persistent://t/ns/x", (5, 6), UndeliveredMessage(-1, Content(None, asked, {}), SENT_MS, why), len(asked)
+            "persistent://t/ns/x",
+            (5, 6),
+            UndeliveredMessage(-1, Content(key=None, payload=asked, properties={}), SENT_MS, why),
+            len(asked),
         )
         for why in (None, Undeliverable.OPEN_TRANSACTION)
     ]

@@ -37,7 +37,12 @@ FLAT = {
     "metadata": {"bucket": "b1"},
 }
 OFFLOAD = DATA | {"ledgerType": "OFFLOAD_LEDGER", "offloadContext": NESTED}
-REQUEST = PendingDelete(DATA["topicName"], LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, 278117)  # type: ignore[arg-type]
+REQUEST = PendingDelete(
+    managed_ledger=str(DATA["topicName"]),
+    component=LedgerComponent.MANAGED_LEDGER,
+    ledger_type=LedgerType.LEDGER,
+    ledger_id=278117,
+)
 SEGMENT = {
     "kind": "__transaction_buffer_snapshot_segments",
     "key": "multiple-3-persistent://tenant/ns/topic-partition-0",
@@ -54,7 +59,14 @@ OF_SNAPSHOT = replace(
     ledger_type=LedgerType.COMPACTED_MESSAGE,
     snapshot_context=SnapshotContext(str(SEGMENT["kind"]), str(SEGMENT["key"]), 7),
 )
-CONTEXT = OffloadContext(UUID, True, True, 1_700_000_000_000, "aws-s3", {"bucket": "b1"})
+CONTEXT = OffloadContext(
+    uuid=UUID,
+    complete=True,
+    bookkeeper_deleted=True,
+    timestamp_ms=1_700_000_000_000,
+    driver_name="aws-s3",
+    driver_properties={"bucket": "b1"},
+)
 
 
 def payload(fields: object) -> bytes:
@@ -124,7 +136,7 @@ def refused(data: bytes | None) -> Rejection:
             replace(
                 REQUEST,
                 ledger_type=LedgerType.OFFLOAD_LEDGER,
-                offload_context=OffloadContext(UUID, driver_name="aws-s3", driver_properties={"bucket": "b1"}),
+                offload_context=OffloadContext(uuid=UUID, driver_name="aws-s3", driver_properties={"bucket": "b1"}),
             ),
             id="offload, flat",
         ),
@@ -133,7 +145,7 @@ def refused(data: bytes | None) -> Rejection:
             replace(
                 REQUEST,
                 ledger_type=LedgerType.OFFLOAD_LEDGER,
-                offload_context=OffloadContext("00000000-0000-0000-ffff-ffffffffffff", complete=False),
+                offload_context=OffloadContext(uuid="00000000-0000-0000-ffff-ffffffffffff", complete=False),
             ),
             id="offload, only the UUID",
         ),
@@ -319,12 +331,12 @@ def test_a_snapshot_is_no_ledger_and_a_ledger_no_snapshot() -> None:
 
 CONTEXTS = st.builds(
     OffloadContext,
-    st.uuids().map(str),
-    st.booleans(),
-    st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.text(max_size=10),
-    st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2),
+    uuid=st.uuids().map(str),
+    complete=st.booleans(),
+    bookkeeper_deleted=st.booleans(),
+    timestamp_ms=st.integers(-(2**63), 2**63 - 1),
+    driver_name=st.text(max_size=10),
+    driver_properties=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=2),
 )
 LOCAL_NAMES = st.text("abc-+%ü", min_size=1, max_size=10)
 
@@ -342,7 +354,16 @@ def requests(draw: st.DrawFn) -> PendingDelete:
     ledger_id = draw(st.integers(0, 2**63 - 1))
     segment = f"multiple-{draw(st.integers(0, 99))}-{topic_of(managed_ledger)}"
     message = SnapshotContext(SnapshotKind.SEGMENT, segment, draw(st.integers(0, 2**63 - 1))) if is_message else None
-    return PendingDelete(managed_ledger, component, ledger_type, ledger_id, cursor, schema, context, message)
+    return PendingDelete(
+        managed_ledger=managed_ledger,
+        component=component,
+        ledger_type=ledger_type,
+        ledger_id=ledger_id,
+        cursor_name=cursor,
+        schema_id=schema,
+        offload_context=context,
+        snapshot_context=message,
+    )
 
 
 @settings(max_examples=100, deadline=None)

@@ -47,13 +47,17 @@ class OneAnswer:
     ("view", "expected"),
     [
         pytest.param(
-            BrokerView(Presence.PRESENT, compacted_ledger=9), FindingClass.GONE, id="the broker reads from another"
+            BrokerView(presence=Presence.PRESENT, compacted_ledger=9),
+            FindingClass.GONE,
+            id="the broker reads from another",
         ),
-        pytest.param(BrokerView(Presence.PRESENT), FindingClass.GONE, id="the broker reads from none"),
+        pytest.param(BrokerView(presence=Presence.PRESENT), FindingClass.GONE, id="the broker reads from none"),
         pytest.param(
-            BrokerView(Presence.PRESENT, compacted_ledger=GONE_LEDGER), FindingClass.MISSING, id="the broker needs it"
+            BrokerView(presence=Presence.PRESENT, compacted_ledger=GONE_LEDGER),
+            FindingClass.MISSING,
+            id="the broker needs it",
         ),
-        pytest.param(BrokerView(Presence.UNREADABLE), FindingClass.UNKNOWN, id="the broker does not answer"),
+        pytest.param(BrokerView(presence=Presence.UNREADABLE), FindingClass.UNKNOWN, id="the broker does not answer"),
         pytest.param(None, FindingClass.UNKNOWN, id="the broker is not asked"),
     ],
 )

@@ -17,11 +17,11 @@ from udfs.records import LedgerType, OffloadContext, PendingDelete
 from udfs.wire import encode
 
 UPLOAD = PendingDelete(
-    data_request(3).managed_ledger,
-    data_request(3).component,
-    LedgerType.OFFLOAD_LEDGER,
-    3,
-    offload_context=OffloadContext(UUID, driver_name="aws-s3", driver_properties={"bucket": "b"}),
+    managed_ledger=data_request(3).managed_ledger,
+    component=data_request(3).component,
+    ledger_type=LedgerType.OFFLOAD_LEDGER,
+    ledger_id=3,
+    offload_context=OffloadContext(uuid=UUID, driver_name="aws-s3", driver_properties={"bucket": "b"}),
 )
 
 

@@ -17,7 +17,7 @@ from udfs.formats.entry import LATEST_MS, MAX_UNCOMPRESSED_BYTES, ChunkPart, Con
 from udfs.formats.errors import FormatError
 
 REQUEST = b'{"ledgerId": 7}'
-PLAIN = Content(None, REQUEST, {})
+PLAIN = Content(key=None, payload=REQUEST, properties={})
 PACK: dict[int, Callable[[bytes], bytes]] = {
     1: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
     2: zlib.compress,
@@ -32,7 +32,7 @@ def _read(data: bytes) -> list[tuple[int, Content]]:
 
 def test_a_message_that_was_sent_alone() -> None:
     written = entry(REQUEST, partition_key="k", properties=[key_value("a", "b")])
-    assert _read(written) == [(-1, Content(b"k", REQUEST, {"a": "b"}))]
+    assert _read(written) == [(-1, Content(key=b"k", payload=REQUEST, properties={"a": "b"}))]
     assert parse_entry(written).publish_ms == 1_700_000_000_000
 
 
@@ -84,8 +84,10 @@ def test_a_publish_time_is_brought_within_years_that_have_four_digits(publish_ti
     ],
 )
 def test_a_key_is_read_as_by_java_and_never_an_error(fields: dict[str, int | str | bytes], key: bytes) -> None:
-    assert _read(entry(REQUEST, **fields)) == [(-1, Content(key, REQUEST, {}))]
-    assert _read(entry(single(REQUEST, **fields), num_messages_in_batch=1)) == [(0, Content(key, REQUEST, {}))]
+    assert _read(entry(REQUEST, **fields)) == [(-1, Content(key=key, payload=REQUEST, properties={}))]
+    assert _read(entry(single(REQUEST, **fields), num_messages_in_batch=1)) == [
+        (0, Content(key=key, payload=REQUEST, properties={}))
+    ]
 
 
 def test_the_last_value_of_a_repeated_property_counts_and_bytes_that_are_no_text_are_replaced() -> None:
@@ -140,21 +142,26 @@ def test_a_bomb_takes_no_more_memory_than_the_bound(compression: int) -> None:
 
 def test_compacted_messages_of_a_batch_are_left_out_and_the_others_keep_their_indices() -> None:
     batch = single(REQUEST) + single(REQUEST, compacted_out=1) + single(b"", null_value=1)
-    assert _read(entry(batch, num_messages_in_batch=3)) == [(0, PLAIN), (2, Content(None, b"", {}, is_null=True))]
+    assert _read(entry(batch, num_messages_in_batch=3)) == [
+        (0, PLAIN),
+        (2, Content(key=None, payload=b"", properties={}, is_null=True)),
+    ]
 
 
 @pytest.mark.parametrize("flag", [1 << 32, 1 << 62, -(1 << 63), 0])
 def test_a_bool_whose_low_32_bits_are_zero_is_false_as_for_java(flag: int) -> None:
     names = ("null_value", "null_partition_key", "partition_key_b64_encoded")
     flags: dict[str, int | str] = {**dict.fromkeys(names, flag), "partition_key": "AP8="}
-    read = Content(b"AP8=", REQUEST, {})
+    read = Content(key=b"AP8=", payload=REQUEST, properties={})
     assert _read(entry(REQUEST, **flags)) == [(-1, read)]
     assert _read(entry(single(REQUEST, compacted_out=flag, **flags), num_messages_in_batch=1)) == [(0, read)]
 
 
 @pytest.mark.parametrize("flag", [1, 2, -1, (1 << 32) + 1, (1 << 63) - 1])
 def test_any_other_bool_is_true(flag: int) -> None:
-    assert _read(entry(REQUEST, null_value=flag)) == [(-1, Content(None, REQUEST, {}, is_null=True))]
+    assert _read(entry(REQUEST, null_value=flag)) == [
+        (-1, Content(key=None, payload=REQUEST, properties={}, is_null=True))
+    ]
     assert _read(entry(single(REQUEST, compacted_out=flag), num_messages_in_batch=1)) == []
 
 

@@ -32,13 +32,15 @@ VERSION_3 = base64.b64decode(
     "UP///////////wFgAA=="
 )
 CLOSED = LedgerMetadata(
-    LedgerState.CLOSED,
+    state=LedgerState.CLOSED,
     length_bytes=4096,
     last_entry_id=9,
     ctime_ms=1_700_000_000_000,
     custom_metadata={"application": b"pulsar", "pulsar/compactedTo": b"\x08\x01\xff"},
 )
-IN_RECOVERY = LedgerMetadata(LedgerState.IN_RECOVERY, 0, -1, None, {})
+IN_RECOVERY = LedgerMetadata(
+    state=LedgerState.IN_RECOVERY, length_bytes=0, last_entry_id=-1, ctime_ms=None, custom_metadata={}
+)
 
 
 def v3(message: LedgerMetadataFormat) -> bytes:
@@ -53,21 +55,29 @@ def v3(message: LedgerMetadataFormat) -> bytes:
         pytest.param(VERSION_1, IN_RECOVERY, id="version 1"),
         pytest.param(
             VERSION_1.replace(b"-102\tCLOSED", b"17\tCLOSED").replace(b"\n0\n", b"\n99\n", 1),
-            LedgerMetadata(LedgerState.CLOSED, 99, 17, None, {}),
+            LedgerMetadata(
+                state=LedgerState.CLOSED, length_bytes=99, last_entry_id=17, ctime_ms=None, custom_metadata={}
+            ),
             id="version 1, closed",
         ),
         pytest.param(
             VERSION_1.replace(b"-102\tCLOSED", b"-1\tCLOSED"),
-            LedgerMetadata(LedgerState.CLOSED, 0, -1, None, {}),
+            LedgerMetadata(
+                state=LedgerState.CLOSED, length_bytes=0, last_entry_id=-1, ctime_ms=None, custom_metadata={}
+            ),
             id="version 1, closed and empty",
         ),
         pytest.param(
-            VERSION_1.replace(b"-102\tCLOSED", b""), LedgerMetadata(LedgerState.OPEN, 0, -1, None, {}), id="1, open"
+            VERSION_1.replace(b"-102\tCLOSED", b""),
+            LedgerMetadata(state=LedgerState.OPEN, length_bytes=0, last_entry_id=-1, ctime_ms=None, custom_metadata={}),
+            id="1, open",
         ),
         pytest.param(VERSION_2, IN_RECOVERY, id="version 2"),
         pytest.param(VERSION_2_CTIME, replace(IN_RECOVERY, ctime_ms=1_544_002_383_075), id="version 2 with ctime"),
         pytest.param(
-            VERSION_3, LedgerMetadata(LedgerState.OPEN, 0, -1, None, {}), id="version 3, whose ctime -1 means none"
+            VERSION_3,
+            LedgerMetadata(state=LedgerState.OPEN, length_bytes=0, last_entry_id=-1, ctime_ms=None, custom_metadata={}),
+            id="version 3, whose ctime -1 means none",
         ),
     ],
 )
@@ -166,7 +176,11 @@ def test_written_metadata_are_read_again(
 ) -> None:
     closed = state is LedgerState.CLOSED
     metadata = LedgerMetadata(
-        state, length_bytes if closed else 0, last_entry_id if closed else -1, ctime_ms, custom_metadata=custom
+        state=state,
+        length_bytes=length_bytes if closed else 0,
+        last_entry_id=last_entry_id if closed else -1,
+        ctime_ms=ctime_ms,
+        custom_metadata=custom,
     )
     assert parse_ledger_metadata(serialize_v3(metadata, bookies=("a:1", "b:2"))) == metadata
 

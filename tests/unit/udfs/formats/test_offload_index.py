@@ -22,7 +22,7 @@ from udfs.records import LedgerMetadata, LedgerState
 
 UUID = "fedcba98-7654-3210-0123-456789abcdef"
 METADATA = LedgerMetadata(
-    LedgerState.CLOSED,
+    state=LedgerState.CLOSED,
     length_bytes=1000,
     last_entry_id=9,
     ctime_ms=1_700_000_000_000,

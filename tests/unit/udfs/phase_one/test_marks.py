@@ -13,7 +13,7 @@ from udfs.phase_one.marks import MOST_BYTES, MOST_IDS, PREFIX, MarkedTopic, Mark
 from udfs.records import OffloadContext
 from udfs.wire import MAX_REQUEST_BYTES
 
-BUCKET = OffloadContext(UUID, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
+BUCKET = OffloadContext(uuid=UUID, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
 
 
 def uploads(*ids: int, context: OffloadContext = BUCKET) -> dict[tuple[int, str], OffloadContext]:

@@ -25,10 +25,14 @@ def test_a_cursor_needs_its_name_and_a_schema_has_its_topics() -> None:
 
 
 def test_a_context_makes_it_a_request_for_an_upload() -> None:
-    context = OffloadContext(UUID, driver_name="aws-s3", driver_properties={"bucket": "b"})
+    context = OffloadContext(uuid=UUID, driver_name="aws-s3", driver_properties={"bucket": "b"})
     asked = request_for(TOPIC, 5, LedgerComponent.MANAGED_LEDGER, context=context)
     expected = PendingDelete(
-        TOPIC, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, 5, offload_context=context
+        managed_ledger=TOPIC,
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        ledger_id=5,
+        offload_context=context,
     )
     assert asked == expected
 

@@ -40,9 +40,13 @@ def listed(*ledgers: LedgerInfo | int) -> bytes:
 
 
 def upload(ledger_id: int, uuid: str = UUID) -> PendingDelete:
-    context = OffloadContext(uuid, driver_name="aws-s3", driver_properties={"bucket": "b"})
+    context = OffloadContext(uuid=uuid, driver_name="aws-s3", driver_properties={"bucket": "b"})
     return PendingDelete(
-        TOPIC, LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER, ledger_id, offload_context=context
+        managed_ledger=TOPIC,
+        component=LedgerComponent.MANAGED_LEDGER,
+        ledger_type=LedgerType.OFFLOAD_LEDGER,
+        ledger_id=ledger_id,
+        offload_context=context,
     )
 
 

@@ -34,7 +34,9 @@ VERSIONS = {BROKERS: Origin.BROKERS, OTHER: Origin.UNKNOWN, FOREIGN: Origin.FORE
 def _read(
     kind: SnapshotKind, key: bytes | None, payload: bytes, *, is_null: bool = False, version: bytes = b""
 ) -> ReadValue:
-    found = UndeliveredMessage(-1, Content(key, payload, {}, is_null, version), 1000)
+    found = UndeliveredMessage(
+        -1, Content(key=key, payload=payload, properties={}, is_null=is_null, schema_version=version), 1000
+    )
     return read_message(kind, "t/ns", AT, found, VERSIONS.__getitem__)
 
 
@@ -84,7 +86,9 @@ def test_a_tombstone_is_neither_a_value_nor_a_fault() -> None:
 
 
 def test_what_the_broker_did_not_deliver_is_unreadable() -> None:
-    found = UndeliveredMessage(-1, Content(KEY, SEGMENT, {}), why=Undeliverable.ENCRYPTED, detail="encrypted")
+    found = UndeliveredMessage(
+        -1, Content(key=KEY, payload=SEGMENT, properties={}), why=Undeliverable.ENCRYPTED, detail="encrypted"
+    )
     read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: Origin.BROKERS)
     assert (read.fault, read.value, read.detail) == (Fault.UNREADABLE, None, "encrypted")
 
@@ -108,16 +112,34 @@ def test_no_byte_that_was_changed_raises_an_error(at: int, byte: int) -> None:
 @pytest.mark.parametrize(
     ("found", "is_blocking"),
     [
-        pytest.param(UndeliveredMessage(-1, Content(b"odd", b"\xff", {})), True, id="garbage with any key"),
         pytest.param(
-            UndeliveredMessage(-1, Content(TOPIC.encode(), b"\xff", {})), True, id="garbage with a topic's key"
+            UndeliveredMessage(-1, Content(key=b"odd", payload=b"\xff", properties={})), True, id="garbage with any key"
         ),
-        pytest.param(UndeliveredMessage(-1, Content(b"", b"\xff", {})), True, id="garbage with an empty key"),
-        pytest.param(UndeliveredMessage(-1, Content(b"odd", b"", {})), True, id="an empty value"),
-        pytest.param(UndeliveredMessage(-1, Content(None, b"\xff", {})), False, id="garbage without a key"),
-        pytest.param(UndeliveredMessage(-1, Content(b"odd", b"", {}, is_null=True)), False, id="a tombstone"),
         pytest.param(
-            UndeliveredMessage(-1, Content(None, b"", {}), why=Undeliverable.ENCRYPTED, detail="it is"),
+            UndeliveredMessage(-1, Content(key=TOPIC.encode(), payload=b"\xff", properties={})),
+            True,
+            id="garbage with a topic's key",
+        ),
+        pytest.param(
+            UndeliveredMessage(-1, Content(key=b"", payload=b"\xff", properties={})),
+            True,
+            id="garbage with an empty key",
+        ),
+        pytest.param(
+            UndeliveredMessage(-1, Content(key=b"odd", payload=b"", properties={})), True, id="an empty value"
+        ),
+        pytest.param(
+            UndeliveredMessage(-1, Content(key=None, payload=b"\xff", properties={})), False, id="garbage without a key"
+        ),
+        pytest.param(
+            UndeliveredMessage(-1, Content(key=b"odd", payload=b"", properties={}, is_null=True)),
+            False,
+            id="a tombstone",
+        ),
+        pytest.param(
+            UndeliveredMessage(
+                -1, Content(key=None, payload=b"", properties={}), why=Undeliverable.ENCRYPTED, detail="it is"
+            ),
             True,
             id="encrypted",
         ),
