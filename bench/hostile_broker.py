@@ -33,7 +33,7 @@ def measure(misbehave: Misbehave | None, options: argparse.Namespace) -> list[fl
     honest, hostile = Server("honest"), Server("hostile", misbehave)
     with ExitStack() as stack:
         stack.enter_context(serving(honest, hostile))
-        settings = PulsarAdminSettings(honest.url, timeout_seconds=options.timeout)
+        settings = PulsarAdminSettings(admin_url=honest.url, timeout_seconds=options.timeout)
         broker = AdminBroker(settings, lambda: [honest.url, hostile.url])
         stack.callback(broker.close)
         names = [*honest.names[: options.topics], *hostile.names[: options.topics]]

@@ -45,7 +45,12 @@ class MadeUpStore:
         return int(os.environ[TOPICS])
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        return [None if (data := self._data(path)) is None else Znode(data, 1, BORN_MS, BORN_MS) for path in paths]
+        return [
+            None
+            if (data := self._data(path)) is None
+            else Znode(data=data, version=1, ctime_ms=BORN_MS, mtime_ms=BORN_MS)
+            for path in paths
+        ]
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
         return [self._children(path) for path in paths]
@@ -86,13 +91,20 @@ class MadeUpStore:
 
     def _list(self, topic: int) -> bytes:
         places = (place for place in range(LEDGERS) if place not in (_LEAKED, _CURSOR))
-        ledgers = [LedgerInfo(topic + place * self.topics, 1_000, 1 << 20, BORN_MS) for place in places]
+        ledgers = [
+            LedgerInfo(ledger_id=topic + place * self.topics, entries=1_000, size_bytes=1 << 20, timestamp_ms=BORN_MS)
+            for place in places
+        ]
         if topic % LOST_EVERY == 0:
-            ledgers.append(LedgerInfo(topic + LEDGERS * self.topics, 1_000, 1 << 20, BORN_MS))
+            ledgers.append(
+                LedgerInfo(
+                    ledger_id=topic + LEDGERS * self.topics, entries=1_000, size_bytes=1 << 20, timestamp_ms=BORN_MS
+                )
+            )
         return serialize_managed_ledger(ManagedLedgerInfo(tuple(ledgers)))
 
     def _cursor(self, topic: int) -> bytes:
-        return serialize_cursor(ManagedCursorInfo(topic + _CURSOR * self.topics))
+        return serialize_cursor(ManagedCursorInfo(cursors_ledger_id=topic + _CURSOR * self.topics))
 
     def _ledger(self, ledger_id: int) -> bytes | None:
         topic, place = ledger_id % self.topics, ledger_id // self.topics

@@ -171,14 +171,20 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
     owner = managed_ledger_path(TOPIC)
     for depth in range(2, owner.count("/") + 1):
         tree.create("/".join(owner.split("/")[:depth]), b"")
-    tree.create(owner, serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(pairs + 1),))))
+    tree.create(owner, serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(ledger_id=pairs + 1),))))
     tree.create(EPOCH, b"")
     loader = InUseLoader(MemoryStore(tree), None, clock)
     policy = OffloadPolicy(
         Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0), offload_grace_ms=0, cluster="bench"
     )
-    store = S3Objects(S3Settings(bucket.endpoint, bucket.name, credentials_file=credentials))
-    places = OffloadBuckets(loader, NoConfiguration(), (bucket,), lambda _bucket: store, patience_seconds=60.0)
+    store = S3Objects(S3Settings(endpoint=bucket.endpoint, bucket=bucket.name, credentials_file=credentials))
+    places = OffloadBuckets(
+        loader=loader,
+        configuration=NoConfiguration(),
+        allowed=(bucket,),
+        open_store=lambda _bucket: store,
+        patience_seconds=60.0,
+    )
     journal = ParquetJournal(state, "bench", 0, clock)
     rules = OffloadRules((EPOCH, 0), policy, Layout.HIERARCHICAL, LEDGERS_ROOT)
     return OffloadSweeper(places, loader, journal, clock, rules)

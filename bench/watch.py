@@ -116,7 +116,9 @@ class Answers:
         """Return one cursor at the end."""
         self.calls += 1
         newest = 1 << 40
-        return InternalStats(((newest, 0),), {"worker": (newest, -1)}, 0, {newest: 0})
+        return InternalStats(
+            ledgers=((newest, 0),), cursors={"worker": (newest, -1)}, pending_adds=0, sizes={newest: 0}
+        )
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -141,7 +143,9 @@ class Nowhere:
 def list_of(topic: int, changes: int, ledgers: int) -> bytes:
     """Return a topic's list after so many changes."""
     first = FIRST_ID + topic * 1_000_000 + changes
-    infos = [LedgerInfo(first + each, 50_000, 10**9, 1) for each in range(ledgers)]
+    infos = [
+        LedgerInfo(ledger_id=first + each, entries=50_000, size_bytes=10**9, timestamp_ms=1) for each in range(ledgers)
+    ]
     return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
 
 
@@ -150,7 +154,9 @@ def make_topics(hosts: str, count: int, ledgers: int) -> None:
     client = KazooClient(hosts)
     client.start()
     client.ensure_path(PARENT)
-    cursor = serialize_cursor(ManagedCursorInfo(FIRST_ID - 1, FIRST_ID, 1))
+    cursor = serialize_cursor(
+        ManagedCursorInfo(cursors_ledger_id=FIRST_ID - 1, mark_delete_ledger_id=FIRST_ID, mark_delete_entry_id=1)
+    )
     answers = []
     for start in range(0, count, AT_ONCE):
         transaction = client.transaction()
@@ -183,7 +189,7 @@ def change_lists(hosts: str, count: int, ledgers: int, per_second: int) -> None:
 
 def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Watcher, Parts]:
     """Open a watcher on a state directory."""
-    settings = ZooKeeperClientSettings(hosts)
+    settings = ZooKeeperClientSettings(hosts=hosts)
     store, clock, pace = ZooKeeperStore(settings), SystemClock(), Pace(0)
     watched = Watched(str(state))
     named = StillNames(watched)
@@ -271,7 +277,7 @@ def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
     """Mark ahead for this watcher in a thread, until the block is left."""
     client = KazooClient(hosts)
     client.start()
-    store = ZooKeeperStore(ZooKeeperClientSettings(hosts))
+    store = ZooKeeperStore(ZooKeeperClientSettings(hosts=hosts))
 
     def send(_pending: PendingDelete) -> "Future[str]":
         done: Future[str] = Future()

@@ -119,7 +119,12 @@ def build_service(
     tenants = HeldTenants(holds, metrics, log.warning)
     slots = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
     read = ReadRows(spark, settings, slots)
-    missing = LossCheck(loader, settings.state_dir, instance.rules.layout, settings.zookeeper.ledgers_root)
+    missing = LossCheck(
+        loader=loader,
+        state_dir=settings.state_dir,
+        layout=instance.rules.layout,
+        ledgers_root=settings.zookeeper.ledgers_root,
+    )
     return LedgerDeletionService(
         receipts=receipts,
         sweep=ChunkSweep(

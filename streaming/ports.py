@@ -23,7 +23,7 @@ from udfs.records import BrokerView, StoredObject, UnfinishedUpload
 _LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Znode:
     """A znode as it was read."""
 

@@ -202,17 +202,17 @@ def gone(key: str = f"data:{TOPIC}") -> Reference:
 
 def list_znode(*entries: int | LedgerInfo) -> bytes:
     """ManagedLedgerInfo naming these ledgers; the last one is being written."""
-    infos = [LedgerInfo(e, entries=10, timestamp_ms=1) if isinstance(e, int) else e for e in entries]
+    infos = [LedgerInfo(ledger_id=e, entries=10, timestamp_ms=1) if isinstance(e, int) else e for e in entries]
     if infos and isinstance(entries[-1], int):
-        infos[-1] = LedgerInfo(entries[-1])
+        infos[-1] = LedgerInfo(ledger_id=entries[-1])
     return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
 
 
 def offloaded(
     ledger_id: int, *, complete: bool = True, bookkeeper_deleted: bool = True, uuid: str = UUID
 ) -> LedgerInfo:
-    state = OffloadState(uuid, complete=complete, bookkeeper_deleted=bookkeeper_deleted, driver_name="S3")
-    return LedgerInfo(ledger_id, entries=10, timestamp_ms=1, offload=state)
+    state = OffloadState(uuid=uuid, complete=complete, bookkeeper_deleted=bookkeeper_deleted, driver_name="S3")
+    return LedgerInfo(ledger_id=ledger_id, entries=10, timestamp_ms=1, offload=state)
 
 
 def cursor_znode(
@@ -220,7 +220,9 @@ def cursor_znode(
 ) -> bytes:
     """ManagedCursorInfo. ledger_id -1: closed cleanly. buckets: delayed-delivery buckets it names."""
     named = {f"#pulsar.internal.delayed.bucket_{n}_{n + 9}": str(id_) for n, id_ in enumerate(buckets)}
-    return serialize_cursor(ManagedCursorInfo(ledger_id, properties=properties or {}, cursor_properties=named))
+    return serialize_cursor(
+        ManagedCursorInfo(cursors_ledger_id=ledger_id, properties=properties or {}, cursor_properties=named)
+    )
 
 
 def locator_znode(*ledger_ids: int) -> bytes:

@@ -44,7 +44,7 @@ _OF_TRANSACTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UndeliveredMessage:
     """A message of an entry."""
 
@@ -82,7 +82,10 @@ def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
         entry = parse_entry(data)
     except FormatError as error:
         yield UndeliveredMessage(
-            -1, Content(key=None, payload=data, properties={}), why=Undeliverable.UNREADABLE, detail=str(error)
+            batch_index=-1,
+            content=Content(key=None, payload=data, properties={}),
+            why=Undeliverable.UNREADABLE,
+            detail=str(error),
         )
         return
     yield from found_in(entry)
@@ -91,8 +94,8 @@ def found_in_bytes(data: bytes) -> Iterator[UndeliveredMessage]:
 def not_shown(entry: NotShown) -> UndeliveredMessage:
     """Return the message that represents an entry whose bytes could not be read."""
     return UndeliveredMessage(
-        -1,
-        Content(key=None, payload=b"", properties=entry.properties),
+        batch_index=-1,
+        content=Content(key=None, payload=b"", properties=entry.properties),
         why=Undeliverable.NOT_SHOWN,
         detail=entry.reason,
     )
@@ -103,16 +106,26 @@ def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[UndeliveredMe
     after = -1
     try:
         for index, content in contents_of(entry):
-            yield UndeliveredMessage(index, content, entry.publish_ms, why, detail)
+            yield UndeliveredMessage(
+                batch_index=index, content=content, publish_ms=entry.publish_ms, why=why, detail=detail
+            )
             after = index + 1
     except FormatError as error:
         # after the readable messages; if no message is readable, it represents the whole entry
         content = _whole_content(entry)
-        yield UndeliveredMessage(after, content, entry.publish_ms, Undeliverable.UNREADABLE, str(error))
+        yield UndeliveredMessage(
+            batch_index=after,
+            content=content,
+            publish_ms=entry.publish_ms,
+            why=Undeliverable.UNREADABLE,
+            detail=str(error),
+        )
 
 
 def _whole(entry: Entry, why: Undeliverable, detail: str) -> UndeliveredMessage:
-    return UndeliveredMessage(-1, _whole_content(entry), entry.publish_ms, why, detail)
+    return UndeliveredMessage(
+        batch_index=-1, content=_whole_content(entry), publish_ms=entry.publish_ms, why=why, detail=detail
+    )
 
 
 def _whole_content(entry: Entry) -> Content:

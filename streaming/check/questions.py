@@ -262,10 +262,10 @@ def who_offloads(configured: BucketSettings) -> str:
 def bucket(settings: Settings, configured: BucketSettings) -> str:
     """Check that the bucket accepts our credentials. Does not try to delete, which changes a bucket with versions."""
     s3 = S3Settings(
-        configured.endpoint,
-        configured.bucket,
-        configured.region,
-        settings.tiered_storage.credentials_file,
+        endpoint=configured.endpoint,
+        bucket=configured.bucket,
+        region=configured.region,
+        credentials_file=settings.tiered_storage.credentials_file,
         timeout_seconds=10,
         patience_seconds=10,
     )

@@ -36,7 +36,7 @@ def operator_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterIdentity:
     """The field names are the keys of cluster.json."""
 
@@ -64,7 +64,13 @@ def instance_id_of(store: MetadataStore, ledgers_root: str) -> str:
 def read_identity(store: MetadataStore, ledgers_root: str, pulsar_cluster: str, service_name: str) -> ClusterIdentity:
     """Read the cluster's present identity. Raises ConfigError, UnavailableError."""
     layout = read_layout(store, ledgers_root)
-    return ClusterIdentity(instance_id_of(store, ledgers_root), ledgers_root, str(layout), pulsar_cluster, service_name)
+    return ClusterIdentity(
+        instance_id=instance_id_of(store, ledgers_root),
+        ledgers_root=ledgers_root,
+        layout=str(layout),
+        pulsar_cluster=pulsar_cluster,
+        service_name=service_name,
+    )
 
 
 def of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin) -> ClusterIdentity:

@@ -22,7 +22,11 @@ def require_no_overwriting(settings: Settings) -> str:
         return "state.dir is not on an object store"
     bucket, _, folder = location.partition("://")[2].strip("/").partition("/")
     store = S3Settings(
-        settings.s3.endpoint, bucket, settings.s3.region, timeout_seconds=_SECONDS, patience_seconds=_SECONDS
+        endpoint=settings.s3.endpoint,
+        bucket=bucket,
+        region=settings.s3.region,
+        timeout_seconds=_SECONDS,
+        patience_seconds=_SECONDS,
     )
     try:
         refuses = refuses_to_overwrite(store, folder)

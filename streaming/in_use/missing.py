@@ -44,7 +44,7 @@ class Missing:
         return not self.ours and len(self.tenants) <= 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossCheck:
     """Checks for losses after each chunk."""
 

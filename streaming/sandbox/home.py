@@ -164,7 +164,7 @@ class Home:
         partial.replace(self.spec_file)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
     """Where clients reach the parts; where there are several of a kind, host:port of each with commas between."""
 

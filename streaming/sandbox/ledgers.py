@@ -16,7 +16,7 @@ BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
 LAYOUT = Layout.HIERARCHICAL  # settings.py: zk+hierarchical
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
     """Ids of ledgers whose metadata name a topic that does not refer to them, by what wrote them."""
 

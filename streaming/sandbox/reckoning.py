@@ -20,7 +20,7 @@ from udfs.retry import ORIGIN_MESSAGE_ID, attempt_of
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Reckoning:
     """How many messages the topics hold, and how many receipts have each final outcome.
 
@@ -45,7 +45,12 @@ def reckon(settings: Settings) -> Reckoning:
     rows = list(receipts.rows(settings.state_dir))
     final = [row for row in rows if row[c.OUTCOME] != Outcome.RETRY]
     ends = Counter(row[c.ORIGIN_MESSAGE_ID] for row in final)
-    result = Reckoning(len(requests), retried.total(), dead.total(), Counter(row[c.OUTCOME] for row in final))
+    result = Reckoning(
+        requests=len(requests),
+        retries=retried.total(),
+        dead_letters=dead.total(),
+        outcomes=Counter(row[c.OUTCOME] for row in final),
+    )
     result.open = len(requests - ends.keys())
     positions = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
     for what, wrong in (

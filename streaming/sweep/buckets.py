@@ -34,7 +34,7 @@ def offload_policy(configuration: OffloadConfiguration, patience: Policy, *, off
         return OffloadPolicy(patience, offload_grace_ms, cluster="", cluster_unread=str(error))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadBuckets:
     """The buckets of a worker process."""
 

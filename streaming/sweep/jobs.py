@@ -27,7 +27,7 @@ class Job:
     baseline: Counts | None = None  # how many ledgers the owner's sources named at the last check that can be trusted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
     """The result of a Job. The outcome DELETED means: deleted, checked again, and not found."""
 
@@ -189,7 +189,9 @@ def swept_of(job: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refres
         raise AssertionError(f"no verdict for {lead.request}")
     if job is not lead and verdict.outcome is Outcome.DELETED:
         why = "requested twice in one batch"
-        return Swept(Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
+        return Swept(verdict=Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
     is_first_check = verdict.reason in _NEEDS_SECOND_CHECK
     since_ms = first_sight_ms(job.given.absent_since_ms, policy, now_ms=now_ms) if is_first_check else None
-    return Swept(verdict, refreshed, since_ms, lead.length_bytes, sources)
+    return Swept(
+        verdict=verdict, refreshed=refreshed, absent_since_ms=since_ms, length_bytes=lead.length_bytes, sources=sources
+    )

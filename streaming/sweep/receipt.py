@@ -40,7 +40,7 @@ class Run:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptWriter:
     """Writes rows of schemas.RECEIPT."""
 

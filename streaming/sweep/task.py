@@ -45,7 +45,7 @@ from udfs.references import key_of, tenant_of_key
 from udfs.sightings import absent_since_ms, subject_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
     """Everything a worker needs, as plain values."""
 
@@ -105,7 +105,7 @@ def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
     return DryRunPlan(by_owner, tuple(by_task))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """Processes the messages of one task: a request goes to the sweeper of its ledger type; all get receipts."""
 
@@ -140,7 +140,9 @@ class Worker:
     def _held_back(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
         """Delay the requests of held tenants, without a read of anything of these tenants."""
         reasons = {at: self.held.get(tenant_of_key(key_of(job.request))) for at, job in jobs.items()}
-        return {at: Swept(Verdict(Outcome.RETRY, Reason.TENANT_HELD, why)) for at, why in reasons.items() if why}
+        return {
+            at: Swept(verdict=Verdict(Outcome.RETRY, Reason.TENANT_HELD, why)) for at, why in reasons.items() if why
+        }
 
     def _sweep(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:
         references, _baselines = self.owners
@@ -206,16 +208,24 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
         LedgerType.COMPACTED_MESSAGE: cache(lambda: _snapshot_sweeper(task, loader, effects, clock)),
     }
     writer = ReceiptWriter(
-        Run(task.rules.epoch[1], task.query, task.batch_id, task.chunk),
-        settings.two_phase,
-        delays_of(settings),
-        CopyTopic(settings.topics.retry, task.retry_partitions),
-        CopyTopic(settings.topics.dead_letter, task.dead_letter_partitions),
-        secret,
-        clock,
+        run=Run(task.rules.epoch[1], task.query, task.batch_id, task.chunk),
+        two_phase=settings.two_phase,
+        delays=delays_of(settings),
+        retry=CopyTopic(settings.topics.retry, task.retry_partitions),
+        dead_letter=CopyTopic(settings.topics.dead_letter, task.dead_letter_partitions),
+        secret=secret,
+        clock=clock,
     )
     reader = MessageReader(task.query, admission_of(settings), settings.service.max_request_bytes)
-    return Worker(reader, sweepers, writer, task.owners.value, secret, effects.limiter, task.held)
+    return Worker(
+        reader=reader,
+        sweepers=sweepers,
+        writer=writer,
+        owners=task.owners.value,
+        secret=secret,
+        limiter=effects.limiter,
+        held=task.held,
+    )
 
 
 def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
@@ -268,4 +278,4 @@ def _task_number() -> int:
 def _refused(request: PendingDelete | Rejection) -> Swept:
     if not isinstance(request, Rejection):
         raise AssertionError(f"{request} was not swept")
-    return Swept(Verdict(Outcome.DEAD_LETTER, request.reason, request.detail))
+    return Swept(verdict=Verdict(Outcome.DEAD_LETTER, request.reason, request.detail))

@@ -45,7 +45,7 @@ def new_store(request: pytest.FixtureRequest) -> Iterator[Stores]:
             hosts = request.getfixturevalue("zookeeper_server").hosts
 
         def make() -> MetadataStore:
-            return ZooKeeperStore(ZooKeeperClientSettings(hosts))
+            return ZooKeeperStore(ZooKeeperClientSettings(hosts=hosts))
 
     def opening() -> MetadataStore:
         opened.append(make())

@@ -59,8 +59,8 @@ def _in_memory() -> World:
 
 @contextmanager
 def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
-    settings = PulsarAdminSettings(cluster.addresses.admin)
-    store = ZooKeeperStore(ZooKeeperClientSettings(cluster.addresses.zookeeper))
+    settings = PulsarAdminSettings(admin_url=cluster.addresses.admin)
+    store = ZooKeeperStore(ZooKeeperClientSettings(hosts=cluster.addresses.zookeeper))
     broker = AdminBroker(settings, partial(running_brokers, store, use_tls=False))
     with PulsarAdmin(settings) as admin:
 

@@ -20,7 +20,7 @@ from tests.contract.cutting_proxy import cutting_proxy
 from tests.contract.zookeeper_server import ZooKeeperServer
 
 QUICK = ZooKeeperClientSettings(
-    "", session_timeout_seconds=2.0, operation_timeout_seconds=2.0, connect_timeout_seconds=4.0
+    hosts="", session_timeout_seconds=2.0, operation_timeout_seconds=2.0, connect_timeout_seconds=4.0
 )
 Scene = tuple[MetadataStore, Callable[[str], ChangeHints], str]
 
@@ -41,14 +41,14 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     else:
         hosts = request.getfixturevalue("zookeeper_server").hosts
         if request.param == "chroot":
-            base = ZooKeeperStore(ZooKeeperClientSettings(hosts))
+            base = ZooKeeperStore(ZooKeeperClientSettings(hosts=hosts))
             base.create("/below", b"")
             base.close()
             hosts += "/below"
-        store = ZooKeeperStore(ZooKeeperClientSettings(hosts))
+        store = ZooKeeperStore(ZooKeeperClientSettings(hosts=hosts))
 
         def open_hints(path: str) -> ChangeHints:
-            opened.append(ZooKeeperChanges(ZooKeeperClientSettings(hosts), [path]))
+            opened.append(ZooKeeperChanges(ZooKeeperClientSettings(hosts=hosts), [path]))
             return opened[-1]
 
     yield store, open_hints, root
@@ -91,7 +91,7 @@ def test_after_a_lost_connection_a_gap_and_then_changes_are_reported(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     root = f"/hints-{uuid4().hex}"
-    store = ZooKeeperStore(ZooKeeperClientSettings(zookeeper_server.hosts))
+    store = ZooKeeperStore(ZooKeeperClientSettings(hosts=zookeeper_server.hosts))
     with cutting_proxy(zookeeper_server.port) as proxy:
         hints = ZooKeeperChanges(replace(QUICK, hosts=proxy.hosts), [root])
         hints.take()
@@ -108,7 +108,7 @@ def test_after_an_expired_session_a_gap_and_then_changes_are_reported(
     zookeeper_server: ZooKeeperServer,
 ) -> None:
     root = f"/hints-{uuid4().hex}"
-    store = ZooKeeperStore(ZooKeeperClientSettings(zookeeper_server.hosts))
+    store = ZooKeeperStore(ZooKeeperClientSettings(hosts=zookeeper_server.hosts))
     hints = ZooKeeperChanges(replace(QUICK, hosts=zookeeper_server.hosts), [root])
     hints.take()
     client = hints._session.client()
@@ -146,7 +146,7 @@ def test_without_an_answer_no_changes_are_reported() -> None:
 
 
 def test_a_server_without_such_watches_is_asked_once(zookeeper_server: ZooKeeperServer) -> None:
-    hints = ZooKeeperChanges(ZooKeeperClientSettings(zookeeper_server.hosts), ["/"], watch_with=99)
+    hints = ZooKeeperChanges(ZooKeeperClientSettings(hosts=zookeeper_server.hosts), ["/"], watch_with=99)
     assert [hints.take(), hints.take()] == [ChangedPaths(), ChangedPaths()]
     assert not hints._is_supported
     hints.close()
@@ -154,7 +154,7 @@ def test_a_server_without_such_watches_is_asked_once(zookeeper_server: ZooKeeper
 
 def test_too_many_changes_are_a_gap(zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.adapters.zookeeper.changes._MOST_PATHS", 3)
-    hints = ZooKeeperChanges(ZooKeeperClientSettings(zookeeper_server.hosts), ["/"])
+    hints = ZooKeeperChanges(ZooKeeperClientSettings(hosts=zookeeper_server.hosts), ["/"])
     hints.take()
     for number in range(4):
         hints._on_event(f"/{number}")

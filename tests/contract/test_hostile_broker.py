@@ -145,7 +145,7 @@ EVERY = [pytest.param(each, id=each.__name__) for each in (fails, is_silent, dri
 
 
 def _broker(honest: Server, *others: Server, timeout_seconds: float = 4.0) -> AdminBroker:
-    settings = PulsarAdminSettings(honest.url, timeout_seconds=timeout_seconds, concurrency=CONCURRENCY)
+    settings = PulsarAdminSettings(admin_url=honest.url, timeout_seconds=timeout_seconds, concurrency=CONCURRENCY)
     return AdminBroker(settings, lambda: [honest.url, *(other.url for other in others)])
 
 
@@ -207,7 +207,7 @@ def test_the_owner_that_hangs_is_blamed_and_not_the_broker_that_redirected_to_it
     first, second = Server("first", to_the_owner), Server("second", to_the_owner)
     with serving(owner, first, second):
         url = f"{first.url},{second.url.removeprefix('http://')}"
-        with PulsarHttp(PulsarAdminSettings(url, timeout_seconds=0.3)) as http:
+        with PulsarHttp(PulsarAdminSettings(admin_url=url, timeout_seconds=0.3)) as http:
             for _ in range(5):
                 with pytest.raises(UnavailableError):
                     http.get("v2/persistent/t/ns/x/internalStats")
@@ -322,7 +322,7 @@ def test_threads_for_brokers_that_run_no_more_end() -> None:
     servers = [Server(f"tenant-{number}") for number in range(3)]
     with serving(*servers):
         running: list[str] = []
-        broker = AdminBroker(PulsarAdminSettings(servers[0].url, concurrency=1), lambda: running)
+        broker = AdminBroker(PulsarAdminSettings(admin_url=servers[0].url, concurrency=1), lambda: running)
         before, of_a_broker = set(threading.enumerate()), []
         for server in servers:
             running[:] = [server.url]

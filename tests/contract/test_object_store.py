@@ -69,7 +69,7 @@ def s3_bucket(server: S3Server, credentials_file: str, *, versioned: bool) -> Bu
         client.upload_part(Bucket=name, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
 
     return Bucket(
-        S3Objects(S3Settings(server.endpoint, name, credentials_file=credentials_file)),
+        S3Objects(S3Settings(endpoint=server.endpoint, bucket=name, credentials_file=credentials_file)),
         put,
         begin_upload,
         lambda: client.delete_bucket(Bucket=name),

@@ -28,7 +28,7 @@ def stub() -> Iterator[HttpStub]:
 
 @pytest.fixture
 def brokers(stub: HttpStub) -> Iterator[BrokerOffload]:
-    made = BrokerOffload(PulsarAdminSettings(stub.url, timeout_seconds=1))
+    made = BrokerOffload(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1))
     yield made
     made.close()
 
@@ -59,7 +59,7 @@ def test_our_clusters_name_is_told_or_not_known(
 
 
 def test_the_name_that_the_operator_has_said_is_not_asked_for(stub: HttpStub) -> None:
-    assert BrokerOffload(PulsarAdminSettings(stub.url), "named").cluster_name() == "named"
+    assert BrokerOffload(PulsarAdminSettings(admin_url=stub.url), "named").cluster_name() == "named"
     assert stub.asked == []
 
 
@@ -127,7 +127,7 @@ def test_namespaces_with_a_cluster_in_their_name_have_no_policies(stub: HttpStub
 
 @pytest.mark.cluster
 def test_a_real_broker_tells_both(cluster: Cluster) -> None:
-    brokers = BrokerOffload(PulsarAdminSettings(cluster.addresses.admin))
+    brokers = BrokerOffload(PulsarAdminSettings(admin_url=cluster.addresses.admin))
     namespace = f"public/contract-{uuid4().hex[:12]}"
     topics.admin(cluster, "PUT", f"namespaces/{namespace}")
     try:

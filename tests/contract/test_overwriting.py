@@ -90,7 +90,7 @@ def test_a_store_without_if_none_match_is_refused(server: S3Server, settings: Se
         "NotImplemented", status="501 Not Implemented", times=9, match=lambda environ: "HTTP_IF_NONE_MATCH" in environ
     )
     bucket = settings.state.dir.split("/")[2]
-    assert not refuses_to_overwrite(S3Settings(server.endpoint, bucket), "of/me")
+    assert not refuses_to_overwrite(S3Settings(endpoint=server.endpoint, bucket=bucket), "of/me")
 
 
 @pytest.mark.parametrize("overwrites", [False, True])

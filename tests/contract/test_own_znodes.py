@@ -41,7 +41,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions
     def create(user: str) -> MetadataStore:
         if not hosts:
             return MemoryStore(tree, identities=frozenset({("digest", f"{user}:x")} if user else ()))
-        settings = ZooKeeperClientSettings(hosts)
+        settings = ZooKeeperClientSettings(hosts=hosts)
         if user:
             (tmp_path / user).write_text(f"{user}:s3cret\n")
             settings = replace(settings, digest_file=str(tmp_path / user))

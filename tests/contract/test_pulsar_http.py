@@ -50,7 +50,7 @@ def _loaded(*topics: str) -> Told:
 
 def _view(*stubs: HttpStub, timeout_seconds: float = 5.0) -> BrokerView:
     """Ask for OWNER where these brokers run."""
-    settings = PulsarAdminSettings(stubs[0].url, timeout_seconds=timeout_seconds)
+    settings = PulsarAdminSettings(admin_url=stubs[0].url, timeout_seconds=timeout_seconds)
     broker = AdminBroker(settings, lambda: [stub.url for stub in stubs])
     (view,) = broker.views([OWNER])
     broker.close()
@@ -183,7 +183,7 @@ def test_each_running_broker_must_say_what_it_has_loaded(stub: HttpStub, answer:
     with http_stub() as other:
         stub.tell(LOADED, _loaded())
         other.tell(LOADED, _loaded(), answer)
-        settings = PulsarAdminSettings(stub.url)
+        settings = PulsarAdminSettings(admin_url=stub.url)
 
         assert AdminBroker(settings, lambda: [stub.url, other.url]).require_answers() == 2
         with pytest.raises(error, match=other.url):
@@ -216,7 +216,7 @@ def test_of_two_brokers_at_one_address_none_is_believed(stub: HttpStub) -> None:
     """What the one that answers has not loaded, the other may have loaded."""
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _json([]))
-    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url, stub.url])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url, stub.url])
 
     (view,) = broker.views([OWNER])
 
@@ -233,7 +233,7 @@ def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadab
         raise UnavailableError("ZooKeeper is away")
 
     for running in (away, list):
-        broker = AdminBroker(PulsarAdminSettings(stub.url), running)
+        broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), running)
         views = [*broker.views([OWNER]), *broker.schema_views(["t/ns/x"])]
         assert [(view.presence, view.is_unavailable) for view in views] == [(Presence.UNREADABLE, True)] * 2
         broker.close()
@@ -244,7 +244,7 @@ def test_the_list_of_a_namespace_is_not_read_for_topics_that_are_known_to_exist(
     """A tenant chooses how long it is."""
     stub.tell(LOADED, _loaded("persistent://t/ns/loaded"))
     stub.tell("/admin/v2/persistent/t/ns/loaded/internalStats", _json(COMPLETE))
-    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
     names = [OWNER, "t/ns/persistent/loaded"]
 
     unloaded, loaded = broker.views(names, existing=names)
@@ -257,7 +257,7 @@ def test_the_list_of_a_namespace_is_not_read_for_topics_that_are_known_to_exist(
 
 def test_a_topic_that_exists_is_unreadable_while_a_broker_does_not_say_what_it_has_loaded(stub: HttpStub) -> None:
     stub.tell(LOADED, Told(500))
-    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     (view,) = broker.views([OWNER], existing=[OWNER])
     broker.close()
@@ -268,7 +268,7 @@ def test_a_topic_that_exists_is_unreadable_while_a_broker_does_not_say_what_it_h
 def test_a_namespace_and_a_broker_are_asked_once_for_many_topics(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _json([f"persistent://t/ns/{number}" for number in range(500)]))
-    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     views = broker.views([f"t/ns/persistent/{number}" for number in range(1_000)])
     broker.close()
@@ -279,7 +279,7 @@ def test_a_namespace_and_a_broker_are_asked_once_for_many_topics(stub: HttpStub)
 
 def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) -> None:
     stub.tell(STATS, _reason("Topic partitions were not yet created"))
-    admin = PulsarAdmin(PulsarAdminSettings(stub.url))
+    admin = PulsarAdmin(PulsarAdminSettings(admin_url=stub.url))
 
     with pytest.raises(UnavailableError, match="has not made the topic's partitions yet; try again soon"):
         admin.internal_stats("persistent://t/ns/x")
@@ -299,7 +299,7 @@ def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) ->
 def test_a_schema_is_gone_only_in_known_words(stub: HttpStub, answer: Told, presence: Presence) -> None:
     stub.tell(LOADED, _loaded(f"{TOPIC}-partition-3"))
     stub.tell(SCHEMA, answer)
-    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [presence]
     broker.close()
@@ -307,7 +307,7 @@ def test_a_schema_is_gone_only_in_known_words(stub: HttpStub, answer: Told, pres
 
 def test_a_schema_of_which_no_topic_is_loaded_is_in_nobodys_memory(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded("persistent://t/ns/y"))
-    broker = AdminBroker(PulsarAdminSettings(stub.url), lambda: [stub.url])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [Presence.GONE]
     broker.close()
@@ -406,9 +406,9 @@ def test_a_connection_that_is_cut_tells_nothing_of_an_entry_and_one_that_is_refu
 
         threading.Thread(target=cut, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with PulsarHttp(PulsarAdminSettings(url)) as http:
+        with PulsarHttp(PulsarAdminSettings(admin_url=url)) as http:
             assert http.body("v2/an-entry", most_bytes=9, patience_seconds=5.0) is None
-    with PulsarHttp(PulsarAdminSettings(url)) as http, pytest.raises(UnavailableError):
+    with PulsarHttp(PulsarAdminSettings(admin_url=url)) as http, pytest.raises(UnavailableError):
         http.body("v2/an-entry", most_bytes=9, patience_seconds=5.0)
 
 
@@ -420,7 +420,7 @@ def test_a_redirect_to_another_broker_keeps_token_method_body_and_query(stub: Ht
         location = f"{owner.url}{path}?messageTTL=0&authoritative=true"
         stub.tell(path, Told(307, headers=(("Location", location),)))
         owner.tell(path, Told(204))
-        with PulsarAdmin(PulsarAdminSettings(stub.url, token_file=str(token))) as admin:
+        with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
             admin.set_message_ttl("persistent://t/ns/x", seconds=0)
 
         (asked,) = owner.asked
@@ -436,7 +436,7 @@ def test_the_token_follows_no_redirect_to_another_machine_without_tls(
     token.write_text("abc")
     stub.tell("/admin/v2/x", Told(307, headers=(("Location", f"{target}/admin/v2/x"),)))
 
-    with PulsarHttp(PulsarAdminSettings(stub.url, token_file=str(token))) as http:
+    with PulsarHttp(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as http:
         with pytest.raises(UnavailableError, match="not reached over TLS"):
             http.get("v2/x")
         with pytest.raises(UnavailableError, match="not reached over TLS"):
@@ -472,7 +472,7 @@ def test_pulsars_clients_get_a_token_in_clear_text_only_where_all_brokers_are_on
 def test_a_rotated_token_is_seen_by_the_next_request(stub: HttpStub, tmp_path: Path) -> None:
     token = tmp_path / "token"
     stub.tell("/admin/v2/clusters", _json(["c"]))
-    with PulsarAdmin(PulsarAdminSettings(stub.url, token_file=str(token))) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
         for text in ("first", "second"):
             token.write_text(text)
             assert admin.clusters() == ["c"]
@@ -483,26 +483,35 @@ def test_a_rotated_token_is_seen_by_the_next_request(stub: HttpStub, tmp_path: P
 def test_redirects_without_end_are_unavailable(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", Told(307, headers=(("Location", f"{stub.url}/admin/v2/clusters"),)))
 
-    with PulsarHttp(PulsarAdminSettings(stub.url)) as http, pytest.raises(UnavailableError, match="redirected again"):
+    with (
+        PulsarHttp(PulsarAdminSettings(admin_url=stub.url)) as http,
+        pytest.raises(UnavailableError, match="redirected again"),
+    ):
         http.get("v2/clusters")
 
 
 def test_a_refusal_says_what_to_do(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", _reason("Don't have permission", 403))
 
-    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin, pytest.raises(RefusedError, match=r"role the rights"):
+    with (
+        PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin,
+        pytest.raises(RefusedError, match=r"role the rights"),
+    ):
         admin.clusters()
 
 
 def test_an_answer_that_is_no_json_is_unavailable(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", Told(200, b"<html>welcome</html>"))
 
-    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin, pytest.raises(UnavailableError, match="no JSON"):
+    with (
+        PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin,
+        pytest.raises(UnavailableError, match="no JSON"),
+    ):
         admin.clusters()
 
 
 def test_a_broker_that_is_not_there_is_unavailable() -> None:
-    settings = PulsarAdminSettings("http://127.0.0.1:1", timeout_seconds=0.5)
+    settings = PulsarAdminSettings(admin_url="http://127.0.0.1:1", timeout_seconds=0.5)
 
     with PulsarAdmin(settings) as admin, pytest.raises(UnavailableError, match=r"Check that the broker runs"):
         admin.clusters()
@@ -522,7 +531,7 @@ def test_a_broker_that_is_not_there_is_passed_over_and_asked_last_from_then_on(s
     stub.tell("/admin/v2/clusters", _json(["c"]))
     url = _both(NOBODY, stub.url)
 
-    with PulsarAdmin(PulsarAdminSettings(url)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=url)) as admin:
         assert admin.clusters() == ["c"]
 
     assert hosts_of(url).in_order == (stub.url, NOBODY)
@@ -536,7 +545,7 @@ def test_a_broker_that_serves_nobody_does_not_keep_us_from_the_other(stub: HttpS
     with http_stub() as other:
         stub.tell(path, fault)
         other.tell(path, _json(["c"]))
-        with PulsarAdmin(PulsarAdminSettings(_both(stub.url, other.url), timeout_seconds=0.3)) as admin:
+        with PulsarAdmin(PulsarAdminSettings(admin_url=_both(stub.url, other.url), timeout_seconds=0.3)) as admin:
             assert [admin.clusters(), admin.clusters()] == [["c"]] * 2
 
         assert len(stub.asked) == 1
@@ -550,12 +559,12 @@ def test_every_broker_is_tried_before_an_answer_is_given_up(stub: HttpStub) -> N
         for each in (first, second):
             each.tell(path, Told(200, after_seconds=30.0))
         url = _both(_both(first.url, second.url), stub.url)
-        with PulsarAdmin(PulsarAdminSettings(url, timeout_seconds=0.2)) as admin:
+        with PulsarAdmin(PulsarAdminSettings(admin_url=url, timeout_seconds=0.2)) as admin:
             assert admin.clusters() == ["c"]
 
 
 def test_where_no_broker_answers_all_is_unavailable() -> None:
-    with PulsarAdmin(PulsarAdminSettings(_both(NOBODY, "http://127.0.0.1:2"), timeout_seconds=0.5)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=_both(NOBODY, "http://127.0.0.1:2"), timeout_seconds=0.5)) as admin:
         with pytest.raises(UnavailableError, match="does not answer"):
             admin.clusters()
         with pytest.raises(UnavailableError, match="does not answer"):
@@ -565,19 +574,21 @@ def test_where_no_broker_answers_all_is_unavailable() -> None:
 def test_a_client_that_takes_one_broker_is_told_one_that_answers(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", _reason("no", 403))  # it answers, whatever it says
 
-    assert answering(PulsarAdminSettings(_both("http://127.0.0.1:3", stub.url), timeout_seconds=1)) == stub.url
+    assert (
+        answering(PulsarAdminSettings(admin_url=_both("http://127.0.0.1:3", stub.url), timeout_seconds=1)) == stub.url
+    )
 
 
 def test_a_single_broker_is_named_without_a_question(stub: HttpStub) -> None:
-    assert answering(PulsarAdminSettings(f"{stub.url}/")) == stub.url
+    assert answering(PulsarAdminSettings(admin_url=f"{stub.url}/")) == stub.url
     assert not stub.asked
-    assert answering(PulsarAdminSettings(_both(NOBODY, "http://127.0.0.1:4"), timeout_seconds=0.5)) != ""
+    assert answering(PulsarAdminSettings(admin_url=_both(NOBODY, "http://127.0.0.1:4"), timeout_seconds=0.5)) != ""
 
 
 def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpStub) -> None:
     stub.tell("/admin/v2/persistent/t/ns/x/ledger/7/entry/0", Told(200, b"bytes"))
 
-    with PulsarAdmin(PulsarAdminSettings(_both(NOBODY, stub.url))) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=_both(NOBODY, stub.url))) as admin:
         body = admin.entry("persistent://t/ns/x", (7, 0), 10, 5.0)
 
     assert body is not None
@@ -587,12 +598,18 @@ def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpS
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        pytest.param(PulsarAdminSettings("127.0.0.1:8080"), "must begin with http", id="no scheme"),
-        pytest.param(PulsarAdminSettings("http://h", tls_ca_file="/no/such"), "tls_trust_certs_file", id="no CA file"),
+        pytest.param(PulsarAdminSettings(admin_url="127.0.0.1:8080"), "must begin with http", id="no scheme"),
         pytest.param(
-            PulsarAdminSettings("http://h", tls_ca_file=__file__), "tls_trust_certs_file", id="CA file is none"
+            PulsarAdminSettings(admin_url="http://h", tls_ca_file="/no/such"), "tls_trust_certs_file", id="no CA file"
         ),
-        pytest.param(PulsarAdminSettings("https://h", token_file="/no/such"), "token_file", id="no token file"),
+        pytest.param(
+            PulsarAdminSettings(admin_url="http://h", tls_ca_file=__file__),
+            "tls_trust_certs_file",
+            id="CA file is none",
+        ),
+        pytest.param(
+            PulsarAdminSettings(admin_url="https://h", token_file="/no/such"), "token_file", id="no token file"
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_named(settings: PulsarAdminSettings, text: str) -> None:
@@ -601,7 +618,7 @@ def test_settings_that_cannot_work_are_named(settings: PulsarAdminSettings, text
 
 
 def test_settings_can_be_sent_to_a_worker() -> None:
-    settings = PulsarAdminSettings("http://h", token_file="f")
+    settings = PulsarAdminSettings(admin_url="http://h", token_file="f")
 
     assert pickle.loads(pickle.dumps(settings)) == settings
 
@@ -634,10 +651,10 @@ def test_an_entry_with_which_the_broker_breaks_http_has_no_answer_and_is_no_outa
     stub: HttpStub, header: tuple[str, str]
 ) -> None:
     stub.tell(ENTRY, Told(200, b"payload", (header,)))
-    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         assert admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0) is None
 
 
 def test_an_entry_of_a_broker_that_is_not_there_is_an_outage() -> None:
-    with PulsarAdmin(PulsarAdminSettings("http://127.0.0.1:1")) as admin, pytest.raises(UnavailableError):
+    with PulsarAdmin(PulsarAdminSettings(admin_url="http://127.0.0.1:1")) as admin, pytest.raises(UnavailableError):
         admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0)

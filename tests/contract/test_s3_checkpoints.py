@@ -26,7 +26,9 @@ from tests.contract.s3_server import S3Server, s3_running
 
 KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"
 TOPIC = "persistent://pulsar/system/kept"
-HERE = ClusterIdentity("instance", "/ledgers", "hierarchical", "pulsar", "main")
+HERE = ClusterIdentity(
+    instance_id="instance", ledgers_root="/ledgers", layout="hierarchical", pulsar_cluster="pulsar", service_name="main"
+)
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,8 @@ def place(s3_server: S3Server, tmp_path: Path) -> Iterator[Place]:
     credentials = tmp_path / "credentials"
     write_credentials(credentials, "first")
     settings = S3Settings(
-        s3_server.endpoint,
-        bucket,
+        endpoint=s3_server.endpoint,
+        bucket=bucket,
         credentials_file=str(credentials),
         timeout_seconds=2,
         patience_seconds=10,
@@ -256,7 +256,9 @@ def test_a_server_that_stops_in_the_middle_is_gone_on_with_when_it_is_back(place
 
 def test_a_server_that_is_not_there_is_an_unknown_outcome(place: Place) -> None:
     nobody = S3Objects(
-        S3Settings(f"http://{HOST}:1", "nobody", credentials_file=str(place.credentials), patience_seconds=0.5)
+        S3Settings(
+            endpoint=f"http://{HOST}:1", bucket="nobody", credentials_file=str(place.credentials), patience_seconds=0.5
+        )
     )
 
     with pytest.raises(UnavailableError, match="does not answer"):

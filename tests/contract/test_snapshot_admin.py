@@ -43,7 +43,7 @@ def stub() -> Iterator[HttpStub]:
 
 @pytest.fixture
 def admin(stub: HttpStub) -> Iterator[SnapshotAdmin]:
-    opened = SnapshotAdmin(PulsarAdminSettings(stub.url))
+    opened = SnapshotAdmin(PulsarAdminSettings(admin_url=stub.url))
     yield opened
     opened.close()
 
@@ -105,7 +105,7 @@ def test_up_to_where_readers_are_given_anything_is_told(
 
 def test_only_a_topic_that_no_broker_has_is_one_that_need_not_be_unloaded(stub: HttpStub) -> None:
     """Where we may not unload it, its broker would go on with what it has in memory."""
-    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         stub.tell(UNLOAD, Told(204), _told({"reason": "Topic not found"}, 404), _told({"reason": "no"}, 403))
         assert [admin.unload(TOPIC), admin.unload(TOPIC)] == [True, False]
         with pytest.raises(RefusedError, match="403"):
@@ -116,7 +116,7 @@ def test_retention_is_never_asked_for_as_applied(stub: HttpStub) -> None:
     """A 4.0.8 broker may wait for itself for 30 s before it answers that."""
     stub.tell(RETENTION, _told({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}), Told(204))
     stub.tell("/admin/v2/namespaces/t/ns/retention", _told({"retentionTimeInMinutes": 5, "retentionSizeInMB": 6}))
-    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         assert [admin.retention(TOPIC), admin.retention(TOPIC)] == [(-1, -1), (5, 6)]
     assert all("?" not in each.path for each in stub.asked)
 

@@ -356,7 +356,13 @@ def test_notes_and_accounts_are_written_over_and_taken_away(store: Store) -> Non
 
 
 def test_the_state_remembers_its_cluster(store: Store) -> None:
-    here = ClusterIdentity("instance", "/ledgers", "hierarchical", "pulsar", "main")
+    here = ClusterIdentity(
+        instance_id="instance",
+        ledgers_root="/ledgers",
+        layout="hierarchical",
+        pulsar_cluster="pulsar",
+        service_name="main",
+    )
     assert not identity.compare(here, store.state)
     identity.hold(here, store.state)
     assert identity.compare(here, store.state)

@@ -58,7 +58,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         with client(settings) as opened:
             opened.create_producer(partition, batching_enabled=False).send(payload, properties=dict(about))
 
-    with PulsarAdmin(PulsarAdminSettings(addresses.admin)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=addresses.admin)) as admin:
         yield World(admin, PulsarReader(settings), publish)
 
 
@@ -220,7 +220,7 @@ def test_an_empty_partition_has_nothing_to_read(world: World) -> None:
 
 @pytest.mark.cluster
 def test_maintenance_calls_work(cluster: Any) -> None:
-    with PulsarAdmin(PulsarAdminSettings(cluster.addresses.admin)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=cluster.addresses.admin)) as admin:
         topic = _topic()
         admin.create_topic(topic)
 
@@ -234,7 +234,7 @@ def test_maintenance_calls_work(cluster: Any) -> None:
 
 @pytest.mark.cluster
 def test_a_namespace_lists_its_topics_and_a_subscription_its_backlog(cluster: Any) -> None:
-    with PulsarAdmin(PulsarAdminSettings(cluster.addresses.admin)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=cluster.addresses.admin)) as admin:
         topic = f"persistent://contract-{uuid4().hex[:8]}/ns/x"
         assert admin.backlog(topic, "s") == 0
         admin.ensure_namespace(topic)

@@ -30,7 +30,7 @@ class Real:
 @pytest.fixture
 def real() -> Iterator[Real]:
     with http_stub() as stub:
-        adapter = PulsarTopicProperties(PulsarAdminSettings(stub.url, timeout_seconds=1))
+        adapter = PulsarTopicProperties(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1))
         yield Real(stub, adapter)
         adapter.close()
 

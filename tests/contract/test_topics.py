@@ -58,7 +58,7 @@ def test_deduplication_counts_only_where_it_is_in_force(
         stub.tell(path, Told(200, json.dumps(answer).encode()))
     stub.tell(f"{PARTITION}/stats", *(Told(200, json.dumps({"deduplicationStatus": s}).encode()) for s in statuses))
 
-    with PulsarAdmin(PulsarAdminSettings(stub.url)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         faults = faults_of(admin, settings, settings.topics.retry)
 
     assert faults is not None

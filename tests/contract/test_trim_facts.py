@@ -45,7 +45,9 @@ class Real:
 def real() -> Iterator[Real]:
     with http_stub() as stub:
         loaded: dict[str, bool | None] = {}
-        adapter = PulsarTrimFacts(PulsarAdminSettings(stub.url, timeout_seconds=1), lambda topic: loaded[topic])
+        adapter = PulsarTrimFacts(
+            PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1), lambda topic: loaded[topic]
+        )
         yield Real(stub, adapter, loaded)
         adapter.close()
 

@@ -40,7 +40,7 @@ from udfs.wire import decode
 
 SECONDS = 8.0
 TOPICS = 8
-IMPATIENT = ZooKeeperClientSettings("", session_timeout_seconds=2.0, operation_timeout_seconds=3.0)
+IMPATIENT = ZooKeeperClientSettings(hosts="", session_timeout_seconds=2.0, operation_timeout_seconds=3.0)
 
 
 @dataclass
@@ -177,7 +177,7 @@ def test_every_ledger_that_brokers_leak_is_asked_for_once_however_often_connecti
 
 def watcher_began(proxy: CuttingProxy, state: Path, topic: Topic) -> set[str]:
     """Have a watcher take what there is as it is; returns what it knows then."""
-    settings = ZooKeeperClientSettings(proxy.hosts)
+    settings = ZooKeeperClientSettings(hosts=proxy.hosts)
     store, hints = ZooKeeperStore(settings), ZooKeeperChanges(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
     watcher = watcher_on(store, hints, state, topic)
     watcher.turn()

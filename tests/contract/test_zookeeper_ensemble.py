@@ -29,7 +29,7 @@ def test_a_follower_that_was_frozen_answers_with_nothing_older_than_the_read(
     """Without a sync before each read, the follower would answer at once with old data."""
     follower = next(server for server in ensemble if server.mode == "follower")
     others = ",".join(server.hosts for server in ensemble if server is not follower)
-    store, writer = ZooKeeperStore(ZooKeeperClientSettings(follower.hosts)), KazooClient(others)
+    store, writer = ZooKeeperStore(ZooKeeperClientSettings(hosts=follower.hosts)), KazooClient(others)
     writer.start(30)
     writer.ensure_path("/owners/listed")
     with ThreadPoolExecutor(1) as pool:
@@ -59,7 +59,7 @@ def test_after_the_leaders_death_reads_work_once_another_leader_is_elected(
     ensemble: list[ZooKeeperServer],
 ) -> None:
     store = ZooKeeperStore(
-        ZooKeeperClientSettings(",".join(server.hosts for server in ensemble), session_timeout_seconds=6)
+        ZooKeeperClientSettings(hosts=",".join(server.hosts for server in ensemble), session_timeout_seconds=6)
     )
     assert store.create("/survives", b"")
     leader = next(server for server in ensemble if server.mode == "leader")

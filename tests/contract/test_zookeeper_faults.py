@@ -24,9 +24,9 @@ from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 
-PATIENT = ZooKeeperClientSettings("", session_timeout_seconds=5.0)
+PATIENT = ZooKeeperClientSettings(hosts="", session_timeout_seconds=5.0)
 IMPATIENT = ZooKeeperClientSettings(
-    "", session_timeout_seconds=1.0, operation_timeout_seconds=0.7, connect_timeout_seconds=1.0
+    hosts="", session_timeout_seconds=1.0, operation_timeout_seconds=0.7, connect_timeout_seconds=1.0
 )
 UNKNOWN = GuardResult(GuardStatus.UNKNOWN)
 Opening = Callable[..., ZooKeeperStore]
@@ -439,22 +439,24 @@ def test_the_digest_reads_closed_znodes_and_is_never_logged(
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        pytest.param(ZooKeeperClientSettings(":::"), "zookeeper.hosts", id="invalid hosts"),
+        pytest.param(ZooKeeperClientSettings(hosts=":::"), "zookeeper.hosts", id="invalid hosts"),
         pytest.param(
-            ZooKeeperClientSettings("z", digest_file="/no/such"),
+            ZooKeeperClientSettings(hosts="z", digest_file="/no/such"),
             "zookeeper.digest_file: there is no file",
             id="no digest file",
         ),
         pytest.param(
-            ZooKeeperClientSettings("z", sasl_mechanism="DIGEST-MD5", digest_file="/no/such"),
+            ZooKeeperClientSettings(hosts="z", sasl_mechanism="DIGEST-MD5", digest_file="/no/such"),
             "zookeeper.digest_file: there is no file",
             id="no file for SASL",
         ),
         pytest.param(
-            ZooKeeperClientSettings("z", use_tls=True, tls_ca_file="/no/such"), "zookeeper.tls_ca_file", id="no CA file"
+            ZooKeeperClientSettings(hosts="z", use_tls=True, tls_ca_file="/no/such"),
+            "zookeeper.tls_ca_file",
+            id="no CA file",
         ),
         pytest.param(
-            ZooKeeperClientSettings("z", use_tls=True, tls_ca_file=__file__),
+            ZooKeeperClientSettings(hosts="z", use_tls=True, tls_ca_file=__file__),
             "no PEM certificate",
             id="a CA file without CA",
         ),

@@ -18,7 +18,7 @@ from udfs.formats.acl import ALL, AclEntry, acl_bytes
 pytestmark = pytest.mark.slow  # a server with TLS starts slowly
 
 SECRET = "s3cret-of-the-store"
-PATIENT = ZooKeeperClientSettings("", session_timeout_seconds=5.0, connect_timeout_seconds=4.0)
+PATIENT = ZooKeeperClientSettings(hosts="", session_timeout_seconds=5.0, connect_timeout_seconds=4.0)
 
 
 @dataclass(frozen=True)

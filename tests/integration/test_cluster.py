@@ -128,7 +128,7 @@ def test_a_compaction_under_the_fault_leaves_the_old_compacted_ledger(cluster: C
         found = ledgers.orphans(cluster, topic)
 
     assert found.every == found.compacted == old
-    broker = AdminBroker(PulsarAdminSettings(cluster.addresses.admin), lambda: [cluster.addresses.admin])
+    broker = AdminBroker(PulsarAdminSettings(admin_url=cluster.addresses.admin), lambda: [cluster.addresses.admin])
     (view,) = broker.views([managed_ledger_name(topic)])
     broker.close()
     new = set(ledgers.owned(cluster, topic).compacted) - set(old)

@@ -228,7 +228,7 @@ def test_a_follower_that_lags_is_not_believed(world: World) -> None:
     follower = world.followers()[0]
     spec = world.cluster.spec
     others = addresses(spec, [part for part in spec.all_of(Part.ZOOKEEPER) if part != follower]).zookeeper
-    store = ZooKeeperStore(ZooKeeperClientSettings(addresses(spec, [follower]).zookeeper))
+    store = ZooKeeperStore(ZooKeeperClientSettings(hosts=addresses(spec, [follower]).zookeeper))
     with ThreadPoolExecutor(1) as pool, clients.zookeeper(others) as writer:
         topics.unload(world.cluster, owner.topic)
         for turn in range(5):
@@ -454,7 +454,7 @@ def _asking(world: World, broker: Instance, topic: str, data: Sequence[int], com
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     rules = SweepRules(layout, settings.zookeeper.ledgers_root, (epoch.path, epoch.version), policy_of(settings))
     admin = addresses(world.cluster.spec, [broker]).admin
-    witness = AdminBroker(PulsarAdminSettings(admin), lambda: [admin])
+    witness = AdminBroker(PulsarAdminSettings(admin_url=admin), lambda: [admin])
     name, clock, said, ended = managed_ledger_name(topic), SystemClock(), Said(), threading.Event()
     of = {LedgerComponent.COMPACTED_LEDGER: [compacted], LedgerComponent.MANAGED_LEDGER: data}
 

@@ -97,7 +97,7 @@ def _read(cluster: Cluster, topic: str) -> list[UndeliveredMessage]:
         tls_check_hostname=True,
         timeout_seconds=30,
     )
-    with PulsarAdmin(PulsarAdminSettings(where.admin)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=where.admin)) as admin:
         spans = list(spans_of(admin.internal_stats(topic).ledgers, Range(BEFORE_ALL, EVERYTHING)))
         return [found for _position, found in fallback_entries(settings, admin, topic, spans)]
 

@@ -72,7 +72,11 @@ def copy_request(topic: str, ledger_id: int) -> PendingDelete:
 
 def store(cluster: Cluster) -> S3Objects:
     return S3Objects(
-        S3Settings(cluster.addresses.s3, cluster.bucket, credentials_file=str(cluster.home.root / "aws-credentials"))
+        S3Settings(
+            endpoint=cluster.addresses.s3,
+            bucket=cluster.bucket,
+            credentials_file=str(cluster.home.root / "aws-credentials"),
+        )
     )
 
 

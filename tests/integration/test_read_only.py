@@ -83,9 +83,14 @@ def world(cluster: Cluster) -> World:
         orphan, listed = ids[0], ids[1:]
         orphans.add(orphan)
         ledgers.make_synthetic(cluster, topic, count=len(ids), first_id=orphan)
-        infos = tuple(LedgerInfo(each, topics.ENTRIES_PER_LEDGER, 640, 1) for each in listed)
+        infos = tuple(
+            LedgerInfo(ledger_id=each, entries=topics.ENTRIES_PER_LEDGER, size_bytes=640, timestamp_ms=1)
+            for each in listed
+        )
         name = managed_ledger_name(topic)
-        cursor = ManagedCursorInfo(-1, listed[-1], topics.ENTRIES_PER_LEDGER - 1)
+        cursor = ManagedCursorInfo(
+            cursors_ledger_id=-1, mark_delete_ledger_id=listed[-1], mark_delete_entry_id=topics.ENTRIES_PER_LEDGER - 1
+        )
         znodes.append((managed_ledger_path(name), serialize_managed_ledger(ManagedLedgerInfo(infos))))
         znodes.append((cursor_path(name, "s"), serialize_cursor(cursor)))
     for number in (0, 1):  # the topics first, then their cursors

@@ -132,7 +132,7 @@ def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) 
     token = folder / "token"
     token.write_text(_token("reaper"))
     admin_url = f"https://127.0.0.1:{web_port}"
-    _wait_healthy(running, PulsarAdminSettings(admin_url, str(token), str(ca)))
+    _wait_healthy(running, PulsarAdminSettings(admin_url=admin_url, token_file=str(token), tls_ca_file=str(ca)))
     return Secured(running, f"pulsar+ssl://127.0.0.1:{port}", admin_url, ca, folder, topic, leaked)
 
 

@@ -17,7 +17,7 @@ Position = tuple[int, int]
 BEFORE_ALL: Position = (-1, -1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InternalStats:
     """A partition, or a topic without partitions."""
 
@@ -58,11 +58,11 @@ def parse_internal_stats(stats: Any) -> InternalStats:
     """Read the answer's JSON. Raises FormatError."""
     try:
         return InternalStats(
-            _ledgers(stats["ledgers"], int(stats["currentLedgerEntries"])),
-            {str(name): _position(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()},
-            int(stats["pendingAddEntriesCount"]),
-            _sizes(stats["ledgers"], int(stats.get("currentLedgerSize", 0))),
-            _compacted(stats.get("compactedLedger")),
+            ledgers=_ledgers(stats["ledgers"], int(stats["currentLedgerEntries"])),
+            cursors={str(name): _position(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()},
+            pending_adds=int(stats["pendingAddEntriesCount"]),
+            sizes=_sizes(stats["ledgers"], int(stats.get("currentLedgerSize", 0))),
+            compacted=_compacted(stats.get("compactedLedger")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of an unknown form: {error!r}") from error

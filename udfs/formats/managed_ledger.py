@@ -21,7 +21,7 @@ from udfs.proto import managed_ledger_pb2 as pb
 _Info = TypeVar("_Info", pb.ManagedLedgerInfo, pb.ManagedCursorInfo)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadState:
     """The objects to which a ledger was offloaded."""
 
@@ -34,7 +34,7 @@ class OffloadState:
     segment_uuids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo:
     """An entry of a topic's list."""
 
@@ -53,7 +53,7 @@ class ManagedLedgerInfo:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedCursorInfo:
     """A cursor's znode."""
 

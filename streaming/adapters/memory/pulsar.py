@@ -194,7 +194,9 @@ class MemoryPulsar:
         """Return the internalStats of a partition or unpartitioned topic."""
         self._step("internal_stats", topic)
         stored = self.partition(topic)
-        return InternalStats(tuple(stored.ledgers.items()), dict(stored.cursors), stored.pending_adds)
+        return InternalStats(
+            ledgers=tuple(stored.ledgers.items()), cursors=dict(stored.cursors), pending_adds=stored.pending_adds
+        )
 
     def retention(self, topic: str) -> tuple[int, int]:
         """Return the retention in force as (minutes, megabytes); -1: no limit."""

@@ -57,7 +57,7 @@ class MemoryTree:
     def __init__(self, clock: Clock | None = None) -> None:
         self.lock = RLock()
         self._clock = clock or ManualClock(1_700_000_000_000)
-        self._nodes = {"/": Node(Znode(b"", 0, 0, 0))}
+        self._nodes = {"/": Node(Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0))}
         self._sessions = 0
         # called with each path that is created, changed or deleted
         self.listeners: list[Callable[[str], None]] = []
@@ -119,7 +119,9 @@ class MemoryTree:
             if parent.owner:
                 raise NoChildrenForEphemeralsError(path)
             now_ms = self._clock.now_ms()
-            self._nodes[path] = Node(Znode(bytes(data), 0, now_ms, now_ms), tuple(acl), owner)
+            self._nodes[path] = Node(
+                Znode(data=bytes(data), version=0, ctime_ms=now_ms, mtime_ms=now_ms), tuple(acl), owner
+            )
             parent.children.add(_name(path))
             self._notify(path)
 

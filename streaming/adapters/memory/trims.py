@@ -37,7 +37,9 @@ class MemoryTrimFacts:
             raise RefusedError(f"there is no topic {topic}: check the name")
         self.loaded.add(name)
         newest = 1 << 40
-        return InternalStats(((newest, 0),), self.cursors[name], 0, {newest: self.open_bytes})
+        return InternalStats(
+            ledgers=((newest, 0),), cursors=self.cursors[name], pending_adds=0, sizes={newest: self.open_bytes}
+        )
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

@@ -48,7 +48,7 @@ _OF_A_TENANT = re.compile(r"/admin/(?:v[23]/)?(?:(?:non-)?persistent|namespaces|
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAdminSettings:
     """How to reach the admin API of any broker. Picklable, hashable, holds no secret.
 

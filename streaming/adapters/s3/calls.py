@@ -78,7 +78,7 @@ class ChangedError(RefusedError):
     """The object's ETag differs from the one that was sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
     """How to reach a bucket. Picklable, hashable, and free of secrets."""
 

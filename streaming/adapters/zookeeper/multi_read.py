@@ -85,7 +85,9 @@ class SingleRead:
 def _znode(buffer: bytes, offset: int, length: int) -> tuple[Answer, int]:
     end = offset + length if length > 0 else offset  # -1: null data, which is read as empty
     ctime_ms, mtime_ms, version, acl_version = _STAT.unpack_from(buffer, end)
-    return Znode(buffer[offset:end], version, ctime_ms, mtime_ms, acl_version), end + _STAT.size
+    return Znode(
+        data=buffer[offset:end], version=version, ctime_ms=ctime_ms, mtime_ms=mtime_ms, acl_version=acl_version
+    ), end + _STAT.size
 
 
 def _children(buffer: bytes, offset: int, count: int) -> tuple[Answer, int]:

@@ -19,7 +19,7 @@ _quiet.setLevel(logging.CRITICAL)
 _PROBE_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperClientSettings:
     """How to reach ZooKeeper. Picklable, hashable, and free of secrets: files are read where the session is opened."""
 

@@ -137,7 +137,7 @@ def test_times_are_the_clocks() -> None:
     clock.advance(7)
     store.set_data("/a", b"x")
 
-    assert store.read_many(["/a"]) == [Znode(b"x", 1, ctime_ms=5_000, mtime_ms=5_007)]
+    assert store.read_many(["/a"]) == [Znode(data=b"x", version=1, ctime_ms=5_000, mtime_ms=5_007)]
 
 
 def test_an_expired_session_loses_its_lock_and_is_told(store: MemoryStore) -> None:

@@ -12,7 +12,9 @@ from streaming.coordination.identity import ClusterIdentity
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from tests.builders import ROOT, put
 
-HERE = ClusterIdentity("id", ROOT, "hierarchical", "standalone", "main")
+HERE = ClusterIdentity(
+    instance_id="id", ledgers_root=ROOT, layout="hierarchical", pulsar_cluster="standalone", service_name="main"
+)
 
 
 def test_the_first_start_records_the_identity_and_later_starts_compare(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ class Scene:
         ParquetJournal(str(self.state), "requests", 1, self.clock).write([entry])
 
     def check(self, *, chunk: int = 1, pauses: Pauses | None = None) -> Missing:
-        check = LossCheck(self.bench.loader(), str(self.state), Layout.HIERARCHICAL, ROOT)
+        check = LossCheck(
+            loader=self.bench.loader(), state_dir=str(self.state), layout=Layout.HIERARCHICAL, ledgers_root=ROOT
+        )
         return check.of(chunk, pauses or Pauses())
 
 

@@ -21,7 +21,7 @@ from udfs.paths import Layout, ledger_path, managed_ledger_path
 from udfs.phase_one.marks import PREFIX, Upload
 from udfs.records import LedgerType, Outcome, PendingDelete, Reason
 
-OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
+OFFLOAD = OffloadState(uuid=UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
 OURS = {"owner": "a team"}
 
 
@@ -50,7 +50,7 @@ class Topic:
 
     def lists(self, *ledgers: LedgerInfo | int) -> None:
         """Let the list name these; ledgers that it names, or named, exist."""
-        infos = [LedgerInfo(each, 10) if isinstance(each, int) else each for each in ledgers]
+        infos = [LedgerInfo(ledger_id=each, entries=10) if isinstance(each, int) else each for each in ledgers]
         for each in infos:
             self.make(ledger_path(Layout.HIERARCHICAL, ROOT, each.ledger_id))
             if each.offload is not None and each.offload.uuid:

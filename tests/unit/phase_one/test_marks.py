@@ -26,7 +26,7 @@ Deletes = Callable[[PendingDelete], bool]
 @pytest.fixture(params=[TOPIC, f"{TOPIC}-partition-0"])
 def topic(request: pytest.FixtureRequest) -> Topic:
     made = Topic(request.param)
-    made.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
+    made.lists(5, 6, LedgerInfo(ledger_id=7, entries=10, offload=OFFLOAD), 8)
     return made
 
 
@@ -74,7 +74,7 @@ def test_while_the_sweep_has_not_finished_the_mark_stays(topic: Topic) -> None:
 def test_a_copy_in_bookkeeper_that_the_list_needs_no_more_counts_as_dropped(topic: Topic) -> None:
     """The list names an offloaded ledger for ever, although its copy in BookKeeper is to be deleted."""
     topic.api().mark_deletable_ledgers(topic.name, [7])
-    topic.lists(5, 6, LedgerInfo(7, 10, offload=replace(OFFLOAD, bookkeeper_deleted=True)), 8)
+    topic.lists(5, 6, LedgerInfo(ledger_id=7, entries=10, offload=replace(OFFLOAD, bookkeeper_deleted=True)), 8)
     topic.api().remove_all_deletable_ledgers(topic.name)
     assert [each.ledger_id for each in topic.sent] == [7]
 
@@ -188,7 +188,7 @@ def _work(topic: Topic) -> None:
 @pytest.mark.parametrize("crash_at", range(1, 7))
 def test_a_marker_that_is_killed_at_any_effect_leaves_what_the_next_one_works_off(crash_at: int, applied: bool) -> None:
     topic = Topic()
-    topic.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
+    topic.lists(5, 6, LedgerInfo(ledger_id=7, entries=10, offload=OFFLOAD), 8)
     effects = topic.properties.faults
     effects.fail_at(crash_at, applied=applied, crash=True)
     topic.sends = lambda: effects.effect(lambda: None)
@@ -208,7 +208,7 @@ def test_a_marker_that_is_killed_at_any_effect_leaves_what_the_next_one_works_of
 
 def test_every_effect_of_that_work_was_killed_once() -> None:
     topic = Topic()
-    topic.lists(5, 6, LedgerInfo(7, 10, offload=OFFLOAD), 8)
+    topic.lists(5, 6, LedgerInfo(ledger_id=7, entries=10, offload=OFFLOAD), 8)
     topic.sends = lambda: topic.properties.faults.effect(lambda: None)
     _work(topic)
     assert topic.properties.faults.effects == 6

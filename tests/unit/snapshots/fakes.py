@@ -42,7 +42,7 @@ class Broker:
 class Admin:
     """The admin API."""
 
-    stats: InternalStats = field(default_factory=lambda: InternalStats((), {}, 0))
+    stats: InternalStats = field(default_factory=lambda: InternalStats(ledgers=(), cursors={}, pending_adds=0))
     retentions: tuple[int, int] = (0, 0)
     buffers: Mapping[str, BufferFacts] = field(default_factory=dict)
     is_up: bool = True

@@ -40,7 +40,7 @@ DOUBLED = [(1, 2), (1, 3)]
 
 def read_at(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> ReadValue:
     found = UndeliveredMessage(
-        -1, Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
+        batch_index=-1, content=Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
     )
     return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 
@@ -56,7 +56,9 @@ def segment_at(
 class World:
     """A broker with one topic whose first segment was trimmed: it loads once its index is empty."""
 
-    node: Znode | Unreadable | None = field(default_factory=lambda: Znode(list_znode(5), 0, 0, 0))
+    node: Znode | Unreadable | None = field(
+        default_factory=lambda: Znode(data=list_znode(5), version=0, ctime_ms=0, mtime_ms=0)
+    )
     indexes: list[ReadValue] = field(default_factory=lambda: [read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 1))])
     segments: Sequence[ReadValue] = field(default_factory=lambda: [segment_at(1, (10, 0))])
     cursor: Position | None = None
@@ -120,12 +122,14 @@ class World:
 
     def internal_stats(self, topic: str) -> InternalStats:
         if topic == TOPIC:
-            return InternalStats(((5, 10), (6, 1)), {}, 0)
+            return InternalStats(ledgers=((5, 10), (6, 1)), cursors={}, pending_adds=0)
         if topic == INDEXES:
             last = self.indexes[-1].position if self.indexes else (1, -1)
-            return InternalStats(((last[0] + self.trimmed, last[1] + 1),), {}, 0)
+            return InternalStats(ledgers=((last[0] + self.trimmed, last[1] + 1),), cursors={}, pending_adds=0)
         ledgers = tuple((ledger, 5) for ledger in sorted({10, *(each.position[0] for each in self.segments)} - {9}))
-        return InternalStats(ledgers, {} if self.cursor is None else {GUARD: self.cursor}, 0)
+        return InternalStats(
+            ledgers=ledgers, cursors={} if self.cursor is None else {GUARD: self.cursor}, pending_adds=0
+        )
 
     def ensure_subscription(self, topic: str, subscription: str) -> None:
         self.done.append("guard")

@@ -27,7 +27,9 @@ GARBAGE = b"\xff\xff"
 
 def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None) -> ReadValue:
     name = None if key is None else key.encode()
-    found = UndeliveredMessage(-1, Content(key=name, payload=value or b"", properties={}, is_null=value is None))
+    found = UndeliveredMessage(
+        batch_index=-1, content=Content(key=name, payload=value or b"", properties={}, is_null=value is None)
+    )
     return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 
 
@@ -135,7 +137,9 @@ def test_a_value_of_its_own_topic_is_never_replaced_whatever_it_was_called(journ
 def test_what_another_version_of_pulsar_may_have_written_is_not_removed(
     key: str, value: bytes, version: bytes, journal: Folder
 ) -> None:
-    found = UndeliveredMessage(-1, Content(key=key.encode(), payload=value, properties={}, schema_version=version))
+    found = UndeliveredMessage(
+        batch_index=-1, content=Content(key=key.encode(), payload=value, properties={}, schema_version=version)
+    )
     read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: Origin.UNKNOWN)
     store = _store((key, value))
     store.reads_as[7, 1] = read
@@ -147,7 +151,10 @@ def test_what_another_version_of_pulsar_may_have_written_is_not_removed(
 def test_an_encrypted_message_is_replaced_whatever_its_bytes_are(journal: Folder) -> None:
     store = _store()
     encrypted = UndeliveredMessage(
-        -1, Content(key=TOPIC.encode(), payload=OLD, properties={}), why=Undeliverable.ENCRYPTED, detail="encrypted"
+        batch_index=-1,
+        content=Content(key=TOPIC.encode(), payload=OLD, properties={}),
+        why=Undeliverable.ENCRYPTED,
+        detail="encrypted",
     )
     read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: Origin.BROKERS)
     store.reads_as[7, 0] = read
@@ -255,8 +262,8 @@ def test_no_topic_that_is_missing_is_read() -> None:
 
 def test_an_encrypted_message_without_a_key_needs_a_compaction_only(journal: Folder) -> None:
     found = UndeliveredMessage(
-        -1,
-        Content(key=None, payload=GARBAGE, properties={}),
+        batch_index=-1,
+        content=Content(key=None, payload=GARBAGE, properties={}),
         why=Undeliverable.ENCRYPTED,
         detail="the payload is encrypted",
     )

@@ -26,8 +26,8 @@ SPACE = "t/ns"
 TOPIC = f"persistent://{SPACE}/orders"
 SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
 PATH = managed_ledger_path(SEGMENTS)
-NODE = Znode(list_znode(70), 0, 0, 0)
-GUARDED = InternalStats(((70, 5),), {GUARD: (70, 1)}, 0)
+NODE = Znode(data=list_znode(70), version=0, ctime_ms=0, mtime_ms=0)
+GUARDED = InternalStats(ledgers=((70, 5),), cursors={GUARD: (70, 1)}, pending_adds=0)
 TREE = {"/managed-ledgers": ["t"], "/managed-ledgers/t": ["ns"], "/managed-ledgers/t/ns": ["persistent"]}
 
 

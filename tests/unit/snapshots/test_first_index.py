@@ -27,7 +27,7 @@ LOADED = BufferFacts("Ready", "Segment", 4, TWO, 0)
 def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> ReadValue:
     rows = [(number, (9, number), marker) for number, marker in enumerate(markers)]
     value = encode_index(Index(TOPIC, entries_of(rows), (6, 0), ids_of([]))) if data is None else data
-    found = UndeliveredMessage(-1, Content(key=TOPIC.encode(), payload=value, properties={}))
+    found = UndeliveredMessage(batch_index=-1, content=Content(key=TOPIC.encode(), payload=value, properties={}))
     return read_message(SnapshotKind.INDEX, "t/ns", (1, entry), found, lambda _version: Origin.BROKERS)
 
 

@@ -73,7 +73,7 @@ class World:
     # PulsarAdmin and SnapshotAdmin
     def internal_stats(self, topic: str) -> InternalStats:
         cursors = {} if self.cursor is None else {GUARD: self.cursor}
-        return InternalStats(self.ledgers, cursors, 0)
+        return InternalStats(ledgers=self.ledgers, cursors=cursors, pending_adds=0)
 
     def ensure_subscription(self, topic: str, subscription: str) -> None:
         self.cursor = (10, -1)
@@ -86,7 +86,10 @@ class World:
     # MetadataStore and Broker
     def read_many(self, paths: Sequence[str]) -> list[Znode | None]:
         names = {topic.rpartition("/")[2] for topic in self.living}
-        return [Znode(b"", 0, 0, 0) if path.rpartition("/")[2] in names else None for path in paths]
+        return [
+            Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0) if path.rpartition("/")[2] in names else None
+            for path in paths
+        ]
 
     def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
         return [BrokerView(presence=Presence.GONE) for _each in managed_ledgers]

@@ -25,9 +25,9 @@ def _row(node: Node, presence: Presence = Presence.GONE, *, is_up: bool = True) 
 
 
 def test_a_topic_that_zookeeper_has_comes_with_its_ledgers_and_its_buffer() -> None:
-    row = _row(Znode(list_znode(3, 5), 0, 0, 0))
+    row = _row(Znode(data=list_znode(3, 5), version=0, ctime_ms=0, mtime_ms=0))
     assert (row[s.PRESENCE], row[s.LEDGERS], row[s.ABORTED]) == (Presence.PRESENT, [3, 5], 7)
-    assert s.STATE not in _row(Znode(list_znode(3), 0, 0, 0), is_up=False)
+    assert s.STATE not in _row(Znode(data=list_znode(3), version=0, ctime_ms=0, mtime_ms=0), is_up=False)
 
 
 def test_a_topic_that_zookeeper_lacks_is_asked_for_at_a_broker() -> None:
@@ -37,7 +37,7 @@ def test_a_topic_that_zookeeper_lacks_is_asked_for_at_a_broker() -> None:
 
 
 def test_what_can_not_be_read_is_neither_there_nor_gone() -> None:
-    for node in (Unreadable("no right"), Znode(b"\xff", 0, 0, 0)):
+    for node in (Unreadable("no right"), Znode(data=b"\xff", version=0, ctime_ms=0, mtime_ms=0)):
         row = _row(node)
         assert (row[s.PRESENCE], row[s.AT_BROKER]) == (Presence.UNREADABLE, Presence.UNREADABLE)
         assert row[c.DETAIL]

@@ -39,7 +39,8 @@ class Stored:
     def read(self) -> Iterator[ReadValue]:
         for number, (key, value) in enumerate(self.messages):
             found = UndeliveredMessage(
-                -1, Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
+                batch_index=-1,
+                content=Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None),
             )
             yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: Origin.BROKERS)
 
@@ -122,7 +123,7 @@ class Admin:
 
     def internal_stats(self, topic: str) -> InternalStats:
         self.looks -= 1
-        return InternalStats((), {} if self.looks else {"__compaction": (1, -1)}, 0)
+        return InternalStats(ledgers=(), cursors={} if self.looks else {"__compaction": (1, -1)}, pending_adds=0)
 
 
 def test_the_topic_is_used_only_once_compaction_keeps_its_ledgers() -> None:

@@ -109,7 +109,7 @@ class World:
 
 def _read(kind: SnapshotKind, key: str, at: Position, value: bytes | None) -> ReadValue:
     found = UndeliveredMessage(
-        -1, Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
+        batch_index=-1, content=Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
     )
     return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
 

@@ -98,7 +98,10 @@ def test_a_schema_version_that_is_not_registered_may_be_another_version_of_pulsa
     written = [
         (
             version,
-            UndeliveredMessage(-1, Content(key=TOPIC.encode(), payload=value, properties={}, schema_version=version)),
+            UndeliveredMessage(
+                batch_index=-1,
+                content=Content(key=TOPIC.encode(), payload=value, properties={}, schema_version=version),
+            ),
         )
         for version in (b"", bytes(8), bytes(7) + b"\x01")
     ]
@@ -123,7 +126,7 @@ def test_a_schema_version_that_is_not_registered_may_be_another_version_of_pulsa
     ],
 )
 def test_a_broker_can_read_a_segment_only_where_it_lies_as_it_is(content: Content, why: Undeliverable | None) -> None:
-    assert as_brokers_read(UndeliveredMessage(-1, content)).why is why
+    assert as_brokers_read(UndeliveredMessage(batch_index=-1, content=content)).why is why
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_a_broker_can_read_a_segment_only_where_it_lies_as_it_is(content: Conten
     ],
 )
 def test_namespaces_with_a_snapshot_topic_are_found_in_zookeeper(filters: FindingFilters, expected: list[str]) -> None:
-    node = Znode(b"", 0, 0, 0)
+    node = Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0)
     root = "/managed-ledgers"
     store = Store(
         {

@@ -63,7 +63,11 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
         pytest.param(
             {"node": Unreadable("no right")}, "its list could not be read: no right$", id="its ledgers are not known"
         ),
-        pytest.param({"node": Znode(list_znode(6), 0, 0, 0)}, "something else", id="its marker is gone"),
+        pytest.param(
+            {"node": Znode(data=list_znode(6), version=0, ctime_ms=0, mtime_ms=0)},
+            "something else",
+            id="its marker is gone",
+        ),
         pytest.param(
             {"segments": [segment_at(0, (9, 0)), segment_at(1, (10, 0))]},
             "something else",
@@ -100,7 +104,7 @@ def test_a_replay_during_which_a_ledger_was_trimmed_is_no_alarm(journal: Folder)
     class Trimmed(World):
         def load(self, topic: str) -> None:
             super().load(topic)
-            self.node = Znode(list_znode(6), 0, 0, 0)
+            self.node = Znode(data=list_znode(6), version=0, ctime_ms=0, mtime_ms=0)
 
     world = Trimmed(replayed=0)
     done = repairs(world, journal).repair(TOPIC)

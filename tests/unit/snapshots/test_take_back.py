@@ -182,7 +182,7 @@ def test_an_undo_does_not_put_back_an_index_of_which_segments_were_trimmed_since
     world.node = Unreadable("no right")
     with pytest.raises(UnavailableError, match="could not be read"):
         repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
-    world.node = Znode(list_znode(6), 0, 0, 0)  # the topic needs it no more
+    world.node = Znode(data=list_znode(6), version=0, ctime_ms=0, mtime_ms=0)  # the topic needs it no more
     repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
     assert world.indexes[-1].data == OLD
 

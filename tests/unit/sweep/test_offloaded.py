@@ -44,7 +44,15 @@ def state(
     uuid: str | None = UUID, bucket: str = "named", driver: str = "S3", segments: tuple[str, ...] = ()
 ) -> OffloadState:
     named = {"bucket": bucket, "serviceEndpoint": "http://s3:9000"}
-    return OffloadState(uuid, True, True, 1, driver, named, segments)
+    return OffloadState(
+        uuid=uuid,
+        complete=True,
+        bookkeeper_deleted=True,
+        timestamp_ms=1,
+        driver_name=driver,
+        driver_properties=named,
+        segment_uuids=segments,
+    )
 
 
 @dataclass
@@ -60,7 +68,7 @@ class World:
         for ledger_id in (5, 6, 7):
             self.bench.ledger(data_request(ledger_id))
             self.upload(ledger_id)
-        self.lists(*(LedgerInfo(each, 10, timestamp_ms=1, offload=state()) for each in (5, 6, 7)))
+        self.lists(*(LedgerInfo(ledger_id=each, entries=10, timestamp_ms=1, offload=state()) for each in (5, 6, 7)))
         self.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(5, 6, 7, 9))
         self.objects.faults.before(
             lambda operation, keys: self.asked.append(len(keys)) if operation == "head_many" else None
@@ -80,7 +88,9 @@ class World:
 
     def told(self, *ledger_ids: int) -> list[tuple[Outcome, Reason]]:
         bench, loader = self.bench, self.bench.loader()
-        places = OffloadBuckets(loader, Silent(), (NAMED,), self.open, 60.0)
+        places = OffloadBuckets(
+            loader=loader, configuration=Silent(), allowed=(NAMED,), open_store=self.open, patience_seconds=60.0
+        )
         confirm = OffloadedCopies(loader, places)
         sweeper = Sweeper(bench.store, loader, bench.journal, bench.clock, bench.rules(), confirm=confirm)
         swept = sweeper.sweep([Job(data_request(each)) for each in ledger_ids], {})
@@ -135,14 +145,17 @@ def test_what_may_not_be_read_is_kept(world: World) -> None:
     ],
 )
 def test_where_we_do_not_know_the_objects_the_copy_is_kept(world: World, unknown: OffloadState) -> None:
-    world.lists(LedgerInfo(5, 10, timestamp_ms=1, offload=unknown), LedgerInfo(6, 10, timestamp_ms=1, offload=state()))
+    world.lists(
+        LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=unknown),
+        LedgerInfo(ledger_id=6, entries=10, timestamp_ms=1, offload=state()),
+    )
 
     assert world.told(5, 6) == [UNCONFIRMED, DELETED]
     assert set(world.opened) <= {"named"}
 
 
 def test_a_ledger_that_is_listed_twice_needs_the_objects_of_both_uploads(world: World) -> None:
-    twice = [LedgerInfo(5, 10, timestamp_ms=1, offload=state(uuid)) for uuid in (UUID, SECOND_UUID)]
+    twice = [LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=state(uuid)) for uuid in (UUID, SECOND_UUID)]
     world.lists(*twice)
     assert world.told(5) == [UNCONFIRMED]
 
@@ -161,7 +174,7 @@ def test_a_ledger_that_no_list_names_needs_no_objects(world: World) -> None:
 
 def test_a_list_that_changes_after_the_question_is_judged_again(world: World) -> None:
     """A broker takes the ledger back from tiered storage: it needs the copy in BookKeeper again."""
-    back = LedgerInfo(5, 10, timestamp_ms=1)
+    back = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1)
     world.objects.faults.before(lambda operation, _: world.lists(back) if operation == "head_many" else None)
 
     assert world.told(5) == [(Outcome.RETRY, Reason.IN_USE)]

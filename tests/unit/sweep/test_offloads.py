@@ -129,7 +129,10 @@ class World:
         self.wrap: Callable[[ObjectStore], ObjectStore] | None = None
         # ledger 5 is listed with the UUID of its second attempt; 9 is being written
         self.bench.owner(
-            LIST, list_znode(LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(UUID, complete=True)), 9)
+            LIST,
+            list_znode(
+                LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=UUID, complete=True)), 9
+            ),
         )
         self.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(5, 9))
 
@@ -151,7 +154,13 @@ class World:
     def sweeper(self, patience: Policy = POLICY) -> OffloadSweeper:
         policy = offload_policy(self.configuration, patience, offload_grace_ms=HOUR_MS)
         loader = self.bench.loader()
-        places = OffloadBuckets(loader, self.configuration, self.allowed, self.open, self.patience_seconds)
+        places = OffloadBuckets(
+            loader=loader,
+            configuration=self.configuration,
+            allowed=self.allowed,
+            open_store=self.open,
+            patience_seconds=self.patience_seconds,
+        )
         rules = OffloadRules((EPOCH, self.bench.epoch_version), policy, Layout.HIERARCHICAL, ROOT)
         return OffloadSweeper(places, loader, self.journal, self.bench.clock, rules)
 
@@ -261,7 +270,7 @@ def test_a_data_object_whose_index_someone_else_deleted_is_proven_by_its_own_wor
 
 def test_an_owner_that_begins_to_refer_to_it_before_the_delete_keeps_it(world: World) -> None:
     """No broker does that; whoever puts an old list back would."""
-    back = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
+    back = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=True))
     world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(back, 9))
 
     assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
@@ -290,7 +299,7 @@ def test_where_etags_are_compared_what_was_judged_goes_and_what_is_gone_is_gone(
 
 def test_the_owner_is_read_after_the_objects(world: World) -> None:
     """Read before, its list could lack the UUID of objects that were stored after that."""
-    current = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
+    current = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=True))
     world.objects.faults.before(
         lambda operation, _: world.bench.owner(LIST, list_znode(current, 9)) if operation == "read_many" else None
     )
@@ -300,7 +309,9 @@ def test_the_owner_is_read_after_the_objects(world: World) -> None:
 
 
 def test_an_owner_that_merely_moves_on_is_read_again_and_the_delete_goes_on(world: World) -> None:
-    offloaded_again = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(UUID, complete=True))
+    offloaded_again = LedgerInfo(
+        ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=UUID, complete=True)
+    )
     world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(offloaded_again, 9, 12))
 
     assert world.told(request()) == [DELETED]
@@ -310,7 +321,7 @@ def test_an_owner_that_comes_back_before_the_delete_keeps_it(world: World) -> No
     world.bench.tree.remove(LIST)
     world.bench.broker.topics.clear()
     seen_ms = world.bench.clock.now_ms() - HOUR_MS
-    back = LedgerInfo(5, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=True))
+    back = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=True))
     world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(back, 9))
 
     assert world.told(request(), since_ms=seen_ms) == [(Outcome.RETRY, Reason.IN_USE)]
@@ -471,7 +482,7 @@ class TestUploadsOfOthers:
     @pytest.fixture
     def world(self) -> World:
         world = World(exclusive=True)
-        theirs = LedgerInfo(7, 10, timestamp_ms=1, offload=OffloadState(OLD, complete=False))
+        theirs = LedgerInfo(ledger_id=7, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=False))
         world.bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(theirs, 12))
         world.bench.broker.topics[OTHER_TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(7, 12))
         world.bench.ledger(data_request(7, OTHER_TOPIC))
@@ -505,7 +516,9 @@ class TestUploadsOfOthers:
         assert self.left(world) == 1
 
     def test_are_kept_where_the_ledger_can_not_be_read(self, world: World) -> None:
-        world.bench.owner(LIST, list_znode(LedgerInfo(7, 10, timestamp_ms=1, offload=OffloadState(UUID)), 9))
+        world.bench.owner(
+            LIST, list_znode(LedgerInfo(ledger_id=7, entries=10, timestamp_ms=1, offload=OffloadState(uuid=UUID)), 9)
+        )
         world.bench.store.unreadable.add(path_of(7))
         assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
         world.bench.store.unreadable.clear()
@@ -604,8 +617,8 @@ def test_a_bucket_that_is_not_allowed_is_refused_before_any_store_is_opened(worl
 
 def test_a_request_without_a_bucket_goes_where_the_owners_list_says(world: World) -> None:
     where = {"bucket": "second", "serviceEndpoint": SECOND.endpoint}
-    current = OffloadState(UUID, complete=True, driver_name="S3", driver_properties=where)
-    world.bench.owner(LIST, list_znode(LedgerInfo(5, 10, timestamp_ms=1, offload=current), 9))
+    current = OffloadState(uuid=UUID, complete=True, driver_name="S3", driver_properties=where)
+    world.bench.owner(LIST, list_znode(LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=current), 9))
     world.offload(store=world.second)
     world.bench.age()
 

@@ -25,16 +25,16 @@ SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 SECRET = b"secret of the cluster"
 REQUEST = data_request(5)
 WRITER = ReceiptWriter(
-    Run(epoch=4, query=REQUESTS, batch_id=2, chunk=9),
-    load(None).two_phase.model_copy(update={"max_retry_delete_count": 3, "send_delay_seconds": 60}),
-    Delays(base_ms=10 * MINUTE_MS),
-    CopyTopic(f"{SYSTEM}-RETRY", 4),
-    CopyTopic(f"{SYSTEM}-DLQ", 0),
-    SECRET,
-    ManualClock(NOW_MS),
+    run=Run(epoch=4, query=REQUESTS, batch_id=2, chunk=9),
+    two_phase=load(None).two_phase.model_copy(update={"max_retry_delete_count": 3, "send_delay_seconds": 60}),
+    delays=Delays(base_ms=10 * MINUTE_MS),
+    retry=CopyTopic(f"{SYSTEM}-RETRY", 4),
+    dead_letter=CopyTopic(f"{SYSTEM}-DLQ", 0),
+    secret=SECRET,
+    clock=ManualClock(NOW_MS),
 )
 DELETED = Swept(
-    Verdict(Outcome.DELETED, Reason.UNREFERENCED), refreshed=True, length_bytes=1_000, sources="certificate"
+    verdict=Verdict(Outcome.DELETED, Reason.UNREFERENCED), refreshed=True, length_bytes=1_000, sources="certificate"
 )
 COPIED = (c.TARGET, c.TARGET_PARTITION, c.DELAY_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
 
@@ -58,7 +58,7 @@ def message(
 
 
 def kept(reason: Reason, detail: str = "", *, absent_since_ms: int | None = None) -> Swept:
-    return Swept(Verdict(Outcome.RETRY, reason, detail), absent_since_ms=absent_since_ms)
+    return Swept(verdict=Verdict(Outcome.RETRY, reason, detail), absent_since_ms=absent_since_ms)
 
 
 def copied(receipt: dict[str, Any]) -> dict[str, str]:
@@ -135,20 +135,24 @@ def test_what_was_tried_too_often_goes_to_the_dead_letters_with_its_reason() -> 
 
 def test_a_refused_request_that_is_in_order_is_named_all_the_same() -> None:
     refused = Rejection(Reason.OTHER_TENANT, "not theirs")
-    receipt = WRITER.receipt(message(refused), Swept(Verdict(Outcome.DEAD_LETTER, refused.reason, refused.detail)))
+    receipt = WRITER.receipt(
+        message(refused), Swept(verdict=Verdict(Outcome.DEAD_LETTER, refused.reason, refused.detail))
+    )
     assert (receipt[c.LEDGER_ID], receipt[c.OUTCOME]) == (5, "DEAD_LETTER")
 
 
 def test_bytes_that_are_no_request_name_no_ledger_and_are_kept_as_they_came() -> None:
     refused = Rejection(Reason.NOT_JSON, "no JSON")
-    receipt = WRITER.receipt(message(refused, payload=b"junk"), Swept(Verdict(Outcome.DEAD_LETTER, refused.reason)))
+    receipt = WRITER.receipt(
+        message(refused, payload=b"junk"), Swept(verdict=Verdict(Outcome.DEAD_LETTER, refused.reason))
+    )
     assert c.LEDGER_ID not in receipt
     assert (receipt[c.PAYLOAD], copied(receipt)[REASON]) == (b"junk", "NOT_JSON")
 
 
 def test_a_wait_whose_end_is_known_ends_then_however_often_the_request_was_put_off() -> None:
     """Ten tries are not used up by waiting: neither the first nor a later wait counts."""
-    waiting = Swept(Verdict(Outcome.RETRY, Reason.NOT_CLOSED, wait_ms=6 * 60 * MINUTE_MS))
+    waiting = Swept(verdict=Verdict(Outcome.RETRY, Reason.NOT_CLOSED, wait_ms=6 * 60 * MINUTE_MS))
     for attempt in (0, 3):
         put_off = replace(message(), properties={RECONSUMETIMES: str(attempt)})
         receipt = WRITER.receipt(put_off, waiting)

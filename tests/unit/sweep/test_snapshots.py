@@ -60,7 +60,7 @@ class Compacted:
     def add(self, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         place = (100, len(self.messages[kind]))
         content = Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
-        found = UndeliveredMessage(-1, content, self.publish_ms)
+        found = UndeliveredMessage(batch_index=-1, content=content, publish_ms=self.publish_ms)
         read = read_message(kind, SPACE, place, found, lambda _version: Origin.BROKERS)
         self.messages[kind].append(replace(read, data=value or b""))
         return place

@@ -151,6 +151,6 @@ def test_the_number_of_runs_grows_with_ledgers_and_gaps_not_with_messages(lackin
 
 
 def test_a_ledger_that_is_read_in_part_counts_its_share_of_the_bytes() -> None:
-    stats = InternalStats(((5, 10), (6, 4)), {}, 0, {5: 1000, 6: 80})
+    stats = InternalStats(ledgers=((5, 10), (6, 4)), cursors={}, pending_adds=0, sizes={5: 1000, 6: 80})
     assert bytes_of([EntrySpan(5, 8, 9), EntrySpan(6, 0, 3)], stats) == 280
-    assert bytes_of([EntrySpan(5, 8, 9)], InternalStats(((5, 10),), {}, 0)) == 0
+    assert bytes_of([EntrySpan(5, 8, 9)], InternalStats(ledgers=((5, 10),), cursors={}, pending_adds=0)) == 0

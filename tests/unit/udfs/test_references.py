@@ -143,7 +143,9 @@ class TestUnreadable:
     def test_a_bucket_property_that_names_no_ledger(self, bucket: str) -> None:
         from udfs.formats.managed_ledger import ManagedCursorInfo, serialize_cursor
 
-        info = ManagedCursorInfo(-1, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": bucket})
+        info = ManagedCursorInfo(
+            cursors_ledger_id=-1, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": bucket}
+        )
         reference = refer(BUCKETS, seen(LIST_PATH, b""), seen(CURSOR_PATH, serialize_cursor(info)))
         assert reference.presence is Presence.UNREADABLE
 

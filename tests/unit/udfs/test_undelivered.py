@@ -126,15 +126,17 @@ def test_an_entry_that_the_broker_does_not_return_is_one_message_without_bytes()
 
 @pytest.mark.parametrize("why", Undeliverable)
 def test_a_refusal_can_be_written_and_read_as_a_reason(why: Undeliverable) -> None:
-    refusal = refusal_of(UndeliveredMessage(-1, PLAIN, why=why, detail="a: b"))
+    refusal = refusal_of(UndeliveredMessage(batch_index=-1, content=PLAIN, why=why, detail="a: b"))
     assert refusal is not None
     assert rejection_of(refusal) == Rejection(Reason(why.value), "a: b")
-    assert refusal_of(UndeliveredMessage(-1, PLAIN)) is None
+    assert refusal_of(UndeliveredMessage(batch_index=-1, content=PLAIN)) is None
 
 
 def test_a_message_becomes_a_bounded_row_that_every_table_can_store() -> None:
     large = Content(key=b"k", payload=b"x" * (3 << 20), properties={"a": "\ud800", "b": "c"})
-    message = UndeliveredMessage(2, large, SENT_MS, Undeliverable.CHUNK, "why")
+    message = UndeliveredMessage(
+        batch_index=2, content=large, publish_ms=SENT_MS, why=Undeliverable.CHUNK, detail="why"
+    )
     row = fallback_row("persistent://t/ns/x-partition-0", (5, 6), message, 4_096)
     assert [row[name] for name in c.POSITION] == ["persistent://t/ns/x-partition-0", 5, 6, 2]
     assert (row[c.PUBLISH_MS], row[c.DUE_MS], row[c.NO_REQUEST]) == (SENT_MS, 0, "CHUNK: why")
@@ -147,7 +149,9 @@ def test_a_message_larger_than_a_request_may_be_is_no_request_even_after_a_cut()
     row = fallback_row(
         "persistent://t/ns/x",
         (5, 6),
-        UndeliveredMessage(-1, Content(key=None, payload=asked + b" " * 9, properties={}), SENT_MS),
+        UndeliveredMessage(
+            batch_index=-1, content=Content(key=None, payload=asked + b" " * 9, properties={}), publish_ms=SENT_MS
+        ),
         len(asked),
     )
     assert (row[c.REFERENCE_KEY], len(row[c.PAYLOAD])) == (None, len(asked) + 1)
@@ -158,7 +162,9 @@ def test_key_and_properties_of_a_message_are_bounded_too(key: bytes, kept: bytes
     row = fallback_row(
         "persistent://t/ns/x",
         (5, 6),
-        UndeliveredMessage(-1, Content(key=key, payload=b"", properties={"a": "b"}), SENT_MS),
+        UndeliveredMessage(
+            batch_index=-1, content=Content(key=key, payload=b"", properties={"a": "b"}), publish_ms=SENT_MS
+        ),
         9,
     )
     assert row[c.MESSAGE_KEY] == kept
@@ -171,7 +177,9 @@ def test_a_refused_message_that_resembles_a_request_has_no_owner_to_read() -> No
         fallback_row(
             "persistent://t/ns/x",
             (5, 6),
-            UndeliveredMessage(-1, Content(key=None, payload=asked, properties={}), SENT_MS, why),
+            UndeliveredMessage(
+                batch_index=-1, content=Content(key=None, payload=asked, properties={}), publish_ms=SENT_MS, why=why
+            ),
             len(asked),
         )
         for why in (None, Undeliverable.OPEN_TRANSACTION)

@@ -39,7 +39,12 @@ class Admin:
 
 
 def _stats(entries: int, horizon: Position = HORIZON, ledgers: Any = LEDGERS) -> InternalStats:
-    return InternalStats(ledgers, {"__compaction": horizon}, 0, compacted=(70, entries) if entries else (-1, 0))
+    return InternalStats(
+        ledgers=ledgers,
+        cursors={"__compaction": horizon},
+        pending_adds=0,
+        compacted=(70, entries) if entries else (-1, 0),
+    )
 
 
 def _keyed(key: str) -> bytes:
@@ -118,7 +123,7 @@ def test_only_markers_behind_the_horizon_are_an_end_too() -> None:
 
 
 def test_an_end_that_a_compaction_moved_meanwhile_is_none() -> None:
-    later = InternalStats(LEDGERS, {"__compaction": (9, 1)}, 0, compacted=(71, 3))
+    later = InternalStats(ledgers=LEDGERS, cursors={"__compaction": (9, 1)}, pending_adds=0, compacted=(71, 3))
     with pytest.raises(UnavailableError, match="was compacted while it was read"):
         _read({**SENT, (9, 1): None}, _stats(2), {(9, 1): MARKER}, (9, 0), later)
 
@@ -148,7 +153,7 @@ def test_tombstones_and_schema_versions_are_told() -> None:
     }
     with serving(Partition(sent, None)) as partition:
         settings = settings_for(partition)
-        admin = Admin(InternalStats(((9, 2),), {}, 0))
+        admin = Admin(InternalStats(ledgers=((9, 2),), cursors={}, pending_adds=0))
         found = [each.content for _at, each in read_compacted(settings, admin, TOPIC)]
     assert [(each.key, each.is_null, each.schema_version) for each in found] == [
         (b"a", True, b""),
@@ -161,7 +166,7 @@ def test_stored_entries_come_with_their_places_and_what_nobody_is_sent_is_told()
     sent: dict[Position, bytes | None] = {(9, 0): _keyed("a"), (9, 1): None, (9, 2): _keyed("b")}
     with serving(Partition(sent, (9, 2))) as partition:
         settings = settings_for(partition)
-        admin = Admin(InternalStats(((9, 3),), {}, 0))
+        admin = Admin(InternalStats(ledgers=((9, 3),), cursors={}, pending_adds=0))
         found = list(read_stored(settings, admin, TOPIC))
         behind = list(read_stored(settings, admin, TOPIC, (9, 1)))
     assert [(at, each.why is None) for at, each in found] == [((9, 0), True), ((9, 1), False), ((9, 2), True)]

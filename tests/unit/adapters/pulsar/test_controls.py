@@ -33,7 +33,7 @@ class Admin:
     def internal_stats(self, partition: str) -> InternalStats:
         if partition not in self.ledgers:
             raise UnavailableError(partition)
-        return InternalStats(self.ledgers[partition], {}, 0)
+        return InternalStats(ledgers=self.ledgers[partition], cursors={}, pending_adds=0)
 
 
 def test_one_of_the_same_ledger_that_was_shown_before_is_enough() -> None:

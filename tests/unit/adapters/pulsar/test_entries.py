@@ -41,7 +41,7 @@ class Shown:
 
     answers: Mapping[Position, Body | None] = field(default_factory=dict)
     is_up: bool = True
-    stats: InternalStats = field(default_factory=lambda: InternalStats((), {}, 0))
+    stats: InternalStats = field(default_factory=lambda: InternalStats(ledgers=(), cursors={}, pending_adds=0))
     asked: list[Position] = field(default_factory=list)
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
@@ -309,7 +309,7 @@ def test_an_answer_that_says_nothing_of_the_entry_gives_no_entry_up(
         _fallback_entries(partition, shown, [EntrySpan(place[0], place[1], place[1])])
 
 
-BEHIND_A_PROXY = InternalStats(((7, 1), (8, 6)), {}, 0)
+BEHIND_A_PROXY = InternalStats(ledgers=((7, 1), (8, 6)), cursors={}, pending_adds=0)
 
 
 @dataclass
@@ -389,7 +389,7 @@ def test_silent_entries_of_a_sender_cost_their_patience_once_and_not_for_each_of
             return None
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
-        shown = Silent(stats=InternalStats(((5, 9), (6, 9), (7, 3), (8, 400)), {}, 0))
+        shown = Silent(stats=InternalStats(ledgers=((5, 9), (6, 9), (7, 3), (8, 400)), cursors={}, pending_adds=0))
         controls = Controls(shown, TOPIC, [ours])
         found = [*fallback_entries(settings_for(partition), shown, TOPIC, [EntrySpan(8, 0, 399)], controls)]
     assert len(found) == 400
@@ -435,7 +435,7 @@ def test_what_comes_behind_entries_that_nobody_can_read_is_noticed_while_they_ar
     assert len(shown.asked) < 300, "the others are passed over, and of such only a few are asked for"
 
 
-TWO_LEDGERS = InternalStats(((7, 3), (8, 3)), {}, 0)
+TWO_LEDGERS = InternalStats(ledgers=((7, 3), (8, 3)), cursors={}, pending_adds=0)
 
 
 def test_where_the_broker_shows_no_other_entry_either_none_is_given_up_until_that_is_said() -> None:
@@ -480,7 +480,7 @@ def test_a_request_behind_many_unreadable_entries_is_asked_for_with_patience_whe
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         answers = {(8, 60): _body(b"request", txn_uncommitted="true"), (7, 0): _body(b"other")}
-        shown = Slow(answers, stats=InternalStats(((7, 1), (8, 61)), {}, 0))
+        shown = Slow(answers, stats=InternalStats(ledgers=((7, 1), (8, 61)), cursors={}, pending_adds=0))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(entries, "_SECOND_LOOKS_SECONDS", 0.0)
             assert _fallback_entries(partition, shown, [EntrySpan(8, 0, 60)])[-1] == ((8, 60), b"request", None)

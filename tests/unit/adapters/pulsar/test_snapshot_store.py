@@ -57,7 +57,9 @@ class World:
     def internal_stats(self, topic: str) -> InternalStats:
         self.looks += 1
         has_ended = self.ends is not None and self.looks > self.ends
-        return InternalStats(((7, 4),), self.cursors, 0, compacted=(71 if has_ended else 70, 9))
+        return InternalStats(
+            ledgers=((7, 4),), cursors=self.cursors, pending_adds=0, compacted=(71 if has_ended else 70, 9)
+        )
 
 
 def _store(world: World) -> SnapshotStore:

@@ -12,7 +12,7 @@ from streaming.adapters.zookeeper.session import AnsweredError, ConnectionLostEr
 from streaming.errors import UnavailableError
 from streaming.ports import Znode
 
-OLD, NEW = Znode(b"old", 0, 0, 0), Znode(b"new", 1, 0, 1)
+OLD, NEW = Znode(data=b"old", version=0, ctime_ms=0, mtime_ms=0), Znode(data=b"new", version=1, ctime_ms=0, mtime_ms=1)
 NO_NODE = -101
 PATHS = [f"/ledgers/{number}" for number in range(200)]
 

@@ -6,7 +6,7 @@ from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings, conne
 
 
 def test_every_unreachable_server_of_an_ensemble_is_named() -> None:
-    fault = connection_fault(ZooKeeperClientSettings("127.0.0.1:1,127.0.0.1:2/chroot"))
+    fault = connection_fault(ZooKeeperClientSettings(hosts="127.0.0.1:1,127.0.0.1:2/chroot"))
 
     assert "127.0.0.1:1: " in fault
     assert "127.0.0.1:2: " in fault
@@ -16,4 +16,4 @@ def test_an_ensemble_with_a_reachable_server_has_no_fault() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         hosts = f"127.0.0.1:1,127.0.0.1:{listener.getsockname()[1]}"
 
-        assert connection_fault(ZooKeeperClientSettings(hosts)) == ""
+        assert connection_fault(ZooKeeperClientSettings(hosts=hosts)) == ""

@@ -65,7 +65,7 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
     view: BrokerView | None, expected: FindingClass
 ) -> None:
     tree, clock = MemoryTree(), ManualClock(1)
-    compaction = ManagedCursorInfo(-1, properties={COMPACTED_LEDGER_PROPERTY: GONE_LEDGER})
+    compaction = ManagedCursorInfo(cursors_ledger_id=-1, properties={COMPACTED_LEDGER_PROPERTY: GONE_LEDGER})
     store = MemoryStore(tree)
     store.create(managed_ledger_path(TOPIC), serialize_managed_ledger(ManagedLedgerInfo(())), parents=True)
     store.create(cursor_path(TOPIC, COMPACTION_CURSOR), serialize_cursor(compaction), parents=True)

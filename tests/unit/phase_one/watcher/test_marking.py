@@ -92,7 +92,13 @@ class Scene:
 
     def closed(self, ledger_id: int, minutes_ago: int, *, is_uploaded: bool = False) -> LedgerInfo:
         offload = OFFLOAD if is_uploaded else None
-        return LedgerInfo(ledger_id, 10, 1000, self.now_ms - minutes_ago * MINUTE_MS, offload)
+        return LedgerInfo(
+            ledger_id=ledger_id,
+            entries=10,
+            size_bytes=1000,
+            timestamp_ms=self.now_ms - minutes_ago * MINUTE_MS,
+            offload=offload,
+        )
 
     def marked(self) -> set[int]:
         return self.topic.api().get_all_deletable_ledgers(TOPIC)
@@ -111,7 +117,12 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_what_is_about_to_go_is_marked_once_its_topic_has_changed(scene: Scene) -> None:
-    ledgers = [scene.closed(5, 100), scene.closed(6, 58, is_uploaded=True), scene.closed(7, 10), LedgerInfo(99)]
+    ledgers = [
+        scene.closed(5, 100),
+        scene.closed(6, 58, is_uploaded=True),
+        scene.closed(7, 10),
+        LedgerInfo(ledger_id=99),
+    ]
     scene.topic.lists(*ledgers)
     scene.look()
     assert scene.marked() == {5, 6}
@@ -119,7 +130,7 @@ def test_what_is_about_to_go_is_marked_once_its_topic_has_changed(scene: Scene) 
     assert scene.topic.info().properties.items() >= OURS.items()
     assert scene.metric("marks_set") == 3
     keys = scene.topic.keys()
-    scene.topic.lists(*ledgers, LedgerInfo(100))
+    scene.topic.lists(*ledgers, LedgerInfo(ledger_id=100))
     scene.look()
     assert scene.topic.keys() == keys, "what is marked already is not marked again"
     assert scene.topic.sent == []
@@ -135,14 +146,14 @@ def test_what_has_changed_before_the_first_look_is_not_asked_about(tmp_path: Pat
     scene.topic.lists(1, 99)
     scene.start()
     scene.look()
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.start()  # a watcher that was away: the topic may be unloaded long since
     scene.looks(3)
     assert not scene.asked
 
 
 def test_what_is_too_early_is_marked_when_its_time_comes_and_the_cursors_are_asked_for_only_then(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 0), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 0), LedgerInfo(ledger_id=99))
     scene.look()
     assert scene.asked == {"is_loaded": 1, "retention": 1}
     scene.looks(55)
@@ -154,25 +165,27 @@ def test_what_is_too_early_is_marked_when_its_time_comes_and_the_cursors_are_ask
 
 def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene) -> None:
     put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(50))
-    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(ledger_id=99))
     scene.look()
     assert scene.asked["retention"] == 1
     put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(-1))
-    scene.topic.lists(scene.closed(5, 51), scene.closed(6, 0), LedgerInfo(99))  # both in one look: which was last?
+    scene.topic.lists(
+        scene.closed(5, 51), scene.closed(6, 0), LedgerInfo(ledger_id=99)
+    )  # both in one look: which was last?
     scene.looks(20)
     assert (scene.marked(), scene.asked["retention"]) == (set(), 1)
 
 
 def test_a_topic_that_its_broker_says_is_not_loaded_is_not_asked_about(scene: Scene) -> None:
     scene.facts.loaded.clear()
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.looks(3)
     assert (scene.marked(), scene.asked) == (set(), {"is_loaded": 1})
 
 
 def test_without_retention_and_without_a_turn_in_time_nothing_is_marked(scene: Scene) -> None:
     scene.facts.kept = Retention(0, 0)
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.look()
     assert (scene.marked(), scene.asked["internal_stats"]) == (set(), 0)
     scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
@@ -185,7 +198,7 @@ def test_a_topic_with_a_v1_name_is_left_alone(scene: Scene) -> None:
     put(scene.world.tree, managed_ledger_path(V1_TOPIC))
     scene.look()
     for ledgers in ((1, 2), (2, 3)):
-        infos = tuple(LedgerInfo(each, 10) for each in ledgers)
+        infos = tuple(LedgerInfo(ledger_id=each, entries=10) for each in ledgers)
         scene.world.tree.write(managed_ledger_path(V1_TOPIC), serialize_managed_ledger(ManagedLedgerInfo(infos)))
         scene.look()
     assert not scene.asked
@@ -193,10 +206,10 @@ def test_a_topic_with_a_v1_name_is_left_alone(scene: Scene) -> None:
 
 def lost(scene: Scene, tmp_path: Path) -> Scene:
     """Mark 5 and 6; then watcher and broker crash, the state is lost, and the list has dropped both."""
-    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100, is_uploaded=True), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100, is_uploaded=True), LedgerInfo(ledger_id=99))
     scene.look()
     assert scene.marked() == {5, 6}
-    scene.topic.lists(LedgerInfo(99))
+    scene.topic.lists(LedgerInfo(ledger_id=99))
     scene.world.state = str(tmp_path / "new")
     scene.start()
     return scene
@@ -215,9 +228,9 @@ def test_a_watcher_that_knows_nothing_works_off_the_marks_of_its_predecessor(sce
 
 def test_without_marks_nobody_asks_for_what_was_lost_like_that(scene: Scene, tmp_path: Path) -> None:
     scene.facts.kept = Retention(0, 0)
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.look()
-    scene.topic.lists(LedgerInfo(99))
+    scene.topic.lists(LedgerInfo(ledger_id=99))
     scene.world.state = str(tmp_path / "new")
     scene.start()
     scene.looks(10)
@@ -275,9 +288,9 @@ def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch:
 
 
 def test_when_a_broker_deletes_it_by_itself_the_mark_goes_and_marking_sends_nothing(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.look()
-    scene.topic.lists(LedgerInfo(99))
+    scene.topic.lists(LedgerInfo(ledger_id=99))
     scene.world.tree.remove("/ledgers/00/0000/L0005")
     scene.looks(4)
     assert scene.topic.sent == []
@@ -286,7 +299,7 @@ def test_when_a_broker_deletes_it_by_itself_the_mark_goes_and_marking_sends_noth
 
 
 def test_a_cursor_that_is_set_back_after_a_mark_costs_nothing_that_is_needed(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.look()
     scene.facts.cursors = {TOPIC: {CURSOR: (0, -1)}}
     put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(50))
@@ -297,7 +310,7 @@ def test_a_cursor_that_is_set_back_after_a_mark_costs_nothing_that_is_needed(sce
 
 def test_marks_that_stay_for_long_keep_no_topic_from_its_turn(scene: Scene) -> None:
     scene.topic.sweeps = False
-    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100), LedgerInfo(ledger_id=99))
     scene.marking.take(TopicSigns(loaded={TOPIC, OTHER}, marked={OTHER, V1_TOPIC, TOPIC}), scene.now_ms)
     scene.world.clock.advance(2 * DELAY_S * 1000)  # as soon as it is known that there are marks
     for _ in range(2):
@@ -324,7 +337,7 @@ def test_marks_that_would_make_the_znode_too_large_are_refused_once_and_the_watc
     scene.marking._removal.drop(TOPIC)
     ledgers = [scene.closed(each, 100) for each in range(5, 5000, 2)]
     for newest in (9_999, 10_000):
-        scene.topic.lists(*ledgers, LedgerInfo(newest))
+        scene.topic.lists(*ledgers, LedgerInfo(ledger_id=newest))
         scene.watcher.scan_soon()
         scene.watcher.turn()
         scene.marking._removal.drop(TOPIC)
@@ -332,7 +345,7 @@ def test_marks_that_would_make_the_znode_too_large_are_refused_once_and_the_watc
     assert caplog.text.count("mark fewer ledgers") == 1
     assert scene.metric("marking_failures") == 2
     assert not scene.marked() & {5, 7}
-    scene.topic.lists(*ledgers[1:], LedgerInfo(10_000))
+    scene.topic.lists(*ledgers[1:], LedgerInfo(ledger_id=10_000))
     scene.world.turns(scene.watcher, 120)
     assert 5 in scene.world.topic.ids
 
@@ -346,18 +359,18 @@ def test_a_broker_that_gives_no_right_is_told_of_once(scene: Scene, caplog: pyte
     scene.facts.loaded.add(OTHER)
     scene.topic.make(managed_ledger_path(OTHER))
     scene.look()
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
-    infos = (scene.closed(7, 100), LedgerInfo(98))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
+    infos = (scene.closed(7, 100), LedgerInfo(ledger_id=98))
     scene.world.tree.write(managed_ledger_path(OTHER), serialize_managed_ledger(ManagedLedgerInfo(infos)))
     scene.look()
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99), LedgerInfo(100))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99), LedgerInfo(ledger_id=100))
     scene.look()
     assert caplog.text.count("403 Forbidden") == 1
     assert scene.metric("marking_failures") == 3
 
 
 def test_a_service_that_does_not_answer_is_asked_again_when_a_topics_time_had_come(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(ledger_id=99))
     scene.look()
     scene.world.clock.advance(10 * MINUTE_MS)
     scene.facts.faults.away = True
@@ -369,7 +382,7 @@ def test_a_service_that_does_not_answer_is_asked_again_when_a_topics_time_had_co
 
 
 def test_a_topic_that_is_gone_when_its_time_comes_is_forgotten(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 50), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 50), LedgerInfo(ledger_id=99))
     scene.look()
     scene.topic.delete_topic()
     scene.looks(10)
@@ -423,8 +436,8 @@ def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pyt
     scene.facts.cursors[OTHER] = {}
     scene.topic.make(managed_ledger_path(OTHER))
     scene.look()
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
-    infos = (scene.closed(7, 100), LedgerInfo(98))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
+    infos = (scene.closed(7, 100), LedgerInfo(ledger_id=98))
     scene.world.tree.write(managed_ledger_path(OTHER), serialize_managed_ledger(ManagedLedgerInfo(infos)))
     scene.looks(3)
     assert scene.marked() == {5}
@@ -433,7 +446,7 @@ def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pyt
 
 
 def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_loaded_holds(scene: Scene) -> None:
-    ledgers = [scene.closed(5, 100), LedgerInfo(99)]
+    ledgers = [scene.closed(5, 100), LedgerInfo(ledger_id=99)]
     scene.topic.lists(*ledgers)
     scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
@@ -443,7 +456,7 @@ def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_load
     scene.facts.faults.away = False
     assert scene.step()
     assert scene.marked() == {5}
-    scene.topic.lists(*ledgers, scene.closed(6, 100), LedgerInfo(100))
+    scene.topic.lists(*ledgers, scene.closed(6, 100), LedgerInfo(ledger_id=100))
     scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
     assert scene.step()
@@ -463,14 +476,14 @@ def test_topics_of_which_brokers_say_nothing_keep_no_others_waiting_and_wait_lon
             raise UnavailableError("answered 500: the topic can't be loaded")
 
     scene.facts.faults.before(fail)
-    scene.topic.lists(scene.closed(5, 59), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 59), LedgerInfo(ledger_id=99))
     scene.run_for(2, bad | {TOPIC})
     scene.run_for(3, bad)
     assert scene.marked() == {5}
     scene.run_for(5, bad)
     for hours in range(1, 4):
         tries.clear()
-        scene.topic.lists(scene.closed(5, 100), scene.closed(10 + hours, 100), LedgerInfo(99))
+        scene.topic.lists(scene.closed(5, 100), scene.closed(10 + hours, 100), LedgerInfo(ledger_id=99))
         scene.run_for(1, bad | {TOPIC})
         assert 10 + hours in scene.marked(), "others come first"
         scene.run_for(59, bad)
@@ -478,14 +491,14 @@ def test_topics_of_which_brokers_say_nothing_keep_no_others_waiting_and_wait_lon
 
 
 def test_a_topic_that_failed_and_now_answers_has_its_turn_like_all_others(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.facts.faults.away = True
     scene.run_for(10, {TOPIC})
     scene.facts.faults.away = False
     scene.run_for(20, {TOPIC})
     assert scene.marked() == {5}
     for ledger_id in (6, 7):
-        scene.topic.lists(scene.closed(5, 100), scene.closed(ledger_id, 100), LedgerInfo(99))
+        scene.topic.lists(scene.closed(5, 100), scene.closed(ledger_id, 100), LedgerInfo(ledger_id=99))
         scene.run_for(1, {TOPIC})
         assert ledger_id in scene.marked()
 
@@ -535,7 +548,7 @@ def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twic
 
 
 def test_where_zookeeper_does_not_answer_all_pause_and_no_topic_is_to_blame(scene: Scene) -> None:
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.marking.take(TopicSigns(loaded={OTHER, TOPIC}), scene.now_ms)
     assert scene.step()
     scene.facts.faults.away = scene.world.store.faults.away = True
@@ -629,7 +642,7 @@ def test_no_error_ends_the_thread_and_each_is_told_of_once(
 ) -> None:
     for name in ("_AGAIN_S", "_IDLE_S", "_BETWEEN_TOPICS_S"):
         monkeypatch.setattr(marking_thread, name, 0.01)
-    scene.topic.lists(scene.closed(5, 100), LedgerInfo(99))
+    scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     errors: list[Exception] = [UnavailableError("away"), UnavailableError("away"), ValueError("a fault of ours")]
     with caplog.at_level(logging.WARNING), run(scene, errors) as thread:
         thread.hand_over(TopicSigns(loaded={TOPIC}))

@@ -33,11 +33,13 @@ class Heard:
 
 
 def znode(data: bytes) -> Znode:
-    return Znode(data, 1, 0, 0)
+    return Znode(data=data, version=1, ctime_ms=0, mtime_ms=0)
 
 
 def marked(*listed: int, compression: Compression = Compression.NONE) -> bytes:
-    info = ManagedLedgerInfo(tuple(LedgerInfo(each, 10) for each in listed), properties_of(MARKED, "m"))
+    info = ManagedLedgerInfo(
+        tuple(LedgerInfo(ledger_id=each, entries=10) for each in listed), properties_of(MARKED, "m")
+    )
     return serialize_managed_ledger(info, compression)
 
 

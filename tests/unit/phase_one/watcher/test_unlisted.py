@@ -217,7 +217,14 @@ def _later_leak_is_asked_about(world: World, watcher: Watcher) -> bool:
 def test_a_tenant_with_many_of_them_leaves_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unlisted, "_MOST_CANDIDATES", 5)
     world.list(100, at=HIS)
-    odd = serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "x"}))
+    odd = serialize_cursor(
+        ManagedCursorInfo(
+            cursors_ledger_id=-1,
+            mark_delete_ledger_id=0,
+            mark_delete_entry_id=0,
+            cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "x"},
+        )
+    )
     put(world.tree, f"{HIS}/bad", odd)  # so that nobody can tell what his topic needs
     world.broker.topics[HIS_TOPIC] = view(100)
     watcher = world.start()

@@ -270,7 +270,15 @@ def test_a_cursor_that_names_others_ledgers_as_its_buckets_keeps_nobody_from_ask
     watcher = world.start()
     watcher.turn()
     hostile = cursor_path("rival/ns/persistent/his", CURSOR)
-    put(world.tree, hostile, serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={BUCKET: "1"})))
+    put(
+        world.tree,
+        hostile,
+        serialize_cursor(
+            ManagedCursorInfo(
+                cursors_ledger_id=-1, mark_delete_ledger_id=0, mark_delete_entry_id=0, cursor_properties={BUCKET: "1"}
+            )
+        ),
+    )
     world.list(2, 3)
     world.turns(watcher, 200)
     assert [each.ledger_id for each in world.topic.requests] == [1]
@@ -291,7 +299,18 @@ def test_a_cursor_that_names_anothers_ledger_as_compacted_keeps_nobody_from_aski
 def test_a_bucket_that_is_no_ledger_stops_nothing_and_spoils_its_own_cursor_only(world: World, bucket: str) -> None:
     world.list(1, 2, 3)
     hostile = cursor_path("rival/ns/persistent/his", CURSOR)
-    put(world.tree, hostile, serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties={BUCKET: bucket})))
+    put(
+        world.tree,
+        hostile,
+        serialize_cursor(
+            ManagedCursorInfo(
+                cursors_ledger_id=-1,
+                mark_delete_ledger_id=0,
+                mark_delete_entry_id=0,
+                cursor_properties={BUCKET: bucket},
+            )
+        ),
+    )
     watcher = world.start()
     watcher.turn()
     world.list(2, 3)
@@ -303,8 +322,14 @@ def test_a_bucket_that_is_no_ledger_stops_nothing_and_spoils_its_own_cursor_only
 def test_a_request_that_nobody_could_read_again_does_not_stop_those_behind_it(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    huge = OffloadState(UUID, complete=True, driver_name="S3", driver_properties={"bucket": "b" * 70_000})
-    upload = ManagedLedgerInfo((LedgerInfo(1, 10, offload=huge), LedgerInfo(2, 10), LedgerInfo(3)))
+    huge = OffloadState(uuid=UUID, complete=True, driver_name="S3", driver_properties={"bucket": "b" * 70_000})
+    upload = ManagedLedgerInfo(
+        (
+            LedgerInfo(ledger_id=1, entries=10, offload=huge),
+            LedgerInfo(ledger_id=2, entries=10),
+            LedgerInfo(ledger_id=3),
+        )
+    )
     put(world.tree, AT, serialize_managed_ledger(upload))
     watcher = world.start()
     watcher.turn()
@@ -364,7 +389,15 @@ def test_a_subscription_that_comes_and_goes_with_thousands_of_buckets_takes_boun
     watcher = world.start()
     watcher.turn()
     for _ in range(10):
-        put(world.tree, hostile, serialize_cursor(ManagedCursorInfo(-1, 0, 0, cursor_properties=many)))
+        put(
+            world.tree,
+            hostile,
+            serialize_cursor(
+                ManagedCursorInfo(
+                    cursors_ledger_id=-1, mark_delete_ledger_id=0, mark_delete_entry_id=0, cursor_properties=many
+                )
+            ),
+        )
         watcher.turn()
         world.tree.remove(hostile)
         watcher.turn()

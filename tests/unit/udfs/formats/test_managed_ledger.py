@@ -72,17 +72,29 @@ CURSOR_BY_PULSAR = {
 
 UUID_A = "fedcba98-7654-3210-0123-456789abcdef"
 UUID_B = "00000000-0000-0001-8000-000000000000"
-OFFLOADED = OffloadState(UUID_A, True, True, 1_700_000_000_000, "aws-s3", {"bucket": "b1"})
+OFFLOADED = OffloadState(
+    uuid=UUID_A,
+    complete=True,
+    bookkeeper_deleted=True,
+    timestamp_ms=1_700_000_000_000,
+    driver_name="aws-s3",
+    driver_properties={"bucket": "b1"},
+)
 LEDGERS = ManagedLedgerInfo(
     (
-        LedgerInfo(5, 10, 1000, 1_700_000_000_000, OFFLOADED),
-        LedgerInfo(7, 10, 1000, 1_700_000_000_001),
-        LedgerInfo(3_000_000_000),
+        LedgerInfo(ledger_id=5, entries=10, size_bytes=1000, timestamp_ms=1_700_000_000_000, offload=OFFLOADED),
+        LedgerInfo(ledger_id=7, entries=10, size_bytes=1000, timestamp_ms=1_700_000_000_001),
+        LedgerInfo(ledger_id=3_000_000_000),
     ),
     {"k": "v"},
 )
 CURSOR = ManagedCursorInfo(
-    42, 7, -1, 1_700_000_000_002, {"CompactedTopicLedger": 77}, {"#pulsar.internal.delayed.bucket_1_9": "99"}
+    cursors_ledger_id=42,
+    mark_delete_ledger_id=7,
+    mark_delete_entry_id=-1,
+    last_active_ms=1_700_000_000_002,
+    properties={"CompactedTopicLedger": 77},
+    cursor_properties={"#pulsar.internal.delayed.bucket_1_9": "99"},
 )
 
 
@@ -111,25 +123,27 @@ def test_in_use_ids_are_those_that_bookkeeper_must_keep() -> None:
         pytest.param(OFFLOADED, True, id="complete and given up in BookKeeper"),
         pytest.param(replace(OFFLOADED, complete=False), False, id="given up but not complete"),
         pytest.param(replace(OFFLOADED, bookkeeper_deleted=False), False, id="complete but not given up"),
-        pytest.param(OffloadState(UUID_A), False, id="just started"),
+        pytest.param(OffloadState(uuid=UUID_A), False, id="just started"),
     ],
 )
 def test_a_listed_ledger_is_free_in_bookkeeper_only_after_a_complete_offload(offload: OffloadState, free: bool) -> None:
-    listed = in_use_ids(serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(5, offload=offload),))))
+    listed = in_use_ids(serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(ledger_id=5, offload=offload),))))
     assert (list(listed.bookkeeper_free), list(listed.ids)) == (([5], []) if free else ([], [5]))
     assert listed.offloads == ((5, UUID_A),)
     assert listed.newest_id == 5
 
 
 def test_the_entry_that_keeps_a_ledger_counts_if_a_list_has_two() -> None:
-    twice = ManagedLedgerInfo((LedgerInfo(5, offload=OFFLOADED), LedgerInfo(5), LedgerInfo(5)))
+    twice = ManagedLedgerInfo(
+        (LedgerInfo(ledger_id=5, offload=OFFLOADED), LedgerInfo(ledger_id=5), LedgerInfo(ledger_id=5))
+    )
     listed = in_use_ids(serialize_managed_ledger(twice))
     assert (list(listed.ids), list(listed.bookkeeper_free)) == ([5], [])
 
 
 def test_segments_of_a_streaming_offload_are_in_use_too() -> None:
-    streaming = OffloadState(None, segment_uuids=(UUID_A, UUID_B))
-    data = serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(5, offload=streaming),)))
+    streaming = OffloadState(uuid=None, segment_uuids=(UUID_A, UUID_B))
+    data = serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(ledger_id=5, offload=streaming),)))
     assert in_use_ids(data).offloads == ((5, UUID_A), (5, UUID_B))
     assert parse_managed_ledger(data).ledgers[0].offload == streaming
 
@@ -146,7 +160,7 @@ def test_a_list_may_be_empty_and_have_properties() -> None:
 
 
 def test_fields_of_a_newer_pulsar_are_skipped() -> None:
-    info = pb.ManagedLedgerInfo.FromString(serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(7),))))
+    info = pb.ManagedLedgerInfo.FromString(serialize_managed_ledger(ManagedLedgerInfo((LedgerInfo(ledger_id=7),))))
     newer = b"\xf2\x07\x01x"  # field 126, one byte
     info.ledgerInfo[0].MergeFromString(newer)
     assert list(in_use_ids(info.SerializeToString() + newer).ids) == [7]
@@ -316,21 +330,21 @@ def test_an_lz4_block_that_seems_to_start_with_a_size_is_read_as_a_block() -> No
 UUIDS = st.uuids().map(str)
 OFFLOADS = st.builds(
     OffloadState,
-    st.none() | UUIDS,
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2**63 - 1),
-    st.text(max_size=8),
-    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
-    st.lists(UUIDS, max_size=2).map(tuple),
+    uuid=st.none() | UUIDS,
+    complete=st.booleans(),
+    bookkeeper_deleted=st.booleans(),
+    timestamp_ms=st.integers(0, 2**63 - 1),
+    driver_name=st.text(max_size=8),
+    driver_properties=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+    segment_uuids=st.lists(UUIDS, max_size=2).map(tuple),
 )
 LEDGER_INFOS = st.builds(
     LedgerInfo,
-    st.integers(0, 2**63 - 1),
-    st.none() | st.integers(0, 2**63 - 1),
-    st.integers(0, 2**63 - 1),
-    st.integers(0, 2**63 - 1),
-    st.none() | OFFLOADS,
+    ledger_id=st.integers(0, 2**63 - 1),
+    entries=st.none() | st.integers(0, 2**63 - 1),
+    size_bytes=st.integers(0, 2**63 - 1),
+    timestamp_ms=st.integers(0, 2**63 - 1),
+    offload=st.none() | OFFLOADS,
 )
 
 
@@ -356,12 +370,12 @@ def test_a_list_that_is_written_is_read_again(
 @given(
     st.builds(
         ManagedCursorInfo,
-        st.integers(-1, 2**63 - 1),
-        st.integers(-1, 2**63 - 1),
-        st.integers(-1, 2**63 - 1),
-        st.integers(0, 2**63 - 1),
-        st.dictionaries(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1), max_size=3),
-        st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
+        cursors_ledger_id=st.integers(-1, 2**63 - 1),
+        mark_delete_ledger_id=st.integers(-1, 2**63 - 1),
+        mark_delete_entry_id=st.integers(-1, 2**63 - 1),
+        last_active_ms=st.integers(0, 2**63 - 1),
+        properties=st.dictionaries(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1), max_size=3),
+        cursor_properties=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
     ),
     st.sampled_from(Compression),
 )

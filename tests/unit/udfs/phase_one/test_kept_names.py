@@ -17,14 +17,24 @@ from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
 from udfs.phase_one.watched import names_in
 
-HERE = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
-THERE = OffloadState(UUID[::-1][:4] + UUID[4:], complete=True, driver_name="S3", driver_properties={"bucket": "ü"})
+HERE = OffloadState(uuid=UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
+THERE = OffloadState(uuid=UUID[::-1][:4] + UUID[4:], complete=True, driver_name="S3", driver_properties={"bucket": "ü"})
 UPLOADED = serialize_managed_ledger(
-    ManagedLedgerInfo((LedgerInfo(5, 10, offload=HERE), LedgerInfo(6, 1, offload=THERE), LedgerInfo(2**62)))
+    ManagedLedgerInfo(
+        (
+            LedgerInfo(ledger_id=5, entries=10, offload=HERE),
+            LedgerInfo(ledger_id=6, entries=1, offload=THERE),
+            LedgerInfo(ledger_id=2**62),
+        )
+    )
 )
 CURSORS = serialize_cursor(
     ManagedCursorInfo(
-        77, 1, 1, properties={"CompactedTopicLedger": 9}, cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "8"}
+        cursors_ledger_id=77,
+        mark_delete_ledger_id=1,
+        mark_delete_entry_id=1,
+        properties={"CompactedTopicLedger": 9},
+        cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "8"},
     )
 )
 ZNODES = {

@@ -30,19 +30,19 @@ MIB = 1024 * 1024
 AHEAD_MS = 3 * MINUTE_MS
 HOUR = Retention(60, -1)
 OLD_MS = NOW_MS - 100 * MINUTE_MS
-OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
-FREED = OffloadState(UUID, complete=True, bookkeeper_deleted=True, driver_name="aws-s3")
+OFFLOAD = OffloadState(uuid=UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
+FREED = OffloadState(uuid=UUID, complete=True, bookkeeper_deleted=True, driver_name="aws-s3")
 
 
 def closed(ledger_id: int, at_ms: int = OLD_MS, size_bytes: int = MIB) -> LedgerInfo:
-    return LedgerInfo(ledger_id, 10, size_bytes, at_ms)
+    return LedgerInfo(ledger_id=ledger_id, entries=10, size_bytes=size_bytes, timestamp_ms=at_ms)
 
 
 def outlook(
     *ledgers: LedgerInfo, cursors: tuple[Position, ...] = (), retention: Retention = HOUR, open_bytes: int = 0
 ) -> Outlook:
     """Return the outlook of closed ledgers that an open ledger follows."""
-    newest = LedgerInfo(99)
+    newest = LedgerInfo(ledger_id=99)
     return about_to_drop([*ledgers, newest], open_bytes, cursors, retention, now_ms=NOW_MS, ahead_ms=AHEAD_MS)
 
 
@@ -62,7 +62,7 @@ def test_the_prediction_of_the_next_drop_is_exact() -> None:
     predicted = outlook(closed(1), closed(2, NOW_MS - 10 * MINUTE_MS), closed(3))
     assert predicted == Outlook((1,), NOW_MS + 47 * MINUTE_MS + 1)  # the broker stops at the first ledger that stays
     assert predicted.next_ms is not None
-    ledgers = [closed(2, NOW_MS - 10 * MINUTE_MS), LedgerInfo(99)]
+    ledgers = [closed(2, NOW_MS - 10 * MINUTE_MS), LedgerInfo(ledger_id=99)]
     for at_ms, ids in ((predicted.next_ms - 1, ()), (predicted.next_ms, (2,))):
         assert about_to_drop(ledgers, 0, (), HOUR, now_ms=at_ms, ahead_ms=AHEAD_MS).ids == ids
 
@@ -87,7 +87,7 @@ def test_only_a_ledger_that_every_cursor_is_past_is_about_to_go(
 
 
 def test_a_ledger_with_unknown_entries_is_past_only_for_cursors_in_later_ledgers() -> None:
-    crashed = LedgerInfo(2, None, 0, OLD_MS)
+    crashed = LedgerInfo(ledger_id=2, entries=None, size_bytes=0, timestamp_ms=OLD_MS)
     assert outlook(closed(1), crashed, cursors=((2, 9),)).ids == (1,)
     assert outlook(closed(1), crashed, cursors=((3, -1),)).ids == (1, 2)
 
@@ -133,7 +133,13 @@ def test_the_newest_ledger_stays_at_any_age() -> None:
 
 
 def test_an_offloaded_ledger_is_marked_with_its_upload() -> None:
-    info = ManagedLedgerInfo((LedgerInfo(1, 10, offload=OFFLOAD), LedgerInfo(2, 10, offload=FREED), LedgerInfo(3, 10)))
+    info = ManagedLedgerInfo(
+        (
+            LedgerInfo(ledger_id=1, entries=10, offload=OFFLOAD),
+            LedgerInfo(ledger_id=2, entries=10, offload=FREED),
+            LedgerInfo(ledger_id=3, entries=10),
+        )
+    )
     marks = marks_for(info, (1, 2))
     assert marks.ledgers == {1}, "the copy in BookKeeper of the second is not the list's any more"
     assert set(marks.uploads) == {(1, UUID), (2, UUID)}
@@ -141,15 +147,21 @@ def test_an_offloaded_ledger_is_marked_with_its_upload() -> None:
 
 
 def test_ledgers_that_are_marked_already_need_no_question() -> None:
-    info = ManagedLedgerInfo((LedgerInfo(1, 10, offload=OFFLOAD), LedgerInfo(2, 10), LedgerInfo(3)))
+    info = ManagedLedgerInfo(
+        (
+            LedgerInfo(ledger_id=1, entries=10, offload=OFFLOAD),
+            LedgerInfo(ledger_id=2, entries=10),
+            LedgerInfo(ledger_id=3),
+        )
+    )
     assert has_unmarked(info, Marks())
     assert has_unmarked(info, Marks(frozenset({1, 2})))
     assert not has_unmarked(info, marks_for(info, (1, 2)))
-    assert not has_unmarked(ManagedLedgerInfo((LedgerInfo(3),)), Marks())
+    assert not has_unmarked(ManagedLedgerInfo((LedgerInfo(ledger_id=3),)), Marks())
 
 
 def test_only_marks_of_ledgers_that_are_no_longer_listed_are_processed() -> None:
-    uploads = marks_for(ManagedLedgerInfo((LedgerInfo(1, 10, offload=OFFLOAD),)), (1,)).uploads
+    uploads = marks_for(ManagedLedgerInfo((LedgerInfo(ledger_id=1, entries=10, offload=OFFLOAD),)), (1,)).uploads
     marked = MarkedTopic({"a": Marks(frozenset({1})), "b": Marks(frozenset(), uploads)})
     assert not no_longer_listed(marked, [1, 2], [(1, UUID)])
     assert no_longer_listed(marked, [2], [(1, UUID)])
@@ -158,11 +170,13 @@ def test_only_marks_of_ledgers_that_are_no_longer_listed_are_processed() -> None
 
 
 def topic(*ledgers: int) -> bytes:
-    return serialize_managed_ledger(ManagedLedgerInfo(tuple(LedgerInfo(ledger_id, 10) for ledger_id in ledgers)))
+    return serialize_managed_ledger(
+        ManagedLedgerInfo(tuple(LedgerInfo(ledger_id=ledger_id, entries=10) for ledger_id in ledgers))
+    )
 
 
 def cursor(ledger_id: int) -> bytes:
-    return serialize_cursor(ManagedCursorInfo(ledger_id))
+    return serialize_cursor(ManagedCursorInfo(cursors_ledger_id=ledger_id))
 
 
 TOPIC_AT, CURSOR_AT, SCHEMA_AT = managed_ledger_path(TOPIC), cursor_path(TOPIC, CURSOR), schema_path(SCHEMA)

@@ -30,12 +30,12 @@ from udfs.phase_one.watched import ZnodeKind, kind_of, names_in, vanished
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.wire import decode, encode
 
-OFFLOAD = OffloadState(UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
+OFFLOAD = OffloadState(uuid=UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
 TOPIC_PATH = managed_ledger_path(TOPIC)
 
 
 def listed(*ledgers: LedgerInfo | int) -> bytes:
-    infos = [LedgerInfo(ledger, 10) if isinstance(ledger, int) else ledger for ledger in ledgers]
+    infos = [LedgerInfo(ledger_id=ledger, entries=10) if isinstance(ledger, int) else ledger for ledger in ledgers]
     return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
 
 
@@ -61,21 +61,27 @@ def gone(path: str, before: bytes, after: bytes | None) -> list[PendingDelete]:
         pytest.param(listed(5), listed(5, 6), [], id="a list that grew"),
         pytest.param(listed(5, 6), None, [data_request(5), data_request(6)], id="a topic that went"),
         pytest.param(listed(5), listed(), [data_request(5)], id="an empty list"),
-        pytest.param(listed(5), listed(LedgerInfo(5, 10, offload=OFFLOAD)), [], id="an upload was made"),
         pytest.param(
-            listed(LedgerInfo(5, 10, offload=OFFLOAD)),
-            listed(LedgerInfo(5, 10, offload=replace(OFFLOAD, bookkeeper_deleted=True))),
+            listed(5), listed(LedgerInfo(ledger_id=5, entries=10, offload=OFFLOAD)), [], id="an upload was made"
+        ),
+        pytest.param(
+            listed(LedgerInfo(ledger_id=5, entries=10, offload=OFFLOAD)),
+            listed(LedgerInfo(ledger_id=5, entries=10, offload=replace(OFFLOAD, bookkeeper_deleted=True))),
             [data_request(5)],
             id="BookKeeper's copy is needed no more, though it is listed",
         ),
         pytest.param(
-            listed(LedgerInfo(5, 10, offload=OFFLOAD)),
-            listed(LedgerInfo(5, 10, offload=replace(OFFLOAD, uuid=UUID[::-1].replace("-", "")[:8] + UUID[8:]))),
+            listed(LedgerInfo(ledger_id=5, entries=10, offload=OFFLOAD)),
+            listed(
+                LedgerInfo(
+                    ledger_id=5, entries=10, offload=replace(OFFLOAD, uuid=UUID[::-1].replace("-", "")[:8] + UUID[8:])
+                )
+            ),
             [upload(5)],
             id="an upload was replaced",
         ),
         pytest.param(
-            listed(LedgerInfo(5, 10, offload=replace(OFFLOAD, bookkeeper_deleted=True)), 6),
+            listed(LedgerInfo(ledger_id=5, entries=10, offload=replace(OFFLOAD, bookkeeper_deleted=True)), 6),
             listed(6),
             [upload(5)],
             id="an offloaded ledger was dropped",
@@ -94,7 +100,7 @@ def test_a_ledger_that_vanishes_from_a_list_is_requested(
 
 
 def cursor(ledger_id: int = 5, **rest: dict[str, int] | dict[str, str]) -> bytes:
-    return serialize_cursor(ManagedCursorInfo(ledger_id, **rest))  # type: ignore[arg-type]
+    return serialize_cursor(ManagedCursorInfo(cursors_ledger_id=ledger_id, **rest))  # type: ignore[arg-type]
 
 
 def test_a_ledger_that_vanishes_from_a_cursor_is_requested() -> None:

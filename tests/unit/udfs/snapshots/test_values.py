@@ -35,7 +35,9 @@ def _read(
     kind: SnapshotKind, key: bytes | None, payload: bytes, *, is_null: bool = False, version: bytes = b""
 ) -> ReadValue:
     found = UndeliveredMessage(
-        -1, Content(key=key, payload=payload, properties={}, is_null=is_null, schema_version=version), 1000
+        batch_index=-1,
+        content=Content(key=key, payload=payload, properties={}, is_null=is_null, schema_version=version),
+        publish_ms=1000,
     )
     return read_message(kind, "t/ns", AT, found, VERSIONS.__getitem__)
 
@@ -87,7 +89,10 @@ def test_a_tombstone_is_neither_a_value_nor_a_fault() -> None:
 
 def test_what_the_broker_did_not_deliver_is_unreadable() -> None:
     found = UndeliveredMessage(
-        -1, Content(key=KEY, payload=SEGMENT, properties={}), why=Undeliverable.ENCRYPTED, detail="encrypted"
+        batch_index=-1,
+        content=Content(key=KEY, payload=SEGMENT, properties={}),
+        why=Undeliverable.ENCRYPTED,
+        detail="encrypted",
     )
     read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: Origin.BROKERS)
     assert (read.fault, read.value, read.detail) == (Fault.UNREADABLE, None, "encrypted")
@@ -113,32 +118,41 @@ def test_no_byte_that_was_changed_raises_an_error(at: int, byte: int) -> None:
     ("found", "is_blocking"),
     [
         pytest.param(
-            UndeliveredMessage(-1, Content(key=b"odd", payload=b"\xff", properties={})), True, id="garbage with any key"
+            UndeliveredMessage(batch_index=-1, content=Content(key=b"odd", payload=b"\xff", properties={})),
+            True,
+            id="garbage with any key",
         ),
         pytest.param(
-            UndeliveredMessage(-1, Content(key=TOPIC.encode(), payload=b"\xff", properties={})),
+            UndeliveredMessage(batch_index=-1, content=Content(key=TOPIC.encode(), payload=b"\xff", properties={})),
             True,
             id="garbage with a topic's key",
         ),
         pytest.param(
-            UndeliveredMessage(-1, Content(key=b"", payload=b"\xff", properties={})),
+            UndeliveredMessage(batch_index=-1, content=Content(key=b"", payload=b"\xff", properties={})),
             True,
             id="garbage with an empty key",
         ),
         pytest.param(
-            UndeliveredMessage(-1, Content(key=b"odd", payload=b"", properties={})), True, id="an empty value"
+            UndeliveredMessage(batch_index=-1, content=Content(key=b"odd", payload=b"", properties={})),
+            True,
+            id="an empty value",
         ),
         pytest.param(
-            UndeliveredMessage(-1, Content(key=None, payload=b"\xff", properties={})), False, id="garbage without a key"
+            UndeliveredMessage(batch_index=-1, content=Content(key=None, payload=b"\xff", properties={})),
+            False,
+            id="garbage without a key",
         ),
         pytest.param(
-            UndeliveredMessage(-1, Content(key=b"odd", payload=b"", properties={}, is_null=True)),
+            UndeliveredMessage(batch_index=-1, content=Content(key=b"odd", payload=b"", properties={}, is_null=True)),
             False,
             id="a tombstone",
         ),
         pytest.param(
             UndeliveredMessage(
-                -1, Content(key=None, payload=b"", properties={}), why=Undeliverable.ENCRYPTED, detail="it is"
+                batch_index=-1,
+                content=Content(key=None, payload=b"", properties={}),
+                why=Undeliverable.ENCRYPTED,
+                detail="it is",
             ),
             True,
             id="encrypted",
