@@ -81,10 +81,10 @@ class Broker:
         pass
 
     def internal_stats(self, topic: str) -> InternalStats:
-        return InternalStats(((1, 1),), {COMPACTION_CURSOR: BEFORE_ALL}, 0)
+        return InternalStats(ledgers=((1, 1),), cursors={COMPACTION_CURSOR: BEFORE_ALL}, pending_adds=0)
 
     def read_many(self, paths: list[str]) -> list[Znode]:
-        return [Znode(list_znode(5), 0, 0, 0) for _path in paths]
+        return [Znode(data=list_znode(5), version=0, ctime_ms=0, mtime_ms=0) for _path in paths]
 
     def require(self, namespace: str) -> Position:
         self.held.append([])
