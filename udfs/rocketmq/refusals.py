@@ -47,6 +47,17 @@ class Refusal(NamedTuple):
     text: str  # with what the operator can do
 
 
+class DiskFacts(NamedTuple):
+    """The store's disk, and what an upgrade takes of it."""
+
+    is_one_disk: bool = True  # the folder beside the consume queues is on their disk
+    bytes_needed: int = 0  # until the end
+    bytes_kept: int = 0  # those of them that stay in use
+    bytes_free: int = 0
+    bytes_total: int = 0  # 0 if unknown
+    clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
+
+
 class StoreFacts(NamedTuple):
     """The input of the rules. A text is "" if there is nothing to report."""
 
@@ -71,13 +82,8 @@ class StoreFacts(NamedTuple):
     lacks_queues: bool = False
     has_topics: bool = True
     has_messages: bool = True
-    is_one_disk: bool = True
     wrong_user: str = ""
-    bytes_needed: int = 0  # of the disk, until the end
-    bytes_kept: int = 0  # those of them that stay in use
-    bytes_free: int = 0
-    bytes_total: int = 0  # of the disk; 0 if unknown
-    clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
+    disk: DiskFacts = DiskFacts()
 
 
 # Refusals that the operator may accept: the conversion is correct, and something of the store is lost.
@@ -199,15 +205,16 @@ def _of_losses(facts: StoreFacts) -> Iterator[Refusal]:
 
 
 def _of_the_disk(facts: StoreFacts) -> Iterator[Refusal]:
-    if not facts.is_one_disk:
+    disk = facts.disk
+    if not disk.is_one_disk:
         yield Refusal(Code.OTHER_DISK, "the folder beside the consume queues is on another disk")
     if facts.wrong_user:
         yield Refusal(Code.WRONG_USER, facts.wrong_user)
-    if facts.bytes_needed > facts.bytes_free:
-        yield Refusal(Code.NO_SPACE, f"{facts.bytes_needed} bytes are needed and {facts.bytes_free} are free")
-    percent = used_percent(facts.bytes_total, facts.bytes_free - facts.bytes_kept)
-    if percent > facts.clean_forcibly_percent:
-        yield Refusal(Code.CROWDED_DISK, crowded_text(percent, facts.clean_forcibly_percent))
+    if disk.bytes_needed > disk.bytes_free:
+        yield Refusal(Code.NO_SPACE, f"{disk.bytes_needed} bytes are needed and {disk.bytes_free} are free")
+    percent = used_percent(disk.bytes_total, disk.bytes_free - disk.bytes_kept)
+    if percent > disk.clean_forcibly_percent:
+        yield Refusal(Code.CROWDED_DISK, crowded_text(percent, disk.clean_forcibly_percent))
 
 
 def used_percent(total: int, free: int) -> float:

@@ -25,7 +25,7 @@ from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.workspace.staging import is_unopened, unfinished_rollback
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.dispatch import is_kept
-from udfs.rocketmq.refusals import StoreFacts
+from udfs.rocketmq.refusals import DiskFacts, StoreFacts
 
 # bytes for each unit: 22 were measured in RocksDB (apache/rocketmq 5.3.3), and the parts exist beside it until the end
 BYTES_PER_UNIT = 45
@@ -41,31 +41,19 @@ class Survey(NamedTuple):
     inventory: Inventory | None  # None if bad bytes prevent it
     configuration: Configuration | None  # None if bad bytes prevent it
 
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space that the upgrade needs."""
-        return self.facts.bytes_needed
-
 
 def survey_of(paths: StorePaths, *, is_running: bool) -> Survey:
     """Check everything that could prevent the conversion of this store. is_running: whether its broker runs."""
     bad = list[str]()
     _attempt(lambda: require_own_folders(paths), bad)
     inventory = _attempt(lambda: inventory_of(paths), bad)
-    two = ""
-    try:
-        offsets_name(paths)
-    except SafetyError as error:
-        two = str(error)
+    two = _two_offset_files(paths)
     configuration = None if two else _attempt(lambda: read_json(paths), bad)
     unread = _attempt(lambda: unread_offsets(paths), bad) if configuration else None
     topics = tuple(sorted({queue.range.topic for queue in inventory.queues})) if inventory else ()
     with_rows = _attempt(lambda: tuple(_databases_with_rows(paths)), bad) or ()
     if is_running:
         bad = [f"{text}{READ_WHILE_RUNNING}" for text in bad]
-    is_followed = exists(paths.follow_queues)  # then the rows are on the disk already
-    units = inventory.units if inventory and not is_followed else 0
-    disk = disk_of(paths)
     facts = StoreFacts(
         is_running=is_running,
         has_abort=(paths.store / "abort").exists(),
@@ -88,15 +76,32 @@ def survey_of(paths: StorePaths, *, is_running: bool) -> Survey:
         lacks_queues=inventory is not None and inventory.has_no_queues,
         has_topics=configuration is None or bool(configuration.files[m.TOPICS]),
         has_messages=bool(topics),
-        is_one_disk=_is_one_disk(paths),
         wrong_user=wrong_user(paths),
+        disk=_disk_facts(paths, inventory.units if inventory else 0),
+    )
+    return Survey(facts, inventory, configuration)
+
+
+def _two_offset_files(paths: StorePaths) -> str:
+    try:
+        offsets_name(paths)
+    except SafetyError as error:
+        return str(error)
+    return ""
+
+
+def _disk_facts(paths: StorePaths, units: int) -> DiskFacts:
+    if exists(paths.follow_queues):  # then the rows are on the disk already
+        units = 0
+    disk = disk_of(paths)
+    return DiskFacts(
+        is_one_disk=_is_one_disk(paths),
         bytes_needed=units * BYTES_PER_UNIT + MORE_BYTES,
         bytes_kept=units * BYTES_PER_UNIT // 2,
         bytes_free=disk.free,
         bytes_total=disk.total,
         clean_forcibly_percent=paths.conf.clean_forcibly_percent,
     )
-    return Survey(facts, inventory, configuration)
 
 
 def _attempt(read: Callable[[], Any], bad: list[str]) -> Any:

@@ -7,6 +7,7 @@ from streaming.errors import ConfigError
 from streaming.rocketmq.convert.survey import READ_WHILE_RUNNING, Survey, survey_of
 from streaming.rocketmq.inspect.sample import Sample, sample_of
 from streaming.rocketmq.progress import seconds
+from streaming.rocketmq.store.inventory import Inventory
 from streaming.rocketmq.store.locks import is_broker_running
 from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.workspace.staging import unfinished_rollback
@@ -18,18 +19,24 @@ _START_SECONDS = 5  # start of the JVM and its workers
 _READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log for a unit, at most, if its message is larger
 
 
+class StoreSize(NamedTuple):
+    """The contents of a store; 0 for what can't be read."""
+
+    topics: int
+    queues: int = 0
+    units: int = 0
+    live_units: int = 0  # their messages still exist
+    log_files: int = 0
+    log_bytes: int = 0  # of the files
+    log_start: int = 0  # physical offset
+    log_end: int = 0  # physical offset
+
+
 class Plan(NamedTuple):
-    """The contents of a store, and the reasons not to convert it."""
+    """The size of a store, and the reasons not to convert it."""
 
     store: str
-    topics: int
-    queues: int
-    units: int
-    live_units: int
-    log_files: int
-    log_bytes: int
-    log_start: int
-    log_end: int
+    size: StoreSize
     disk_needed_bytes: int
     disk_free_bytes: int
     seconds_expected: int
@@ -41,9 +48,11 @@ class Plan(NamedTuple):
     stages: tuple[Stage, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as a JSON object."""
+        """Return the plan as a JSON object, in which the size is not nested."""
+        fields = self._asdict()
+        flat = {"store": fields.pop("store"), **fields.pop("size")._asdict(), **fields}
         nested = {name: [item._asdict() for item in getattr(self, name)] for name in ("refusals", "stages")}
-        return self._asdict() | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
+        return flat | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
 
 
 def plan_of(paths: StorePaths, broker_version: str = "") -> Plan:
@@ -57,31 +66,38 @@ def plan_of(paths: StorePaths, broker_version: str = "") -> Plan:
     is_running = is_broker_running(paths)
     survey = survey_of(paths, is_running=is_running)
     inventory, tables = survey.inventory, survey.configuration.tables if survey.configuration else {}
-    log_bytes = sum(file.size for file in inventory.log.files) if inventory else 0
-    used_bytes = inventory.log.end - inventory.log.start if inventory else 0
-    live = inventory.units if inventory else 0
+    size = _size_of(inventory, len(survey.facts.topics))
+    used_bytes = size.log_end - size.log_start
     sample = sample_of(inventory) if inventory else Sample("", 1.0, 1.0)
     damage = (f"{sample.damage}{READ_WHILE_RUNNING if is_running else ''}",) if sample.damage else ()
     facts = survey.facts._replace(bad_bytes=(*survey.facts.bad_bytes, *damage))
     return Plan(
         store=str(paths.store),
-        topics=len(survey.facts.topics),
-        queues=len(inventory.queues) if inventory else 0,
-        units=sum(queue.range.end - queue.files.start for queue in inventory.queues) if inventory else 0,
-        live_units=live,
-        log_files=len(inventory.log.files) if inventory else 0,
-        log_bytes=log_bytes,
-        log_start=inventory.log.start if inventory else 0,
-        log_end=inventory.log.end if inventory else 0,
-        disk_needed_bytes=survey.facts.bytes_needed,
-        disk_free_bytes=survey.facts.bytes_free,
-        seconds_expected=expected_seconds(live, used_bytes, len(os.sched_getaffinity(0)), sample),
+        size=size,
+        disk_needed_bytes=survey.facts.disk.bytes_needed,
+        disk_free_bytes=survey.facts.disk.bytes_free,
+        seconds_expected=expected_seconds(size.live_units, used_bytes, len(os.sched_getaffinity(0)), sample),
         offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
         groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
         offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
         refusals=tuple(refusals_of(facts)),
         notes=(*filter(None, [unfinished_rollback(paths)]), *_notes(survey, used_bytes), *warnings_of(version)),
         stages=tuple(stages_of(version)),
+    )
+
+
+def _size_of(inventory: Inventory | None, topics: int) -> StoreSize:
+    if inventory is None:
+        return StoreSize(topics)
+    return StoreSize(
+        topics=topics,
+        queues=len(inventory.queues),
+        units=sum(queue.range.end - queue.files.start for queue in inventory.queues),
+        live_units=inventory.units,
+        log_files=len(inventory.log.files),
+        log_bytes=sum(file.size for file in inventory.log.files),
+        log_start=inventory.log.start,
+        log_end=inventory.log.end,
     )
 
 
@@ -94,11 +110,12 @@ def expected_seconds(units: int, log_bytes: int, cores: int, sample: Sample) -> 
 
 def lines(plan: Plan) -> list[str]:
     """Format the plan for the terminal."""
+    size = plan.size
     return [
         f"store            {plan.store}",
-        f"queues           {plan.queues} of {plan.topics} topics",
-        f"units            {plan.units:,}, and the messages of {plan.live_units:,} still exist",
-        f"commitlog        {plan.log_files} files, {plan.log_bytes:,} bytes, from {plan.log_start} to {plan.log_end}",
+        f"queues           {size.queues} of {size.topics} topics",
+        f"units            {size.units:,}, and the messages of {size.live_units:,} still exist",
+        f"commitlog        {size.log_files} files, {size.log_bytes:,} bytes, from {size.log_start} to {size.log_end}",
         f"offsets          {plan.offsets} in {plan.offsets_file or 'no file'}, {plan.groups} groups",
         f"disk             {plan.disk_needed_bytes:,} bytes are needed, {plan.disk_free_bytes:,} are free",
         f"time             about {seconds(plan.seconds_expected)} with the broker stopped",

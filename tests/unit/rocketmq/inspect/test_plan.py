@@ -20,9 +20,9 @@ def test_a_plan_counts_what_there_is_and_writes_nothing(tmp_path: Path) -> None:
     store = small_store(tmp_path).write(expired_files=1)
     before = files_below(tmp_path)
     plan = plan_of(paths(tmp_path), "5.3.3")
-    assert (plan.queues, plan.units) == (len(store.units), sum(map(len, store.units.values())))
-    assert plan.live_units == sum(len(store.live(*queue)) for queue in store.units)
-    assert (plan.log_start, plan.log_end, plan.offsets) == (2048, store.end, 3)
+    assert (plan.size.queues, plan.size.units) == (len(store.units), sum(map(len, store.units.values())))
+    assert plan.size.live_units == sum(len(store.live(*queue)) for queue in store.units)
+    assert (plan.size.log_start, plan.size.log_end, plan.offsets) == (2048, store.end, 3)
     assert plan.refusals == ()
     assert files_below(tmp_path) == before
     assert not paths(tmp_path).own.exists()
@@ -34,6 +34,10 @@ def test_as_json_it_has_every_refusal_with_its_code(tmp_path: Path) -> None:
     value = json.loads(json.dumps(plan_of(paths(tmp_path)).as_json()))
     assert [each["code"] for each in value["refusals"]] == [Code.ABORT]
     assert value["lmq"] is True
+    assert " ".join(value) == (
+        "store topics queues units live_units log_files log_bytes log_start log_end disk_needed_bytes disk_free_bytes "
+        "seconds_expected offsets_file groups offsets refusals notes stages lmq"
+    )
     assert [each["stage"] for each in value["stages"]] == [1, 2, 3]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from udfs.rocketmq.refusals import LOSSES, Code, StoreFacts, losses_of, refusals_of
+from udfs.rocketmq.refusals import LOSSES, Code, DiskFacts, StoreFacts, losses_of, refusals_of
 
 
 def codes(*, replace: bool = False, **facts: Any) -> list[Code]:
@@ -12,8 +12,8 @@ def codes(*, replace: bool = False, **facts: Any) -> list[Code]:
 
 
 def test_a_healthy_store_is_not_refused() -> None:
-    assert codes(topics=(b"T" * 281,), bytes_needed=5, bytes_free=5) == []
-    assert codes(bytes_kept=2, bytes_free=17, bytes_total=100) == []
+    assert codes(topics=(b"T" * 281,), disk=DiskFacts(bytes_needed=5, bytes_free=5)) == []
+    assert codes(disk=DiskFacts(bytes_kept=2, bytes_free=17, bytes_total=100)) == []
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_a_healthy_store_is_not_refused() -> None:
         ({"unindexed": ("a queue",)}, Code.UNINDEXED),
         ({"lacks_queues": True}, Code.NO_QUEUES),
         ({"has_topics": False}, Code.NO_TOPICS),
-        ({"is_one_disk": False}, Code.OTHER_DISK),
+        ({"disk": DiskFacts(is_one_disk=False)}, Code.OTHER_DISK),
         ({"wrong_user": "it is another's"}, Code.WRONG_USER),
-        ({"bytes_needed": 6, "bytes_free": 5}, Code.NO_SPACE),
-        ({"bytes_kept": 2, "bytes_free": 16, "bytes_total": 100}, Code.CROWDED_DISK),
+        ({"disk": DiskFacts(bytes_needed=6, bytes_free=5)}, Code.NO_SPACE),
+        ({"disk": DiskFacts(bytes_kept=2, bytes_free=16, bytes_total=100)}, Code.CROWDED_DISK),
     ],
     ids=str,
 )
@@ -51,7 +51,7 @@ def test_each_reason_alone_refuses_a_store(facts: dict[str, Any], code: Code) ->
 
 
 def test_every_reason_is_said_at_once() -> None:
-    assert codes(has_abort=True, has_rocksdb=True, is_one_disk=False) == [
+    assert codes(has_abort=True, has_rocksdb=True, disk=DiskFacts(is_one_disk=False)) == [
         Code.ABORT,
         Code.ROCKSDB_THERE,
         Code.OTHER_DISK,
