@@ -205,6 +205,8 @@ def _quarantine_ms(case: Case, metadata: LedgerMetadata, policy: Policy) -> int:
     # A stalled broker may name a ledger that a recovery has closed since, in a znode that was deleted and created
     # again until it had the version that the broker expects. A list names a ledger before it gets its first entry. A
     # cursor's ledger gets its first entry before it is named, and older brokers create the cursor's znode with it.
+    # A list's ledger with entries needs no such wait: the stalled broker's write may name it again, but as data of
+    # the deleted topic, and over the new topic's list (docs/decisions/0007).
     may_be_unnamed = component is LedgerComponent.MANAGED_CURSOR or metadata.last_entry_id < 0
     if may_be_unnamed or component in _CLOSED_BEFORE_REFERENCED:
         return policy.above_newest_quarantine_ms

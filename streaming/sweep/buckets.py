@@ -5,6 +5,7 @@
 3. If none of the three names a bucket and the operator allowed exactly one, that bucket is used.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class OffloadBuckets:
             return {}
         pool = ThreadPoolExecutor(_NAMESPACES_AT_ONCE, thread_name_prefix="policies")
         try:
-            futures = {namespace: pool.submit(self._policy, namespace) for namespace in namespaces}
+            futures = {namespace: pool.submit(self._policy, namespace) for namespace in _by_turns(namespaces)}
             wait(futures.values(), self.patience_seconds)
             late = Verdict(Outcome.RETRY, Reason.BROKER_UNAVAILABLE, "no offload policies in time")
             return {namespace: future.result() if future.done() else late for namespace, future in futures.items()}
@@ -115,6 +116,17 @@ def offload_buckets(settings: Settings, loader: InUseLoader) -> OffloadBuckets:
         open_store=partial(objects_for, settings),
         patience_seconds=settings.pulsar.timeout_seconds,
     )
+
+
+def _by_turns(namespaces: Iterable[str]) -> list[str]:
+    """Order namespaces so that each tenant has one before any tenant has its second: those that hang are its own."""
+    of_tenant: Counter[str] = Counter()
+    turns = dict[str, int]()
+    for namespace in namespaces:
+        tenant = namespace.partition("/")[0]
+        turns[namespace] = of_tenant[tenant]
+        of_tenant[tenant] += 1
+    return sorted(turns, key=turns.__getitem__)
 
 
 def _named_by(request: PendingDelete) -> Target:

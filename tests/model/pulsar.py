@@ -5,8 +5,11 @@ that leave a ledger behind. Who refers to what is kept beside the znodes, not re
 
 Assumed of the real thing: a broker stalls for less than the quarantine, but for longer than the quiet period of OPEN
 ledgers. It may write over a list, a cursor or a locator that was deleted and made again meanwhile, as ZooKeeper's
-versions then allow, and so name a ledger that was recovered (CLOSED) meanwhile. What else it writes there are ledgers
-of the former owner, which was deleted: they are left out. A list's ledger has no entries before the list names it.
+versions then allow, and so name a ledger that was recovered (CLOSED) meanwhile. A list's ledger has no entries before
+the list names it.
+
+Left out on purpose (decision 7): such a write over a list that was created again names the deleted topic's other
+ledgers again, and the service may have deleted them. See `_add_ledger`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -505,7 +508,7 @@ class Pulsar(Storage):
 
         def publish() -> None:
             before = self.written.get(path, frozenset())
-            ids = listed if self.births(path) == births else [made]
+            ids = listed if self.births(path) == births else [made]  # left out: the deleted topic's other ledgers
             kept = set(ids) - topic.given_up
             if seen is None or not self.cas(path, seen, self._list(ids, topic), kept):
                 self.delete(made, lost=True)  # W4: the broker gives it up, and its delete may fail

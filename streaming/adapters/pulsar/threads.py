@@ -1,7 +1,8 @@
 """Threads that ask brokers: some for each broker, which tenants share fairly.
 
-A question about the tenant with the fewest under way comes next. So a tenant whose questions hang holds threads only
-where no other tenant has a question left.
+Of the questions of one call, one about the tenant with the fewest under way comes next. So a tenant whose questions
+hang holds threads only where the call has no question about another tenant left. Another call at the same time waits
+for them until they time out.
 """
 
 import time

@@ -680,6 +680,19 @@ def test_all_namespaces_whose_policies_hang_share_one_deadline_and_hold_up_no_en
     assert world.objects.stored() == IN_USE
 
 
+def test_a_tenant_whose_policies_hang_does_not_make_the_policies_of_other_tenants_late(world: World) -> None:
+    spaces = [f"hanging/ns-{number}" for number in range(20)]
+    world.configuration.hanging = set(spaces)
+    world.bench.broker.topics[OTHER_TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(9,))
+    world.patience_seconds = 2.0
+    vague = [request(77, topic=f"{space}/persistent/x", bucket=None, driver="") for space in spaces]
+
+    world.told(*vague, request(77, topic=OTHER_TOPIC, bucket=None, driver=""))
+    world.configuration.ended.set()
+
+    assert namespace_of(topic_of(OTHER_TOPIC)) in world.configuration.asked
+
+
 def test_where_our_clusters_name_is_not_told_objects_that_name_one_are_kept_for_now(world: World) -> None:
     world.configuration.away = {"cluster"}
 
