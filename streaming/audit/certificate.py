@@ -1,4 +1,4 @@
-"""How complete an audit was: what it listed, as of which ZooKeeper transactions, and what it could not read."""
+"""The completeness of an audit: what it listed, between which ZooKeeper transactions, and what it could not read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,23 +9,19 @@ from streaming.audit.walk.listing import Problem
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 MAX_PROBLEMS = 10_000  # with more unreadable paths than this, the audit believes none of what it read
-MAX_NAMESPACES = 1_000  # named with suspects that could not be judged
+MAX_NAMESPACES = 1_000  # at most so many namespaces with suspects that could not be judged are named
 _TREES = (f"{MANAGED_LEDGERS_ROOT}/", f"{SCHEMAS_ROOT}/")
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """zxids: the audit missed nothing that was written before zxid_start, and holds nothing from after zxid_end.
+    """The proof of an audit's completeness."""
 
-    listed: how many of each source were read. unreadable: single paths, each with the reason. errors: why the audit as
-    a whole can't be believed.
-    """
-
-    zxid_start: int
-    zxid_end: int
-    listed: Mapping[str, int]
-    unreadable: tuple[Problem, ...]
-    errors: tuple[str, ...] = ()
+    zxid_start: int  # the audit missed nothing that was written before this ZooKeeper transaction
+    zxid_end: int  # the audit contains nothing that was written after this ZooKeeper transaction
+    listed: Mapping[str, int]  # how many of each source were read
+    unreadable: tuple[Problem, ...]  # paths, each with the reason
+    errors: tuple[str, ...] = ()  # why the whole audit can't be trusted
 
     @property
     def is_complete(self) -> bool:
@@ -48,14 +44,14 @@ class Certificate:
             int(fields["zxid_start"], 16),
             int(fields["zxid_end"], 16),
             fields["listed"],
-            tuple((each["path"], each["detail"]) for each in fields["unreadable"]),
+            tuple((problem["path"], problem["detail"]) for problem in fields["unreadable"]),
             tuple(fields["errors"]),
         )
 
     def faults_within(self, filters: FindingFilters) -> tuple[str, ...]:
-        """Return what could not be read and may hide findings that the filters choose.
+        """Return the faults that may hide findings that the filters select.
 
-        A path outside the trees of topics and schemas may hide anybody's.
+        A path outside the trees of topics and schemas may hide findings of any tenant.
         """
         paths = [f"{path}: {detail}" for path, detail in self.unreadable if _concerns(path, filters.scope)]
         return (*self.errors, *paths)
@@ -63,7 +59,7 @@ class Certificate:
 
 @dataclass(slots=True)
 class Completeness:
-    """What a running audit learns for its certificate. Problems may be added, never taken back."""
+    """The facts that a running audit collects for its certificate. Problems may be added, but never removed."""
 
     listed: dict[str, int] = field(default_factory=lambda: {"ledgers": 0, "unreferenced": 0, "objects": 0})
     problems: list[Problem] = field(default_factory=list)
@@ -71,16 +67,16 @@ class Completeness:
 
     @property
     def blocked_paths(self) -> tuple[str, ...]:
-        """Paths at or below which the audit believes nothing; "/" is everything."""
+        """Paths at or below which nothing counts as read; "/" is everything."""
         return blocked_paths(self.problems, self.errors)
 
     def certificate(self, zxid_start: int, zxid_end: int) -> Certificate:
-        """Return all of it as it stands now."""
+        """Return the certificate of all that was collected so far."""
         return Certificate(zxid_start, zxid_end, self.listed, tuple(self.problems), self.errors)
 
 
 def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[str, ...]:
-    """Paths at or below which the audit believes nothing; "/" is everything."""
+    """Return the paths at or below which nothing counts as read; "/" is everything."""
     if errors or len(problems) > MAX_PROBLEMS:
         return ("/",)
     return tuple(sorted({path for path, _detail in problems}))
@@ -89,7 +85,7 @@ def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[s
 def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]) -> list[Problem]:
     """Return a problem for each namespace with suspects whose owners did not answer, brokers included.
 
-    A namespace that the walk's problems concern is incomplete already.
+    Namespaces that the walk's problems concern are left out, since they are incomplete already.
 
     Args:
         counts: (namespace, number of such suspects, why one of them could not be judged).
@@ -100,14 +96,18 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
         for namespace, number, detail in counts
         if not any(_concerns(path, namespace) for path, _detail in problems)
     ]
-    # too many to name: then whatever the filters choose is incomplete
+    # too many to name: then the audit is incomplete, whatever the filters select
     return found if len(found) <= MAX_NAMESPACES else [(MANAGED_LEDGERS_ROOT, f"nothing judged, as in {found[0][0]}")]
 
 
 def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
-    """Return the faults that make a whole audit worthless. claimed: unreferenced ledgers that name an owner.
+    """Return the faults that make the whole audit useless.
 
-    Where ledgers name owners and there is not one owner, the configuration points to a wrong chroot or cluster.
+    If ledgers name owners but no owner exists, the configuration points to a wrong chroot or cluster.
+
+    Args:
+        listed: how many of each source were read.
+        claimed: how many unreferenced ledgers name an owner.
     """
     if claimed and not listed.get("owners", 0):
         return (

@@ -1,7 +1,7 @@
-"""Column names of the audit, and the rows that its phases hand on; nothing else may name a column by a bare string.
+"""The column names of the audit, and the rows that its phases exchange; no other module spells a column name.
 
-Names that receipts use as well stand in udfs/columns.py. A "reference" is a place in Pulsar's metadata that names a
-ledger: a topic's list, a cursor, a schema. Its owner is that topic or schema.
+Names that receipts use too are in udfs/columns.py. A "reference" is an entry of Pulsar's metadata that names a ledger:
+in a topic's list, a cursor or a schema. Its owner is that topic or schema.
 """
 
 import pyarrow as pa
@@ -19,32 +19,32 @@ from udfs.columns import (
     UUID,
 )
 
-PATH = "path"  # a znode to work on, or one that could not be read
+PATH = "path"  # a znode to process, or a path that could not be read
 STORE = "store"  # "<endpoint> <bucket>" of an object; null for a BookKeeper ledger
 MANAGED_LEDGER = "managed_ledger"
 CURSOR = "cursor"
 SCHEMA_ID = "schema_id"
 NAMESPACE = "namespace"
 CLASS = "class"
-CANDIDATE = "candidate"  # the first look would call it an orphan, or missing, so a second look decides
-SEEN_MS = "seen_ms"  # when the last look at it took place
+CANDIDATE = "candidate"  # the first check found an orphan, or missing data, so a second check decides
+SEEN_MS = "seen_ms"  # the time of the last check
 LAST_CHANGE_MS = "last_change_ms"
 AGE_SECONDS = "age_seconds"
 IS_REFERENCE = "is_reference"  # true: a reference whose ledger was not listed; false: a ledger that nothing names
-NUMBER = "number"  # ascends through the findings of one audit, with gaps
+NUMBER = "number"  # ascending through the findings of one audit, with gaps
 IN_BOOKKEEPER = "in_bookkeeper"  # whether the reference keeps the BookKeeper copy alive
 IS_INDEX = "is_index"  # true: the index object of an offload; false: its data object
 HAS_DATA = "has_data"
 HAS_INDEX = "has_index"
-IS_COMPLETE = "is_complete"  # the topic's list says that the offload is complete, so both objects must exist
+IS_COMPLETE = "is_complete"  # the offload is complete according to the topic's list, so both objects must exist
 
-# a place to list: a znode, or a bucket's label with a prefix as detail; after listing: a detail says why it failed
-PLACE = pa.schema([pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
+# a location to list: a znode, or a bucket's label with a prefix as detail; after listing, the detail is the fault
+LOCATION = pa.schema([pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
 
-# a ledger that exists; a row with a path tells what could not be listed
+# a ledger that exists; a row with a path is a path that could not be listed
 LISTED = pa.schema([pa.field(LEDGER_ID, pa.int64()), pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
 
-# an object as brokers name those that they offload; a row with a path tells what could not be listed
+# an object with a name as brokers give it; a row with a path is a path that could not be listed
 OBJECT = pa.schema(
     [
         pa.field(STORE, pa.string()),
@@ -58,7 +58,7 @@ OBJECT = pa.schema(
     ]
 )
 
-# one reference of an owner; a row with a path tells what could not be read
+# one reference of an owner; a row with a path is a path that could not be read
 REFERENCE = pa.schema(
     [
         pa.field(LEDGER_ID, pa.int64()),
@@ -76,7 +76,7 @@ REFERENCE = pa.schema(
     ]
 )
 
-# something to look at twice, and what the last look said
+# a ledger or object to check twice, and the result of the last check
 SUSPECT = pa.schema(
     [
         pa.field(CLASS, pa.string()),
@@ -99,7 +99,7 @@ SUSPECT = pa.schema(
     ]
 )
 
-# a finding, as it is written to findings/, shown and published
+# a finding, as it is written to findings/, printed and published
 FINDING = (
     CLASS,
     LEDGER_ID,

@@ -1,4 +1,4 @@
-"""`ledger-reaper audit`: run an audit or take the last one, show what it found, and publish that if asked to."""
+"""`ledger-reaper audit`: runs an audit or loads the last one, shows its findings, and publishes orphans on request."""
 
 import contextlib
 import logging
@@ -16,14 +16,14 @@ from streaming.audit import columns as a
 from streaming.audit import history
 from streaming.audit.findings import is_class
 from streaming.audit.options import AuditOptions, FindingFilters
-from streaming.audit.place import FINDINGS, Place, place_of
+from streaming.audit.output import FINDINGS, Output, output_of
 from streaming.audit.progress import Phases
 from streaming.audit.publication import asked
 from streaming.audit.publication.publish import Publication
 from streaming.audit.report import html, terminal
+from streaming.audit.report.descriptions import scope_text, size_text
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
-from streaming.audit.report.words import scope_text, size_text
 from streaming.audit.result import AuditResult, remember, remembered
 from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
@@ -60,10 +60,10 @@ _JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The contribution of another audit. html: its section of the report. faults: why a person must check it."""
+    """The contribution of another audit."""
 
-    html: str = ""
-    faults: tuple[str, ...] = ()
+    html: str = ""  # its section of the report
+    faults: tuple[str, ...] = ()  # why the operator must check it
 
 
 # Runs another audit on the session, until the event is set.
@@ -72,45 +72,41 @@ Further = Callable[[SparkSession, threading.Event], Section]
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """The operator's choices. last: use the findings of the last audit there instead of searching again.
-
-    config: the configuration file as the operator named it, for the commands that the output proposes. is_quiet: write
-    one line to the log and nothing to the terminal. repeats: one audit of many, which together request an orphan once.
-    further: another audit, of which the report shows a section too. confirm: asks before a single audit publishes; it
-    gets the number and size of the orphans as text, and raises unless the answer is yes.
-    """
+    """The operator's choices."""
 
     options: AuditOptions
-    config: str
+    config: str  # the configuration file as the operator named it, for the commands that the output proposes
     out: Path | None = None
     as_json: bool = False
     publish: bool = False
-    last: bool = False
-    is_quiet: bool = False
-    repeats: bool = False
-    further: "Further | None" = None
+    last: bool = False  # load the findings of the last audit instead of searching again
+    is_quiet: bool = False  # write one line to the log and nothing to the terminal
+    repeats: bool = False  # one audit of a series, which requests each orphan once
+    further: "Further | None" = None  # another audit with a section in the report
+    # Asks before a single audit publishes. It gets number and size of the orphans as text, and raises unless the answer
+    # is yes.
     confirm: Callable[[str], None] = lambda _orphans: None
 
 
 def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) -> None:
     """Run one audit, or with watch_seconds one after another until SIGTERM or SIGINT.
 
-    Raises StoppedBySignalError when a signal cut a single audit short, SafetyError for missing data, an incomplete
-    audit, or a publication that was refused, and ConfigError for publishing where the operator has not declared who
-    else uses this BookKeeper.
+    Raises StoppedBySignalError when a signal interrupts a single audit, SafetyError for missing data, an incomplete
+    audit or a refused publication, and ConfigError for a publication if the operator has not declared who else uses
+    this BookKeeper.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
         require_declared_buckets(settings)
-    place = place_of(settings, request.out)
+    output = output_of(settings, request.out)
     if request.last:
-        _refuse_other_cluster(settings, remembered(place))
+        _refuse_other_cluster(settings, remembered(output))
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
-    command = AuditCommand(spark, settings, request, place, stop)
+    command = AuditCommand(spark, settings, request, output, stop)
     try:
         if watch_seconds:
-            with contextlib.suppress(StoppedBySignalError):  # a repetition ends by a signal, and only so
+            with contextlib.suppress(StoppedBySignalError):  # only a signal ends a repeated audit
                 on_failure = logged("audit", watch_seconds)
                 work = Work(name="audit", run=command.run, every_s=watch_seconds, on_failure=on_failure)
                 run_until_signal(spark, Beside(work, stop).repeat, stop)
@@ -122,31 +118,31 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one audit found, within the filters."""
+    """The findings of an audit, within the filters."""
 
     result: AuditResult
     selected: DataFrame
     summary: Summary
-    report: str  # the report's place
+    report: str  # the report's path
     further: Section
 
 
 @dataclass(frozen=True, slots=True)
 class AuditCommand:
-    """One audit, each time it is run. Once stop is set, it ends instead of waiting for the second look."""
+    """One audit, each time it is run. Once stop is set, it ends instead of waiting for the second check."""
 
     spark: SparkSession
     settings: Settings
     request: AuditRequest
-    place: Place
+    output: Output
     stop: threading.Event
 
     def run(self) -> None:
-        """Audit, show the findings, and publish them if that was asked for. Raises ReaperError's family."""
+        """Audit, show the findings, and publish them if requested. Raises subclasses of ReaperError."""
         self.conclude(self.search())
 
     def search(self) -> Found:
-        """Audit, or take the last audit, and show the findings. Raises ReaperError's family."""
+        """Audit, or load the last audit, and show the findings. Raises subclasses of ReaperError."""
         with our_errors():
             return self._search()
 
@@ -156,9 +152,9 @@ class AuditCommand:
             self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
 
     def conclude(self, found: Found) -> None:
-        """Publish if that was asked for. Raises SafetyError if a person must look at the audit, else as search."""
+        """Publish if requested. Raises SafetyError if the operator must check the audit, else as search."""
         with our_errors():
-            faults = faults_for_person(found.result, found.summary, self.request.options.filters, found.report)
+            faults = faults_to_check(found.result, found.summary, self.request.options.filters, found.report)
             faults += found.further.faults
             if self.request.publish:
                 faults += self._publish(found.result, found.selected)
@@ -170,11 +166,11 @@ class AuditCommand:
         with self._phases() as phases:
             result = self._result(phases)
             selected = matching(self._findings(), filters)
-            with phases.phase("Adding up"):
+            with phases.phase("Adding up findings"):
                 summary = summarize(selected)
             bookies = bookies_for(self.settings, clients_for(self.settings).store)
             urls = self.request.options.bookies or http_addresses(bookies.registered())
-            space = account(self.settings, self.place, bookies, urls, SystemClock().now_ms())
+            space = account(self.settings, self.output, bookies, urls, SystemClock().now_ms())
             report, further = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
         return Found(result, selected, summary, report, further)
@@ -201,15 +197,15 @@ class AuditCommand:
         )
 
     def _findings(self) -> DataFrame:
-        return self.place.load(self.spark, FINDINGS)
+        return self.output.load(self.spark, FINDINGS)
 
     def _phases(self) -> Phases:
         return Phases(self.spark, Terminal(stderr=True, quiet=self.request.is_quiet), self.stop)
 
     def _result(self, phases: Phases) -> AuditResult:
         if self.request.last:
-            return remembered(self.place)
-        return Audit(self.spark, self.settings, self.request.options, self.place, phases, SystemClock()).run()
+            return remembered(self.output)
+        return Audit(self.spark, self.settings, self.request.options, self.output, phases, SystemClock()).run()
 
     def _write(self, result: AuditResult, summary: Summary, space: Space) -> tuple[str, Section]:
         filters = self.request.options.filters
@@ -222,38 +218,38 @@ class AuditCommand:
             result.totals["ledgers"],
         )
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
-        past = history.add(self.place, newest) if counts else history.read(self.place)
-        remember(self.place, result, filters)
+        past = history.add(self.output, newest) if counts else history.read(self.output)
+        remember(self.output, result, filters)
         further = self.request.further(self.spark, self.stop) if self.request.further else Section()
         context = ReportContext(tuple(past), space, scope_text(filters), further.html)
-        self.place.write(REPORT, html.page(result, summary, context).encode())
-        return f"{self.place.shown}/{REPORT}", further
+        self.output.write(REPORT, html.page(result, summary, context).encode())
+        return f"{self.output.shown}/{REPORT}", further
 
     def _publish(self, result: AuditResult, selected: DataFrame) -> list[str]:
-        """Request the deletion of the orphans; what depends on something unreadable is UNKNOWN, so not among them.
+        """Request the deletion of the orphans; return a text about findings that were left out.
 
-        Return a text about what was left out.
+        A finding that depends on an unreadable path is UNKNOWN, so it is no orphan.
         """
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
             return ["the audit published nothing"]
-        publication = Publication(self.settings, self.place, options, SystemClock(), self.request.repeats)
+        publication = Publication(self.settings, self.output, options, SystemClock(), self.request.repeats)
         with self._phases() as phases, phases.phase("Publishing") as phase:
             published = publication.publish(result.audit_id, selected.where(is_class(FindingClass.ORPHAN)))
-            phase.came_to(published.requests, "requests")
+            phase.processed(published.requests, "requests")
             if self.request.repeats and result.certificate.is_complete:
-                asked.forget(self.place, self._findings())
-        log.info("%s", published.in_words(topic))
+                asked.forget(self.output, self._findings())
+        log.info("%s", published.log_line(topic))
         if result.certificate.faults_within(options.filters):
             return [
-                "the audit did not publish everything: it left out what depends on unreadable paths (class UNKNOWN). "
-                "Repair them, or choose others with --tenant or --namespace"
+                "the audit did not publish everything: it left out findings that depend on unreadable paths (class "
+                "UNKNOWN). Repair these paths, or choose others with --tenant or --namespace"
             ]
         return []
 
 
-def faults_for_person(result: AuditResult, summary: Summary, filters: FindingFilters, report: str) -> list[str]:
-    """Return a text that explains why a person must check this audit: data is missing, or the audit is incomplete."""
+def faults_to_check(result: AuditResult, summary: Summary, filters: FindingFilters, report: str) -> list[str]:
+    """Return why the operator must check this audit: data is missing, or the audit is incomplete."""
     faults = []
     if missing := summary.of(FindingClass.MISSING).count:
         faults.append(f"data is missing: {missing_text(missing)}; see {report}")
@@ -263,23 +259,23 @@ def faults_for_person(result: AuditResult, summary: Summary, filters: FindingFil
 
 
 def missing_text(missing: int) -> str:
-    """Say how much is missing."""
+    """Return a clause that states how many ledgers and objects are missing."""
     refer = "that does not exist" if missing == 1 else "that do not exist"
     return f"topics refer to {count_of(missing, 'ledger or object', 'ledgers or objects')} {refer}"
 
 
 def missing_elsewhere(result: AuditResult, summary: Summary) -> int:
-    """Count what is missing in the cluster outside the filters of the summary."""
+    """Count the missing ledgers and objects outside the filters of the summary."""
     everywhere = result.totals.get(str(FindingClass.MISSING), {}).get("count", 0)
     return int(everywhere) - summary.of(FindingClass.MISSING).count
 
 
 def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters) -> dict[str, Any]:
-    """Return the last line of --json: what its rows add up to, and how much the whole cluster has."""
+    """Return the last line of --json: the totals of its rows, and those of the whole cluster."""
     chosen = {
-        each: {"count": summary.of(FindingClass(each)).count, "bytes": summary.of(FindingClass(each)).size_bytes}
-        for each in result.totals
-        if each in set(map(str, FindingClass))
+        name: {"count": summary.of(FindingClass(name)).count, "bytes": summary.of(FindingClass(name)).size_bytes}
+        for name in result.totals
+        if name in set(map(str, FindingClass))
     }
     return {
         "complete": not result.certificate.faults_within(filters),
@@ -292,7 +288,7 @@ def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
     found = instance_id_of(clients_for(settings).store, settings.zookeeper.ledgers_root)
     if found != result.instance_id:
         raise SafetyError(
-            f"audit {result.audit_id} looked at BookKeeper {result.instance_id}, and this configuration names "
+            f"audit {result.audit_id} searched BookKeeper {result.instance_id}, but this configuration names "
             f"{found}: use the configuration of that audit"
         )
 

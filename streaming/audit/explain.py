@@ -1,6 +1,6 @@
-"""`ledger-reaper explain`: what one ledger is, whose, and what the service would do if asked to delete it.
+"""`ledger-reaper explain`: shows one ledger, its owner, and what the service would do with a request to delete it.
 
-It reads the ledger and its owner now, by the service's own rules, and needs no Spark.
+The command reads the ledger and its owner now, applies the service's own rules, and needs no Spark.
 """
 
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 from rich.text import Text
 
 from streaming.audit import columns as a
-from streaming.audit.place import FINDINGS, Place, place_of
-from streaming.audit.report.words import age_text, meaning_of, size_text
+from streaming.audit.output import FINDINGS, Output, output_of
+from streaming.audit.report.descriptions import age_text, meaning_of, size_text
 from streaming.audit.walk.referring import Referring, referring_to
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clients import clients_for
@@ -40,34 +40,34 @@ _AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """All that is known of one ledger now. facts is None where the ledger does not exist."""
+    """The facts about one ledger now."""
 
     ledger_id: int
     path: str
-    facts: LedgerFacts | Unreadable | None
+    facts: LedgerFacts | Unreadable | None  # None: the ledger does not exist
     claim: PendingDelete | Unclaimed | None
     reference: Reference | None
     verdict: Verdict
     now_ms: int
-    referring: Referring | None = None  # who refers to a ledger that does not exist
+    referring: Referring | None = None  # the owners that refer to a ledger that does not exist
 
 
 def explain(settings: Settings, ledger_id: int, *, as_json: bool, reads_per_second: float) -> None:
-    """Print what the ledger is. Raises UnavailableError, ConfigError."""
+    """Print the facts about the ledger. Raises UnavailableError, ConfigError."""
     store = clients_for(settings).store
-    known = with_referring(look(settings, ledger_id, SystemClock()), store, Pace(reads_per_second))
+    explained = with_referring(judged(settings, ledger_id, SystemClock()), store, Pace(reads_per_second))
     past = past_of(settings, ledger_id)
-    audited = audited_as(place_of(settings, None), ledger_id)
+    audited = audited_as(output_of(settings, None), ledger_id)
     if as_json:
-        say_json(as_fields(known) | {"receipts": past, "last_audit": audited})
+        say_json(as_fields(explained) | {"receipts": past, "last_audit": audited})
     else:
-        _print(known, past)
+        _print(explained, past)
         for row in audited:
-            said = " ".join(str(row[name]) for name in _AUDITED if row[name])
-            say(f"  last audit   {said}")
+            finding = " ".join(str(row[name]) for name in _AUDITED if row[name])
+            say(f"  last audit   {finding}")
 
 
-def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
+def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     """Read the ledger, then its owner, and judge a request for it. Raises UnavailableError, ConfigError."""
     clients = clients_for(settings)
     root = settings.zookeeper.ledgers_root
@@ -94,18 +94,16 @@ def look(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
 
 
-def with_referring(known: Explained, store: MetadataStore, pace: Limiter) -> Explained:
-    """Add who refers to the ledger, if it does not exist: then its data is missing. Raises UnavailableError.
-
-    An owner drops a ledger from its list before the ledger goes, so that a name read after that means a loss, unless
-    the ledger was created meanwhile.
-    """
-    if known.facts is not None:
-        return known
-    found = referring_to(store, known.ledger_id, pace)
-    if found.owners and store.read_many([known.path])[0] is not None:
-        return known
-    return replace(known, referring=found)
+def with_referring(explained: Explained, store: MetadataStore, pace: Limiter) -> Explained:
+    """If the ledger does not exist, add the owners that refer to it: their data is missing. Raises UnavailableError."""
+    if explained.facts is not None:
+        return explained
+    # An owner removes a ledger from its list before the ledger is deleted. So a reference that is read after that means
+    # lost data, unless the ledger was created in between.
+    found = referring_to(store, explained.ledger_id, pace)
+    if found.owners and store.read_many([explained.path])[0] is not None:
+        return explained
+    return replace(explained, referring=found)
 
 
 def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
@@ -115,54 +113,54 @@ def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: int(row[c.AT_MS]))
 
 
-def audited_as(place: Place, ledger_id: int) -> list[dict[str, Any]]:
-    """Return what the last audit found of the ledger and its offloaded objects.
+def audited_as(output: Output, ledger_id: int) -> list[dict[str, Any]]:
+    """Return the last audit's findings about the ledger and its offloaded objects.
 
-    A ledger that was lost says nothing any more; the audit knows which topic it belonged to.
+    The metadata of a lost ledger is gone, but the audit knows which topic it belonged to.
     """
-    if not place.has(FINDINGS):
+    if not output.has(FINDINGS):
         return []
-    files = ds.dataset(f"{place.root}/{FINDINGS}", filesystem=place.filesystem, format="parquet")
+    files = ds.dataset(f"{output.root}/{FINDINGS}", filesystem=output.filesystem, format="parquet")
     found: list[dict[str, Any]] = files.to_table(
         columns=list(_AUDITED), filter=ds.field(c.LEDGER_ID) == ledger_id
     ).to_pylist()
     return found
 
 
-def as_fields(known: Explained) -> dict[str, Any]:
+def as_fields(explained: Explained) -> dict[str, Any]:
     """Return the fields that --json prints."""
     fields: dict[str, Any] = {
-        c.LEDGER_ID: known.ledger_id,
-        "path": known.path,
-        "exists": known.facts is not None,
+        c.LEDGER_ID: explained.ledger_id,
+        "path": explained.path,
+        "exists": explained.facts is not None,
     }
-    if isinstance(known.facts, LedgerFacts):
-        fields |= _ledger_fields(known.facts, known.now_ms)
-    if isinstance(known.claim, PendingDelete):
+    if isinstance(explained.facts, LedgerFacts):
+        fields |= _ledger_fields(explained.facts, explained.now_ms)
+    if isinstance(explained.claim, PendingDelete):
         fields |= {
-            c.COMPONENT: str(known.claim.component),
-            c.TOPIC_NAME: topic_of(known.claim.managed_ledger),
-            "cursor": known.claim.cursor_name,
-            "schema_id": known.claim.schema_id,
+            c.COMPONENT: str(explained.claim.component),
+            c.TOPIC_NAME: topic_of(explained.claim.managed_ledger),
+            "cursor": explained.claim.cursor_name,
+            "schema_id": explained.claim.schema_id,
         }
-    if known.reference is not None:
+    if explained.reference is not None:
         fields["owner"] = {
-            "key": known.reference.key,
-            "presence": str(known.reference.presence),
-            "refers_to_it": refers_to(known.reference, known.ledger_id),
-            "ledgers_in_use": len(known.reference.in_use),
-            "newest_ledger": known.reference.newest_id,
-            "read_from": [{"path": path, "version": version} for path, version in known.reference.checks],
-            "detail": known.reference.detail,
+            "key": explained.reference.key,
+            "presence": str(explained.reference.presence),
+            "refers_to_it": refers_to(explained.reference, explained.ledger_id),
+            "ledgers_in_use": len(explained.reference.in_use),
+            "newest_ledger": explained.reference.newest_id,
+            "read_from": [{"path": path, "version": version} for path, version in explained.reference.checks],
+            "detail": explained.reference.detail,
         }
-    if known.referring is not None:
+    if explained.referring is not None:
         fields["referred_to_by"] = [
-            {c.COMPONENT: component, c.TOPIC_NAME: topic_of(owner)} for component, owner in known.referring.owners
+            {c.COMPONENT: component, c.TOPIC_NAME: topic_of(owner)} for component, owner in explained.referring.owners
         ]
-        fields["not_read"] = known.referring.unreadable
-    verdict = known.verdict
-    said = {c.OUTCOME: str(verdict.outcome), c.REASON: str(verdict.reason), c.DETAIL: verdict.detail}
-    return fields | {"request": said | {"meaning": meaning_of(verdict.reason)}}
+        fields["not_read"] = explained.referring.unreadable
+    verdict = explained.verdict
+    answer = {c.OUTCOME: str(verdict.outcome), c.REASON: str(verdict.reason), c.DETAIL: verdict.detail}
+    return fields | {"request": answer | {"meaning": meaning_of(verdict.reason)}}
 
 
 def _ledger_fields(facts: LedgerFacts, now_ms: int) -> dict[str, Any]:
@@ -183,41 +181,41 @@ def _ledger_fields(facts: LedgerFacts, now_ms: int) -> dict[str, Any]:
     return fields
 
 
-def _print(known: Explained, past: list[dict[str, Any]]) -> None:
+def _print(explained: Explained, past: list[dict[str, Any]]) -> None:
     console = Terminal(soft_wrap=True)
-    fields = as_fields(known)
-    console.print(Text.assemble((f"Ledger {known.ledger_id}", "bold"), cell(f"  {known.path}")))
-    if known.facts is None:
+    fields = as_fields(explained)
+    console.print(Text.assemble((f"Ledger {explained.ledger_id}", "bold"), cell(f"  {explained.path}")))
+    if explained.facts is None:
         console.print("  This ledger does not exist (any more).")
-    for line in _missing(known):
+    for line in _missing(explained):
         console.print(cell(f"  {line}"))
     for label, text in _lines(fields):
         console.print(cell(f"  {label:<12} {text}"))
     colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
-        known.verdict.outcome, "magenta"
+        explained.verdict.outcome, "magenta"
     )
-    answer = (f"{known.verdict.outcome} {known.verdict.reason}", f"bold {colour}")
+    answer = (f"{explained.verdict.outcome} {explained.verdict.reason}", f"bold {colour}")
     console.print(Text.assemble("\nThe service's answer to a request to delete it now: ", answer))
-    console.print(meaning_of(known.verdict.reason))
-    if known.verdict.detail:
-        console.print(cell(f"({known.verdict.detail})"), style="dim")
+    console.print(meaning_of(explained.verdict.reason))
+    if explained.verdict.detail:
+        console.print(cell(f"({explained.verdict.detail})"), style="dim")
     for row in past:
         at = datetime.fromtimestamp(row[c.AT_MS] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         console.print(cell(f"  receipt {at}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}"))
 
 
-def _missing(known: Explained) -> list[str]:
-    if known.referring is None:
+def _missing(explained: Explained) -> list[str]:
+    if explained.referring is None:
         return []
     lines = [
         f"MISSING: {topic_of(owner)} refers to it ({component}), so data is lost"
-        for component, owner in known.referring.owners
+        for component, owner in explained.referring.owners
     ]
     if lines:
         lines.append(
-            f"`ledger-reaper undo --ledger {known.ledger_id}` helps if a receipt shows that the service deleted it"
+            f"`ledger-reaper undo --ledger {explained.ledger_id}` helps if a receipt shows that the service deleted it"
         )
-    if unread := known.referring.unreadable:
+    if unread := explained.referring.unreadable:
         lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, as {unread[0]}")
     return lines or ["no topic, cursor or schema in ZooKeeper refers to it"]
 

@@ -1,4 +1,4 @@
-"""From looks to findings: one table, numbered, and what it adds up to."""
+"""Turns the results of the checks into findings: one numbered table and its totals."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,11 +20,13 @@ _NAMESPACES = 500
 def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFrame:
     """Return every finding with the columns of columns.FINDING, ordered by class and owner, and numbered.
 
-    suspects: those without an owner have their class already. first, second: the suspects after each look; what the
-    first look called a candidate counts only by what the second look says.
+    Args:
+        suspects: the suspects; those without an owner have their class already.
+        first: the suspects after the first check. Candidates count only by the result of the second check.
+        second: the candidates after the second check.
     """
     final = suspects.where(F.col(a.CLASS).isNotNull()).unionByName(first.where(~F.col(a.CANDIDATE)))
-    final = final.unionByName(second).where(~F.col(a.CLASS).isin([str(each) for each in NOT_FINDINGS]))
+    final = final.unionByName(second).where(~F.col(a.CLASS).isin([str(name) for name in NOT_FINDINGS]))
     local_name = F.element_at(F.split(a.MANAGED_LEDGER, "/persistent/"), 2)
     namespace = F.split(a.MANAGED_LEDGER, "/persistent/")[0]
     topic = F.concat(F.lit("persistent://"), namespace, F.lit("/"), F.url_decode(local_name))
@@ -43,7 +45,7 @@ def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFr
 
 def unjudged_by_namespace(found: DataFrame) -> list[tuple[str, int, str]]:
     """Count the suspects whose owners could not be read, with the detail of one of them; (namespace, count, detail)."""
-    unread = found.where(is_class(FindingClass.UNKNOWN) & F.col(c.REASON).isin([str(each) for each in UNREAD]))
+    unread = found.where(is_class(FindingClass.UNKNOWN) & F.col(c.REASON).isin([str(reason) for reason in UNREAD]))
     grouped = unread.groupBy(F.coalesce(a.NAMESPACE, F.lit("")).alias(a.NAMESPACE)).agg(
         F.count(F.lit(1)).alias("n"), F.min(c.DETAIL).alias(c.DETAIL)
     )
@@ -52,25 +54,25 @@ def unjudged_by_namespace(found: DataFrame) -> list[tuple[str, int, str]]:
 
 
 def is_class(finding_class: FindingClass) -> Column:
-    """Choose the rows of that class."""
+    """Select the rows of that class."""
     return F.col(a.CLASS) == F.lit(str(finding_class))
 
 
 def totals(found: DataFrame, first: DataFrame, second: DataFrame, listed: Mapping[str, int]) -> dict[str, Any]:
     """Count what was listed, what is in use, and each class of findings with its bytes."""
-    classes = {each: {"count": 0, "bytes": 0} for each in FindingClass if each not in NOT_FINDINGS}
+    classes = {name: {"count": 0, "bytes": 0} for name in FindingClass if name not in NOT_FINDINGS}
     for row in found.groupBy(a.CLASS).agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).collect():
         classes[FindingClass(row[a.CLASS])] = {"count": row["n"], "bytes": row["total"] or 0}
-    looked = first.where(~F.col(a.CANDIDATE)).unionByName(second)
+    checked = first.where(~F.col(a.CANDIDATE)).unionByName(second)
     is_ledger = F.col(c.LEDGER_TYPE) == str(LedgerType.LEDGER)
-    used_after_all = looked.where(is_class(FindingClass.IN_USE) & is_ledger & ~F.col(a.IS_REFERENCE)).count()
+    used_after_all = checked.where(is_class(FindingClass.IN_USE) & is_ledger & ~F.col(a.IS_REFERENCE)).count()
     in_use = listed["ledgers"] - listed["unreferenced"] + used_after_all
     counts = {"ledgers": listed["ledgers"], "objects": listed["objects"], "in_use": in_use}
     return counts | {str(each): amount for each, amount in classes.items()}
 
 
 def in_use_by_namespace(references: DataFrame) -> tuple[InUse, ...]:
-    """Add up what the topics' lists name; only the namespaces with the most bytes."""
+    """Add up the references of the topics' lists, for the namespaces with the most bytes."""
     kind = F.when(F.col(a.IN_BOOKKEEPER), str(LedgerType.LEDGER)).otherwise(str(LedgerType.OFFLOAD_LEDGER))
     grouped = references.where(F.col(c.LEDGER_ID).isNotNull()).groupBy(a.NAMESPACE, c.COMPONENT, kind.alias("kind"))
     largest = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).orderBy(F.desc("total"))

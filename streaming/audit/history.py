@@ -1,9 +1,9 @@
-"""The trend: history.jsonl, beside the findings, holds one line for each of the last audits."""
+"""The trend: history.jsonl, next to the findings, has a line for each of the last audits."""
 
 import json
 from dataclasses import dataclass
 
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 
 FILE = "history.jsonl"
 _KEPT = 500
@@ -11,7 +11,7 @@ _KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class PastAudit:
-    """What one audit found. Only audits without filters are counted: others would bend the trend."""
+    """The totals of an audit. Only audits without filters are counted: others would distort the trend."""
 
     at_ms: int
     complete: bool
@@ -21,13 +21,13 @@ class PastAudit:
     ledgers: int
 
 
-def read(place: Place) -> list[PastAudit]:
+def read(output: Output) -> list[PastAudit]:
     """Return the audits, oldest first, without lines that can't be parsed: the trend decides nothing.
 
     Raises UnavailableError.
     """
     past = []
-    for line in (place.read(FILE) or b"").splitlines():
+    for line in (output.read(FILE) or b"").splitlines():
         try:
             past.append(PastAudit(**json.loads(line)))
         except (ValueError, TypeError):
@@ -35,12 +35,12 @@ def read(place: Place) -> list[PastAudit]:
     return past
 
 
-def add(place: Place, newest: PastAudit) -> list[PastAudit]:
-    """Write one more and return all. Raises UnavailableError."""
-    past = [*read(place), newest][-_KEPT:]
+def add(output: Output, newest: PastAudit) -> list[PastAudit]:
+    """Append an audit and return all. Raises UnavailableError."""
+    past = [*read(output), newest][-_KEPT:]
     lines = [
-        json.dumps({name: getattr(each, name) for name in PastAudit.__dataclass_fields__}, separators=(",", ":"))
-        for each in past
+        json.dumps({name: getattr(audit, name) for name in PastAudit.__dataclass_fields__}, separators=(",", ":"))
+        for audit in past
     ]
-    place.write(FILE, "\n".join([*lines, ""]).encode())
+    output.write(FILE, "\n".join([*lines, ""]).encode())
     return past

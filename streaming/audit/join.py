@@ -1,4 +1,4 @@
-"""Compares what exists with what topics refer to.
+"""Compares the ledgers and objects that exist with those that topics refer to.
 
 Ledgers are compared by their id alone, in one outer join on longs; objects by the UUID and ledger id in their names.
 """
@@ -16,12 +16,12 @@ _REFERRED = "referred"
 
 
 def ids_of(listed: DataFrame) -> DataFrame:
-    """Return the ids of what was listed, without the rows of what could not be."""
+    """Return the ids that were listed, without the rows about paths that could not be listed."""
     return listed.where(F.col(c.LEDGER_ID).isNotNull()).select(c.LEDGER_ID)
 
 
 def bookkeeper_references(references: DataFrame) -> DataFrame:
-    """Choose the references that keep a BookKeeper ledger alive."""
+    """Select the references that keep a BookKeeper ledger alive."""
     return references.where(F.col(a.IN_BOOKKEEPER))
 
 
@@ -40,7 +40,12 @@ def pairs_of(objects: DataFrame) -> DataFrame:
 
 
 def offload_references(references: DataFrame, only_store: str) -> DataFrame:
-    """Choose the references to tiered storage. One that names no bucket means only_store ("": none is meant)."""
+    """Select the references to tiered storage.
+
+    Args:
+        references: rows of columns.REFERENCE.
+        only_store: the bucket of references that name none; "" if there is no such bucket.
+    """
     named = F.when(F.col(a.STORE) == "", F.lit(only_store)).otherwise(F.col(a.STORE))
     return references.where(F.col(c.UUID).isNotNull()).withColumn(a.STORE, named)
 
@@ -48,16 +53,16 @@ def offload_references(references: DataFrame, only_store: str) -> DataFrame:
 def unreferenced_pairs(pairs: DataFrame, references: DataFrame) -> DataFrame:
     """Return the offload attempts that no reference names.
 
-    The bucket that a reference names does not matter here: no UUID is ever given out twice.
+    The bucket that a reference names does not matter here: no UUID is ever assigned twice.
     """
     named = offload_references(references, "").select(c.UUID, c.LEDGER_ID)
     return pairs.join(named, [c.UUID, c.LEDGER_ID], "left_anti")
 
 
 def unlisted_objects(references: DataFrame, pairs: DataFrame, stores: Sequence[str], only_store: str) -> DataFrame:
-    """Return references to complete offloads that lack an object, as suspects (columns.SUSPECT) of being missing.
+    """Return references to complete offloads of which an object is missing, as suspects (columns.SUSPECT).
 
-    Only references into the stores count: those are the buckets that could be listed.
+    Only references to `stores` count, which are the buckets that could be listed.
     """
     complete = offload_references(references, only_store).where(F.col(a.IS_COMPLETE) & F.col(a.STORE).isin([*stores]))
     whole = pairs.where(F.col(a.HAS_DATA) & F.col(a.HAS_INDEX)).select(c.UUID, c.LEDGER_ID)
@@ -65,7 +70,7 @@ def unlisted_objects(references: DataFrame, pairs: DataFrame, stores: Sequence[s
 
 
 def one_sided(listed: DataFrame, references: DataFrame) -> DataFrame:
-    """Return the ids that only one side has; IS_REFERENCE where that side is the references.
+    """Return the ids that the other side does not have; IS_REFERENCE is true for those of references.
 
     Only ids go through this join, sorted and merged: it spills to disk where a hash table would not fit into memory.
     """
@@ -78,33 +83,33 @@ def one_sided(listed: DataFrame, references: DataFrame) -> DataFrame:
 
 
 def unreferenced(compared: DataFrame) -> DataFrame:
-    """Choose from one_sided's rows the ids that were listed and that no reference names."""
+    """Select from one_sided's rows the ids that were listed and that no reference names."""
     return compared.where(~F.col(a.IS_REFERENCE)).select(c.LEDGER_ID)
 
 
 def unlisted(references: DataFrame, compared: DataFrame) -> DataFrame:
-    """Return the references whose ledger was not listed, as suspects (columns.SUSPECT) of being missing."""
+    """Return the references whose ledger was not listed, as suspects (columns.SUSPECT)."""
     missing = compared.where(F.col(a.IS_REFERENCE)).select(c.LEDGER_ID)
     return _as_missing(bookkeeper_references(references).join(missing, c.LEDGER_ID, "left_semi"), LedgerType.LEDGER)
 
 
 def problems(rows: DataFrame) -> DataFrame:
-    """Return the paths that could not be read, and why."""
+    """Return the paths that could not be read, with the reasons."""
     return rows.where(F.col(a.PATH).isNotNull()).select(a.PATH, c.DETAIL).distinct()
 
 
 def askable(suspects: DataFrame) -> DataFrame:
-    """Choose the suspects that have an owner to look at; the others have their class already."""
+    """Select the suspects that have an owner to read; the others have their class already."""
     return suspects.where(F.col(a.CLASS).isNull())
 
 
-def candidates(looked: DataFrame) -> DataFrame:
-    """Choose what the first look would call an orphan, or missing."""
-    return looked.where(F.col(a.CANDIDATE))
+def candidates(checked: DataFrame) -> DataFrame:
+    """Select the suspects that were orphans, or missing, in the first check."""
+    return checked.where(F.col(a.CANDIDATE))
 
 
 def by_owner(suspects: DataFrame, tasks: int) -> DataFrame:
-    """Put each owner's suspects into one partition, next to each other, so that a task reads the owner once."""
+    """Place an owner's suspects next to each other in one partition, so that a task reads the owner once."""
     return suspects.repartition(tasks, c.REFERENCE_KEY).sortWithinPartitions(c.REFERENCE_KEY, c.LEDGER_ID)
 
 

@@ -1,4 +1,4 @@
-"""What the operator can choose for one audit, apart from the configuration."""
+"""The options of an audit, besides the configuration."""
 
 import shlex
 from dataclasses import dataclass, field
@@ -10,20 +10,16 @@ from udfs.records import LedgerComponent
 
 @dataclass(frozen=True, slots=True)
 class FindingFilters:
-    """Which findings the audit shows, adds up and publishes; "" or 0 chooses all.
-
-    older_than_seconds counts from the ledger's last change, and chooses MISSING too, which has none. max_bytes chooses
-    the oldest orphans that fit into it.
-    """
+    """The filters of the findings that the audit shows, adds up and publishes; "" or 0 selects all."""
 
     tenant: str = ""
     namespace: str = ""
     component: LedgerComponent | None = None
-    older_than_seconds: int = 0
-    max_bytes: int = 0
+    older_than_seconds: int = 0  # since the ledger's last change; MISSING, which has none, is always selected
+    max_bytes: int = 0  # selects the oldest orphans that fit into it
 
     def arguments(self) -> str:
-        """Return the options that choose the same, each with a space before it."""
+        """Return the command-line options of these filters, each with a space before it."""
         age = f"{self.older_than_seconds}s" if self.older_than_seconds else ""
         chosen = {
             "--tenant": self.tenant,
@@ -36,46 +32,42 @@ class FindingFilters:
 
     @property
     def scope(self) -> str:
-        """The namespace or tenant that they choose; "" is everything."""
+        """The namespace or tenant that they select; "" is everything."""
         return self.namespace or self.tenant
 
     @property
     def are_empty(self) -> bool:
-        """Whether they choose everything."""
+        """Whether they select everything."""
         return self == FindingFilters()
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """Rates count over all executors; 0 is no limit. recheck_seconds: the pause between the two looks.
+    """The options that are no filters. Rates apply to all executors together; 0 is no limit."""
 
-    verify_only: search for missing data and nothing else. bookies: HTTP addresses of bookies to ask for their disk
-    space; without any, those that ZooKeeper names.
-    """
-
-    recheck_seconds: int
+    recheck_seconds: int  # the pause between the two checks
     reads_per_second: int = 50_000
     publish_per_second: int = 500
     tasks: int = 32
-    verify_only: bool = False
-    bookies: tuple[str, ...] = ()
+    verify_only: bool = False  # search for missing data and nothing else
+    bookies: tuple[str, ...] = ()  # HTTP addresses of bookies that return their disk space; (): those in ZooKeeper
     filters: FindingFilters = field(default_factory=FindingFilters)
 
 
 def every_seconds_of(text: str, *, last: bool) -> int:
-    """Read --watch; "" is 0, one audit alone. Raises ConfigError for an interval of nothing, and beside --last."""
+    """Parse --watch; "" is 0, a single audit. Raises ConfigError for an interval of 0, and together with --last."""
     if not text:
         return 0
     if last:
-        raise ConfigError("--watch searches again at each turn, so it can't go with --last: leave one of them out")
+        raise ConfigError("--watch searches again each time, so it can't be combined with --last: leave one of them out")
     seconds = seconds_of(text, "--watch")
     if not seconds:
-        raise ConfigError(f"--watch {text}: the interval must be longer than nothing")
+        raise ConfigError(f"--watch {text}: the interval must be longer than 0")
     return seconds
 
 
 def component_of(text: str) -> LedgerComponent | None:
-    """Read --component; "" is every component. Raises ConfigError."""
+    """Parse --component; "" is every component. Raises ConfigError."""
     if not text:
         return None
     try:

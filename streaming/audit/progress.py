@@ -1,4 +1,4 @@
-"""Shows how far the audit is: each phase with Spark's count of finished tasks, its duration and its number of rows."""
+"""Shows the progress of an audit: each phase with Spark's count of finished tasks, its duration and number of rows."""
 
 import threading
 import time
@@ -52,7 +52,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator["Phase"]:
-        """Show the Spark jobs that run inside the block as one phase. Its came_to says how much the phase did."""
+        """Show the Spark jobs that run inside the block as one phase."""
         task = self._shown.add_task(name, total=None, rate="")
         phase = Phase()
         group = f"audit-{name}"
@@ -73,7 +73,7 @@ class Phases:
             self._console.print(f"{name}: {text} in {seconds:.1f} s" if text else f"{name}: {seconds:.1f} s")
 
     def wait(self, name: str, seconds: float) -> None:
-        """Wait, and show for how long. Raises StoppedError when the audit is asked to stop."""
+        """Wait, and show for how long. Raises StoppedError once the stop event is set."""
         if seconds <= 0:
             return
         task = self._shown.add_task(name, total=seconds, rate="")
@@ -92,7 +92,7 @@ class Phases:
             total = finished = 0
             for job in tracker.getJobIdsForGroup(group):
                 info = tracker.getJobInfo(job)
-                for stage in (tracker.getStageInfo(each) for each in (info.stageIds if info else ())):
+                for stage in (tracker.getStageInfo(stage_id) for stage_id in (info.stageIds if info else ())):
                     total += stage.numTasks if stage else 0
                     finished += stage.numCompletedTasks if stage else 0
             if total:
@@ -100,20 +100,20 @@ class Phases:
 
 
 class Phase:
-    """How much a phase did."""
+    """The result of a phase."""
 
     def __init__(self) -> None:
         self.rows: int | None = None
         self.unit = "rows"
 
-    def came_to(self, rows: int, unit: str) -> None:
-        """Say how much the phase did."""
+    def processed(self, rows: int, unit: str) -> None:
+        """Set the number of rows that the phase has processed, and their unit."""
         self.rows, self.unit = rows, unit
 
     def amount_text(self, seconds: float) -> str:
-        """Return the amount and the rate in words."""
+        """Return the amount and the rate as text."""
         if self.rows is None:
             return ""
         amount = f"{self.rows:,} {self.unit}"
-        # with a few rows the rate shows how long Spark takes to start a job, and nothing else
+        # with few rows, the rate only shows how long Spark takes to start a job
         return amount if self.rows < _RATE_FROM_ROWS else f"{amount}, {self.rows / max(seconds, 0.001):,.0f}/s"

@@ -1,4 +1,4 @@
-"""What an audit came to, and the file beside its findings that remembers it (summary.json)."""
+"""The result of an audit, and its file next to the findings (summary.json)."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from streaming.audit.certificate import Certificate
 from streaming.audit.options import FindingFilters
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.errors import ConfigError
 
 FILE = "summary.json"
@@ -15,33 +15,36 @@ FILE = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """What the topics of a namespace refer to, of one component and type; the bytes stand in the topics' own lists."""
+    """The ledgers or objects that the topics of a namespace refer to, of one component and type."""
 
     namespace: str
     component: str
     ledger_type: str
     count: int
-    size_bytes: int
+    size_bytes: int  # from the topics' own lists
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What an audit came to. totals: how much it listed, how much is in use, and class -> count and bytes.
-
-    instance_id: BookKeeper's own name for the cluster that the audit looked at.
-    """
+    """The result of an audit."""
 
     audit_id: str
-    instance_id: str
+    instance_id: str  # BookKeeper's own name for the cluster that was audited
     started_ms: int
     ended_ms: int
     certificate: Certificate
-    totals: Mapping[str, Any]
+    totals: Mapping[str, Any]  # how much was listed, how much is in use, and class -> count and bytes
     in_use: tuple[InUse, ...]
 
 
-def remember(place: Place, result: AuditResult, filters: FindingFilters) -> None:
-    """Write summary.json. filters: what the report beside it shows; findings/ holds all. Raises UnavailableError."""
+def remember(output: Output, result: AuditResult, filters: FindingFilters) -> None:
+    """Write summary.json. Raises UnavailableError.
+
+    Args:
+        place: the audit's folder.
+        result: the result.
+        filters: the filters of the report next to it; findings/ has all findings.
+    """
     content = {
         "audit_id": result.audit_id,
         "instance_id": result.instance_id,
@@ -50,14 +53,14 @@ def remember(place: Place, result: AuditResult, filters: FindingFilters) -> None
         "filters": asdict(filters),
         "certificate": result.certificate.as_json(),
         "totals": result.totals,
-        "in_use": [asdict(each) for each in result.in_use],
+        "in_use": [asdict(in_use) for in_use in result.in_use],
     }
-    place.write(FILE, json.dumps(content, indent=2).encode())
+    output.write(FILE, json.dumps(content, indent=2).encode())
 
 
-def remembered(place: Place) -> AuditResult:
-    """Read the last audit's summary.json. Raises ConfigError where there is none, UnavailableError."""
-    fields = _fields(place)
+def remembered(output: Output) -> AuditResult:
+    """Read the last audit's summary.json. Raises ConfigError if there is none, UnavailableError."""
+    fields = _fields(output)
     try:
         return AuditResult(
             fields["audit_id"],
@@ -66,30 +69,30 @@ def remembered(place: Place) -> AuditResult:
             fields["ended_ms"],
             Certificate.from_json(fields["certificate"]),
             fields["totals"],
-            tuple(InUse(**each) for each in fields["in_use"]),
+            tuple(InUse(**in_use) for in_use in fields["in_use"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(place, error) from error
+        raise _damaged(output, error) from error
 
 
-def remembered_filters(place: Place) -> FindingFilters:
-    """Read by which filters the report beside summary.json was restricted. Raises as remembered."""
-    fields = _fields(place)
+def remembered_filters(output: Output) -> FindingFilters:
+    """Read the filters of the report next to summary.json. Raises as remembered."""
+    fields = _fields(output)
     try:
         return FindingFilters(**fields["filters"])
     except (KeyError, TypeError) as error:
-        raise _damaged(place, error) from error
+        raise _damaged(output, error) from error
 
 
-def _fields(place: Place) -> dict[str, Any]:
-    content = place.read(FILE)
+def _fields(output: Output) -> dict[str, Any]:
+    content = output.read(FILE)
     if content is None:
-        raise ConfigError(f"{place.shown} holds no audit yet: run `ledger-reaper audit` without --last first")
+        raise ConfigError(f"{output.shown} has no audit yet: run `ledger-reaper audit` without --last first")
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError) as error:
-        raise _damaged(place, error) from error
+        raise _damaged(output, error) from error
 
 
-def _damaged(place: Place, error: Exception) -> ConfigError:
-    return ConfigError(f"{place.shown}/{FILE} is damaged ({error}): run `ledger-reaper audit` again")
+def _damaged(output: Output, error: Exception) -> ConfigError:
+    return ConfigError(f"{output.shown}/{FILE} is damaged ({error}): run `ledger-reaper audit` again")

@@ -1,13 +1,13 @@
 """One audit, from listing to findings: the order of its phases.
 
-That order is the proof that the audit calls no ledger in use an orphan:
-1. It lists all ledgers and objects.
-2. Then it reads what every topic refers to. What a topic named at the time of the listing, it either names still, or
-   has given up since.
-3. What no reference names is a suspect. The audit reads each suspect again, then its topic, and applies the rules by
-   which the service deletes (udfs/judge.py). A suspect that is CLOSED and that its topic does not name afterwards is
-   never named again.
-4. After a pause it does 3 once more. Only what both looks agree on becomes an ORPHAN, or MISSING.
+The order of the phases proves that no ledger in use is reported as an orphan:
+1. All ledgers and objects are listed.
+2. After that, the references of every topic are read. A topic still names each ledger that it named at the time of the
+   listing, or has released it since.
+3. A ledger that no reference names is a suspect. Each suspect is read again, then its topic, and then the rules by
+   which the service deletes decide (udfs/judge.py). A suspect that is CLOSED and that its topic does not name after
+   that is never named again.
+4. After a pause, step 3 is repeated. Only a suspect on which both checks agree becomes an ORPHAN, or MISSING.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from streaming.audit import columns as a
 from streaming.audit import join
 from streaming.audit.certificate import Completeness, unjudged
+from streaming.audit.checks.twice import check_twice
 from streaming.audit.findings import findings, in_use_by_namespace, totals, unjudged_by_namespace
-from streaming.audit.looks.twice import look_twice
 from streaming.audit.options import AuditOptions
-from streaming.audit.place import FINDINGS, Place
+from streaming.audit.output import FINDINGS, Output
 from streaming.audit.progress import Phases
 from streaming.audit.result import AuditResult
 from streaming.audit.stages import PhaseTools, Stages
@@ -41,19 +41,19 @@ _WORK = ".work-"
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay."""
+    """One run. It works in <output>/.work-<id>, which it removes at its end; only its findings remain."""
 
     spark: SparkSession
     settings: Settings
     options: AuditOptions
-    place: Place
+    output: Output
     phases: Phases
     clock: Clock
 
     def run(self) -> AuditResult:
-        """Run all phases. Raises UnavailableError and the like; the findings of the audit before it stay then."""
+        """Run all phases. Raises UnavailableError and the like; then the previous audit's findings remain."""
         started_ms = self.clock.now_ms()
-        with stages_at(self.spark, self.place, started_ms) as (audit_id, stages):
+        with stages_at(self.spark, self.output, started_ms) as (audit_id, stages):
             return self._run(stages, audit_id, started_ms)
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
@@ -67,11 +67,11 @@ class Audit:
         suspects = tools.no_suspects()
         if not self.options.verify_only:
             suspects = walk.suspects(compared).unionByName(walk.suspect_objects(pairs, references))
-        missing = _perhaps_missing(tools, buckets, references, compared, pairs)
-        first, second = look_twice(tools, join.askable(suspects).unionByName(missing))
+        missing = _possibly_missing(tools, buckets, references, compared, pairs)
+        first, second = check_twice(tools, join.askable(suspects).unionByName(missing))
         stages.keep(FINDINGS, findings(suspects, first, second))
-        self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
-        found = self.place.load(self.spark, FINDINGS)
+        self.output.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
+        found = self.output.load(self.spark, FINDINGS)
         tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
         return AuditResult(
             audit_id,
@@ -90,25 +90,25 @@ class Audit:
 
 
 @contextmanager
-def stages_at(spark: SparkSession, place: Place, started_ms: int) -> Iterator[tuple[str, Stages]]:
-    """An audit's id and its stages, in a work folder that goes at the end, with what killed audits left."""
+def stages_at(spark: SparkSession, output: Output, started_ms: int) -> Iterator[tuple[str, Stages]]:
+    """An audit's id, and its stages in a work folder that is removed at the end, as are those of killed audits."""
     audit_id = audit_id_at(started_ms)
-    for folder in left_behind(place.folders(), started_ms):
-        place.remove(folder)
-    stages = Stages(spark, place, f"{_WORK}{audit_id}")
+    for folder in stale_folders(output.folders(), started_ms):
+        output.remove(folder)
+    stages = Stages(spark, output, f"{_WORK}{audit_id}")
     try:
         yield audit_id, stages
     finally:
-        place.remove(stages.folder)
+        output.remove(stages.folder)
 
 
 def audit_id_at(now_ms: int) -> str:
-    """Name an audit by its start; the names sort as the times do."""
+    """Return the name of an audit that starts now; names sort by time."""
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
 
 
-def left_behind(folders: Sequence[str], now_ms: int) -> list[str]:
-    """Return the work folders that audits left when they were killed; one that is a day old is at work no more."""
+def stale_folders(folders: Sequence[str], now_ms: int) -> list[str]:
+    """Return the work folders of killed audits: no audit that is a day old is still running."""
     oldest = f"{_WORK}{audit_id_at(now_ms - DAY_MS)}"
     return [folder for folder in folders if folder.startswith(_WORK) and folder < oldest]
 
@@ -116,14 +116,14 @@ def left_behind(folders: Sequence[str], now_ms: int) -> list[str]:
 def _compared(tools: PhaseTools, listed: DataFrame, references: DataFrame) -> DataFrame:
     with tools.phases.phase("Comparing both lists") as phase:
         kept = tools.stages.keep("compared", join.one_sided(listed, references))
-        phase.came_to(tools.completeness.listed["ledgers"], "ledgers")
+        phase.processed(tools.completeness.listed["ledgers"], "ledgers")
     return kept.rows
 
 
-def _perhaps_missing(
+def _possibly_missing(
     tools: PhaseTools, buckets: Sequence[str], references: DataFrame, compared: DataFrame, pairs: DataFrame
 ) -> DataFrame:
-    """References to what was not listed. A bucket that could not be listed proves nothing, so it is left out."""
+    """Return references to ledgers and objects that were not listed; a bucket that can't be listed proves nothing."""
     failed = {path for path, _detail in tools.completeness.problems}
     readable = [label for label in buckets if bucket_path(label) not in failed]
     only = buckets[0] if len(buckets) == 1 else ""

@@ -1,7 +1,7 @@
-"""Space: what audits requested, what the service deleted, and what the bookies have freed on their disks since.
+"""Space: the bytes that audits requested, that the service deleted, and that bookies have freed on their disks since.
 
-A bookie frees the bytes of a deleted ledger later: they stay in entry logs, files that many ledgers share, until it
-rewrites or removes those. bookies.json, beside the findings, remembers what each bookie said before.
+A bookie frees the bytes of a deleted ledger later: they stay in entry logs, which are files that many ledgers share,
+until the bookie rewrites or removes these. bookies.json, next to the findings, has the last answer of each bookie.
 """
 
 import json
@@ -14,7 +14,7 @@ from operator import and_
 
 import pyarrow.dataset as ds
 
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.audit.publication.plan import plans
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
@@ -34,24 +34,19 @@ _BOOKIES_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes. Deleted ledgers count one copy each, as their own metadata gives the length; reclaimed counts all copies.
-
-    reclaimed and deleted_since count from the first audit that asked the bookies; since_ms is 0 in this first one.
-    reclaimed_ever counts from the start of each bookie. bookies: how many answered. unasked: the errors of the others.
-    why: sentences that say what keeps deleted bytes on the disks.
-    """
+    """The space, in bytes. Deleted bytes are those of one copy, freed bytes those of all copies."""
 
     requested: int
-    deleted_ledgers: int
+    deleted_ledgers: int  # by the length in each ledger's own metadata
     deleted_objects: int
-    since_ms: int
+    since_ms: int  # the first audit that read the bookies; 0 in this first audit
     deleted_since: int
-    reclaimed: int
+    reclaimed: int  # since since_ms
     entry_logs: int
-    reclaimed_ever: int = 0
-    bookies: int = 0
-    why: tuple[str, ...] = ()
-    unasked: tuple[str, ...] = ()
+    reclaimed_ever: int = 0  # since the start of each bookie
+    bookies: int = 0  # how many answered
+    why: tuple[str, ...] = ()  # sentences that explain why deleted bytes stay on the disks
+    unasked: tuple[str, ...] = ()  # the errors of the bookies that did not answer
 
     @property
     def is_known(self) -> bool:
@@ -60,11 +55,11 @@ class Space:
 
     @property
     def held(self) -> int:
-        """At least so much the bookies have not freed yet; several copies, and what brokers deleted, make it more."""
+        """Return a lower bound of the bytes that are not freed yet; further copies and brokers' deletes add to it."""
         return max(0, self.deleted_since - self.reclaimed)
 
     def lines(self) -> list[tuple[str, int]]:
-        """Return the lines to show: what is counted, and its bytes."""
+        """Return the lines to show: a label and its bytes."""
         shown = [
             ("audits requested the deletion of", self.requested),
             ("the service deleted in BookKeeper (one copy of each ledger)", self.deleted_ledgers),
@@ -81,17 +76,17 @@ class Space:
         return shown
 
 
-def account(settings: Settings, place: Place, bookies: Bookies, urls: Sequence[str], now_ms: int) -> Space:
-    """Ask the bookies, add everything up, and remember their answers for the next audit. Raises UnavailableError."""
-    before = _read(place)
+def account(settings: Settings, output: Output, bookies: Bookies, urls: Sequence[str], now_ms: int) -> Space:
+    """Read the bookies, add everything up, and store their answers for the next audit. Raises UnavailableError."""
+    before = _read(output)
     since_ms = before.since_ms if before else 0
-    deleted = [_deleted(settings, kind, 0) for kind in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
-    disks, unasked = _ask(bookies, urls)
+    deleted = [_deleted(settings, ledger_type, 0) for ledger_type in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
+    disks, unasked = _read_disks(bookies, urls)
     seen = seen_now(before, disks, now_ms)
     if disks:
-        place.write(FILE, json.dumps(asdict(seen), indent=2).encode())
+        output.write(FILE, json.dumps(asdict(seen), indent=2).encode())
     return Space(
-        requested=sum(plan.size_bytes for plan in plans(place)),
+        requested=sum(plan.size_bytes for plan in plans(output)),
         deleted_ledgers=deleted[0],
         deleted_objects=deleted[1],
         since_ms=since_ms,
@@ -106,22 +101,22 @@ def account(settings: Settings, place: Place, bookies: Bookies, urls: Sequence[s
 
 
 def reclaimed_between(before: Iterable[BookieDisk], now: Iterable[BookieDisk]) -> int:
-    """Return the bytes that bookies freed between two looks; a bookie's counter starts at 0 whenever it is started."""
-    known = {disk.url: disk.reclaimed_bytes for disk in before}
+    """Return the bytes that bookies freed between two reads; a restart of a bookie resets its counter to 0."""
+    old = {disk.url: disk.reclaimed_bytes for disk in before}
     return sum(
-        disk.reclaimed_bytes - known[disk.url] if disk.reclaimed_bytes >= known[disk.url] else disk.reclaimed_bytes
+        disk.reclaimed_bytes - old[disk.url] if disk.reclaimed_bytes >= old[disk.url] else disk.reclaimed_bytes
         for disk in now
-        if disk.url in known
+        if disk.url in old
     )
 
 
 def reasons(disks: Sequence[BookieDisk]) -> list[str]:
-    """Say why deleted bytes may still be on the disks, by these bookies' own configuration."""
+    """Explain why deleted bytes may still be on the disks, from these bookies' own configuration."""
     sentences = []
     waits = [disk.gc_wait_seconds for disk in disks if disk.gc_wait_seconds]
     if waits:
         sentences.append(
-            f"Bookies look for deleted ledgers every {max(waits)} s (gcWaitTime), so the latest may not count yet."
+            f"Bookies search for deleted ledgers every {max(waits)} s (gcWaitTime), so the latest may not count yet."
         )
     majors = [disk.major_threshold for disk in disks if disk.major_threshold]
     if majors:
@@ -137,23 +132,23 @@ def reasons(disks: Sequence[BookieDisk]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What audits have learnt of the bookies. reclaimed: bytes freed since the first audit; disks: the last answers."""
+    """The state of the bookies as audits have read it."""
 
-    since_ms: int
-    reclaimed: int
-    disks: tuple[BookieDisk, ...]
+    since_ms: int  # the first audit
+    reclaimed: int  # bytes freed since then
+    disks: tuple[BookieDisk, ...]  # the last answers
 
 
 def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> Seen:
-    """Add what bookies answer now. A bookie that does not answer is counted when it answers again."""
+    """Add the bookies' current answers. A bookie that does not answer is counted when it answers again."""
     if before is None:
         return Seen(now_ms, 0, tuple(disks))
-    known = {disk.url: disk for disk in (*before.disks, *disks)}
-    return Seen(before.since_ms, before.reclaimed + reclaimed_between(before.disks, disks), tuple(known.values()))
+    newest = {disk.url: disk for disk in (*before.disks, *disks)}
+    return Seen(before.since_ms, before.reclaimed + reclaimed_between(before.disks, disks), tuple(newest.values()))
 
 
-def _read(place: Place) -> Seen | None:
-    content = place.read(FILE)
+def _read(output: Output) -> Seen | None:
+    content = output.read(FILE)
     if content is None:
         return None
     try:
@@ -161,27 +156,27 @@ def _read(place: Place) -> Seen | None:
         disks = tuple(BookieDisk(**disk) for disk in fields["disks"])
         return Seen(fields["since_ms"], fields["reclaimed"], disks)
     except (ValueError, KeyError, TypeError):
-        return None  # another version wrote it, so counting begins again
+        return None  # another version wrote it, so counting starts again
 
 
-def _ask(bookies: Bookies, urls: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:
-    def ask(url: str) -> BookieDisk | str:
+def _read_disks(bookies: Bookies, urls: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:
+    def read_disk(url: str) -> BookieDisk | str:
         try:
             return bookies.disk(url)
         except UnavailableError as error:
             return str(error)
 
     with ThreadPoolExecutor(_BOOKIES_AT_ONCE) as pool:
-        answers = list(pool.map(ask, urls))
-    return [each for each in answers if isinstance(each, BookieDisk)], [
-        each for each in answers if isinstance(each, str)
+        answers = list(pool.map(read_disk, urls))
+    return [answer for answer in answers if isinstance(answer, BookieDisk)], [
+        answer for answer in answers if isinstance(answer, str)
     ]
 
 
-def _deleted(settings: Settings, kind: LedgerType, since_ms: int) -> int:
+def _deleted(settings: Settings, ledger_type: LedgerType, since_ms: int) -> int:
     conditions = (
         ds.field(c.OUTCOME) == str(Outcome.DELETED),
-        ds.field(c.LEDGER_TYPE) == str(kind),
+        ds.field(c.LEDGER_TYPE) == str(ledger_type),
         ds.field(c.AT_MS) >= since_ms,
     )
     return receipts.total(settings.state_dir, reduce(and_, conditions), c.BYTES)

@@ -1,7 +1,7 @@
 """Lets SIGTERM and Ctrl-C end an audit cleanly.
 
-A call of PySpark's into the JVM can't be interrupted, so the audit runs in a thread of its own and the main thread
-waits for signals.
+A PySpark call into the JVM can't be interrupted, so the audit runs in a thread of its own, and the main thread waits
+for signals.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ log = logging.getLogger("ledger-reaper")
 _POLL_SECONDS = 0.2
 _NOTHING = "nothing was changed"
 _F = TypeVar("_F")
-_LEAVE_SECONDS = 20.0  # for what runs between two Spark jobs; whatever takes longer ends when Spark is stopped next
+_LEAVE_SECONDS = 20.0  # for work between two Spark jobs; work that takes longer ends when Spark is stopped next
 
 
 class StoppedError(Exception):
-    """Somebody asked the audit to stop before its end, so there are no new findings."""
+    """The audit was stopped before its end, so there are no new findings."""
 
 
 class Steps(Protocol[_F]):
@@ -39,22 +39,24 @@ class Steps(Protocol[_F]):
 
     @property
     def stop(self) -> threading.Event:
-        """Return what ends the audit before its end."""
+        """Return the event that stops the audit."""
 
     def search(self) -> _F:
-        """Search, and show what was found."""
+        """Search, and show the findings."""
 
     def ask(self, found: _F) -> None:
         """Ask whether to publish. Raises unless the answer is yes."""
 
     def conclude(self, found: _F) -> None:
-        """Publish, and raise SafetyError if a person must check what was found."""
+        """Publish, and raise SafetyError if the operator must check the findings."""
 
 
 def run_once(audit: Steps[_F], left: str) -> None:
-    """Run all steps. The question is for the main thread, which gets Ctrl-C.
+    """Run all steps. The question is asked in the main thread, which gets Ctrl-C. Raises as run_until_signal.
 
-    left: what a signal leaves that comes while the audit is published. Raises as run_until_signal.
+    Args:
+        audit: the audit.
+        left: the state that a signal leaves during the publication, as text.
     """
     found: list[_F] = []
     if late := run_until_signal(audit.spark, lambda: found.append(audit.search()), audit.stop):
@@ -66,15 +68,15 @@ def run_once(audit: Steps[_F], left: str) -> None:
 def run_until_signal(
     spark: SparkSession, work: Callable[[], None], stop: threading.Event, left: str = _NOTHING
 ) -> int | None:
-    """Run the work. SIGTERM and SIGINT set stop and cancel Spark's jobs.
+    """Run the work in a thread; SIGTERM and SIGINT set `stop` and cancel Spark's jobs. Call this in the main thread.
 
     Returns the signal that came while the work was ending, too late to stop it.
 
-    Raises what the work raised; StoppedBySignalError, with what is left then, where a signal stopped the work before
-    its end, or came before its start. Call it in the main thread.
+    Raises the work's own error, or StoppedBySignalError, with `left` as its text, if a signal stopped the work before
+    its end or came before its start.
     """
     if stop.is_set():
-        raise StoppedBySignalError(signal.SIGTERM, left)  # which of the two signals it was is not known here
+        raise StoppedBySignalError(signal.SIGTERM, left)  # the signal itself is not known here
     failures: list[Exception] = []
     ended: list[bool] = []
     numbers: list[int] = []
@@ -110,7 +112,7 @@ def _wait(spark: SparkSession, thread: threading.Thread, stop: threading.Event) 
 
 
 def _cancel(spark: SparkSession, thread: threading.Thread) -> None:
-    """Cancel Spark's jobs until the thread has ended, without the stack of Java's that each failed job would log."""
+    """Cancel Spark's jobs until the thread has ended, without the Java stack trace that each failed job would log."""
     with contextlib.suppress(Exception):
         spark.sparkContext.setLogLevel("OFF")
     leaves_s = time.monotonic() + _LEAVE_SECONDS

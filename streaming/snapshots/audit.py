@@ -16,9 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.audit import columns as a
 from streaming.audit.certificate import Completeness
-from streaming.audit.looks.twice import SECOND_LOOK_WAITS
+from streaming.audit.checks.twice import WAITING
 from streaming.audit.options import AuditOptions
-from streaming.audit.place import FINDINGS, Place
+from streaming.audit.output import FINDINGS, Output
 from streaming.audit.progress import Phases
 from streaming.audit.result import AuditResult
 from streaming.audit.run import stages_at
@@ -48,7 +48,7 @@ class SnapshotAudit:
     spark: SparkSession
     settings: Settings
     options: AuditOptions
-    place: Place
+    place: Output
     phases: Phases
     clock: Clock
 
@@ -67,11 +67,11 @@ class SnapshotAudit:
             namespaces, problems = namespaces_with_snapshots(store, self.options.filters)
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
-            phase.came_to(len(namespaces), "namespaces")
+            phase.processed(len(namespaces), "namespaces")
         found = first = self._first_look(tools, namespaces)
         suspicious = [row[0] for row in first.select(a.NAMESPACE).distinct().collect()]
         if suspicious:
-            self.phases.wait(SECOND_LOOK_WAITS, self.options.recheck_seconds)
+            self.phases.wait(WAITING, self.options.recheck_seconds)
             found = agreed(first, self._look(tools, sorted(suspicious), "Second look", 2))
         if self.options.verify_only:
             found = found.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
@@ -95,34 +95,34 @@ class SnapshotAudit:
 
     def _look(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
         stages, listed = tools.stages, tools.completeness.listed
-        places = tools.places([(each, None) for each in namespaces])
+        locations = tools.locations([(each, None) for each in namespaces])
         with self.phases.phase(f"{name}: reading snapshots") as phase:
             messages = stages.keep(
-                f"messages-{number}", places.mapInArrow(ReadTask(self.settings), from_arrow_schema(s.MESSAGE))
+                f"messages-{number}", locations.mapInArrow(ReadTask(self.settings), from_arrow_schema(s.MESSAGE))
             )
             tools.note((), messages)
             listed["messages"] = max(messages.count(s.KIND), listed.get("messages", 0))
-            phase.came_to(messages.count(s.KIND), "messages")
+            phase.processed(messages.count(s.KIND), "messages")
         with self.phases.phase(f"{name}: asking for topics") as phase:
             topics = join.owners_of(messages.rows)
             task = OwnersTask(self.settings)
             owners = stages.keep(f"owners-{number}", topics.mapInArrow(task, from_arrow_schema(s.OWNER)))
             segments = stages.keep(
                 f"segments-{number}",
-                places.mapInArrow(SegmentsTopicTask(self.settings), from_arrow_schema(s.SEGMENTS_TOPIC)),
+                locations.mapInArrow(SegmentsTopicTask(self.settings), from_arrow_schema(s.SEGMENTS_TOPIC)),
             )
             listed["topics"] = max(owners.count(c.TOPIC_NAME), listed.get("topics", 0))
-            phase.came_to(owners.count(c.TOPIC_NAME), "topics")
+            phase.processed(owners.count(c.TOPIC_NAME), "topics")
         with self.phases.phase(f"{name}: judging"):
-            found = self._findings(messages.rows, owners.rows, segments.rows, places)
+            found = self._findings(messages.rows, owners.rows, segments.rows, locations)
             return stages.keep(f"findings-{number}", found).rows
 
-    def _findings(self, messages: DataFrame, owners: DataFrame, segments: DataFrame, places: DataFrame) -> DataFrame:
+    def _findings(self, messages: DataFrame, owners: DataFrame, segments: DataFrame, locations: DataFrame) -> DataFrame:
         schema = from_arrow_schema(s.FINDING)
         topic_task = TopicTask(*self._brokers())
         of_topics = join.topics(messages, owners, segments).mapInArrow(topic_task, schema)
         of_namespaces = join.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema)
-        of_schemas = places.mapInArrow(SchemaTask(self.settings), schema)
+        of_schemas = locations.mapInArrow(SchemaTask(self.settings), schema)
         return of_topics.unionByName(of_namespaces).unionByName(of_schemas).unionByName(message_findings(messages))
 
     def _brokers(self) -> tuple[int, bool | None]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from streaming.audit import columns as a
 from streaming.audit.command import Further, Section
 from streaming.audit.options import AuditOptions, FindingFilters
-from streaming.audit.place import FINDINGS, Place
+from streaming.audit.output import FINDINGS, Output
 from streaming.audit.progress import Phases
 from streaming.audit.result import FILE as SUMMARY
 from streaming.audit.result import AuditResult, remember, remembered, remembered_filters
@@ -48,10 +48,10 @@ class SnapshotRequest:
     confirm: Callable[[str], None] = lambda _orphans: None
 
 
-def place_of(settings: Settings, out: Path | str | None) -> Place:
+def output_of(settings: Settings, out: Path | str | None) -> Output:
     """--out, or `snapshots` in the state directory. Raises UnavailableError."""
     folder = folder_of(str(out) if out else below(settings.state_dir, "snapshots"))
-    return Place(folder.location, folder.filesystem, folder.root)
+    return Output(folder.location, folder.filesystem, folder.root)
 
 
 def audit(settings: Settings, request: SnapshotRequest) -> None:
@@ -65,7 +65,7 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
             f"--publish: safety.allowed_components does not name {LedgerComponent.TRANSACTION_SNAPSHOT}, so the "
             "service would refuse every request. Name it there, beside all others that the service is to work off"
         )
-    place = place_of(settings, request.out)
+    place = output_of(settings, request.out)
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
     command = SnapshotCommand(spark, settings, request, place, stop)
@@ -82,7 +82,7 @@ class SnapshotCommand:
     spark: SparkSession
     settings: Settings
     request: SnapshotRequest
-    place: Place
+    place: Output
     stop: threading.Event
 
     def search(self) -> AuditResult:
@@ -142,7 +142,7 @@ def shortcomings(result: AuditResult, filters: FindingFilters) -> list[str]:
 
 
 def audited(
-    spark: SparkSession, settings: Settings, options: AuditOptions, place: Place, stop: threading.Event
+    spark: SparkSession, settings: Settings, options: AuditOptions, place: Output, stop: threading.Event
 ) -> tuple[AuditResult, list[report.Group]]:
     """Run one audit into the place, and return what it came to with its findings added up."""
     with Phases(spark, Terminal(stderr=True), stop) as phases:
@@ -152,7 +152,7 @@ def audited(
             return result, report.groups_of(place.load(spark, FINDINGS))
 
 
-def last_audit(spark: SparkSession, place: Place, filters: FindingFilters) -> tuple[AuditResult, list[report.Group]]:
+def last_audit(spark: SparkSession, place: Output, filters: FindingFilters) -> tuple[AuditResult, list[report.Group]]:
     """Return the last audit as audited() does, restricted to the filters. Raises ConfigError if it covered less."""
     covered, chosen = remembered_filters(place).scope, filters.scope
     if not f"{chosen}/".startswith(covered and f"{covered}/"):
@@ -171,7 +171,7 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
 
     def section(spark: SparkSession, stop: threading.Event) -> Section:
         try:
-            place = place_of(settings, None)
+            place = output_of(settings, None)
             if last and place.read(SUMMARY) is None:
                 return Section()
             if last:

@@ -43,7 +43,7 @@ _FINDINGS_PER_BATCH = 5_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentsTopicTask:
-    """Spark's task: turns namespaces (columns.PLACE) into columns.SEGMENTS_TOPIC, of those that have segments."""
+    """Spark's task: turns namespaces (columns.LOCATION) into columns.SEGMENTS_TOPIC, of those that have segments."""
 
     settings: Settings
 
@@ -112,7 +112,7 @@ class NamespaceTask:
 
 @dataclass(frozen=True, slots=True)
 class SchemaTask:
-    """Spark's task: turns namespaces (columns.PLACE) into findings about the schemas of their snapshot topics."""
+    """Spark's task: turns namespaces (columns.LOCATION) into findings about the schemas of their snapshot topics."""
 
     settings: Settings
 

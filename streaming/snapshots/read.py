@@ -63,7 +63,7 @@ def snapshot_topics(settings: Settings) -> Iterator[SnapshotTopics]:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Spark's task: turns namespaces (columns.PLACE) into the messages of their snapshot topics (columns.MESSAGE).
+    """Spark's task: turns namespaces (columns.LOCATION) into the messages of their snapshot topics (columns.MESSAGE).
 
     A topic that can't be read to its end becomes a row with a path.
     """

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from streaming.audit import columns as a
+from streaming.audit.report.descriptions import age_text, size_text
 from streaming.audit.report.parts import certificate, section, table
 from streaming.audit.report.style import STYLE
 from streaming.audit.report.terminal import show_certificate
-from streaming.audit.report.words import age_text, size_text
 from streaming.audit.result import AuditResult
 from streaming.snapshots import columns as s
 from streaming.snapshots.words import CLASS_MEANING, INTRODUCTION, NEXT

@@ -128,7 +128,7 @@ def test_a_single_audit_that_is_interrupted_says_so_and_leaves_nothing_behind(
     service, log = deploy(), tmp_path / "audit.log"
     running = service.start("audit", "--recheck-seconds", "600", log=log)
     try:
-        wait_until(lambda: "First look" in log.read_text(), running, log, seconds=SECONDS)
+        wait_until(lambda: "First check" in log.read_text(), running, log, seconds=SECONDS)
         running.send_signal(number)
         code = running.wait(60)
     finally:

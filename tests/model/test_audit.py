@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.audit import columns as a
-from streaming.audit.looks.ledgers import Looker
-from streaming.audit.looks.objects import ObjectLooker
+from streaming.audit.checks.ledgers import SuspectChecker
+from streaming.audit.checks.objects import ObjectChecker
 from streaming.audit.walk.listing import find_folders, ids_in
 from streaming.audit.walk.owners import find_namespaces
 from streaming.audit.walk.references import ReferenceReader
@@ -54,11 +54,11 @@ def _audit(cluster: Cluster, hook: Callable[[], None]) -> dict[int, FindingClass
     suspects = _suspects(reader, sorted(set(listed) - references.keys()), cluster)
     missing = [_missing(row) for ledger_id, row in references.items() if ledger_id not in set(listed)]
     loader = InUseLoader(store, cluster.pulsar, cluster.clock)
-    no_objects = cast(ObjectLooker, None)
-    looker = Looker(reader, no_objects, loader, cluster.clock, POLICY, frozenset(), confirmed)
-    first = looker.look([row for row in suspects if not row.get(a.CLASS)] + missing, is_second=False)
+    no_objects = cast(ObjectChecker, None)
+    checker = SuspectChecker(reader, no_objects, loader, cluster.clock, POLICY, frozenset(), confirmed)
+    first = checker.check([row for row in suspects if not row.get(a.CLASS)] + missing, is_second=False)
     cluster.pulsar.pass_time(POLICY.absence_interval_ms)
-    second = looker.look([row for row in first if row[a.CANDIDATE]], is_second=True)
+    second = checker.check([row for row in first if row[a.CANDIDATE]], is_second=True)
     final = [row for row in suspects if row.get(a.CLASS)] + [row for row in first if not row[a.CANDIDATE]] + second
     return {row[c.LEDGER_ID]: FindingClass(row[a.CLASS]) for row in final}
 

@@ -1,7 +1,7 @@
-"""What audits have asked the service to delete: the orphans of each publication, in asked/, written before any is sent.
+"""The orphans of each publication, in asked/, which are written before any request is sent.
 
-A publication that was cut short goes on from these rows. An audit that repeats itself leaves out the orphans in them:
-their requests may still wait, or lie among the dead letters, and the same requests would only pile up there.
+An interrupted publication resumes from these rows. Repeated audits leave out the orphans in them: their requests may
+still wait or be dead letters, and the same requests would only accumulate there.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from udfs import columns as c
 
 _FOLDER = "asked"
@@ -18,44 +18,44 @@ _PUBLICATION = "publication"
 _LEDGER_ID, _UUID = "asked_ledger_id", "asked_uuid"
 
 
-def keep(place: Place, publication: str, orphans: DataFrame) -> None:
-    """Write down which orphans a publication asks for; a second call replaces the rows. Raises UnavailableError."""
-    part = f"{_FOLDER}/_{publication}"
-    place.save(orphans, part)
-    place.replace(_folder(publication), part)
+def keep(output: Output, publication: str, orphans: DataFrame) -> None:
+    """Write the orphans of a publication; a second call replaces the rows. Raises UnavailableError."""
+    unfinished = f"{_FOLDER}/_{publication}"
+    output.save(orphans, unfinished)
+    output.replace(_folder(publication), unfinished)
 
 
-def rows(spark: SparkSession, place: Place, publication: str) -> DataFrame:
+def rows(spark: SparkSession, output: Output, publication: str) -> DataFrame:
     """Read the orphans that keep wrote."""
-    return place.load(spark, _folder(publication))
+    return output.load(spark, _folder(publication))
 
 
-def without_asked(orphans: DataFrame, place: Place, publications: Collection[str]) -> DataFrame:
-    """Choose the orphans that none of the publications asked for. Raises UnavailableError."""
-    asked = _asked(orphans.sparkSession, place)
+def without_asked(orphans: DataFrame, output: Output, publications: Collection[str]) -> DataFrame:
+    """Select the orphans that no publication has requested. Raises UnavailableError."""
+    asked = _asked(orphans.sparkSession, output)
     if asked is None:
         return orphans
     return orphans.join(asked.where(F.col(_PUBLICATION).isin([*publications])), _is_same(), "left_anti")
 
 
-def forget(place: Place, findings: DataFrame) -> None:
-    """Remove the rows of each publication of which nothing is found any more. Raises UnavailableError.
+def forget(output: Output, findings: DataFrame) -> None:
+    """Remove the rows of each publication whose orphans are no longer found. Raises UnavailableError.
 
-    That is safe because BookKeeper never gives an id out twice.
+    This is safe because BookKeeper never assigns an id twice.
     """
-    asked = _asked(findings.sparkSession, place)
+    asked = _asked(findings.sparkSession, output)
     if asked is None:
         return
     still = {row[0] for row in asked.join(findings, _is_same(), "left_semi").select(_PUBLICATION).distinct().collect()}
-    for name in place.folders(_FOLDER):
+    for name in output.folders(_FOLDER):
         if name.removeprefix(f"{_PUBLICATION}=") not in still:
-            place.remove(f"{_FOLDER}/{name}")
+            output.remove(f"{_FOLDER}/{name}")
 
 
-def _asked(spark: SparkSession, place: Place) -> DataFrame | None:
-    begin = f"{_PUBLICATION}="
-    names = [name.removeprefix(begin) for name in place.folders(_FOLDER) if name.startswith(begin)]
-    kept = [_named(rows(spark, place, name), name) for name in names if place.has(_folder(name))]
+def _asked(spark: SparkSession, output: Output) -> DataFrame | None:
+    prefix = f"{_PUBLICATION}="
+    names = [name.removeprefix(prefix) for name in output.folders(_FOLDER) if name.startswith(prefix)]
+    kept = [_named(rows(spark, output, name), name) for name in names if output.has(_folder(name))]
     return reduce(DataFrame.unionByName, kept) if kept else None
 
 

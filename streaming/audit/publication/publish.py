@@ -1,4 +1,4 @@
-"""Which of an audit's orphans are requested: all when a person publishes, each once when audits repeat themselves."""
+"""Requests the deletion of an audit's orphans: of all when an operator publishes, of each once in repeated audits."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streaming.audit.options import AuditOptions
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.audit.publication import asked
 from streaming.audit.publication.plan import PublicationPlan, finish, plan_name, plans, prepare, unfinished
 from streaming.audit.publication.send import send
@@ -18,16 +18,13 @@ from udfs import columns as c
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """requests: how many were sent now. before: how many orphans were left out, because they were requested before.
+    """The result of a publication."""
 
-    is_repetition: the very same publication was finished earlier, and nothing was sent.
-    """
+    requests: int  # sent now
+    before: int = 0  # orphans that were left out because they were requested before
+    is_repetition: bool = False  # the same publication was finished earlier, and nothing was sent
 
-    requests: int
-    before: int = 0
-    is_repetition: bool = False
-
-    def in_words(self, topic: str) -> str:
+    def log_line(self, topic: str) -> str:
         """Return one line for a log."""
         what = "already held" if self.is_repetition else "received"
         left_out = f"; left out, as requested before: {count_of(self.before, 'orphan')}" if self.before else ""
@@ -36,28 +33,28 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Publishes one audit's orphans. is_repeated: leave out those that were requested from the same place before."""
+    """Publishes the orphans of an audit."""
 
     settings: Settings
-    place: Place
+    output: Output
     options: AuditOptions
     clock: Clock
-    is_repeated: bool
+    is_repeated: bool  # leave out orphans that audits of the same folder have requested before
 
     def publish(self, audit_id: str, orphans: DataFrame) -> Published:
-        """Send a request for each, or those that an interrupted run did not send. Raises UnavailableError."""
+        """Send a request for each orphan, except those an interrupted run has sent. Raises UnavailableError."""
         if not self.is_repeated:
             return self._publish(audit_id, orphans)
-        resumed = sum(self._resume(plan, orphans) for plan in unfinished(self.place, self.options.filters))
-        sent = [plan.name for plan in plans(self.place) if plan.is_done]
-        new = asked.without_asked(orphans, self.place, sent)
+        resumed = sum(self._resume(plan, orphans) for plan in unfinished(self.output, self.options.filters))
+        sent = [plan.name for plan in plans(self.output) if plan.is_done]
+        new = asked.without_asked(orphans, self.output, sent)
         before = orphans.count() - new.count() - resumed
-        # without this, every turn would leave a plan for nothing behind
+        # otherwise every repetition would write an empty plan
         published = Published(0) if new.isEmpty() else self._publish(audit_id, new)
         return Published(published.requests + resumed, max(0, before))
 
     def _resume(self, plan: PublicationPlan, orphans: DataFrame) -> int:
-        self._send(plan, asked.rows(orphans.sparkSession, self.place, plan.name), is_fresh=False)
+        self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=False)
         return plan.requests
 
     def _publish(self, audit_id: str, orphans: DataFrame) -> Published:
@@ -65,11 +62,11 @@ class Publication:
         count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
         name = plan_name(audit_id, self.options.filters)
         plan = PublicationPlan(name, audit_id, self.clock.now_ms(), count, size, {})
-        plan, is_fresh = prepare(self.settings, self.place, plan, orphans)
+        plan, is_fresh = prepare(self.settings, self.output, plan, orphans)
         if not plan.is_done:
-            self._send(plan, asked.rows(orphans.sparkSession, self.place, plan.name), is_fresh=is_fresh)
+            self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=is_fresh)
         return Published(plan.requests, is_repetition=plan.is_done)
 
     def _send(self, plan: PublicationPlan, orphans: DataFrame, *, is_fresh: bool) -> None:
         send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=self.options.publish_per_second)
-        finish(self.place, plan)
+        finish(self.output, plan)

@@ -1,10 +1,11 @@
 """Sends a deletion request for each orphan of a plan to the request topic, each exactly once.
 
 1. The plan is durable before the first request is sent (plan.py).
-2. Findings are numbered. The requests of a partition go out in that order, under a producer name that the broker gives
-   to one producer at a time. So what an interrupted run got stored is a prefix, and the last number stored tells all.
-3. A later run looks that number up in the topic and goes on behind it. It does not rely on the broker's deduplication,
-   because brokers switch that off on topics of pulsar/system, whatever the topic's policy says.
+2. Findings are numbered. The requests of a partition are sent in that order, under a producer name that the broker
+   grants to one producer at a time. So the stored requests of an interrupted run are a prefix, and the last stored
+   number identifies it.
+3. A later run reads that number from the topic and continues after it. It does not rely on the broker's deduplication,
+   because brokers disable deduplication on topics of pulsar/system, whatever the topic's policy is.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,9 +33,16 @@ AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<numbe
 
 
 def send(settings: Settings, orphans: DataFrame, plan: PublicationPlan, *, is_fresh: bool, per_second: float) -> None:
-    """Send the requests of the plan that the topic does not hold yet. is_fresh: nothing of this plan was sent before.
+    """Send the requests of the plan that the topic does not have yet.
 
-    Raises what the executors raise; a second call goes on where this one ended.
+    Raises the errors of the executors; a second call continues after the last stored request.
+
+    Args:
+        settings: the configuration.
+        orphans: the orphans of the plan.
+        plan: the plan.
+        is_fresh: no request of this plan was sent before.
+        per_second: requests per second, for all tasks together.
     """
     partitions = len(plan.after)
     target = (F.crc32(F.col(c.REFERENCE_KEY).cast("binary")) % partitions).cast("int")
@@ -59,8 +67,8 @@ class _Publisher:
         for partition, group in groupby(rows, key=lambda row: row[c.TARGET_PARTITION]):
             topic = f"{self.settings.topics.requests[0]}-partition-{partition}"
             name = f"ledger-reaper-{self.plan.name}-{partition}"
-            # publish() starts the generator when the producer's name is ours; only from then on can nobody else add
-            # requests of this plan, and a look at the topic tells all
+            # publish() starts the generator once the producer's name is ours. From then on no other producer can add
+            # requests of this plan, so the topic's last request is final.
             publish(self.settings, topic, name, self._copies(topic, group), is_exclusive=False)
 
     def _copies(self, topic: str, rows: Iterator[Any]) -> Iterator[Copy]:

@@ -1,4 +1,4 @@
-"""Audits next to the running service, as [audit] configures them: on its Spark session, in a thread of their own."""
+"""Audits next to the running service, as [audit] configures them: on its Spark session, in a separate thread."""
 
 import threading
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from streaming.audit import history
 from streaming.audit.command import AuditCommand, AuditRequest
 from streaming.audit.options import AuditOptions
-from streaming.audit.place import Place, place_of
+from streaming.audit.output import Output, output_of
 from streaming.beside import Beside, Work, logged
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
@@ -18,7 +18,7 @@ _LEAVE_S = 3.0  # a run that takes longer ends when Spark is stopped next
 
 def auditing(spark: SparkSession, settings: Settings) -> Beside:
     """Return the audits, to be started. Raises UnavailableError."""
-    place = place_of(settings, None)
+    output = output_of(settings, None)
     request = AuditRequest(
         AuditOptions(settings.safety.min_age_seconds),
         config="F",
@@ -28,10 +28,10 @@ def auditing(spark: SparkSession, settings: Settings) -> Beside:
     )
     every_s = settings.audit.every_seconds
     stop = threading.Event()
-    command = AuditCommand(spark, settings, request, place, stop)
+    command = AuditCommand(spark, settings, request, output, stop)
 
     def run() -> None:
-        # in a pool of its own: in the service's pool, deletions would wait for an audit's jobs
+        # a separate pool: in the service's pool, its deletions would wait for the jobs of audits
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "audit")
         command.run()
 
@@ -39,7 +39,7 @@ def auditing(spark: SparkSession, settings: Settings) -> Beside:
         name="audit",
         run=inheritable_thread_target(run),
         every_s=every_s,
-        first_after_s=due_in_seconds(place, every_s, SystemClock()),
+        first_after_s=due_in_seconds(output, every_s, SystemClock()),
         leave_s=_LEAVE_S,
         keeps_from_ending=True,
         on_failure=logged("audit", every_s),
@@ -47,7 +47,7 @@ def auditing(spark: SparkSession, settings: Settings) -> Beside:
     return Beside(work, stop)
 
 
-def due_in_seconds(place: Place, every_seconds: int, clock: Clock) -> float:
-    """Return the seconds until the next audit; the last one counts, also across restarts. Raises UnavailableError."""
-    past = history.read(place)
+def due_in_seconds(output: Output, every_seconds: int, clock: Clock) -> float:
+    """Return the seconds until the next audit, also if the last was before a restart. Raises UnavailableError."""
+    past = history.read(output)
     return past[-1].at_ms / 1000 + every_seconds - clock.now_ms() / 1000 if past else 0.0

@@ -8,10 +8,7 @@ from html import escape
 
 from streaming.audit.history import PastAudit
 from streaming.audit.report import plots
-from streaming.audit.report.parts import certificate, section, table
-from streaming.audit.report.style import STYLE
-from streaming.audit.report.summary import SAMPLES, Sample, Summary
-from streaming.audit.report.words import (
+from streaming.audit.report.descriptions import (
     CLASS_MEANING,
     CLASS_NEXT,
     INTRODUCTION,
@@ -19,6 +16,9 @@ from streaming.audit.report.words import (
     amount_text,
     size_text,
 )
+from streaming.audit.report.parts import certificate, section, table
+from streaming.audit.report.style import STYLE
+from streaming.audit.report.summary import SAMPLES, Sample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
 from udfs.audit import FindingClass
@@ -37,15 +37,12 @@ _SAMPLE_HEADS = ("ledger", "what", "topic", "bytes", "reason", "detail")
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What the report shows beside one audit's findings. scope: the filters in words, "" for everything.
-
-    further: sections of other audits, as HTML.
-    """
+    """The parts of the report besides the findings of the audit."""
 
     past: tuple[PastAudit, ...]
     space: Space
-    scope: str = ""
-    further: str = ""
+    scope: str = ""  # the filters as text; "" is everything
+    further: str = ""  # sections of other audits, as HTML
 
 
 def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
@@ -59,12 +56,12 @@ def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
             section("Orphan bytes by namespace and component", _by_namespace(summary)),
             section("What each namespace holds", _standing(result, summary)),
             section("Age of the orphans (since their last change)", _ages(summary)),
-            section("Orphan bytes, audit by audit", _trend(context.past)),
+            section("Orphan bytes by audit", _trend(context.past)),
             _space(context.space),
             section("Topics with the most orphan bytes", _topics(summary)),
             section("All findings", _classes(summary)),
-            _samples("Missing: what topics refer to and does not exist", summary.missing),
-            _samples("Unknown: the audit could not read what decides", summary.unknown),
+            _samples("Missing: topics refer to it, but it does not exist", summary.missing),
+            _samples("Unknown: a deciding fact could not be read", summary.unknown),
             context.further,
             section("Completeness certificate", certificate(result.certificate)),
         )
@@ -134,11 +131,11 @@ def _cards(result: AuditResult, summary: Summary) -> str:
 
 def _by_namespace(summary: Summary) -> str:
     rows: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for each in summary.by_namespace:
-        rows[each.label or "(no topic known)"][each.part] = each.size_bytes
-    present = {each.part for each in summary.by_namespace}
+    for amount in summary.by_namespace:
+        rows[amount.label or "(no topic known)"][amount.part] = amount.size_bytes
+    present = {amount.part for amount in summary.by_namespace}
     shown = {part: css for part, css in _COMPONENT_CLASSES.items() if part in present}
-    named = {_words(part): css for part, css in shown.items()}
+    named = {_component(part): css for part, css in shown.items()}
     return (plots.legend(named) if shown else "") + plots.stacked_bars(rows, shown)
 
 
@@ -147,24 +144,24 @@ def _standing(result: AuditResult, summary: Summary) -> str:
     for used in result.in_use:
         where = "in use, BookKeeper" if used.ledger_type == LedgerType.LEDGER else "in use, tiered storage"
         rows[used.namespace][where] += used.size_bytes
-    for each in summary.by_namespace:
-        rows[each.label or "(no topic known)"]["orphans"] += each.size_bytes
-    note = "<p class='dim'>In use: as the topics' own lists give the sizes; a ledger being written has none yet.</p>"
+    for amount in summary.by_namespace:
+        rows[amount.label or "(no topic known)"]["orphans"] += amount.size_bytes
+    note = "<p class='dim'>In use: with the sizes in the topics' own lists; a ledger being written has no size yet.</p>"
     return plots.legend(_STANDING_CLASSES) + plots.stacked_bars(rows, _STANDING_CLASSES) + note
 
 
 def _ages(summary: Summary) -> str:
-    drawn = plots.columns([(each.label, each.count, each.size_bytes) for each in summary.by_age], "bad")
+    drawn = plots.columns([(age.label, age.count, age.size_bytes) for age in summary.by_age], "bad")
     return drawn + (
-        "<p class='dim'>The height is bytes, the number counts ledgers and objects.</p>"
+        "<p class='dim'>The height shows bytes; the number counts ledgers and objects.</p>"
         if summary.orphans.count
         else ""
     )
 
 
 def _trend(past: Sequence[PastAudit]) -> str:
-    shown = [(each, "" if each.complete else " (incomplete)") for each in past[-60:]]
-    return plots.line([plots.Point(f"{_time(each.at_ms)}{note}", each.orphan_bytes) for each, note in shown], "bad")
+    shown = [(audit, "" if audit.complete else " (incomplete)") for audit in past[-60:]]
+    return plots.line([plots.Point(f"{_time(audit.at_ms)}{note}", audit.orphan_bytes) for audit, note in shown], "bad")
 
 
 def _space(space: Space) -> str:
@@ -174,7 +171,7 @@ def _space(space: Space) -> str:
     why = "".join(f"<li>{escape(reason)}</li>" for reason in space.why)
     reasons = f"<p class='dim'>{escape(WHY_ON_DISK)}</p><ul class='dim'>{why}</ul>" if why else ""
     return section(
-        "Space: what was deleted, and what the bookies' disks got back",
+        "Space: bytes deleted, and bytes freed on the bookies' disks",
         table(("what", "bytes"), rows, numbers={1}) + reasons,
     )
 
@@ -183,7 +180,7 @@ def _topics(summary: Summary) -> str:
     rows = [
         (
             row.topic,
-            _words(row.components),
+            _component(row.components),
             f"{row.orphans:,}",
             size_text(row.size_bytes),
             age_text(row.oldest_seconds),
@@ -196,14 +193,14 @@ def _topics(summary: Summary) -> str:
 def _classes(summary: Summary) -> str:
     rows = [
         (
-            each.label,
-            CLASS_MEANING[FindingClass(each.label)],
-            each.part,
-            f"{each.count:,}",
-            amount_text(each.label, each.size_bytes),
-            CLASS_NEXT[FindingClass(each.label)],
+            amount.label,
+            CLASS_MEANING[FindingClass(amount.label)],
+            amount.part,
+            f"{amount.count:,}",
+            amount_text(amount.label, amount.size_bytes),
+            CLASS_NEXT[FindingClass(amount.label)],
         )
-        for each in sorted(summary.by_class, key=lambda each: list(FindingClass).index(FindingClass(each.label)))
+        for amount in sorted(summary.by_class, key=lambda amount: list(FindingClass).index(FindingClass(amount.label)))
     ]
     return table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
 
@@ -212,18 +209,18 @@ def _samples(title: str, samples: Sequence[Sample]) -> str:
     if not samples:
         return ""
     rows = [
-        (str(each.ledger_id), _kind(each), each.topic, size_text(each.size_bytes), each.reason, each.detail)
-        for each in samples
+        (str(row.ledger_id), _kind(row), row.topic, size_text(row.size_bytes), row.reason, row.detail)
+        for row in samples
     ]
-    note = f"<p class='dim'>The {SAMPLES} largest; findings/ holds all of them.</p>" if len(samples) >= SAMPLES else ""
+    note = f"<p class='dim'>The {SAMPLES} largest; findings/ has all of them.</p>" if len(samples) >= SAMPLES else ""
     return section(title, table(_SAMPLE_HEADS, rows, numbers={0, 3}, codes={4}) + note)
 
 
 def _kind(sample: Sample) -> str:
-    return f"{_words(sample.component) or 'component not known'}, {sample.where}"
+    return f"{_component(sample.component) or 'component not known'}, {sample.where}"
 
 
-def _words(component: str) -> str:
+def _component(component: str) -> str:
     return component.lower().replace("_", " ")
 
 

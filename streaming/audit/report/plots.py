@@ -1,13 +1,13 @@
-"""The report's plots as inline SVG: they need no script, font or picture from elsewhere.
+"""The report's plots as inline SVG, which need no external script, font or image.
 
-The page's CSS classes give colours and fonts; each mark shows its numbers as a tooltip.
+Colours and fonts come from the page's CSS classes; each mark has a tooltip with its numbers.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from streaming.audit.report.words import size_text
+from streaming.audit.report.descriptions import size_text
 
 _WIDTH = 860
 _ROW = 30
@@ -21,14 +21,14 @@ _TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One audit in the trend: its label in the tooltip, and its bytes."""
+    """A point of the trend: an audit's label in the tooltip, and its bytes."""
 
     label: str
     size_bytes: int
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, int]], classes: Mapping[str, str]) -> str:
-    """Draw a bar for each label, longest first, made of parts in bytes. classes: part -> CSS class, as drawn."""
+    """Draw a bar for each label, longest first, from parts in bytes; `classes` maps parts to CSS classes, in order."""
     totals = sorted(((sum(parts.values()), label) for label, parts in rows.items()), reverse=True)
     shown = [(label, rows[label]) for total, label in totals[:_MAX_ROWS] if total > 0]
     if not shown:
@@ -69,33 +69,33 @@ def columns(bars: Sequence[tuple[str, int, int]], css: str) -> str:
 def line(points: Sequence[Point], css: str) -> str:
     """Draw a trend, oldest point first."""
     if len(points) < 2:
-        return _nothing("The trend begins with the second audit.")
+        return _nothing("The trend starts with the second audit.")
     highest = max(1, *(point.size_bytes for point in points))
     width, height = _WIDTH - _LEFT - 30, _HEIGHT - _TOP - _BOTTOM
-    places = [
+    points_xy = [
         (_LEFT + 10 + width * number / (len(points) - 1), _HEIGHT - _BOTTOM - height * point.size_bytes / highest)
         for number, point in enumerate(points)
     ]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points_xy)
     floor = _HEIGHT - _BOTTOM
     drawn = _axis(highest, is_bytes=True)
     drawn.append(
-        f'<polygon class="{css} area" points="{places[0][0]:.1f},{floor} {path} {places[-1][0]:.1f},{floor}"/>'
+        f'<polygon class="{css} area" points="{points_xy[0][0]:.1f},{floor} {path} {points_xy[-1][0]:.1f},{floor}"/>'
     )
     drawn.append(f'<polyline class="{css} stroke" points="{path}"/>')
-    for (x, y), point in zip(places, points, strict=True):
+    for (x, y), point in zip(points_xy, points, strict=True):
         text = f"{escape(point.label)}: {size_text(point.size_bytes)}"
         drawn.append(f'<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{text}</title></circle>')
-    drawn.append(f'<text class="label" x="{places[0][0]:.1f}" y="{floor + 18}">{escape(points[0].label)}</text>')
+    drawn.append(f'<text class="label" x="{points_xy[0][0]:.1f}" y="{floor + 18}">{escape(points[0].label)}</text>')
     drawn.append(
-        f'<text class="label" text-anchor="end" x="{places[-1][0] + 8:.1f}" y="{floor + 18}">'
+        f'<text class="label" text-anchor="end" x="{points_xy[-1][0] + 8:.1f}" y="{floor + 18}">'
         f"{escape(points[-1].label)}</text>"
     )
     return _svg(_HEIGHT, drawn)
 
 
 def legend(classes: Mapping[str, str]) -> str:
-    """Say what the colours mean."""
+    """Draw the legend of the colours."""
     items = "".join(
         f'<span class="key"><svg width="12" height="12"><rect class="{css}" width="12" height="12" rx="2"/></svg>'
         f"{escape(part)}</span>"
@@ -104,8 +104,8 @@ def legend(classes: Mapping[str, str]) -> str:
     return f'<p class="legend">{items}</p>'
 
 
-def _bar(label: str, parts: Mapping[str, int], classes: Mapping[str, str], place: tuple[int, float]) -> str:
-    number, scale = place
+def _bar(label: str, parts: Mapping[str, int], classes: Mapping[str, str], row: tuple[int, float]) -> str:
+    number, scale = row
     y, x = number * _ROW, float(_LABEL)
     shown = label if len(label) <= 36 else f"{label[:17]}…{label[-18:]}"
     drawn = [
@@ -142,7 +142,7 @@ def _centred(x: float, y: float, text: str, css: str) -> str:
 
 def _svg(height: int, drawn: Sequence[str]) -> str:
     drawing = f'<svg class="plot" viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(drawn)}</svg>'
-    return f'<div class="scroll">{drawing}</div>'  # a narrow screen scrolls, because nobody could read a shrunk plot
+    return f'<div class="scroll">{drawing}</div>'  # a narrow screen scrolls, because a shrunk plot would be unreadable
 
 
 def _nothing(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The report's CSS: plain, printable, dark where the reader's system is dark."""
+"""The report's CSS: plain, printable, and dark on systems with a dark theme."""
 
 STYLE = """
 :root{--bg:#f6f7f9;--paper:#fff;--ink:#1c2430;--dim:#667085;--line:#e4e7ec;--bad:#c2410c;--loss:#b42318;--ok:#067647;

@@ -1,4 +1,4 @@
-"""Chooses findings by the operator's filters and adds them up: by class, topic, namespace and component, and age."""
+"""Selects findings by the operator's filters and adds them up: by class, topic, namespace and component, and age."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ AGES: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One topic's orphans. oldest_seconds: the age of the oldest."""
+    """The orphans of one topic."""
 
     tenant: str
     namespace: str
@@ -41,12 +41,12 @@ class TopicRow:
     components: str
     orphans: int
     size_bytes: int
-    oldest_seconds: int
+    oldest_seconds: int  # the age of the oldest orphan
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How many findings, and how many bytes, under a label and a part of it."""
+    """The number and bytes of the findings under a label and a part of it."""
 
     label: str
     part: str
@@ -56,11 +56,11 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finding in words. where: in BookKeeper, or in tiered storage."""
+    """One finding as text."""
 
     finding_class: str
     ledger_id: int
-    where: str
+    where: str  # "in BookKeeper" or "in tiered storage"
     component: str
     topic: str
     size_bytes: int
@@ -70,18 +70,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the terminal and the report show. Each Amount's label and part are:
+    """The totals that the terminal and the report show."""
 
-    by_class: class and reason; by_namespace: namespace and component, of orphans; by_age: age and "", of orphans.
-    missing, unknown: the largest findings of these classes.
-    """
-
-    by_class: tuple[Amount, ...]
+    by_class: tuple[Amount, ...]  # label: class, part: reason
     by_topic: tuple[TopicRow, ...]
-    by_namespace: tuple[Amount, ...]
-    by_age: tuple[Amount, ...]
-    missing: tuple[Sample, ...]
-    unknown: tuple[Sample, ...]
+    by_namespace: tuple[Amount, ...]  # orphans; label: namespace, part: component
+    by_age: tuple[Amount, ...]  # orphans; label: age, part: ""
+    missing: tuple[Sample, ...]  # the largest findings of this class
+    unknown: tuple[Sample, ...]  # the largest findings of this class
 
     @property
     def orphans(self) -> Amount:
@@ -90,14 +86,14 @@ class Summary:
 
     def of(self, finding_class: FindingClass) -> Amount:
         """Add up all findings of a class."""
-        rows = [each for each in self.by_class if each.label == finding_class]
+        rows = [amount for amount in self.by_class if amount.label == finding_class]
         return Amount(finding_class, "", sum(r.count for r in rows), sum(r.size_bytes for r in rows))
 
 
 def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
-    """Choose the findings that the filters let through, and with max_bytes only the oldest orphans that fit into it.
+    """Select the findings that pass the filters; with max_bytes, only the oldest orphans that fit into it.
 
-    MISSING has no age, and passes older_than_seconds: that filter chooses what to delete.
+    MISSING has no age and always passes older_than_seconds, because that filter selects orphans to delete.
     """
     passes = F.lit(True)
     for name, value in (

@@ -1,4 +1,4 @@
-"""The audit on the terminal: what was lost, which topics have orphans, how complete the audit was, what to do next."""
+"""Prints an audit on the terminal: missing data, topics with orphans, completeness, and the next commands."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,8 +8,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
 from streaming.audit.report.summary import Sample, Summary
-from streaming.audit.report.words import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
 from streaming.terminal import Terminal, cell, count_of
@@ -22,21 +22,21 @@ _STYLES = {FindingClass.ORPHAN: "yellow", FindingClass.MISSING: "bold red", Find
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What the operator may want to run next, ready to be typed."""
+    """The commands that the operator may run next."""
 
     publish: str
     explain: str
 
 
 def show(console: Terminal, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
-    """Print the whole audit. scope: the filters in words, "" for everything."""
+    """Print the whole audit; `scope` are its filters as text, "" for everything."""
     _head(console, result, scope)
     _missing(console, summary)
     if summary.by_topic:
         console.print(_topics(summary))
     console.print(_classes(result, summary))
     if summary.unknown:
-        console.print(_samples("Unknown: the audit could not read what decides (the largest)", summary.unknown))
+        console.print(_samples("Unknown: a deciding fact could not be read (the largest)", summary.unknown))
     if space.is_known:
         console.print(_space(space))
         for reason in (WHY_ON_DISK, *space.why) if space.why else ():
@@ -49,14 +49,14 @@ def show(console: Terminal, result: AuditResult, summary: Summary, space: Space,
 
 def in_short(result: AuditResult, summary: Summary) -> str:
     """Return one line for a log."""
-    counts = [f"{summary.of(each).count} {each}" for each in FindingClass if summary.of(each).count]
+    counts = [f"{summary.of(name).count} {name}" for name in FindingClass if summary.of(name).count]
     complete = "complete" if result.certificate.is_complete else "incomplete"
     found = ", ".join(counts) or "no findings"
     return f"{complete}, {result.totals['ledgers']} ledgers, {found}, {size_text(summary.orphans.size_bytes)} orphaned"
 
 
 def propose(console: Terminal, summary: Summary, commands: Commands, *, publishes: bool) -> None:
-    """Say what the operator can do next."""
+    """Print what the operator can do next."""
     if summary.orphans.count and not publishes:
         console.print(
             "The audit deleted nothing. The next command sends a deletion request for each of these orphans; the "
@@ -65,14 +65,12 @@ def propose(console: Terminal, summary: Summary, commands: Commands, *, publishe
         console.print(cell(f"  {commands.publish}"), soft_wrap=True)
     if summary.of(FindingClass.OPEN).count:
         console.print(
-            "Most OPEN ledgers are former ledgers of cursors, which brokers never close. The service deletes one when "
-            "its cursor or list names a newer ledger or is gone, and nothing changed for safety.open_quiet_period and "
-            "for safety.above_newest_quarantine_seconds."
+            "Most OPEN ledgers are former ledgers of cursors, which brokers never close. The service deletes such a "
+            "ledger when its cursor or list names a newer ledger or is gone, and nothing has changed for "
+            "safety.open_quiet_period and for safety.above_newest_quarantine_seconds."
         )
-    if any(summary.of(each).count for each in FindingClass):
-        console.print(
-            "To see what a ledger is, and why the service would delete or keep it (put its number in place of N):"
-        )
+    if any(summary.of(name).count for name in FindingClass):
+        console.print("To see a ledger's owner, and why the service would delete or keep it (replace N by its id):")
         console.print(cell(f"  {commands.explain}"), soft_wrap=True)
 
 
@@ -83,7 +81,7 @@ def _head(console: Terminal, result: AuditResult, scope: str) -> None:
     console.print(head)
     console.print(INTRODUCTION, style="dim", highlight=False)
     if scope:
-        only = f"Only {scope}. In use, listed and complete count for the whole cluster."
+        only = f"Only {scope}. In use, listed and complete refer to the whole cluster."
         console.print(cell(only))
 
 
@@ -95,7 +93,7 @@ def _missing(console: Terminal, summary: Summary) -> None:
             f"Topics refer to {count_of(missing.count, 'ledger or object', 'ledgers or objects')} ({size}) that "
             f"{'does' if missing.count == 1 else 'do'} not exist.\n"
             "`ledger-reaper receipts --ledger N` shows whether the service deleted a ledger. If it did, "
-            "`ledger-reaper undo --ledger N` brings it back as long as the bookies still hold its data."
+            "`ledger-reaper undo --ledger N` restores it as long as the bookies still have its data."
         )
         console.print(Panel(text, title="DATA LOSS", border_style="bold red", expand=False))
         console.print(_samples("Missing (the largest)", summary.missing))
@@ -125,11 +123,11 @@ def _classes(result: AuditResult, summary: Summary) -> Table:
     table.add_column("count", justify="right")
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("meaning")
-    for each in FindingClass:
-        amount = summary.of(each)
+    for name in FindingClass:
+        amount = summary.of(name)
         if amount.count:
-            cells = (str(each), f"{amount.count:,}", amount_text(each, amount.size_bytes), CLASS_MEANING[each])
-            table.add_row(*cells, style=_STYLES.get(each, ""))
+            cells = (str(name), f"{amount.count:,}", amount_text(name, amount.size_bytes), CLASS_MEANING[name])
+            table.add_row(*cells, style=_STYLES.get(name, ""))
     table.add_row(
         "in use", f"{result.totals['in_use']:,}", "", "ledgers that a topic, cursor or schema refers to", style="green"
     )
@@ -138,7 +136,7 @@ def _classes(result: AuditResult, summary: Summary) -> Table:
 
 
 def _space(space: Space) -> Table:
-    table = Table(title="Space: what was deleted, and what the bookies' disks got back", title_justify="left")
+    table = Table(title="Space: bytes deleted, and bytes freed on the bookies' disks", title_justify="left")
     table.add_column("what")
     table.add_column("bytes", justify="right")
     for what, size in space.lines():
@@ -151,17 +149,17 @@ def _samples(title: str, samples: tuple[Sample, ...]) -> Table:
     table.add_column("ledger", justify="right", no_wrap=True)
     for name in ("where", "topic", "reason", "detail"):
         table.add_column(name, overflow="fold")
-    for each in samples[:_SAMPLES]:
-        table.add_row(*map(cell, (each.ledger_id, each.where, each.topic, each.reason, each.detail)))
+    for row in samples[:_SAMPLES]:
+        table.add_row(*map(cell, (row.ledger_id, row.where, row.topic, row.reason, row.detail)))
     return table
 
 
 def show_certificate(console: Terminal, result: AuditResult) -> None:
-    """Say whether the audit could read everything, and what not."""
+    """Print whether the audit could read everything, and the paths that it could not read."""
     certificate = result.certificate
     span = (
-        f"The audit holds all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "
-        f"from after {certificate.zxid_end:#x}."
+        f"The audit contains all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "
+        f"that was written after {certificate.zxid_end:#x}."
     )
     if certificate.is_complete:
         console.print(_marked("Complete", "green", f"the audit could read everything. {span}"), soft_wrap=True)
@@ -170,11 +168,11 @@ def show_certificate(console: Terminal, result: AuditResult) -> None:
         console.print(_marked("Incomplete", "red", error), soft_wrap=True)
     if certificate.unreadable:
         unread = count_of(len(certificate.unreadable), "path")
-        unread = f"{unread} could not be read; what depends on that is UNKNOWN. {span}"
+        unread = f"{unread} could not be read; findings that depend on them are UNKNOWN. {span}"
         console.print(_marked("Incomplete", "red", unread), soft_wrap=True)
         for path, detail in certificate.unreadable[:_SAMPLES]:
             console.print(cell(f"  {path}: {detail}"), soft_wrap=True)
 
 
-def _marked(word: str, style: str, text: str) -> Text:
-    return Text.assemble((word, style), ": ", cell(text))
+def _marked(label: str, style: str, text: str) -> Text:
+    return Text.assemble((label, style), ": ", cell(text))

@@ -1,6 +1,6 @@
-"""Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list those.
+"""Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list them.
 
-A listing gives the ids alone. The audit reads the metadata only of ledgers that nothing refers to.
+A listing returns only ids. The audit reads the metadata of ledgers without a reference only.
 """
 
 import re
@@ -25,15 +25,15 @@ _LEAF = re.compile(r"L[0-9]{4}")
 _LONG_LEVELS = 3  # levels between 000 and L0000 in /ledgers/000/0000/0000/0000/L0000
 _SHORT_LEVELS = 1  # the same in /ledgers/00/0000/L0000
 
-Problem = tuple[str, str]  # a path, and why nothing is known of what lies below it
+Problem = tuple[str, str]  # a path, and why nothing is known at and below it
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The folders of the last level, which hold the ledgers, ascending; and what could not be listed on the way."""
+    """The folders of the last level, which contain the ledgers."""
 
-    paths: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    paths: tuple[str, ...]  # ascending
+    problems: tuple[Problem, ...]  # paths above them that could not be listed
 
 
 def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
@@ -42,7 +42,7 @@ def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
     top = _below(store, [root], None, problems)
     long = _descend(store, [path for path in top if _LONG.fullmatch(_name(path))], _LONG_LEVELS, problems)
     short = []
-    if layout is Layout.HIERARCHICAL:  # there too, ids from 2^31 on lie in the long form
+    if layout is Layout.HIERARCHICAL:  # ids from 2^31 on have the long form there too
         short = _descend(store, [path for path in top if _SHORT.fullmatch(_name(path))], _SHORT_LEVELS, problems)
     return Folders((*short, *long), tuple(problems))
 
@@ -50,7 +50,7 @@ def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
 def ids_in(
     root: str, folders: Sequence[str], names: Sequence[list[str] | Unreadable | None], problems: list[Problem]
 ) -> list[int]:
-    """Return the ledger ids in listed folders. A folder that has gone meanwhile held no ledger any more."""
+    """Return the ledger ids in listed folders. A folder that is gone by now had no ledger left."""
     ids: list[int] = []
     for folder, children in zip(folders, names, strict=True):
         if isinstance(children, Unreadable):
@@ -67,7 +67,7 @@ def ids_in(
 
 @dataclass(frozen=True, slots=True)
 class ListTask:
-    """Spark's task: turns folders (columns.PLACE) into the ledgers in them (columns.LISTED)."""
+    """Spark's task: turns folders (columns.LOCATION) into the ledgers in them (columns.LISTED)."""
 
     settings: Settings
     reads_per_second: float
@@ -80,10 +80,10 @@ class ListTask:
         for batch in batches:
             folders = batch.column(0).to_pylist()
             for start in range(0, len(folders), _FOLDERS_PER_READ):
-                part = folders[start : start + _FOLDERS_PER_READ]
-                pace.wait_for(len(part))
+                group = folders[start : start + _FOLDERS_PER_READ]
+                pace.wait_for(len(group))
                 problems: list[Problem] = []
-                ids = ids_in(root, part, store.children_many(part), problems)
+                ids = ids_in(root, group, store.children_many(group), problems)
                 yield from _batches(ids, problems)
 
 
@@ -96,7 +96,7 @@ def _descend(store: MetadataStore, folders: list[str], levels: int, problems: li
 def _below(
     store: MetadataStore, folders: Sequence[str], pattern: re.Pattern[str] | None, problems: list[Problem]
 ) -> list[str]:
-    """Return the children of all folders, ascending. At the top (pattern None) other things than ledgers live too."""
+    """Return the children of all folders, ascending. The root (pattern None) also has znodes that are no ledgers."""
     found: list[str] = []
     for folder, children in zip(folders, store.children_many(folders), strict=True):
         if isinstance(children, Unreadable):

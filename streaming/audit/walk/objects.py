@@ -1,6 +1,6 @@
-"""Lists the objects in the buckets of tiered_storage.allowed, and reads which topic an unreferenced object names.
+"""Lists the objects in the buckets of tiered_storage.allowed, and reads the topics that unreferenced objects name.
 
-A bucket that can't be listed makes the audit incomplete; it never makes anything an orphan.
+A bucket that can't be listed makes the audit incomplete, but never makes anything an orphan.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from udfs.offload_target import Bucket
 from udfs.records import LedgerType, StoredObject
 from udfs.references import key_of
 
-# Names begin with a random UUID, so these give sixteen listings of equal length that can run side by side.
+# Names start with a random UUID, so these prefixes give sixteen listings of equal length that can run in parallel.
 PREFIXES = "0123456789abcdef"
 _ROWS_PER_BATCH = 5_000
 _NAMES_PER_READ = 1_000
@@ -43,19 +43,19 @@ def bucket_path(label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListObjectsTask:
-    """Spark's task: turns buckets with a prefix (columns.PLACE: label, prefix) into objects (columns.OBJECT)."""
+    """Spark's task: turns buckets with a prefix (columns.LOCATION: label, prefix) into objects (columns.OBJECT)."""
 
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """List every prefix. What a store refuses, or does not answer, becomes a row that tells the problem."""
+        """List every prefix. A store that refuses, or does not answer, becomes a row with the problem."""
         buckets = buckets_by_label(self.settings)
         for batch in batches:
-            for place in batch.to_pylist():
-                label = place[a.PATH]
+            for location in batch.to_pylist():
+                label = location[a.PATH]
                 try:
                     rows: list[dict[str, Any]] = []
-                    for row in _objects(objects_for(self.settings, buckets[label]), label, place[c.DETAIL]):
+                    for row in _objects(objects_for(self.settings, buckets[label]), label, location[c.DETAIL]):
                         rows.append(row)
                         if len(rows) == _ROWS_PER_BATCH:
                             yield pa.RecordBatch.from_pylist(rows, schema=a.OBJECT)
@@ -87,7 +87,7 @@ class ClaimObjectsTask:
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the index of every pair, or the data object's user metadata where there is no index."""
+        """Read the index of every pair, or the data object's user metadata if there is no index."""
         buckets = buckets_by_label(self.settings)
         clock: Clock = SystemClock()
         for batch in batches:
@@ -96,33 +96,33 @@ class ClaimObjectsTask:
                 by_store.setdefault(row[a.STORE], []).append(row)
             for label, rows in by_store.items():
                 for start in range(0, len(rows), _NAMES_PER_READ):
-                    part = rows[start : start + _NAMES_PER_READ]
-                    said = _read(self.settings, buckets[label], part)
+                    group = rows[start : start + _NAMES_PER_READ]
+                    metadata = _read(self.settings, buckets[label], group)
                     now_ms = clock.now_ms()
-                    claimed = [_suspect(row, *one, now_ms=now_ms) for row, one in zip(part, said, strict=True)]
+                    claimed = [_suspect(row, *found, now_ms=now_ms) for row, found in zip(group, metadata, strict=True)]
                     yield pa.RecordBatch.from_pylist(claimed, schema=a.SUSPECT)
 
 
-# custom metadata of the ledger, user metadata of the object, and what could not be read
-_Said = tuple[Mapping[str, bytes] | None, Mapping[str, str], str]
+# custom metadata of the ledger, user metadata of the object, and the fault that kept something from being read
+_Metadata = tuple[Mapping[str, bytes] | None, Mapping[str, str], str]
 
 
-def _read(settings: Settings, bucket: Bucket, rows: Sequence[Mapping[str, Any]]) -> list[_Said]:
+def _read(settings: Settings, bucket: Bucket, rows: Sequence[Mapping[str, Any]]) -> list[_Metadata]:
     store = objects_for(settings, bucket)
     names = [(row[c.UUID], row[c.LEDGER_ID]) for row in rows]
     try:
         indexes = store.read_many([index_name(*name) for name in names])
         heads = iter(store.head_many([object_name(*n) for n, i in zip(names, indexes, strict=True) if i is None]))
-        return [_said(index if index is not None else next(heads)) for index in indexes]
+        return [_metadata(index if index is not None else next(heads)) for index in indexes]
     except (UnavailableError, RefusedError) as error:
         return [(None, {}, str(error))] * len(rows)
 
 
-def _said(stored: StoredObject | Unreadable | None) -> _Said:
+def _metadata(stored: StoredObject | Unreadable | None) -> _Metadata:
     if isinstance(stored, Unreadable):
         return None, {}, stored.detail
     if stored is None:
-        return None, {}, "the objects have gone meanwhile"
+        return None, {}, "the objects are gone by now"
     if stored.content is None:
         return None, stored.user_metadata, "there is no readable index object"
     try:
@@ -132,7 +132,7 @@ def _said(stored: StoredObject | Unreadable | None) -> _Said:
 
 
 def _suspect(
-    row: Mapping[str, Any], custom: Mapping[str, bytes] | None, user: Mapping[str, str], wrong: str, *, now_ms: int
+    row: Mapping[str, Any], custom: Mapping[str, bytes] | None, user: Mapping[str, str], fault: str, *, now_ms: int
 ) -> dict[str, Any]:
     suspect = {
         c.LEDGER_ID: row[c.LEDGER_ID],
@@ -146,7 +146,7 @@ def _suspect(
     }
     claim = claim_of_objects(row[c.LEDGER_ID], row[c.UUID], custom, user)
     if isinstance(claim, Unclaimed):
-        detail = f"{claim.detail}: {wrong}" if wrong else claim.detail
+        detail = f"{claim.detail}: {fault}" if fault else claim.detail
         return suspect | {
             a.CLASS: str(claim.finding_class),
             c.REASON: str(claim.reason),

@@ -1,4 +1,4 @@
-"""Lists the owners of ledgers, topics and schemas: the driver finds the namespaces, executors list what is in each."""
+"""Lists the owners of ledgers, topics and schemas: the driver finds the namespaces, executors list their owners."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,22 +21,24 @@ _NAMES_PER_BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """The znodes whose children are topics or schemas; and what could not be listed on the way."""
+    """The znodes whose children are topics or schemas."""
 
     paths: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # paths above them that could not be listed
 
 
 def find_namespaces(store: MetadataStore, pace: Limiter | None = None) -> Namespaces:
     """Walk down to the znodes that hold topics (`tenant[/cluster]/ns/persistent`) and schemas (`tenant/ns`).
 
-    pace: of the znodes that are listed; none is no limit. Raises UnavailableError.
+    Raises UnavailableError.
+
+    Args:
+        store: the metadata store.
+        pace: the rate at which znodes are listed; None: no limit.
     """
     problems: list[Problem] = []
     walk = _Walk(store, problems, pace or Pace(0))
-    second = walk.below(
-        walk.below([MANAGED_LEDGERS_ROOT])
-    )  # tenant/namespace; tenant/cluster where topics have V1 names
+    second = walk.below(walk.below([MANAGED_LEDGERS_ROOT]))  # tenant/namespace; tenant/cluster if topics have V1 names
     third = walk.below(second)
     domains = [path for path in third if path.endswith(f"/{_DOMAIN}")]
     fourth = walk.below([path for path in third if not path.endswith(f"/{_DOMAIN}")])
@@ -47,7 +49,7 @@ def find_namespaces(store: MetadataStore, pace: Limiter | None = None) -> Namesp
 
 @dataclass(frozen=True, slots=True)
 class OwnersTask:
-    """Spark's task: turns namespaces into the topics and schemas below them; both are columns.PLACE."""
+    """Spark's task: turns namespaces into the topics and schemas below them; both are columns.LOCATION."""
 
     settings: Settings
 
@@ -58,15 +60,15 @@ class OwnersTask:
             for namespace in batch.column(0).to_pylist():  # one at a time, because one may hold a million topics
                 (children,) = store.children_many([namespace])
                 if isinstance(children, Unreadable):
-                    yield _places([namespace], children.detail)
+                    yield _locations([namespace], children.detail)
                 elif children:
                     for start in range(0, len(children), _NAMES_PER_BATCH):
                         names = children[start : start + _NAMES_PER_BATCH]
-                        yield _places([f"{namespace}/{name}" for name in names], None)
+                        yield _locations([f"{namespace}/{name}" for name in names], None)
 
 
-def _places(paths: list[str], detail: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{a.PATH: path, DETAIL: detail} for path in paths], schema=a.PLACE)
+def _locations(paths: list[str], detail: str | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{a.PATH: path, DETAIL: detail} for path in paths], schema=a.LOCATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The Spark jobs of the walk: list ledgers and objects, read references, and read what the unreferenced say of theirs.
+"""The Spark jobs of the walk: list ledgers and objects, read references, and read the metadata of unreferenced ledgers.
 
-The audit calls them in the order that run.py proves; each job's work on one znode or object is in the other modules.
+The audit calls them in the order that run.py proves; the other modules have each job's work on one znode or object.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -24,19 +24,19 @@ from udfs import columns as c
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One audit's walk. buckets: labels (columns.STORE) of the buckets that may be listed."""
+    """The walk of an audit."""
 
     tools: PhaseTools
-    buckets: tuple[str, ...]
+    buckets: tuple[str, ...]  # labels (columns.STORE) of the buckets that may be listed
 
     def ledgers_and_objects(self) -> tuple[DataFrame, DataFrame]:
-        """List both at the same time, ledgers as columns.LISTED and objects as pairs (join.pairs_of).
+        """List ledgers (columns.LISTED) and objects as pairs (join.pairs_of) at the same time.
 
-        They may, because only one order counts: both must be listed before the references are read.
+        The order of these two does not matter: both only have to be listed before the references are read.
         """
         with ThreadPoolExecutor(2) as pool:
             # so that each thread's Spark jobs carry its own phase's name
-            ledgers, pairs = (pool.submit(inheritable_thread_target(each)) for each in (self._ledgers, self._pairs))
+            ledgers, pairs = (pool.submit(inheritable_thread_target(phase)) for phase in (self._ledgers, self._pairs))
             return ledgers.result(), pairs.result()
 
     def references(self) -> DataFrame:
@@ -44,23 +44,23 @@ class Walk:
         tools, listed = self.tools, self.tools.completeness.listed
         with tools.phases.phase("Listing topics and schemas") as phase:
             namespaces = find_namespaces(tools.store)
-            places = tools.places([(path, None) for path in namespaces.paths])
+            locations = tools.locations([(path, None) for path in namespaces.paths])
             owners = tools.stages.keep(
-                "owners", places.mapInArrow(OwnersTask(tools.settings), from_arrow_schema(a.PLACE))
+                "owners", locations.mapInArrow(OwnersTask(tools.settings), from_arrow_schema(a.LOCATION))
             )
             listed["owners"] = owners.count(a.PATH) - owners.count(c.DETAIL)
-            phase.came_to(listed["owners"], "topics and schemas")
+            phase.processed(listed["owners"], "topics and schemas")
         with tools.phases.phase("Reading references") as phase:
             task = ReferenceTask(tools.settings, tools.reads_per_second)
             spread = owners.rows.repartition(tools.tasks_of(listed["owners"]))
             read = tools.stages.keep("references", spread.mapInArrow(task, from_arrow_schema(a.REFERENCE)))
             tools.note(namespaces.problems, read)
             listed["references"] = read.count(c.LEDGER_ID)
-            phase.came_to(listed["references"], "references")
+            phase.processed(listed["references"], "references")
         return read.rows
 
     def suspects(self, compared: DataFrame) -> DataFrame:
-        """Read the metadata of each ledger that no reference names (columns.SUSPECT): it says whose it is."""
+        """Read the metadata of each ledger that no reference names (columns.SUSPECT): it names the owner."""
         tools, completeness = self.tools, self.tools.completeness
         with tools.phases.phase("Reading unreferenced ledgers") as phase:
             task = ClaimTask(tools.settings, tools.layout, tools.reads_per_second)
@@ -68,12 +68,12 @@ class Walk:
             completeness.listed["unreferenced"] = ids.count()
             spread = ids.repartition(tools.tasks_of(completeness.listed["unreferenced"]))
             suspects = tools.stages.keep("suspects", spread.mapInArrow(task, from_arrow_schema(a.SUSPECT)))
-            phase.came_to(completeness.listed["unreferenced"], "ledgers")
+            phase.processed(completeness.listed["unreferenced"], "ledgers")
             completeness.errors = whole_errors(completeness.listed, suspects.count(c.REFERENCE_KEY))
         return suspects.rows
 
     def suspect_objects(self, pairs: DataFrame, references: DataFrame) -> DataFrame:
-        """Read the index of each pair of objects that no reference names (columns.SUSPECT): it says whose it is."""
+        """Read the index of each pair of objects that no reference names (columns.SUSPECT): it names the owner."""
         tools = self.tools
         unreferenced = join.unreferenced_pairs(pairs, references)
         if not tools.completeness.listed["objects"] or unreferenced.isEmpty():
@@ -87,11 +87,11 @@ class Walk:
         with tools.phases.phase("Listing ledgers") as phase:
             folders = find_folders(tools.store, tools.settings.zookeeper.ledgers_root, tools.layout)
             task = ListTask(tools.settings, tools.reads_per_second)
-            places = tools.places([(path, None) for path in folders.paths])
-            kept = tools.stages.keep("ledgers", places.mapInArrow(task, from_arrow_schema(a.LISTED)))
+            locations = tools.locations([(path, None) for path in folders.paths])
+            kept = tools.stages.keep("ledgers", locations.mapInArrow(task, from_arrow_schema(a.LISTED)))
             tools.note(folders.problems, kept)
             listed["ledgers"] = kept.count(c.LEDGER_ID)
-            phase.came_to(listed["ledgers"], "ledgers")
+            phase.processed(listed["ledgers"], "ledgers")
         return kept.rows
 
     def _pairs(self) -> DataFrame:
@@ -100,9 +100,9 @@ class Walk:
         if not self.buckets:
             return join.pairs_of(tools.spark.createDataFrame([], schema))
         with tools.phases.phase("Listing objects") as phase:
-            places = tools.places([(label, prefix) for label in self.buckets for prefix in PREFIXES])
-            kept = tools.stages.keep("objects", places.mapInArrow(ListObjectsTask(tools.settings), schema))
+            locations = tools.locations([(label, prefix) for label in self.buckets for prefix in PREFIXES])
+            kept = tools.stages.keep("objects", locations.mapInArrow(ListObjectsTask(tools.settings), schema))
             tools.note((), kept)
             listed["objects"] = kept.count(c.UUID)
-            phase.came_to(listed["objects"], "objects")
+            phase.processed(listed["objects"], "objects")
         return tools.stages.keep("pairs", join.pairs_of(kept.rows)).rows

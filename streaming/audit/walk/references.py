@@ -1,7 +1,7 @@
 """Reads every reference to a ledger in ZooKeeper: in topics' lists, their cursors, and schema locators.
 
-udfs/references.py says what a znode refers to, for the audit as for the service. This walk only tells suspects from the
-rest. The looks read each suspect's owner again, so a reference that the walk missed costs time and never a ledger.
+udfs/references.py finds the references in a znode, for the audit as for the service. This walk only finds suspects. The
+checks read each suspect's owner again, so a reference that the walk missed costs time, but never a ledger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _Node = Znode | Unreadable | None
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """Spark's task: turns owners (columns.PLACE) into their references (columns.REFERENCE)."""
+    """Spark's task: turns owners (columns.LOCATION) into their references (columns.REFERENCE)."""
 
     settings: Settings
     reads_per_second: float
@@ -41,9 +41,9 @@ class ReferenceTask:
         """Read every owner of every batch. Raises UnavailableError."""
         reader = ReferenceReader(clients_for(self.settings).store, Pace(self.reads_per_second))
         for batch in batches:
-            places = batch.to_pylist()
-            rows = [_problem(place[a.PATH], place[c.DETAIL]) for place in places if place[c.DETAIL] is not None]
-            paths = [place[a.PATH] for place in places if place[c.DETAIL] is None]
+            owners = batch.to_pylist()
+            rows = [_problem(owner[a.PATH], owner[c.DETAIL]) for owner in owners if owner[c.DETAIL] is not None]
+            paths = [owner[a.PATH] for owner in owners if owner[c.DETAIL] is None]
             yield pa.RecordBatch.from_pylist(rows, schema=a.REFERENCE)
             for start in range(0, len(paths), _OWNERS_PER_READ):
                 rows = reader.rows(paths[start : start + _OWNERS_PER_READ])
@@ -58,7 +58,7 @@ class ReferenceReader:
         self._pace = pace
 
     def rows(self, paths: Sequence[str]) -> list[dict[str, Any]]:
-        """Return rows of columns.REFERENCE for topics and schemas; those that have gone meanwhile have none."""
+        """Return rows of columns.REFERENCE for topics and schemas; owners that are gone by now have none."""
         self._pace.wait_for(len(paths))
         nodes = dict(zip(paths, self._store.read_many(paths), strict=True))
         schemas = [path for path in paths if path.startswith(f"{SCHEMAS_ROOT}/")]
@@ -112,42 +112,42 @@ def _topic_rows(path: str, node: _Node, cursors: Mapping[str, _Node]) -> Iterato
     sizes = {ledger.ledger_id: ledger.size_bytes for ledger in ledgers}
     yield from _in_use_rows(f"data:{name}", [top], LedgerComponent.MANAGED_LEDGER, owner, sizes=sizes)
     yield from _offload_rows(f"data:{name}", ledgers, owner)
-    seen = {cursor: znode_read(f"{path}/{cursor}", found) for cursor, found in cursors.items()}
-    for cursor, one in seen.items():
-        if one.data is not None or one.error:
+    reads = {cursor: znode_read(f"{path}/{cursor}", found) for cursor, found in cursors.items()}
+    for cursor, read in reads.items():
+        if read.data is not None or read.error:
             key = f"cursor:{name}/{cursor}"
-            yield from _in_use_rows(key, [one], LedgerComponent.MANAGED_CURSOR, owner, sizes={})
-    readable = [one for one in seen.values() if not one.error]
+            yield from _in_use_rows(key, [read], LedgerComponent.MANAGED_CURSOR, owner, sizes={})
+    readable = [read for read in reads.values() if not read.error]
     buckets = [top, *readable]
     yield from _in_use_rows(f"buckets:{name}", buckets, LedgerComponent.DELAYED_INDEX_BUCKET, owner, sizes={})
-    yield from _compacted_rows(f"compacted:{name}", seen.get(COMPACTION_CURSOR), owner)
+    yield from _compacted_rows(f"compacted:{name}", reads.get(COMPACTION_CURSOR), owner)
 
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The owner of a row, by the names that findings show."""
+    """The names of a row's owner, as findings show them."""
 
     managed_ledger: str
     namespace: str
 
 
 def _in_use_rows(
-    key: str, seen: Sequence[ZnodeRead], component: LedgerComponent, owner: _Labels, *, sizes: Mapping[int, int]
+    key: str, reads: Sequence[ZnodeRead], component: LedgerComponent, owner: _Labels, *, sizes: Mapping[int, int]
 ) -> Iterator[dict[str, Any]]:
-    if seen[0].data is None and not seen[0].error:
+    if reads[0].data is None and not reads[0].error:
         return
-    reference = reference_of(key, seen, None, read_at_ms=0)
+    reference = reference_of(key, reads, None, read_at_ms=0)
     if reference.presence is not Presence.PRESENT:
         is_for_buckets = component is LedgerComponent.DELAYED_INDEX_BUCKET
-        # any cursor may name a bucket, so one that can't be parsed makes all buckets of the topic unknown, and itself
-        yield _problem(f"{seen[0].path}/*" if is_for_buckets else seen[0].path, reference.detail)
+        # any cursor may name a bucket, so if one can't be parsed, it and all buckets of the topic are unknown
+        yield _problem(f"{reads[0].path}/*" if is_for_buckets else reads[0].path, reference.detail)
         return
     for ledger_id in reference.in_use:
         yield _row(key, component, owner, ledger_id) | {a.IN_BOOKKEEPER: True, c.BYTES: sizes.get(ledger_id, 0)}
 
 
 def _compacted_rows(key: str, cursor: ZnodeRead | None, owner: _Labels) -> Iterator[dict[str, Any]]:
-    """Return the compacted ledger where the cursor's znode names it; where it does not, the looks ask the broker."""
+    """Return the compacted ledger if the cursor's znode names it; otherwise the checks read it from the broker."""
     if cursor is None or not cursor.data:
         return
     try:
@@ -175,7 +175,7 @@ def _offload_rows(key: str, ledgers: Sequence[LedgerInfo], owner: _Labels) -> It
 
 
 def store_named(offload: OffloadState) -> str:
-    """Return the bucket that an offload names, as columns.STORE; "" where it names none."""
+    """Return the bucket that an offload names, as columns.STORE; "" if it names none."""
     target = target_of(offload.driver_name, offload.driver_properties)
     return store_label(target.endpoint, target.bucket) if target.bucket else ""
 

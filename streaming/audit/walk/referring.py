@@ -1,4 +1,4 @@
-"""Which owners refer to one ledger, found without Spark and without asking a broker: the way of `explain`."""
+"""Finds the owners that refer to one ledger, for `explain`: without Spark, and without a call to any broker."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,15 +18,18 @@ class Referring:
     """The owners found."""
 
     owners: list[tuple[str, str]] = field(default_factory=list)  # (component, managed ledger)
-    unreadable: list[str] = field(default_factory=list)  # paths that may refer to the ledger, too
+    unreadable: list[str] = field(default_factory=list)  # paths that may refer to the ledger too
 
 
 def referring_to(store: MetadataStore, ledger_id: int, pace: Limiter) -> Referring:
     """Read every topic, cursor and schema in ZooKeeper, and return those that name the ledger. Raises UnavailableError.
 
-    pace: of the znodes that are read or listed, since a question must not slow ZooKeeper down for brokers.
+    A broker may know a ledger that ZooKeeper does not name yet; brokers are not asked, because they would load topics.
 
-    A broker may know a ledger that ZooKeeper does not name yet; nothing is asked of brokers, which would load topics.
+    Args:
+        store: the metadata store.
+        ledger_id: the ledger.
+        pace: the rate at which znodes are read or listed, so that the search does not slow ZooKeeper for brokers.
     """
     found, reader = Referring(), ReferenceReader(store, pace)
     for paths in _owners(store, found.unreadable, pace):

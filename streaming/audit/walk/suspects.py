@@ -1,4 +1,4 @@
-"""Makes suspects of the ledgers that no reference names: their own metadata says what they are and who owned them."""
+"""Turns ledgers that no reference names into suspects: their own metadata names their component and owner."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from udfs.records import LedgerComponent, LedgerFacts, LedgerType, OffloadContex
 from udfs.references import key_of
 
 _LEDGERS_PER_READ = 5_000
-_S3_DRIVER = "aws-s3"  # tiered_storage.allowed can name nothing but buckets that speak S3
+_S3_DRIVER = "aws-s3"  # tiered_storage.allowed can only name buckets with an S3 interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class LedgerReader:
     pace: Pace
 
     def facts(self, ledger_ids: Sequence[int]) -> list[LedgerFacts | Unreadable | None]:
-        """Return one answer for each id, in order; None where there is no such ledger. Raises UnavailableError."""
+        """Return the facts of each id, in order; None if there is no such ledger. Raises UnavailableError."""
         self.pace.wait_for(len(ledger_ids))
         paths = [ledger_path(self.layout, self.root, ledger_id) for ledger_id in ledger_ids]
         nodes = self.store.read_many(paths)
-        return [_facts(*one) for one in zip(ledger_ids, paths, nodes, strict=True)]
+        return [_facts(*read) for read in zip(ledger_ids, paths, nodes, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimTask:
-    """Spark's task: turns ledger ids (one column) into suspects (columns.SUSPECT), without those that have gone."""
+    """Spark's task: turns ledger ids (one column) into suspects (columns.SUSPECT), without ledgers that are gone."""
 
     settings: Settings
     layout: Layout
@@ -55,11 +55,11 @@ class ClaimTask:
         for batch in batches:
             ids = batch.column(0).to_pylist()
             for start in range(0, len(ids), _LEDGERS_PER_READ):
-                part = ids[start : start + _LEDGERS_PER_READ]
+                group = ids[start : start + _LEDGERS_PER_READ]
                 now_ms = clock.now_ms()
                 rows = [
                     suspect_row(ledger_id, facts, now_ms)
-                    for ledger_id, facts in zip(part, reader.facts(part), strict=True)
+                    for ledger_id, facts in zip(group, reader.facts(group), strict=True)
                     if facts is not None
                 ]
                 yield pa.RecordBatch.from_pylist(rows, schema=a.SUSPECT)
@@ -72,7 +72,7 @@ def reader_for(settings: Settings, layout: Layout, reads_per_second: float) -> L
 
 
 def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) -> dict[str, Any]:
-    """Return a row of columns.SUSPECT. It has a class already where its metadata names no owner that could be asked."""
+    """Return a row of columns.SUSPECT; it has its class already if its metadata names no owner that can be read."""
     row: dict[str, Any] = {
         c.LEDGER_ID: ledger_id,
         c.LEDGER_TYPE: str(LedgerType.LEDGER),
@@ -113,7 +113,7 @@ def request_of(row: Mapping[str, Any]) -> PendingDelete:
 
 
 def _context(row: Mapping[str, Any]) -> OffloadContext:
-    """Name the bucket in which the objects were found, as an offload context does."""
+    """Return an offload context that names the bucket in which the objects were found."""
     endpoint, _, bucket = (row[a.STORE] or "").rpartition(" ")
     properties = {"bucket": bucket} | ({"serviceEndpoint": endpoint} if endpoint else {})
     return OffloadContext(uuid=row[c.UUID], driver_name=_S3_DRIVER, driver_properties=properties if bucket else {})

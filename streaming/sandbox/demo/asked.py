@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from streaming.audit import columns as a
-from streaming.audit.place import FINDINGS
+from streaming.audit.output import FINDINGS
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import CLICKS, INVOICES, Leaks

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.state.filesystem import folder_of
 
 
 @pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Output:
     location = str(tmp_path) if request.param == "disk" else request.getfixturevalue("on_s3")
     folder = folder_of(location)
-    return Place(folder.location, folder.filesystem, folder.root)
+    return Output(folder.location, folder.filesystem, folder.root)

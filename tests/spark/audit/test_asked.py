@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.audit.publication import asked
 from tests.builders import UUID
 from udfs import columns as c
@@ -23,7 +23,7 @@ def _ids(rows: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((row[c.LEDGER_ID], row[c.UUID] or "") for row in rows.collect())
 
 
-def test_a_turn_leaves_out_what_a_finished_publication_asked_for(spark: SparkSession, place: Place) -> None:
+def test_a_turn_leaves_out_what_a_finished_publication_asked_for(spark: SparkSession, place: Output) -> None:
     asked.keep(place, "first", _found(spark, (1, None), (2, UUID)))
     asked.keep(place, "cut short", _found(spark, (3, None)))
     found = _found(spark, (1, None), (1, UUID), (2, None), (2, UUID), (2, OTHER_UUID), (3, None))
@@ -33,21 +33,21 @@ def test_a_turn_leaves_out_what_a_finished_publication_asked_for(spark: SparkSes
     assert _ids(new) == [(1, UUID), (2, ""), (2, OTHER_UUID), (3, "")]
 
 
-def test_before_the_first_publication_everything_is_new(spark: SparkSession, place: Place) -> None:
+def test_before_the_first_publication_everything_is_new(spark: SparkSession, place: Output) -> None:
     found = _found(spark, (1, None))
 
     assert _ids(asked.without_asked(found, place, [])) == [(1, "")]
     asked.forget(place, found)
 
 
-def test_a_publication_is_read_as_it_was_kept_last(spark: SparkSession, place: Place) -> None:
+def test_a_publication_is_read_as_it_was_kept_last(spark: SparkSession, place: Output) -> None:
     asked.keep(place, "first", _found(spark, (1, None)))
     asked.keep(place, "first", _found(spark, (2, UUID)))
 
     assert _ids(asked.rows(spark, place, "first")) == [(2, UUID)]
 
 
-def test_a_publication_is_forgotten_once_nothing_of_it_is_found_any_more(spark: SparkSession, place: Place) -> None:
+def test_a_publication_is_forgotten_once_nothing_of_it_is_found_any_more(spark: SparkSession, place: Output) -> None:
     asked.keep(place, "gone", _found(spark, (1, None), (2, UUID)))
     asked.keep(place, "half gone", _found(spark, (3, None), (4, None)))
     found = _found(spark, (2, OTHER_UUID), (4, None))

@@ -9,7 +9,7 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.audit import columns as a
 from streaming.audit.certificate import Completeness
 from streaming.audit.options import AuditOptions
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.audit.progress import Phases
 from streaming.audit.stages import PhaseTools, Stages
 from streaming.config.settings import Settings
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
     ("ids", "expected"), [pytest.param([1, None, 3], 2, id="some without a value"), pytest.param([], 0, id="no rows")]
 )
 def test_what_a_phase_wrote_is_counted_from_its_files(
-    spark: SparkSession, place: Place, ids: list[int | None], expected: int
+    spark: SparkSession, place: Output, ids: list[int | None], expected: int
 ) -> None:
     rows = spark.createDataFrame([(each,) for each in ids], "ledger_id bigint").repartition(2)
 
@@ -34,7 +34,7 @@ def test_what_a_phase_wrote_is_counted_from_its_files(
     assert kept.rows.count() == len(ids)
 
 
-def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, place: Place) -> None:
+def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, place: Output) -> None:
     stages, completeness = Stages(spark, place, ".work-1"), Completeness()
     tools = PhaseTools(
         cast(Settings, None),

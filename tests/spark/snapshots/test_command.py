@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming.audit.certificate import Certificate
 from streaming.audit.options import AuditOptions, FindingFilters
-from streaming.audit.place import FINDINGS, Place
+from streaming.audit.output import FINDINGS, Output
 from streaming.audit.result import AuditResult, remember
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def place(spark: SparkSession, settings: Settings) -> Place:
+def place(spark: SparkSession, settings: Settings) -> Output:
     """A place with the findings of an audit of everything."""
     rows = [
         (found, reason, space, f"persistent://{space}/t", "kind", key, 1, number, 10, 0, "")
@@ -43,7 +43,7 @@ def place(spark: SparkSession, settings: Settings) -> Place:
             ]
         )
     ]
-    place = command.place_of(settings, None)
+    place = command.output_of(settings, None)
     found = spark.createDataFrame(rows, from_arrow_schema(s.FINDING))
     place.save(found, FINDINGS)
     remember(place, RESULT, FindingFilters())
@@ -59,7 +59,7 @@ def place(spark: SparkSession, settings: Settings) -> Place:
     ],
 )
 def test_the_last_audit_counts_what_the_filters_choose(
-    spark: SparkSession, settings: Settings, place: Place, filters: FindingFilters, faults: tuple[str, ...]
+    spark: SparkSession, settings: Settings, place: Output, filters: FindingFilters, faults: tuple[str, ...]
 ) -> None:
     section = command.further(settings, AuditOptions(0, filters=filters), last=True)(spark, Event())
     assert section.faults == faults
@@ -68,7 +68,7 @@ def test_the_last_audit_counts_what_the_filters_choose(
 
 
 def test_the_question_names_how_many_removals_would_be_requested(
-    spark: SparkSession, settings: Settings, place: Place
+    spark: SparkSession, settings: Settings, place: Output
 ) -> None:
     asked: list[str] = []
 

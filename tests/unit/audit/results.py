@@ -7,7 +7,7 @@ import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
 from streaming.audit.certificate import Certificate
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import AGES, Amount, Sample, Summary, TopicRow
 from streaming.audit.result import AuditResult, InUse
@@ -37,9 +37,9 @@ LOST = Sample(
 )
 
 
-def place_at(folder: Path) -> Place:
+def place_at(folder: Path) -> Output:
     """An empty place to write reports to."""
-    return Place(str(folder), pafs.LocalFileSystem(), str(folder))
+    return Output(str(folder), pafs.LocalFileSystem(), str(folder))
 
 
 class Session:

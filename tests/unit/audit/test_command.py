@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from streaming.audit.certificate import Certificate
-from streaming.audit.command import AuditCommand, AuditRequest, Found, Section, faults_for_person, totals_of
+from streaming.audit.command import AuditCommand, AuditRequest, Found, Section, faults_to_check, totals_of
 from streaming.audit.options import AuditOptions, FindingFilters
-from streaming.audit.place import Place
+from streaming.audit.output import Output
 from streaming.audit.report.summary import Amount, Summary
 from streaming.audit.result import AuditResult
 from streaming.config.settings import Settings
@@ -22,11 +22,11 @@ BLOCKED: Certificate = replace(CERTIFICATE, unreadable=(("/managed-ledgers/shop/
 
 
 def test_an_audit_that_is_complete_and_misses_nothing_needs_no_person() -> None:
-    assert faults_for_person(RESULT, SUMMARY, FindingFilters(), "report.html") == []
+    assert faults_to_check(RESULT, SUMMARY, FindingFilters(), "report.html") == []
 
 
 def test_missing_data_and_an_incomplete_audit_need_a_person() -> None:
-    missing, incomplete = faults_for_person(replace(RESULT, certificate=BLOCKED), LOST, FindingFilters(), "report.html")
+    missing, incomplete = faults_to_check(replace(RESULT, certificate=BLOCKED), LOST, FindingFilters(), "report.html")
     assert missing == "data is missing: topics refer to 1 ledger or object that does not exist; see report.html"
     assert incomplete == (
         "the audit is incomplete: 1 fault. The first: /managed-ledgers/shop/ns/persistent/t: no right"
@@ -35,7 +35,7 @@ def test_missing_data_and_an_incomplete_audit_need_a_person() -> None:
 
 def test_what_could_not_be_read_outside_the_filters_is_no_fault_of_what_they_choose() -> None:
     blocked = replace(RESULT, certificate=BLOCKED)
-    assert faults_for_person(blocked, SUMMARY, FindingFilters(tenant="public"), "report.html") == []
+    assert faults_to_check(blocked, SUMMARY, FindingFilters(tenant="public"), "report.html") == []
     assert totals_of(blocked, SUMMARY, FindingFilters(tenant="public"))["complete"] is True
     assert totals_of(blocked, SUMMARY, FindingFilters(tenant="shop"))["complete"] is False
 
@@ -58,7 +58,7 @@ def test_totals_count_the_rows_that_the_filters_choose_and_name_what_is_missing_
 
 def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
     request = AuditRequest(AuditOptions(0), "F")
-    command = AuditCommand(SPARK, cast("Settings", None), request, cast("Place", None), Event())
+    command = AuditCommand(SPARK, cast("Settings", None), request, cast("Output", None), Event())
     command.conclude(Found(result, cast("DataFrame", None), summary, "report.html", section))
 
 

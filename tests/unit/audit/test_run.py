@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from streaming.audit.run import audit_id_at, left_behind
+from streaming.audit.run import audit_id_at, stale_folders
 from tests.unit.audit.results import place_at
 
 
@@ -12,6 +12,6 @@ def test_stages_that_a_killed_audit_left_are_cleared_away_a_day_later(tmp_path: 
         (tmp_path / f".work-{audit_id_at(now_ms - hours * 3_600_000)}").mkdir()
     (tmp_path / "findings").mkdir()
 
-    found = left_behind(place_at(tmp_path).folders(), now_ms)
+    found = stale_folders(place_at(tmp_path).folders(), now_ms)
 
     assert found == [f".work-{audit_id_at(now_ms - 25 * 3_600_000)}"]

@@ -140,7 +140,7 @@ def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_au
 def test_the_last_audit_of_snapshots_counts_only_where_it_covered_what_is_chosen(
     settings: Settings, covered: dict[str, str], chosen: dict[str, str], *, is_covered: bool
 ) -> None:
-    remember(command.place_of(settings, None), _result(0), FindingFilters(**covered))  # type: ignore[arg-type]
+    remember(command.output_of(settings, None), _result(0), FindingFilters(**covered))  # type: ignore[arg-type]
     options = AuditOptions(0, filters=FindingFilters(**chosen))  # type: ignore[arg-type]
     (fault,) = command.further(settings, options, last=True)(SPARK, Event()).faults
     # the session of this test loads no findings: where they would be loaded, it fails for that

@@ -18,4 +18,4 @@ from streaming.audit.publication.publish import Published
     ],
 )
 def test_a_log_says_what_was_asked_for_and_what_was_left_out(published: Published, line: str) -> None:
-    assert published.in_words("T") == line
+    assert published.log_line("T") == line

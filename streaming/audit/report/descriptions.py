@@ -1,28 +1,28 @@
-"""The audit's words, the same on the terminal and in the report: meanings of classes and reasons, amounts, filters."""
+"""The texts that terminal and report share: meanings of classes and reasons, amounts, and filters."""
 
 from streaming.audit.options import FindingFilters
 from udfs.audit import FindingClass
 from udfs.records import Reason
 
 INTRODUCTION = (
-    "Pulsar keeps each topic in ledgers, in BookKeeper or offloaded to objects in tiered storage. This audit compared "
-    "all that exist with what Pulsar's topics refer to. An orphan is storage that no topic uses any more. Missing is "
-    "what a topic refers to although it does not exist."
+    "Pulsar stores each topic in ledgers, in BookKeeper or offloaded to objects in tiered storage. This audit compared "
+    "all existing ledgers and objects with those that Pulsar's topics refer to. An orphan is storage that no topic "
+    "uses any more. A missing ledger or object does not exist although a topic refers to it."
 )
 CLASS_MEANING = {
     FindingClass.ORPHAN: "no topic uses it any more; the service would delete it",
     FindingClass.MISSING: "a topic refers to it, and it does not exist: data was lost",
-    FindingClass.UNKNOWN: "something that decides could not be read, so it counts as in use",
-    FindingClass.FOREIGN: "another application or cluster made it; the service never touches it",
+    FindingClass.UNKNOWN: "a deciding fact could not be read, so it counts as in use",
+    FindingClass.FOREIGN: "another application or cluster created it; the service never touches it",
     FindingClass.TOO_YOUNG: "no topic refers to it, but it is so new that its topic may still do so",
-    FindingClass.OPEN: "no topic refers to it, but it is not closed, and its broker may live; most are former ledgers "
-    "of cursors, which brokers never close",
+    FindingClass.OPEN: "no topic refers to it, but it is not closed, and its broker may be alive; most are former "
+    "ledgers of cursors, which brokers never close",
 }
 CLASS_NEXT = {
     FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service then checks each again and deletes it",
     FindingClass.MISSING: "`ledger-reaper receipts --ledger N`: if the service deleted it, `ledger-reaper undo` may "
-    "bring it back",
-    FindingClass.UNKNOWN: "repair what the certificate names, then audit again",
+    "restore it",
+    FindingClass.UNKNOWN: "repair the paths that the certificate names, then audit again",
     FindingClass.FOREIGN: "nothing",
     FindingClass.TOO_YOUNG: "wait, then audit again",
     FindingClass.OPEN: "wait, then audit again: it becomes an orphan when its cursor or list names a newer ledger or "
@@ -39,39 +39,38 @@ _MEANING = {
     "it for now.",
     Reason.BROKER_UNAVAILABLE: "The brokers could not be asked whether it is in use, which counts as in use: it would "
     "keep it until they answer.",
-    Reason.OWNER_ABSENT_ONCE: "Its topic seems to be gone. The service would look a second time, after "
+    Reason.OWNER_ABSENT_ONCE: "Its topic seems to be gone. The service would check a second time, after "
     "two_phase.reconsume_later_seconds, and delete it if the topic is still gone.",
-    Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would look a second time, after "
+    Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would check a second time, after "
     "two_phase.reconsume_later_seconds, and delete it if that is still so.",
     Reason.LEDGER_UNREADABLE: "The service can't read its metadata: it would keep it for now.",
     Reason.NOT_CLOSED: "It is not closed: the service would keep it for now. Brokers never close the ledger that a "
-    "cursor gives up. The service deletes an OPEN one when its cursor or list names a newer ledger or is gone, and its "
-    "metadata has not changed for safety.open_quiet_period and for safety.above_newest_quarantine_seconds.",
+    "cursor releases. The service deletes an OPEN ledger when its cursor or list names a newer ledger or is gone, and "
+    "its metadata has not changed for safety.open_quiet_period and for safety.above_newest_quarantine_seconds.",
     Reason.TOO_YOUNG: "It is so young that its topic may still add it to its list: the service would keep it for now.",
     Reason.ABOVE_NEWEST: "It is newer than all ledgers that its topic refers to: a stalled broker may still add it to "
     "the list. The service would keep it until it is safety.above_newest_quarantine_seconds old.",
     Reason.OFFLOAD_IN_PROGRESS: "A broker may still complete this upload: the service would keep it for now.",
-    Reason.OFFLOAD_UNCONFIRMED: "Its list says that it was offloaded, and its objects were not found there: it may be "
-    "the last copy, and the service would keep it.",
+    Reason.OFFLOAD_UNCONFIRMED: "It was offloaded according to its list, but its objects were not found: it may be the "
+    "last copy, and the service would keep it.",
     Reason.PROOF_MISSING: "Nothing proves which topic it belonged to: the service would keep it.",
-    Reason.NOT_PULSARS: "Pulsar did not make it: the service would refuse the request for good. Ask the other users of "
-    "this BookKeeper.",
+    Reason.NOT_PULSARS: "Pulsar did not create it: the service would refuse the request for good. Ask the other users "
+    "of this BookKeeper.",
     Reason.OTHER_OWNER: "Its metadata names another owner: the service would refuse the request for good.",
-    Reason.OTHER_COMPONENT: "Its metadata says that it is something else: the service would refuse the request for "
-    "good.",
+    Reason.OTHER_COMPONENT: "Its metadata names another component: the service would refuse the request for good.",
     Reason.OTHER_CLUSTER: "It belongs to another Pulsar cluster: the service would refuse the request for good.",
     Reason.UNKNOWN_COMPONENT: "Its metadata names a component that this program does not know, which counts as in use: "
     "the service would keep it.",
-    Reason.MISSING_FIELD: "Its metadata does not name its topic, so the service can't ask anybody: it would keep it.",
-    Reason.BAD_TOPIC_NAME: "Its metadata names a topic that can't exist, so the service can't ask anybody: it would "
-    "keep it.",
+    Reason.MISSING_FIELD: "Its metadata names no topic, so no owner can be checked: the service would keep it.",
+    Reason.BAD_TOPIC_NAME: "Its metadata names a topic that can't exist, so no owner can be checked: the service "
+    "would keep it.",
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 
 
 def meaning_of(reason: Reason) -> str:
-    """Return a sentence that says what a reason means to an operator."""
+    """Return a sentence that explains a reason to an operator."""
     return _MEANING.get(reason, "The service would keep it.")
 
 
@@ -86,7 +85,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def amount_text(finding_class: str, size_bytes: int) -> str:
-    """Return the bytes of a class of findings; nobody knows how long an open ledger is before it is closed."""
+    """Return the bytes of a class of findings; the length of an open ledger is not known before it is closed."""
     return "not known" if finding_class == FindingClass.OPEN and not size_bytes else size_text(size_bytes)
 
 
@@ -104,7 +103,7 @@ def age_text(seconds: float) -> str:
 
 
 def scope_text(filters: FindingFilters) -> str:
-    """Say what the filters choose; "" for everything."""
+    """Return the filters as text; "" is everything."""
     chosen = {
         "tenant": filters.tenant,
         "namespace": filters.namespace,

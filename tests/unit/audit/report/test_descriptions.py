@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.audit.report.words import age_text, meaning_of, size_text
+from streaming.audit.report.descriptions import age_text, meaning_of, size_text
 from udfs.records import Reason
 
 

@@ -1,7 +1,7 @@
-"""Where an audit writes: its report, and the stages it hands from one phase to the next.
+"""The folder that an audit writes to: its report, and the rows that a phase passes to the next.
 
-On S3 the tasks write and read the rows by pyarrow, as they do with the receipts. There is no renaming of folders there:
-a folder of rows counts from the moment at which its last file is there, which has their schema and no rows.
+On S3, tasks write and read rows with pyarrow, as they do receipts. Folders can't be renamed there: a folder of rows
+counts from the moment at which its last file exists, which has the schema and no rows.
 """
 
 from collections.abc import Sequence
@@ -28,16 +28,16 @@ _LAST = "whole.parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Folder):
-    """A folder that Spark writes to as well: a table of Spark's is a directory in it."""
+class Output(Folder):
+    """A folder that Spark writes to as well: a table of Spark is a directory in it."""
 
     @property
     def shown(self) -> str:
-        """The place for people."""
+        """The folder's name for operators."""
         return shown(self.location)
 
     def save(self, rows: "DataFrame", name: str) -> None:
-        """Compute the rows and write them to a directory of ours, in place of what was there."""
+        """Compute the rows and write them to a directory, which replaces its contents."""
         if not self._is_on_s3:
             rows.write.mode("overwrite").parquet(self._spark_path(name))
             return
@@ -50,17 +50,17 @@ class Place(Folder):
         pq.write_table(schema.empty_table(), content)
         self.write(f"{name}/{_LAST}", content.getvalue().to_pybytes())
 
-    def load(self, spark: "SparkSession", name: str, kind: "StructType | None" = None) -> "DataFrame":
-        """The rows that were saved. kind: their schema, where it is known. Raises UnavailableError."""
+    def load(self, spark: "SparkSession", name: str, schema: "StructType | None" = None) -> "DataFrame":
+        """Return the saved rows; their schema is read from the files if it is not given. Raises UnavailableError."""
         if not self._is_on_s3:
-            reader = spark.read if kind is None else spark.read.schema(kind)
+            reader = spark.read if schema is None else spark.read.schema(schema)
             return reader.parquet(self._spark_path(name))
         folder = f"{self.root}/{name}"
         try:
-            schema = pq.read_schema(f"{folder}/{_LAST}", filesystem=self.filesystem)
+            arrow_schema = pq.read_schema(f"{folder}/{_LAST}", filesystem=self.filesystem)
         except OSError as error:
             raise UnavailableError(f"{folder} can't be read: {error}") from error
-        return read_files(spark, self.location, [f"{folder}/{file}" for file in self._files(name)], schema)
+        return read_files(spark, self.location, [f"{folder}/{file}" for file in self._files(name)], arrow_schema)
 
     def has(self, name: str) -> bool:
         """Whether there are saved rows. Raises UnavailableError."""
@@ -68,7 +68,7 @@ class Place(Folder):
         return _LAST in files if self._is_on_s3 else bool(files)
 
     def remove(self, name: str) -> None:
-        """Remove a directory of ours, if it is there. Raises UnavailableError."""
+        """Remove a directory, if it exists. Raises UnavailableError."""
         path = f"{self.root}/{name}"
         try:
             if self.filesystem.get_file_info(path).type is pafs.FileType.Directory:
@@ -79,7 +79,7 @@ class Place(Folder):
             raise UnavailableError(f"{path} can't be removed: {error}") from error
 
     def replace(self, name: str, by: str) -> None:
-        """Put a directory of ours in another's place. Raises UnavailableError."""
+        """Replace a directory by another one. Raises UnavailableError."""
         self.remove(name)
         try:
             if self._is_on_s3:
@@ -97,15 +97,15 @@ class Place(Folder):
         return isinstance(self.filesystem, pafs.S3FileSystem)
 
     def _files(self, name: str) -> Sequence[str]:
-        """The last one comes last."""
+        """Return the names of the files; the file that completes the rows is last."""
         return sorted(self.names(name), key=lambda file: file == _LAST)
 
     def _spark_path(self, name: str) -> str:
-        """As Spark takes it: without a scheme Spark would take the cluster's default filesystem."""
+        """Return the path for Spark, which without a scheme would use the cluster's default filesystem."""
         return f"{self.location}/{name}" if "://" in self.location else f"file://{self.root}/{name}"
 
 
-def place_of(settings: Settings, out: Path | str | None) -> Place:
-    """--out, or `audit` in the state directory. Raises UnavailableError."""
+def output_of(settings: Settings, out: Path | str | None) -> Output:
+    """Return the folder of --out, or `audit` in the state directory. Raises UnavailableError."""
     folder = folder_of(str(out) if out else below(settings.state_dir, "audit"))
-    return Place(folder.location, folder.filesystem, folder.root)
+    return Output(folder.location, folder.filesystem, folder.root)

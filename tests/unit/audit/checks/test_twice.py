@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.audit.looks.twice import audit_policy
+from streaming.audit.checks.twice import audit_policy
 from streaming.audit.options import AuditOptions
 from streaming.config.load import load
 from streaming.config.policies import policy_of

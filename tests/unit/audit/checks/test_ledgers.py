@@ -8,8 +8,8 @@ import pytest
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.audit import columns as a
-from streaming.audit.looks.ledgers import Looker
-from streaming.audit.looks.objects import ObjectLooker
+from streaming.audit.checks.ledgers import SuspectChecker
+from streaming.audit.checks.objects import ObjectChecker
 from streaming.audit.walk.suspects import LedgerReader, suspect_row
 from streaming.clock import ManualClock
 from streaming.in_use.loader import InUseLoader
@@ -71,7 +71,7 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
     store.create(cursor_path(TOPIC, COMPACTION_CURSOR), serialize_cursor(compaction), parents=True)
     reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
     loader = InUseLoader(store, OneAnswer(view) if view else None, clock)
-    looker = Looker(reader, cast(ObjectLooker, None), loader, clock, POLICY, frozenset())
+    checker = SuspectChecker(reader, cast(ObjectChecker, None), loader, clock, POLICY, frozenset())
     nothing: dict[str, Any] = dict.fromkeys(field.name for field in a.SUSPECT)
     row = nothing | {
         c.LEDGER_ID: GONE_LEDGER,
@@ -82,7 +82,7 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
         a.IS_REFERENCE: True,
     }
 
-    (look,) = looker.look([row], is_second=False)
+    (look,) = checker.check([row], is_second=False)
 
     assert look[a.CLASS] == expected
 
@@ -108,11 +108,11 @@ def test_what_depends_on_something_unreadable_is_unknown(
     loader = InUseLoader(store, None, clock)
     clock.advance(DAY_MS)
     reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
-    looker = Looker(reader, cast(ObjectLooker, None), loader, clock, POLICY, frozenset(unreadable))
+    checker = SuspectChecker(reader, cast(ObjectChecker, None), loader, clock, POLICY, frozenset(unreadable))
     (facts,) = reader.facts([5])
     assert facts is not None
     row = dict.fromkeys(field.name for field in a.SUSPECT) | suspect_row(5, facts, NOW_MS)
 
-    (look,) = looker.look([row], is_second=is_second)
+    (look,) = checker.check([row], is_second=is_second)
 
     assert look[a.CLASS] == expected

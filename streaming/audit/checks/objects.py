@@ -1,7 +1,7 @@
-"""A look at suspects in tiered storage: read their objects, then their owners, then judge them by the service's rules.
+"""Checks suspects in tiered storage: reads their objects, then their owners, and judges them by the service's rules.
 
 The order matters. A broker writes an offload's UUID into the topic's list before it stores the first object, and a
-UUID that has left the list never comes back to it.
+UUID that was removed from the list never returns to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,40 +31,39 @@ _Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectLooker:
-    """Looks at many suspects at a time. places: the allowed buckets, and how to reach them and the brokers."""
+class ObjectChecker:
+    """Checks many suspects at a time."""
 
-    places: OffloadBuckets
+    buckets: OffloadBuckets
     loader: InUseLoader
     clock: Clock
     policy: Policy
     offload_grace_ms: int
 
-    def look(self, rows: Sequence[_Row]) -> list[SuspectCheck]:
-        """Return one look for each row, in order. What an object store does not answer is UNKNOWN.
+    def check(self, rows: Sequence[_Row]) -> list[SuspectCheck]:
+        """Return one check for each row, in order; UNKNOWN if an object store does not answer.
 
         Raises UnavailableError when ZooKeeper does not answer.
         """
-        looks: dict[int, SuspectCheck] = {}
+        checks: dict[int, SuspectCheck] = {}
         for label in dict.fromkeys(str(row[a.STORE]) for row in rows):
-            places = [place for place, row in enumerate(rows) if row[a.STORE] == label]
-            found = self._of_bucket(label, [rows[place] for place in places])
-            looks |= dict(zip(places, found, strict=True))
-        return [looks[place] for place in range(len(rows))]
+            indices = [at for at, row in enumerate(rows) if row[a.STORE] == label]
+            checks |= dict(zip(indices, self._of_bucket(label, [rows[at] for at in indices]), strict=True))
+        return [checks[at] for at in range(len(rows))]
 
     def _of_bucket(self, label: str, rows: Sequence[_Row]) -> list[SuspectCheck]:
-        bucket = next((each for each in self.places.allowed if store_label(each.endpoint, each.name) == label), None)
+        bucket = next((item for item in self.buckets.allowed if store_label(item.endpoint, item.name) == label), None)
         if bucket is None:
             return [_unknown(Reason.STORE_NOT_ALLOWED, f"tiered_storage.allowed does not name {label}")] * len(rows)
         try:
-            store = self.places.store(bucket)
+            store = self.buckets.store(bucket)
             there = _existing(store, [row for row in rows if row[a.IS_REFERENCE]])
             jobs = {_name(row): _job(row) for row in rows if not row[a.IS_REFERENCE]}
             read_objects(store, list(jobs.values()))
         except (UnavailableError, RefusedError) as error:
             return [_unknown(Reason.STORE_UNAVAILABLE, str(error))] * len(rows)
         references = self.loader.load(row[c.REFERENCE_KEY] for row in rows)
-        policy = offload_policy(self.places.configuration, self.policy, offload_grace_ms=self.offload_grace_ms)
+        policy = offload_policy(self.buckets.configuration, self.policy, offload_grace_ms=self.offload_grace_ms)
         return [
             _missing(row, references[row[c.REFERENCE_KEY]], is_there=_name(row) in there)
             if row[a.IS_REFERENCE]
@@ -75,7 +74,7 @@ class ObjectLooker:
     def _judged(self, job: OffloadJob, reference: Reference, bucket: Bucket, policy: OffloadPolicy) -> SuspectCheck:
         if job.objects is None:
             return looked(
-                job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing was learnt of {job.name}")
+                job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing is known about {job.name}")
             )
         since_ms = job.given.absent_since_ms
         case = OffloadCase(
@@ -90,7 +89,7 @@ class ObjectLooker:
 
 
 def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:
-    """Return the attempts that have both objects; nobody can read one without the other."""
+    """Return the uploads that have both objects; no broker can read one without the other."""
     keys = [key(*_name(row)) for row in rows for key in (object_name, index_name)]
     there = store.existing(keys) if keys else set()
     return {_name(row) for row in rows if {object_name(*_name(row)), index_name(*_name(row))} <= there}
@@ -100,10 +99,10 @@ def _missing(row: _Row, reference: Reference, *, is_there: bool) -> SuspectCheck
     is_referenced = None
     if reference.presence is not Presence.UNREADABLE:
         is_referenced = (row[c.LEDGER_ID], row[c.UUID]) in reference.offloads
-    look = missing_look(is_referenced=is_referenced, is_there=is_there)
-    if look.finding_class is not FindingClass.MISSING:
-        return look
-    return replace(look, detail=f"the object {object_name(*_name(row))} or its index does not exist in {row[a.STORE]}")
+    check = missing_look(is_referenced=is_referenced, is_there=is_there)
+    if check.finding_class is not FindingClass.MISSING:
+        return check
+    return replace(check, detail=f"the object {object_name(*_name(row))} or its index does not exist in {row[a.STORE]}")
 
 
 def _job(row: _Row) -> OffloadJob:
