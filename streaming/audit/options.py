@@ -59,7 +59,7 @@ def every_seconds_of(text: str, *, last: bool) -> int:
     if not text:
         return 0
     if last:
-        raise ConfigError("--watch searches again each time, so it can't be combined with --last: leave one of them out")
+        raise ConfigError("--watch searches each time, so it can't be combined with --last: leave one of them out")
     seconds = seconds_of(text, "--watch")
     if not seconds:
         raise ConfigError(f"--watch {text}: the interval must be longer than 0")

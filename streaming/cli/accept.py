@@ -43,7 +43,7 @@ def accept(
     from streaming.clients import command_clients
 
     if bool(topic) + all_owners + gaps != 1:
-        raise ConfigError("choose one of --topic T (which may stand several times), --all and --gaps")
+        raise ConfigError("choose one of --topic T (which may be given several times), --all and --gaps")
     settings = settings_with_state(config) if gaps else settings_of(config)
     if all_owners:
         require_terminal(yes=yes)
@@ -58,7 +58,7 @@ def accept(
 
 
 def _shrunk(settings: "Settings", config: Path) -> str:
-    """Return a text with how many topics the service kept as SOURCE_SHRANK lately, for the question."""
+    """Return the number of topics that the service recently kept as SOURCE_SHRANK, as text for the question."""
     load_datasets()
     import pyarrow.dataset as ds
 

@@ -1,7 +1,7 @@
 """Loads pyarrow without numpy and pandas, for commands that start no Spark.
 
-pyarrow loads both as soon as it is loaded itself, only to see whether a value is one of theirs. That takes longer than
-all that such a command does. Where they can't be found at that moment, pyarrow does without them.
+pyarrow imports both when it is imported itself, only to recognize their values. This takes longer than the whole work
+of such a command. If they can't be found at that moment, pyarrow works without them.
 """
 
 import sys
@@ -13,16 +13,16 @@ _LEFT_OUT = frozenset({"numpy", "pandas"})
 
 
 class _Nowhere(MetaPathFinder):
-    """Says that they are not installed."""
+    """Hides both packages from the import system."""
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
-        """Raise ModuleNotFoundError for what is left out; leave the rest to others."""
+        """Raise ModuleNotFoundError for a hidden package; leave other names to other finders."""
         if name in _LEFT_OUT:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def load_datasets() -> None:
-    """Load pyarrow.dataset. In a process that has loaded pyarrow, numpy or pandas already, this changes nothing."""
+    """Load pyarrow.dataset. Nothing is hidden in a process that has loaded pyarrow, numpy or pandas already."""
     if not sys.modules.keys() & {"pyarrow", *_LEFT_OUT}:
         with _without_them():
             import pyarrow.dataset  # noqa: F401  loaded here, used elsewhere

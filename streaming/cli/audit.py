@@ -24,7 +24,7 @@ from udfs.paths import MAX_LEDGER_ID
 from udfs.records import LedgerComponent
 
 
-def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def audit(  # noqa: PLR0913  typer reads each option from a parameter
     context: typer.Context,
     config: Config,
     *,
@@ -50,7 +50,7 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         ),
     ] = "",
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Only what has not changed for this long, as in 7d")
+        str, typer.Option("--older-than", help="Only findings that have not changed for this long, as in 7d")
     ] = "",
     max_bytes: Annotated[str, typer.Option("--max-bytes", help="The oldest orphans up to this size, as in 500G")] = "",
     recheck_seconds: Annotated[
@@ -58,33 +58,33 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         typer.Option(
             "--recheck-seconds",
             min=0,
-            help="Seconds between the first search and the second look at each suspect",
+            help="Seconds between the two checks of each suspect",
             show_default="safety.min_age_seconds",
         ),
     ] = None,
     reads_per_second: ReadsPerSecond = READS_PER_SECOND,
     publish_per_second: Annotated[
-        int, typer.Option("--publish-per-second", min=0, help="Most requests to send a second; 0: no limit")
+        int, typer.Option("--publish-per-second", min=0, help="Send at most this many requests per second; 0: no limit")
     ] = 500,
     bookie: Annotated[
         list[str] | None,
         typer.Option(
             "--bookie",
-            help="Bookie to ask for its disk usage (http://…); may stand several times",
+            help="Bookie that is asked for its disk usage (http://…); may be given several times",
             show_default="all",
         ),
     ] = None,
     watch: Annotated[
         str,
-        typer.Option("--watch", help="Repeat at this interval, as in 6h; requests each orphan once"),
+        typer.Option("--watch", help="Repeat at this interval, as in 6h; each orphan is requested once"),
     ] = "",
 ) -> None:
     """Find orphans (storage that no topic uses any more) and missing data (storage that a topic needs and has lost).
 
     Nothing is deleted. The exit code is 4 if data is missing, snapshots are in danger, or the audit is incomplete.
 
-    With --publish, the audit sends a deletion request for each orphan to the request topic, and the
-    service checks each request once more before it deletes anything.
+    With --publish, the audit sends a deletion request for each orphan to the request topic, and the service checks each
+    request once more before it deletes anything.
     """
     searches_again = ("--verify-only", "--recheck-seconds", "--reads-per-second")
     for_orphans = ("--publish", "--older-than", "--max-bytes")
@@ -127,8 +127,8 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     from streaming.snapshots.command import further
 
-    takes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
-    wanted = AuditRequest(
+    includes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
+    audit_request = AuditRequest(
         chosen,
         str(config),
         out,
@@ -137,9 +137,9 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         last=last,
         repeats=every_seconds > 0,
         confirm=confirm_count,
-        further=further(settings, chosen, last=last) if takes_snapshots else None,
+        further=further(settings, chosen, last=last) if includes_snapshots else None,
     )
-    run_audit(settings, wanted, watch_seconds=every_seconds)
+    run_audit(settings, audit_request, watch_seconds=every_seconds)
 
 
 def explain(

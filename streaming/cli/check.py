@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def check(config: Config, json_lines: Json = False) -> None:
     """Test everything that the service needs, and name a remedy for each problem.
 
-    The exit code is 0 if there is no problem, else that of the worst one: 2, 3 or 4. The command creates nothing.
+    The exit code is 0 if there is no problem, otherwise 2, 3 or 4 for the worst problem. The command creates nothing.
     """
     from streaming.check.preflight import Status, check_without_files, worst
-    from streaming.check.preflight import check as look
+    from streaming.check.preflight import check as check_clients
     from streaming.check.questions import missing_files
     from streaming.clients import command_clients
     from streaming.snapshots.preflight import guard_line
@@ -33,7 +33,7 @@ def check(config: Config, json_lines: Json = False) -> None:
             yield from check_without_files(settings, missing)
             return
         with command_clients(settings) as clients:
-            yield from look(settings, clients)
+            yield from check_clients(settings, clients)
             yield guard_line(settings, clients)
 
     lines = []

@@ -1,4 +1,4 @@
-"""What a person says to the service: pause, resume and accept, each by a znode."""
+"""The operator's commands to a service: pause, resume, accept and release. Each changes a znode."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -23,15 +23,15 @@ from udfs.paths import managed_ledger_name
 def pause(settings: Settings, store: MetadataStore, why: str, *, for_ms: int | None = None, force: bool = False) -> str:
     """Set the pause; return a message about the new state.
 
-    Raises ConfigError for an empty reason, SafetyError where a pause is set already and force is not, UnavailableError.
+    Raises ConfigError for an empty reason, SafetyError if a pause is set already and `force` is not, UnavailableError.
     """
     if not why.strip():
         raise ConfigError('--why: give a reason, as in --why "broker upgrade, INC-7"; `status` and `check` show it')
     flag = Pause(store, settings.zookeeper.own_root)
     flag.ended(lambda: AgreedClock(store, settings.zookeeper.own_root, settings.service.name).now_ms())
     replaced = flag.set(why, for_ms=for_ms, force=force)
-    said = f"paused: {flag.reason()}"
-    return f"{said}; it replaces the pause: {replaced.text}" if replaced else said
+    paused = f"paused: {flag.reason()}"
+    return f"{paused}; it replaces the pause: {replaced.text}" if replaced else paused
 
 
 def resume(settings: Settings, store: MetadataStore) -> str:
@@ -48,7 +48,7 @@ def resume(settings: Settings, store: MetadataStore) -> str:
 
 
 def resume_limit(settings: Settings, store: MetadataStore) -> str:
-    """Let this instance resume although a limit was reached; return a message. Raises UnavailableError."""
+    """Let this service resume although a limit was reached; return a message. Raises UnavailableError."""
     breaker = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name))
     why = breaker.reason()
     if breaker.clear(now_ms=SystemClock().now_ms()):
@@ -57,10 +57,7 @@ def resume_limit(settings: Settings, store: MetadataStore) -> str:
 
 
 def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
-    """Release one held tenant; return a message about the new state. Raises UnavailableError.
-
-    What is known of the tenant's owners is forgotten first. If the command ends in between, the tenant is held still.
-    """
+    """Release a held tenant; return a message about the new state. Raises UnavailableError."""
     root, name = settings.zookeeper.own_root, settings.service.name
     holds = TenantHolds(store, tenant_holds_path(root, name))
     held = holds.readable()
@@ -69,55 +66,56 @@ def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
         return f"released all tenants, because {holds.path} could not be parsed"
     if tenant not in held:
         return f"tenant {tenant} is not held"
+    # The baselines of the tenant's owners are discarded first: if the command ends in between, the tenant stays held.
     Accepted(store, accepted_path(root, name)).add([all_of(tenant)], now_ms=SystemClock().now_ms())
     holds.release(tenant)
     return f"released tenant {tenant}, which was held: {held[tenant]}"
 
 
 def accept(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> str:
-    """Take what the lists of these owners name now for right, however little it is (no topic: of all owners).
+    """Accept the current lists of these owners, however short they are (no topic: of all owners).
 
-    Returns in words what is so now. Raises ConfigError for what is no topic's name.
+    Returns a message about the new state. Raises ConfigError for an invalid topic name.
     """
     zookeeper = settings.zookeeper
     names = [managed_ledger_name(topic_from(topic, "--topic")) for topic in topics] or [ALL]
     accepted = Accepted(store, accepted_path(zookeeper.own_root, settings.service.name))
     accepted.add(names, now_ms=SystemClock().now_ms())
-    return f"accepted: {', '.join(topics) or 'every owner'} as it is now; the next retry goes by that"
+    return f"accepted: {', '.join(topics) or 'every owner'} as it is now; the next retry uses this list"
 
 
 @contextlib.contextmanager
 def stopped(settings: Settings, store: MetadataStore) -> Iterator[None]:
-    """Keep the service from starting until the block ends. Raises SafetyError if it runs."""
+    """Keep the service from starting until the with block ends. Raises SafetyError if it runs."""
     with InstanceLock(store, settings.zookeeper.own_root, settings.service.name, on_lost=lambda: None):
         yield
 
 
 def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> list[str]:
-    """Return which of these topics (none: of all topics) the service owns. Raises ConfigError if it is none."""
+    """Return the topics that the service owns, of these (none: of all topics). Raises ConfigError if it owns none."""
     named = {topic_from(topic, "--topic") for topic in topics}
     owned = Ownership(store, settings.zookeeper.own_root, settings.service.name).owned()
-    found = [topic for topic in owned if topic in named or not named]
-    if not found:
+    releasable = [topic for topic in owned if topic in named or not named]
+    if not releasable:
         owns = f"it owns {', '.join(owned)}" if owned else "it owns no topic"
-        raise ConfigError(f"service {settings.service.name} has nothing to give up: {owns}")
-    return found
+        raise ConfigError(f"service {settings.service.name} has no topic to release: {owns}")
+    return releasable
 
 
 def release(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> str:
-    """Give up these topics; returns a message about the new state."""
-    given_up = Ownership(store, settings.zookeeper.own_root, settings.service.name).release(topics)
-    return f"given up: {', '.join(given_up)}; another service may read them now"
+    """Release these topics; return a message about the new state."""
+    released = Ownership(store, settings.zookeeper.own_root, settings.service.name).release(topics)
+    return f"released: {', '.join(released)}; another service may read them now"
 
 
 def release_state(settings: Settings, store: MetadataStore) -> str:
-    """Forget which state directory the service uses; returns a message about the new state."""
-    known = Ownership(store, settings.zookeeper.own_root, settings.service.name).release_state()
-    return "the next start chooses its state directory" if known else "no state directory was recorded"
+    """Forget the state directory of the service; return a message about the new state."""
+    was_recorded = Ownership(store, settings.zookeeper.own_root, settings.service.name).release_state()
+    return "the next start chooses its state directory" if was_recorded else "no state directory was recorded"
 
 
 def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:
-    """Raise no alarm any more for ledgers that vanished with unread messages; returns in words which they are.
+    """End the alarm for ledgers that vanished with unread messages; return a message that names them.
 
     Raises UnavailableError.
     """

@@ -1,4 +1,4 @@
-"""`ledger-reaper dlq`: see dead letters, publish them again, or close them."""
+"""`ledger-reaper dlq`: lists dead letters, publishes them again, or closes them."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dead letters are requests that the service gave up: see them, publish them again, or close them.",
+    help="Dead letters are requests that the service gave up: list them, publish them again, or close them.",
 )
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Message ids, of dead letters or of their original requests")]
@@ -29,15 +29,15 @@ Reason = Annotated[
     typer.Option(
         "--reason",
         "--dead-reason",
-        help="Only those that were given up for this reason",
+        help="Only dead letters with this reason",
         autocompletion=completes(records.Reason),
     ),
 ]
 Owner = Annotated[str, typer.Option("--owner", help="Only this topic, namespace (tenant/ns) or tenant")]
-OlderThan = Annotated[str, typer.Option("--older-than", help="Only those given up longer ago, as in 30m, 6h, 2d")]
-Every = Annotated[bool, typer.Option("--all", help="All that wait; needed if no other option chooses")]
+OlderThan = Annotated[str, typer.Option("--older-than", help="Only dead letters older than this, as in 30m, 6h, 2d")]
+Every = Annotated[bool, typer.Option("--all", help="All waiting dead letters; needed if no other option selects")]
 
-_CHOOSE = "nothing was chosen: give message ids, --reason, --owner, --older-than, or --all"
+_NOTHING_SELECTED = "nothing was selected: give message ids, --reason, --owner, --older-than, or --all"
 
 
 @app.command("list")
@@ -69,7 +69,7 @@ def list_groups(
 
 
 @app.command()
-def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def show(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     ids: Ids = None,
@@ -86,10 +86,10 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     settings = settings_of(config)
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
-    known = SettlementFolder(settings.state_dir).settled()
+    settled = SettlementFolder(settings.state_dir).settled()
     shown = 0
     with command_clients(settings) as clients:
-        letters = selected(settings, clients.pulsar, chosen, SystemClock().now_ms(), known)
+        letters = selected(settings, clients.pulsar, chosen, SystemClock().now_ms(), settled)
         for letter, state in islice(letters, limit):
             facts = described(settings, letter, state)
             if json_lines:
@@ -102,7 +102,7 @@ def show(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
 
 @app.command()
-def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def replay(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     ids: Ids = None,
@@ -110,7 +110,9 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     owner: Owner = "",
     older_than: OlderThan = "",
     every: Every = False,
-    to: Annotated[str, typer.Option("--to", help="The request topic for those whose own no receipt shows")] = "",
+    to: Annotated[
+        str, typer.Option("--to", help="Request topic of dead letters whose own topic is in no receipt")
+    ] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -125,7 +127,7 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
     _refuse_all_and_some(chosen, every=every)
     only_finish = chosen.are_empty and not every
     if only_finish and not work.is_interrupted(settings):
-        raise ConfigError(_CHOOSE)
+        raise ConfigError(_NOTHING_SELECTED)
     asks = not (only_finish or ids or dry_run or yes)
     if asks:
         require_terminal(yes=yes)
@@ -138,7 +140,7 @@ def replay(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
 
 @app.command("write-off")
-def write_off(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def write_off(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     why: Annotated[str, typer.Option("--why", help="Your reason; the receipt keeps it", show_default=False)],
@@ -160,7 +162,7 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
     chosen = filters(ids or (), reason, owner, _older_than_ms(older_than))
     _refuse_all_and_some(chosen, every=every)
     if chosen.are_empty and not every:
-        raise ConfigError(_CHOOSE)
+        raise ConfigError(_NOTHING_SELECTED)
     asks = not (ids or dry_run or yes)
     if asks:
         require_terminal(yes=yes)
@@ -174,7 +176,7 @@ def write_off(  # noqa: PLR0913  one parameter an option: that is what typer rea
 
 def _refuse_all_and_some(chosen: "DeadLetterFilters", *, every: bool) -> None:
     if every and not chosen.are_empty:
-        raise ConfigError("--all beside what chooses some of them: leave out --all, or all else that chooses")
+        raise ConfigError("--all can't be combined with options that select some: leave out --all, or these options")
 
 
 def _older_than_ms(text: str) -> int:
@@ -190,7 +192,7 @@ def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
     if report.stays:
         letters = count_of(sum(report.stays.values()), "dead letter")
         raise SafetyError(
-            f"{letters} can go nowhere and stay: {'; '.join(report.stays)}. "
+            f"{letters} have no topic to go to and stay: {'; '.join(report.stays)}. "
             "`dlq show` shows them, and `dlq write-off` closes them"
         )
 
@@ -220,7 +222,7 @@ def _lines(facts: dict[str, Any]) -> Iterable[str]:
         f"  {utc(row['at_ms'])}  {row['outcome']} {row['reason']} (try {row['attempt']}) {row['detail'] or ''}"
         for row in facts["history"]
     ]
-    lines += [f"  replayed as {each['message_id']} ({each['run']})" for each in facts["replayed_as"]]
+    lines += [f"  replayed as {copy['message_id']} ({copy['run']})" for copy in facts["replayed_as"]]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Log lines of Python in the layout of conf/log4j2.properties, so that both sides of a run read as one log, in UTC."""
+"""Formats Python's log records like conf/log4j2.properties, so that Python and the JVM write a uniform log in UTC."""
 
 import logging
 import sys
@@ -21,16 +21,16 @@ class Log4jFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(level)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as text. A line that begins with a blank goes on with the record before it."""
+        """Return the record as text. A line that starts with a blank continues the record before it."""
         record.level = _LEVELS_OF_LOG4J.get(record.levelname, record.levelname)
         return plain_lines(super().format(record))
 
 
 def start_logging(stream: TextIO | None = None) -> None:
-    """Log to the stream (default: stderr); of other libraries only warnings."""
+    """Log to the stream (default: stderr); other libraries log warnings only."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Log4jFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("ledger-reaper").setLevel(logging.INFO)
-    # py4j logs with a traceback what foreachBatch raised; the service itself says it in one line
+    # py4j logs errors of foreachBatch with a traceback; the service itself logs them in a single line
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""The command line: every command, in the order in which an operator meets them."""
+"""The command line: every command, in the order in which an operator needs them."""
 
 from typing import Annotated, Any
 
@@ -85,8 +85,8 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from importlib.metadata import version
 
         say(f"ledger-reaper {version('ledger-reaper')}")

@@ -1,4 +1,4 @@
-"""Options that several commands share: where the configuration is, JSON output, and the question before a big step."""
+"""Options that several commands share: the configuration file, JSON output, and the question before a change."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ SYSTEM_CONFIG = Path("/etc/ledger-reaper/config.toml")
 
 
 def found_config(context: typer.Context, named: Path | None) -> Path | None:
-    """The file that --config or the variable names, or else the system's (context.obj, if given); None if none is."""
+    """Return the file that --config or the variable names, else the system's (context.obj, if given), if it exists."""
     if named is not None:
         return named
     system = context.find_object(Path) or SYSTEM_CONFIG
@@ -28,7 +28,7 @@ def found_config(context: typer.Context, named: Path | None) -> Path | None:
 
 
 def required_config(context: typer.Context, named: Path | None) -> Path:
-    """As found_config. Raises ConfigError, which says where a configuration may be, if there is none."""
+    """Return the same as found_config. Raises ConfigError, which lists the possible files, if there is none."""
     found = found_config(context, named)
     if found is None:
         system = context.find_object(Path) or SYSTEM_CONFIG
@@ -40,22 +40,24 @@ def required_config(context: typer.Context, named: Path | None) -> Path:
 
 
 def completes(values: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return what lets the shell complete an option's value."""
+    """Return a function with which the shell completes an option's value."""
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
 def one_of(text: str, values: Iterable[str], option: str) -> str:
-    """Read one of the values, in capitals or not; "" stays. Raises ConfigError, which names them."""
-    known = list(map(str, values))
-    if text and text.upper() not in known:
-        raise ConfigError(f"{option} {text}: one of {', '.join(known)}")
+    """Parse one of the values, in upper or lower case; "" stays "". Raises ConfigError, which names the values."""
+    allowed = list(map(str, values))
+    if text and text.upper() not in allowed:
+        raise ConfigError(f"{option} {text}: one of {', '.join(allowed)}")
     return text.upper()
 
 
 def refuse_ignored(context: typer.Context, *rules: tuple[bool, tuple[str, ...], str]) -> None:
     """Raise ConfigError for options on the command line that would change nothing.
 
-    rules: where the first holds, these options would change nothing; the text is why, and what to do.
+    Args:
+        context: the command and its arguments.
+        rules: a condition, the options that would change nothing if it holds, and a text with the reason and a remedy.
     """
     faults = [
         f"{'/'.join((*parameter.opts, *parameter.secondary_opts))} would change nothing: {why}"
@@ -73,16 +75,16 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def require_namespace(namespace: str, tenant: str = "") -> None:
-    """Raise ConfigError for what is no tenant or namespace, since nothing would be found of it, as if all were well."""
+    """Raise ConfigError for an invalid tenant or namespace: a search in it would find nothing, as if all were well."""
     if "/" in tenant:
-        raise ConfigError(f"--tenant {tenant}: that is no tenant; --namespace takes a namespace")
+        raise ConfigError(f"--tenant {tenant}: that is not a tenant; --namespace takes a namespace")
     if namespace and not (namespace.count("/") in (1, 2) and all(namespace.split("/"))):
         raise ConfigError(f"--namespace {namespace}: give tenant and namespace, as in shop/prod")
     if namespace and tenant and not namespace.startswith(f"{tenant}/"):
-        raise ConfigError(f"--namespace {namespace} is not of the tenant {tenant}: leave out --tenant")
+        raise ConfigError(f"--namespace {namespace} is not in the tenant {tenant}: leave out --tenant")
 
 
-_NAMED = "Configuration file (TOML)"
+_CONFIG_HELP = "Configuration file (TOML)"
 Config = Annotated[
     Path,
     typer.Option(
@@ -91,7 +93,7 @@ Config = Annotated[
         callback=required_config,
         default_factory=lambda: None,
         show_default=str(SYSTEM_CONFIG),
-        help=_NAMED,
+        help=_CONFIG_HELP,
     ),
 ]
 OptionalConfig = Annotated[
@@ -101,17 +103,17 @@ OptionalConfig = Annotated[
         envvar=CONFIG_VARIABLE,
         callback=found_config,
         show_default=f"{SYSTEM_CONFIG}, if it exists",
-        help=_NAMED,
+        help=_CONFIG_HELP,
     ),
 ]
 OneLedger = Annotated[int | None, typer.Option("--ledger", help="Only this ledger id", min=0, max=MAX_LEDGER_ID)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line")]
 ReadsPerSecond = Annotated[
-    int, typer.Option("--reads-per-second", min=0, help="Most znodes to read a second; 0: no limit")
+    int, typer.Option("--reads-per-second", min=0, help="Read at most this many znodes per second; 0: no limit")
 ]
 READS_PER_SECOND = 50_000
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and do nothing")]
-Yes = Annotated[bool, typer.Option("--yes", help="Answer the question with yes; needed where there is no terminal")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do, and change nothing")]
+Yes = Annotated[bool, typer.Option("--yes", help="Answer the question with yes; required without a terminal")]
 
 
 def settings_of(config: Path | None) -> "Settings":
@@ -124,19 +126,23 @@ def settings_of(config: Path | None) -> "Settings":
 def require_terminal(*, yes: bool, why: str = "") -> None:
     """Raise ConfigError unless a question can be answered: on a terminal, or by --yes beforehand.
 
-    Commands call this first where they must work before they know what to ask. why: the reason, for the error.
+    Commands call this first if they have to work before they know what to ask.
+
+    Args:
+        yes: whether --yes was given.
+        why: the reason of the question, for the error.
     """
     if not yes and not sys.stdin.isatty():
         raise ConfigError(
-            f"nothing was done: {why}this command asks first, and standard input is no terminal; --yes answers the "
+            f"nothing was done: {why}this command asks first, but standard input is no terminal; --yes answers the "
             "question beforehand"
         )
 
 
 def confirm(question: str, *, yes: bool, why: str = "") -> None:
-    """Ask the person at the terminal, unless --yes was given.
+    """Ask the operator at the terminal, unless --yes was given.
 
-    Raises ConfigError where there is no terminal, SafetyError unless the answer is yes; Ctrl-C is a KeyboardInterrupt.
+    Raises ConfigError if there is no terminal, SafetyError unless the answer is yes; Ctrl-C is a KeyboardInterrupt.
     """
     require_terminal(yes=yes, why=why)
     if not yes and not _answer(question):
@@ -144,7 +150,7 @@ def confirm(question: str, *, yes: bool, why: str = "") -> None:
 
 
 def _answer(question: str) -> bool:
-    """Return the answer; only Enter, and the end of input, are no."""
+    """Return the answer. Enter and the end of input are no; the question is repeated for any other answer."""
     while True:
         say_open(f"{question} [y/N]: ")
         answer = sys.stdin.readline()
@@ -155,5 +161,5 @@ def _answer(question: str) -> bool:
 
 
 def utc(at_ms: int) -> str:
-    """Date and time in UTC."""
+    """Format a date and time in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -20,15 +20,15 @@ def pause(
 ) -> None:
     """Stop every service of the cluster from deleting, within about a second.
 
-    The services go on running, and requests wait. `ledger-reaper resume` ends the pause. The exit code is 4 if a pause
-    is set already, perhaps by another operator; --force replaces it.
+    The services continue to run, and requests wait. `ledger-reaper resume` ends the pause. The exit code is 4 if a
+    pause is set already, perhaps by another operator; --force replaces it.
     """
     from streaming.cli import control
     from streaming.clients import command_clients
 
     for_ms = seconds_of(lasts, "--for") * 1000 if lasts else None
     if for_ms == 0:
-        raise ConfigError(f"--for {lasts}: the pause must last longer than nothing")
+        raise ConfigError(f"--for {lasts}: the pause must last longer than 0")
     settings = settings_of(config)
     with command_clients(settings) as clients:
         say(control.pause(settings, clients.store, why, for_ms=for_ms, force=force))
@@ -37,13 +37,13 @@ def pause(
 def resume(
     config: Config,
     limit: Annotated[
-        bool, typer.Option("--limit", help="Let this service go on although a limit of [limits] was reached")
+        bool, typer.Option("--limit", help="Let this service resume after a limit of [limits] was reached")
     ] = False,
     tenant: Annotated[str, typer.Option("--tenant", help="Release this tenant, which the service holds")] = "",
 ) -> None:
-    """End the pause of every service of the cluster; or, by an option, release one other hold of this service.
+    """End the pause of every service of the cluster; an option releases another hold of this service instead.
 
-    The command releases one hold at a time, and lists the others, each with the command that ends it.
+    The command releases a single hold, and lists the others, each with the command that ends it.
     """
     from streaming.check.now import holds_of
     from streaming.cli import control

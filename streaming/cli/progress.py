@@ -1,4 +1,4 @@
-"""Shows long steps: on a terminal with a spinner, time and bytes; elsewhere as plain lines."""
+"""Shows the progress of long steps: on a terminal with a spinner, time and bytes; otherwise as plain lines."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ MB = 1_000_000
 
 
 class Steps:
-    """One step after another, on stderr. A step ends when the next one begins, or at the end."""
+    """Shows steps on stderr, one at a time. A step ends when the next step starts, or at the end."""
 
     def __init__(self, console: Terminal) -> None:
         self._console = console
@@ -27,11 +27,11 @@ class Steps:
         self._text = ""
 
     def say(self, text: str) -> None:
-        """Begin a step of unknown length."""
+        """Start a step of unknown length."""
         self.advance(text, 0, 0)
 
     def advance(self, text: str, done: int, total: int) -> None:
-        """Begin a step, or update how many of its bytes are done."""
+        """Start a step, or update the number of its bytes that are done."""
         if text != self._text:
             self.finish()
             self._text = text
@@ -49,17 +49,17 @@ class Steps:
         self._task, self._text = None, ""
 
     def start(self) -> None:
-        """Begin to show steps."""
+        """Start the display."""
         self._live.start()
 
     def stop(self) -> None:
-        """Stop showing; the lines stay on the screen."""
+        """Stop the display; its lines stay on the screen."""
         self._live.stop()
 
 
 @contextmanager
 def steps() -> Iterator[Steps]:
-    """Show steps until the with block ends. The last step gets its tick only if nothing was raised."""
+    """Show steps until the with block ends. The last step is ticked off only if the block raises no error."""
     shown = Steps(Terminal(stderr=True))
     shown.start()
     try:

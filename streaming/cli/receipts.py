@@ -1,4 +1,4 @@
-"""`ledger-reaper receipts`: what became of requests, as JSON rows for machines and as a table for people."""
+"""`ledger-reaper receipts`: shows the results of requests, as JSON rows for programs or as a table for operators."""
 
 import sys
 from collections import Counter
@@ -17,7 +17,7 @@ from udfs import columns as c
 from udfs.records import Outcome
 
 _TABLE_ROWS = 200
-_PIPE_WIDTH = 160  # columns of the table where the output is no terminal
+_PIPE_WIDTH = 160  # columns of the table if the output is no terminal
 _WIDE = 110  # columns that a terminal needs to show the component too
 
 
@@ -28,10 +28,10 @@ def receipts(
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, as in shop/prod/carts")] = None,
     outcome: Annotated[
         str | None,
-        typer.Option("--outcome", help=f"Only this one: {', '.join(Outcome)}", autocompletion=completes(Outcome)),
+        typer.Option("--outcome", help=f"Only this outcome: {', '.join(Outcome)}", autocompletion=completes(Outcome)),
     ] = None,
 ) -> None:
-    """Show what became of requests: the newest as a table, or with --json all of them, the oldest first."""
+    """Show the results of requests: the newest as a table, or with --json all of them, the oldest first."""
     load_datasets()
     from streaming.state import parked_queries
     from streaming.state.hold import noted
@@ -51,9 +51,9 @@ def receipts(
     why, since_ms = noted(settings.state_dir)
     if why:
         say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
-    for lane in parked_queries.noted(settings.state_dir).values():
-        how = "read another way than by the connector" if lane.is_read else "parked, its requests wait"
-        say(f"{lane.topic} is {how} since {utc(lane.since_ms)} UTC: {lane.why}", err=True)
+    for query in parked_queries.noted(settings.state_dir).values():
+        how = "read without the connector" if query.is_read else "parked, its requests wait"
+        say(f"{query.topic} is {how} since {utc(query.since_ms)} UTC: {query.why}", err=True)
 
 
 def _nothing(state_dir: str, *, is_filtered: bool) -> str:
@@ -63,7 +63,7 @@ def _nothing(state_dir: str, *, is_filtered: bool) -> str:
 
 
 def _print_table(counted: Counter[tuple[str, str]], newest: Sequence[dict[str, Any]], *, nothing: str) -> None:
-    """The newest receipts, and how many there are of each outcome and reason."""
+    """Print the newest receipts, and how many there are of each outcome and reason."""
     console = Terminal(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     if not newest:
         console.print(cell(nothing), soft_wrap=True)

@@ -17,7 +17,7 @@ def release(
     state: Annotated[bool, typer.Option("--state", help="The state directory, which is lost for good")] = False,
     yes: Yes = False,
 ) -> None:
-    """Give up topics of this service, so that another service may read them; or forget its lost state directory.
+    """Release topics of this service, so that another service may read them; or forget its lost state directory.
 
     The service must be stopped. It takes the topics of its configuration again at its next start, unless another
     service has them by then. Several topics need --topic several times.
@@ -34,5 +34,5 @@ def release(
             say(control.release_state(settings, clients.store))
             return
         topics = control.releasable(settings, clients.store, topic or [])
-        confirm(f"Give up {count_of(len(topics), 'topic')} of service {settings.service.name}?", yes=yes)
+        confirm(f"Release {count_of(len(topics), 'topic')} of service {settings.service.name}?", yes=yes)
         say(control.release(settings, clients.store, topics))

@@ -21,10 +21,10 @@ _SHOWN = 20
 _WAIT_SECONDS = 900
 
 
-def request(  # noqa: PLR0913, PLR0917  one parameter an option
+def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
     context: typer.Context,
     config: Config,
-    file: Annotated[str, typer.Argument(help="File with one JSON object a line; - is standard input")] = "-",
+    file: Annotated[str, typer.Argument(help="File with one JSON object per line; - is standard input")] = "-",
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Publish every line as it is, even if it is not a valid request")
     ] = False,
@@ -39,7 +39,7 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
     """Publish deletion requests.
 
     Invalid lines are not published: the command lists them and ends with exit code 2. The valid lines are published.
-    With --wait, the exit code is 3 if a request has no final receipt in time, and 4 if one became a dead letter.
+    With --wait, the exit code is 3 if a request has no final receipt in time, and 4 if a request became a dead letter.
     """
     why = "receipts are awaited and printed with --wait only. Add --wait"
     refuse_ignored(context, (not wait, ("--timeout", "--json"), why))
@@ -76,13 +76,13 @@ def request(  # noqa: PLR0913, PLR0917  one parameter an option
 
 
 def _shown(found: "Sequence[Receipt]", *, json_lines: bool) -> int:
-    """Print receipts; returns how many requests became dead letters."""
+    """Print receipts; return how many requests became dead letters."""
     dead = 0
-    for each in found:
-        dead += each.outcome == "DEAD_LETTER"
+    for receipt in found:
+        dead += receipt.outcome == "DEAD_LETTER"
         if json_lines:
-            say_json(asdict(each))
+            say_json(asdict(receipt))
         else:
-            what = f"ledger {each.ledger_id}" if each.ledger_id is not None else "no request"
-            say(f"{what}: {each.outcome} {each.reason} {each.detail}".rstrip())
+            what = f"ledger {receipt.ledger_id}" if receipt.ledger_id is not None else "no request"
+            say(f"{what}: {receipt.outcome} {receipt.reason} {receipt.detail}".rstrip())
     return dead

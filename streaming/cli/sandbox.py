@@ -1,4 +1,4 @@
-"""`ledger-reaper sandbox` (older name: `cluster`): a real Pulsar cluster, or RocketMQ, to try things out."""
+"""`ledger-reaper sandbox` (older name: `cluster`): runs a real Pulsar cluster, or RocketMQ, for experiments."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A real cluster on this machine to try things out: Pulsar with ZooKeeper, BookKeeper and S3, or RocketMQ.",
+    help="A real cluster on this machine for experiments: Pulsar with ZooKeeper, BookKeeper and S3, or RocketMQ.",
 )
-HomeOption = Annotated[Path, typer.Option("--home", help="Folder of the cluster; each folder holds one cluster")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text")]
+HomeOption = Annotated[Path, typer.Option("--home", help="Folder of the cluster; each folder has its own cluster")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text")]
 ListenOption = Annotated[
     str | None,
     typer.Option(
         "--listen",
         metavar="ADDRESS",
-        help="IPv4 address of this machine on which all parts listen; whoever reaches it may do anything with them "
+        help="IPv4 address of this machine on which all parts listen; every client that reaches it has full access "
         "(default: that of the last start, at first 127.0.0.1)",
         show_default=False,
     ),
 ]
-_KEEPS = "a cluster keeps the number that it was made with (default: 1)"
+_KEEPS = "fixed when the cluster is created (default: 1)"
 ZooKeepersOption = Annotated[
     int | None,
     typer.Option(
-        "--zookeepers", min=1, max=9, help=f"So many ZooKeepers, as an ensemble; {_KEEPS}", show_default=False
+        "--zookeepers", min=1, max=9, help=f"Number of ZooKeepers, as an ensemble; {_KEEPS}", show_default=False
     ),
 ]
 BrokersOption = Annotated[
-    int | None, typer.Option("--brokers", min=1, max=9, help=f"So many brokers; {_KEEPS}", show_default=False)
+    int | None, typer.Option("--brokers", min=1, max=9, help=f"Number of brokers; {_KEEPS}", show_default=False)
 ]
 BookiesOption = Annotated[
     int | None,
@@ -48,7 +48,7 @@ BookiesOption = Annotated[
         "--bookies",
         min=1,
         max=9,
-        help=f"So many bookies; from two on, each entry has two copies and bookies replace what one has lost; {_KEEPS}",
+        help=f"Number of bookies; with two or more, entries have two copies, and bookies replace lost copies; {_KEEPS}",
         show_default=False,
     ),
 ]
@@ -57,8 +57,8 @@ RocketMQOption = Annotated[
     typer.Option(
         "--rocketmq",
         metavar="VERSION",
-        help="A RocketMQ of this version instead (name server and broker), with small files, in a network of its own "
-        "where this machine lets us make one",
+        help="A RocketMQ of this version instead (name server and broker), with small files, in a separate network if "
+        "this machine permits that",
         show_default=False,
     ),
 ]
@@ -67,8 +67,8 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="file|both|rocksdb",
-        help="Where the broker of --rocketmq keeps consume queues and offsets (default: as at its last start, at first "
-        "file)",
+        help="Store of the consume queues and offsets of --rocketmq's broker (default: that of its last start, at "
+        "first file)",
         show_default=False,
     ),
 ]
@@ -77,7 +77,7 @@ SettingOption = Annotated[
     typer.Option(
         "--broker-setting",
         metavar="KEY=VALUE",
-        help="A line of broker.conf; may stand several times. The cluster remembers it; brokers that run already are "
+        help="A line of broker.conf; may be given several times. The cluster remembers it; running brokers are "
         "restarted for it",
         show_default=False,
     ),
@@ -86,7 +86,7 @@ DEFAULT_HOME = Path(".cluster")
 
 
 @app.command()
-def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def up(  # noqa: PLR0913  typer reads each option from a parameter
     home: HomeOption = DEFAULT_HOME,
     *,
     zookeepers: ZooKeepersOption = None,
@@ -101,11 +101,11 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
     """Start the cluster and return when it works. The first start downloads Pulsar, or RocketMQ.
 
     HOME/local.toml is then a configuration for this cluster: set LEDGER_REAPER_CONFIG to it, or name it with --config.
-    Of a RocketMQ, the store that is printed is what `ledger-reaper rocketmq` takes as --store, once `down` stopped it.
+    For RocketMQ, the printed store is the --store of `ledger-reaper rocketmq`, once `down` has stopped the broker.
     """
     if rocketmq is not None or store is not None:
         if rocketmq is None or (zookeepers, brokers, bookies, listen, broker_setting) != (None,) * 5:
-            raise ConfigError("--rocketmq VERSION starts a RocketMQ; only --home and --store go with it")
+            raise ConfigError("--rocketmq VERSION starts a RocketMQ; it can only be combined with --home and --store")
         _up_rocketmq(home, rocketmq, store, as_json=as_json)
         return
     from streaming.cli.progress import steps
@@ -114,19 +114,19 @@ def up(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     lines = _broker_settings(broker_setting or ())
     before = _running_parts(home)
-    # Whoever ends this command by SIGTERM gets the same tidying as with Ctrl-C.
+    # SIGTERM cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    asked = {Part.ZOOKEEPER: zookeepers, Part.BROKER: brokers, Part.BOOKIE: bookies}
-    counts = {kind: number for kind, number in asked.items() if number is not None}
+    numbers = {Part.ZOOKEEPER: zookeepers, Part.BROKER: brokers, Part.BOOKIE: bookies}
+    counts = {part: number for part, number in numbers.items() if number is not None}
     with steps() as shown:
         if lines:
             _stop_brokers(home, lines)
-        made = sandbox.up(
+        cluster = sandbox.up(
             home, broker_settings=lines, counts=counts, listen=listen, say=shown.say, progress=shown.advance
         )
-    if len(before) == len(made.spec.parts):
-        _say(f"The cluster in {made.home.root} was running already.")
-    _print(facts(made), as_json=as_json)
+    if len(before) == len(cluster.spec.parts):
+        _say(f"The cluster in {cluster.home.root} was running already.")
+    _print(facts(cluster), as_json=as_json)
 
 
 @app.command()
@@ -152,7 +152,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 
 
 def facts(cluster: "Cluster") -> dict[str, Any]:
-    """What `status --json` prints."""
+    """Return the object that `status --json` prints."""
     from streaming.sandbox.cluster import State
 
     where = cluster.addresses
@@ -168,7 +168,7 @@ def facts(cluster: "Cluster") -> dict[str, Any]:
 
 
 def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
-    """What `status --json` prints of a RocketMQ."""
+    """Return the object that `status --json` prints for RocketMQ."""
     from streaming.sandbox.rocketmq.home import Part
 
     spec = made.spec
@@ -204,7 +204,7 @@ def _say(text: str) -> None:
 
 
 def _broker_settings(lines: Sequence[str]) -> dict[str, str]:
-    """Read KEY=VALUE. Raises ConfigError."""
+    """Parse KEY=VALUE. Raises ConfigError."""
     found = {}
     for line in lines:
         key, equals, value = line.partition("=")
@@ -215,7 +215,7 @@ def _broker_settings(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _stop_brokers(home: Path, lines: Mapping[str, str]) -> None:
-    """Stop the brokers of a cluster that runs with other settings; `up` starts them again."""
+    """Stop the brokers of a running cluster if it has other settings; `up` starts them again."""
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.home import Part
 
@@ -223,8 +223,8 @@ def _stop_brokers(home: Path, lines: Mapping[str, str]) -> None:
         cluster = sandbox.attach(home)
     except UnavailableError:
         return
-    known = cluster.spec.broker_settings
-    if any(known.get(key) != value for key, value in lines.items()):
+    settings = cluster.spec.broker_settings
+    if any(settings.get(key) != value for key, value in lines.items()):
         for broker in cluster.spec.all_of(Part.BROKER):
             cluster.stop(broker)
 

@@ -34,14 +34,14 @@ def run(
 
 
 def require_port(settings: "Settings", lock: str) -> None:
-    """Raise ConfigError where metrics could not be served; SafetyError if that is because the lock's holder runs."""
+    """Raise ConfigError if metrics can't be served, or SafetyError if that is because the lock's holder runs."""
     try:
         require_free_port(settings.metrics)
     except ConfigError:
         from streaming.clients import command_clients
         from streaming.coordination.lock import refuse_second
 
-        # without an answer of ZooKeeper, the port is what is known
+        # without an answer of ZooKeeper, only the port is known
         with contextlib.suppress(UnavailableError), command_clients(settings) as clients:
             refuse_second(clients.store, settings.zookeeper.own_root, lock)
         raise
@@ -56,7 +56,7 @@ def jars(
 ) -> None:
     """Print the jars for spark-submit's --jars, and fetch those that are not in the cache.
 
-    Without a configuration, the command prints what every service needs. Checkpoints on S3 need two jars more.
+    Without a configuration, the command prints the jars that every service needs. Checkpoints on S3 need two more jars.
     A service that is started with LEDGER_REAPER_JARS=<folder> takes its jars from there, and fetches none.
     """
     from streaming.spark.jars import copied

@@ -1,4 +1,4 @@
-"""`ledger-reaper snapshots`: snapshots of transaction buffers, looked at and kept readable."""
+"""`ledger-reaper snapshots`: audits, guards and repairs the snapshots of transaction buffers."""
 
 import sys
 from dataclasses import asdict
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Snapshots of aborted transactions: find those that are lost, doubled or orphaned, and guard the others.",
+    help="Snapshots of aborted transactions: find lost, doubled and orphaned snapshots, and guard the others.",
 )
 _NAMED = 5
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this tenant")]
@@ -34,7 +34,7 @@ Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace
 
 
 @app.command()
-def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def audit(  # noqa: PLR0913  typer reads each option from a parameter
     context: typer.Context,
     config: Config,
     *,
@@ -43,18 +43,18 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
         typer.Option("--out", help="Folder of report.html and findings", show_default="<state.dir>/snapshots"),
     ] = None,
     json_lines: Json = False,
-    verify_only: Annotated[bool, typer.Option("--verify-only", help="Show only what is MISSING or DANGER")] = False,
+    verify_only: Annotated[bool, typer.Option("--verify-only", help="Show only MISSING and DANGER")] = False,
     tenant: Tenant = "",
     namespace: Namespace = "",
     recheck_seconds: Annotated[
         int | None,
         typer.Option(
-            "--recheck-seconds", min=0, help="Seconds between the two looks", show_default="safety.min_age_seconds"
+            "--recheck-seconds", min=0, help="Seconds between the two checks", show_default="safety.min_age_seconds"
         ),
     ] = None,
     publish: Annotated[
         bool,
-        typer.Option("--publish", help="Request the removal of orphans: the service checks each again, and removes it"),
+        typer.Option("--publish", help="Request the removal of orphans, which the service checks again first"),
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -62,8 +62,8 @@ def audit(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
     Nothing is changed. The exit code is 4 if a finding is MISSING or DANGER, or the audit is incomplete.
 
-    With --publish, the audit sends a request for each orphan to the request topic; the service
-    looks at each twice more, keeps its bytes in the journal, and then publishes a tombstone for its key.
+    With --publish, the audit sends a request for each orphan to the request topic; the service checks each orphan twice
+    more, records its bytes in the journal, and then publishes a tombstone for its key.
     """
     why = "--verify-only shows no orphans. Leave out --verify-only"
     refuse_ignored(context, (verify_only, ("--publish",), why))
@@ -96,11 +96,11 @@ def guard(
     json_lines: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Keep the segments that topics need to be loaded from being trimmed: make a guard, or move it forward.
+    """Protect the segments that topics need to load from trimming: create a guard, or move it forward.
 
-    The guard is the subscription ledger-reaper-guard on the segments topic of each namespace that has one. What lies
-    before the first segment that may be needed is left to the broker. Run it regularly, or let `run` do so
-    (snapshots.guard_every_seconds).
+    The guard is the subscription ledger-reaper-guard on the segments topic of each namespace with such a topic. The
+    broker may trim all messages before the first segment that may be needed. Run this command regularly, or let `run`
+    do so (snapshots.guard_every_seconds).
     """
     require_namespace(namespace, tenant)
     settings = settings_of(config)
@@ -108,16 +108,16 @@ def guard(
     from streaming.snapshots.guard import guard_all
 
     if sys.stdin.isatty():  # a guard deletes nothing, so a script that runs this regularly needs no --yes
-        confirm("Make a guard, or move it, in each namespace with segments?", yes=yes)
+        confirm("Create or move the guard of each namespace with segments?", yes=yes)
     count = failed = 0
-    for each in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
-        say_json(each.as_json()) if json_lines else say(each.in_words())
+    for guarded in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
+        say_json(guarded.as_json()) if json_lines else say(guarded.in_words())
         count += 1
-        failed += bool(each.error)
+        failed += bool(guarded.error)
     if not count and not json_lines:
         say(f"nothing to guard: there are no segments in {namespace or tenant or 'any namespace'}")
     if failed:
-        raise UnavailableError(f"{failed} namespaces could not be guarded; their guards are where they were")
+        raise UnavailableError(f"{failed} namespaces could not be guarded; their guards did not move")
 
 
 class Form(StrEnum):
@@ -140,15 +140,15 @@ BlockedOption = Annotated[
 
 
 def _one_of(context: typer.Context, topic: str, namespace: str, *of_topics: str) -> None:
-    """Refuse neither and both, and beside a namespace the options that are of topics."""
+    """Require either --topic or --namespace, and refuse a topic's options together with --namespace."""
     if bool(topic) == bool(namespace):
         raise ConfigError("give either --topic or --namespace")
     require_namespace(namespace)
-    refuse_ignored(context, (bool(namespace), of_topics, "it goes with --topic. Leave it out"))
+    refuse_ignored(context, (bool(namespace), of_topics, "it belongs to --topic. Leave it out"))
 
 
 @app.command()
-def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def repair(  # noqa: PLR0913  typer reads each option from a parameter
     context: typer.Context,
     config: Config,
     *,
@@ -158,25 +158,25 @@ def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
         bool,
         typer.Option(
             "--republish/--replay",
-            help="Publish the lost segments once more, instead of having the broker read the whole topic: for a topic "
-            "that is too large for that",
+            help="Publish the lost segments again, instead of having the broker read the whole topic: for topics that "
+            "are too large for that",
         ),
     ] = False,
     json_lines: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Make a topic load again that lost segments of its snapshot, or take the doubled ids out of one that works.
+    """Repair a topic that lost segments of its snapshot and can't load, or a working topic with doubled ids.
 
-    Take the topic's clients away before. Any other topic that works is refused. Each message goes to the journal before
-    it is replaced; `snapshots undo` puts it back. Afterwards the topic is read once, to see that no message of an
-    aborted transaction comes out of it. The exit code is 4 where one does, and where that can't be told.
+    Disconnect the topic's clients first. Any other working topic is refused. Each message goes to the journal before it
+    is replaced; `snapshots undo` restores it. Afterwards the command reads the topic once, to verify that it returns no
+    message of an aborted transaction. The exit code is 4 if it does, or if that can't be verified.
 
     Standard error shows what the command waits for. Run it again to resume an interrupted or unverified repair.
 
-    With --namespace, remove the messages in the topics of indexes and single snapshots that no broker can decode
-    (LOAD_BLOCKED): no topic of the namespace loads while one is there. The command names each and asks first; their
-    bytes go to the journal, and `snapshots undo --namespace` publishes them again. A topic whose own key such a message
-    has is read again by its broker.
+    With --namespace, the command removes messages that no broker can decode (LOAD_BLOCKED) from the topics of indexes
+    and single snapshots: no topic of the namespace loads while such a message exists. It names each message and asks
+    first; their bytes go to the journal, and `snapshots undo --namespace` publishes them again. If such a message has a
+    topic's own key, its broker reads that topic again.
     """
     _one_of(context, topic, namespace, "--republish")
     settings = settings_of(config)
@@ -189,9 +189,9 @@ def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
     topic = full_name(topic)
 
     question = (
-        f"Publish the lost segments of {topic} once more, and an index that names them?"
+        f"Publish the lost segments of {topic} again, and an index that names them?"
         if republish
-        else f"Replace the snapshot of {topic} by an empty one, so that its broker replays the topic?"
+        else f"Replace the snapshot of {topic} by an empty snapshot, so that its broker replays the topic?"
     )
     confirm(question, yes=yes)
     with repairs_for(settings, lambda text: say(text, err=True)) as repairs:
@@ -203,8 +203,8 @@ def repair(  # noqa: PLR0913  one parameter an option: that is what typer reads
     if done.not_verified:
         raise SafetyError(
             f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
-            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` puts back the index "
-            "that was replaced, with which the topic is as broken as it was (but no index of half a replay)"
+            f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` restores the "
+            "replaced index, with which the topic is as broken as before (but never an index of half a replay)"
         )
 
 
@@ -214,8 +214,8 @@ def _repair_namespace(settings: "Settings", namespace: str, *, yes: bool, json_l
 
     with blocking_for(settings) as blocking:
         messages = blocking.messages(namespace)
-        for each in messages:
-            say(in_words(each), err=json_lines)
+        for message in messages:
+            say(in_words(message), err=json_lines)
         if messages:
             confirm(f"Remove these {len(messages)} messages of {namespace}, which no broker can decode?", yes=yes)
             blocking.remove(namespace, messages)
@@ -236,10 +236,10 @@ def trim(
 ) -> None:
     """Let brokers drop ids of aborted transactions whose messages are gone: commit an empty transaction on a topic.
 
-    A broker drops them only while a transaction ends on the topic. It adds one entry to the topic, and is refused where
-    there is nothing to drop, or where ids stand in several segments. Without --topic: on each topic in
-    snapshots.trim_namespaces of which the service has deleted data ledgers; where one of them can't be trimmed now, the
-    others are, and the exit code is 3.
+    A broker drops them only while a transaction ends on the topic. The transaction adds an entry to the topic, and the
+    command refuses topics without ids to drop, or with ids in several segments. Without --topic, it runs on each topic
+    in snapshots.trim_namespaces from which the service has deleted data ledgers; if a topic can't be trimmed now, the
+    others are trimmed, and the exit code is 3.
     """
     settings = settings_of(config)
     from streaming.adapters.pulsar.transactions import commit_nothing
@@ -264,7 +264,7 @@ def trim(
             else:
                 say(done.in_words())
     if left:
-        names = ", ".join(each.topic for each in left[:_NAMED])
+        names = ", ".join(unfinished.topic for unfinished in left[:_NAMED])
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         raise UnavailableError(f"{len(left)} of {len(chosen)} topics were left, try again: {names}{more}")
 
@@ -285,28 +285,28 @@ def compact(
     settings = settings_of(config)
     from streaming.snapshots.repairs import compact_segments
 
-    confirm(f"Have the segments topic of {namespace} compacted?", yes=yes)
+    confirm(f"Compact the segments topic of {namespace}?", yes=yes)
     taken = compact_segments(settings, namespace)
     say(f"{namespace}: {taken} tombstones are gone" if taken else f"{namespace}: no tombstone can be read")
 
 
 @app.command()
-def migrate(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def migrate(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     topic: Annotated[str, typer.Argument(help="Full name: persistent://tenant/ns/name")],
-    to: Annotated[Form, typer.Option("--to", help="The form that the snapshot gets")],
+    to: Annotated[Form, typer.Option("--to", help="The new form of the snapshot")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent")] = False,
     json_lines: Json = False,
     yes: Yes = False,
 ) -> None:
-    """Bring a topic's snapshot into another form: several parts, segments with an index, or a single message.
+    """Convert a topic's snapshot into another form: several parts, segments with an index, or a single message.
 
-    Take the topic's clients away, and unload it: a topic that is loaded is refused, also right before each message. No
-    broker reads parts, and brokers read segments only where transactionBufferSegmentedSnapshotEnabled is on.
+    Disconnect the topic's clients, and unload it: a loaded topic is refused, also right before each message. No broker
+    reads parts, and brokers read segments only if transactionBufferSegmentedSnapshotEnabled is on.
 
-    The journal gets the topic's snapshots first; `snapshots undo --migrated` puts them back. Afterwards the new form is
-    read, and must hold the same ids. Run the command again where it was cut short.
+    The journal gets the topic's snapshots first; `snapshots undo --migrated` restores them. Afterwards the new form is
+    read, and must have the same ids. Run the command again if it was interrupted.
     """
     settings = settings_of(config)
     from streaming.snapshots.repairs import full_name, migrations_for
@@ -323,45 +323,48 @@ def migrate(  # noqa: PLR0913  one parameter an option: that is what typer reads
 
 
 @app.command()
-def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def undo(  # noqa: PLR0913  typer reads each option from a parameter
     context: typer.Context,
     config: Config,
     *,
     topic: TopicOption = "",
     namespace: BlockedOption = "",
     removed: Annotated[
-        bool, typer.Option("--removed", help="Put back the snapshots of the topic that the service removed")
+        bool, typer.Option("--removed", help="Restore the snapshots of the topic that the service removed")
     ] = False,
     migrated: Annotated[
         bool, typer.Option("--migrated", help="Undo the last migration of the topic's snapshot")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Put back the index that the last repair of a topic replaced; the topic is as broken then as it was.
+    """Restore the index that the last repair of a topic replaced; the topic is then as broken as before.
 
-    The index that is there now goes to the journal first, and another undo puts that one back.
+    The current index goes to the journal first, and another undo restores it.
 
-    With --removed, publish again all messages about the topic that got tombstones from the service. A key that has a
+    With --removed, publish all messages about the topic again that got tombstones from the service. A key that has a
     value by now keeps it.
 
-    With --migrated, publish again what the topic's last migration removed, and then remove what would count before it.
-    The topic must have no clients.
+    With --migrated, publish the messages again that the topic's last migration removed, and then remove messages that
+    would count before them. The topic must have no clients.
 
-    With --namespace, publish again what `repair --namespace` removed: no topic of the namespace loads then.
+    With --namespace, publish the messages again that `repair --namespace` removed: then no topic of the namespace
+    loads.
     """
     _one_of(context, topic, namespace, "--removed", "--migrated")
     if removed and migrated:
-        raise ConfigError("--removed and --migrated put back different messages: run `snapshots undo` once for each")
+        raise ConfigError("--removed and --migrated restore different messages: run `snapshots undo` once for each")
     settings = settings_of(config)
     if namespace:
         from streaming.snapshots.repairs import blocking_for
 
-        confirm(f"Publish again what no broker can decode in {namespace}, so that no topic loads?", yes=yes)
+        confirm(
+            f"Publish the messages of {namespace} that no broker can decode again, so that no topic loads?", yes=yes
+        )
         with blocking_for(settings) as blocking:
             count, others = blocking.undo(namespace)
-        say(f"{namespace}: {count} messages put back")
-        for each in others:
-            say(f"{each}: has another message by now, which was left as it is")
+        say(f"{namespace}: {count} messages published again")
+        for key in others:
+            say(f"{key}: has another message by now, which was left as it is")
         return
     from streaming.snapshots.repairs import full_name, put_back_all, repairs_for, undo_migration
 
@@ -372,11 +375,11 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
             say(changed.in_words())
         return
     if removed:
-        confirm(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
+        confirm(f"Publish all snapshots of {topic} that the service removed again?", yes=yes)
         for put_back in put_back_all(settings, topic):
             say(put_back.in_words())
         return
-    confirm(f"Put back the index that the last repair of {topic} replaced?", yes=yes)
+    confirm(f"Restore the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
         name, kept = repairs.undo(topic)
-    say(f"put back what {name} holds; what was there is {kept} in the journal, and another undo puts that back")
+    say(f"restored the index of {name}; the journal has the previous index as {kept}, and another undo restores that")

@@ -1,4 +1,4 @@
-"""Commands that read the state directory refuse one that is not there: it would look as if nothing had happened."""
+"""Lets commands refuse a missing state directory, which they would otherwise read as if nothing had happened."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ def settings_with_state(config: Path) -> "Settings":
 
 
 def require_state(settings: "Settings", config: Path) -> None:
-    """Raise ConfigError, which names the key, if there is no state directory; UnavailableError if that is unknown."""
+    """Raise ConfigError, which names the key, if there is no state directory; UnavailableError if this is unknown."""
     if isinstance(fault := state_fault(settings, config), NoStateError):
         raise ConfigError(str(fault))
     if fault:
@@ -30,9 +30,9 @@ def require_state(settings: "Settings", config: Path) -> None:
 
 
 def state_fault(settings: "Settings", config: Path) -> ReaperError | None:
-    """Return why the state directory can't be read; None if it is there.
+    """Return why the state directory can't be read; None if it exists.
 
-    That is a NoStateError where there is none, a ConfigError where a file has its name, and an UnavailableError where a
+    The error is a NoStateError if there is none, a ConfigError if a file has its name, and an UnavailableError if a
     service does not answer.
     """
     from pyarrow.fs import FileType
@@ -44,7 +44,7 @@ def state_fault(settings: "Settings", config: Path) -> ReaperError | None:
         filesystem, path = open_filesystem(settings.state_dir)
         found = filesystem.get_file_info(path).type
     except OSError as error:
-        return UnavailableError(f"the state directory {settings.state.dir} can't be looked at: {error}")
+        return UnavailableError(f"the state directory {settings.state.dir} can't be read: {error}")
     if found is FileType.Directory:
         return None
     named = f"The key state.dir in {config} names it"

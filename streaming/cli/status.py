@@ -1,4 +1,4 @@
-"""`ledger-reaper status`: what runs, what waits, and what holds it."""
+"""`ledger-reaper status`: shows whether the service runs, what waits, and what holds it."""
 
 import sys
 import threading
@@ -46,25 +46,25 @@ def status(
     no_state = state_fault(settings, config)
     with command_clients(settings) as clients:
 
-        def look_now() -> "Now":
+        def read() -> "Now":
             return read_now(settings, clients, SystemClock().now_ms(), no_state)
 
         if watch:
-            show_again_and_again(look_now, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())
+            show_repeatedly(read, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())
             return
-        show_once(look_now, json_lines=json_lines)
+        show_once(read, json_lines=json_lines)
 
 
-def show_once(look: "Callable[[], Now]", *, json_lines: bool) -> None:
-    """Show it. Raises typer.Exit where something could not be read, with the code that says why."""
-    now = look()
+def show_once(read: "Callable[[], Now]", *, json_lines: bool) -> None:
+    """Print the status. Raises typer.Exit if something could not be read, with the exit code of the reason."""
+    now = read()
     _print(now, json_lines=json_lines)
     if now.exit_code:
         raise typer.Exit(now.exit_code)
 
 
-def show_again_and_again(look: "Callable[[], Now]", every_s: float, *, json_lines: bool, is_terminal: bool) -> None:
-    """Show it until a signal comes: on a terminal in place, elsewhere one look after the other."""
+def show_repeatedly(read: "Callable[[], Now]", every_s: float, *, json_lines: bool, is_terminal: bool) -> None:
+    """Print the status until a signal comes: on a terminal as a live display, otherwise after each other."""
     from rich.live import Live
     from rich.table import Table
 
@@ -72,14 +72,14 @@ def show_again_and_again(look: "Callable[[], Now]", every_s: float, *, json_line
     with on_signals(lambda _number: stop.set()):
         if json_lines or not is_terminal:
             while not stop.is_set():
-                _print(look(), json_lines=json_lines)
+                _print(read(), json_lines=json_lines)
                 stop.wait(every_s)
             return
         with Live(console=Terminal(), auto_refresh=False, screen=False) as live:
             while not stop.is_set():
-                now = look()
+                now = read()
                 shown = Table.grid()
-                for line in (f"{utc(now.at_ms)} UTC", *told(now)):
+                for line in (f"{utc(now.at_ms)} UTC", *status_lines(now)):
                     shown.add_row(cell(line))
                 live.update(shown, refresh=True)
                 stop.wait(every_s)
@@ -90,12 +90,12 @@ def _print(now: "Now", *, json_lines: bool) -> None:
         say_json(now.as_json())
         return
     say(_line("time", f"{utc(now.at_ms)} UTC"))
-    for line in told(now):
+    for line in status_lines(now):
         say(line)
 
 
-def told(now: "Now") -> "Iterator[str]":
-    """Yield the lines that a person reads; a reason that holds for several of them is given once."""
+def status_lines(now: "Now") -> "Iterator[str]":
+    """Yield the lines for a terminal; a reason that applies to several lines is given once."""
     given = set[str]()
     for line in _lines(now):
         what, unknown, why = line.partition("not known: ")
@@ -110,15 +110,15 @@ def _lines(now: "Now") -> "Iterator[str]":
     yield from _holds(now)
     if "parked" in now.unknown:
         yield _line("topics", f"not known: {now.unknown['parked']}")
-    for lane in now.parked or ():
-        how = "is read another way than by the connector" if lane.is_read else "is parked, and its requests wait"
-        yield _line("topic", f"{lane.topic} {how} since {utc(lane.since_ms)} UTC: {lane.why}")
+    for query in now.parked or ():
+        how = "is read without the connector" if query.is_read else "is parked, and its requests wait"
+        yield _line("topic", f"{query.topic} {how} since {utc(query.since_ms)} UTC: {query.why}")
     yield from _waiting(now)
     yield _line("last hour", _last_hour(now))
 
 
-def _line(what: str, says: str) -> str:
-    return plain(f"{what:<{_WIDTH}}{says}")
+def _line(label: str, text: str) -> str:
+    return plain(f"{label:<{_WIDTH}}{text}")
 
 
 def _runs(now: "Now", what: str, holder: "Holder | None") -> str:
@@ -128,15 +128,15 @@ def _runs(now: "Now", what: str, holder: "Holder | None") -> str:
 
 
 def _watcher(now: "Now") -> str:
-    said = _runs(now, "watcher", now.watcher)
+    runs = _runs(now, "watcher", now.watcher)
     if "watched" in now.unknown:
-        return f"{said}; its last look is not known: {now.unknown['watched']}"
+        return f"{runs}; its last scan is not known: {now.unknown['watched']}"
     if (watched := now.watched) is None:
-        return f"{said}; it has not looked at everything yet"
+        return f"{runs}; it has not finished its first scan yet"
     unreadable = f"; {watched.unreadable} can't be read" if watched.unreadable else ""
     unreadable += f"; {watched.unwatched} names can't be watched" if watched.unwatched else ""
     return (
-        f"{said}; last whole look {utc(watched.at_ms)} UTC: {watched.znodes} znodes known{unreadable}, "
+        f"{runs}; last full scan {utc(watched.at_ms)} UTC: {watched.znodes} znodes known{unreadable}, "
         f"{count_of(watched.waiting, 'request')} not sent yet"
     )
 
@@ -146,8 +146,8 @@ def _holds(now: "Now") -> "Iterator[str]":
         yield _line("deletes", f"not known: {now.unknown['holds']}")
     elif not now.holds:
         yield _line("deletes", "nothing holds it")
-    for each in now.holds or ():
-        yield _line("deletes", f"HELD, {each.what}: {each.why}{f' -> {each.do}' if each.do else ''}")
+    for hold in now.holds or ():
+        yield _line("deletes", f"HELD, {hold.what}: {hold.why}{f' -> {hold.do}' if hold.do else ''}")
 
 
 def _waiting(now: "Now") -> "Iterator[str]":
@@ -162,7 +162,7 @@ def _waiting(now: "Now") -> "Iterator[str]":
         yield _line("retries", f"not known: {now.unknown['retries']}")
     elif now.retries.next_ms is not None:
         yield _line(
-            "retries", f"{now.retries.waiting} wait for their time, the next one until {utc(now.retries.next_ms)} UTC"
+            "retries", f"{now.retries.waiting} wait for their time, the next until {utc(now.retries.next_ms)} UTC"
         )
 
 

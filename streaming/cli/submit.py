@@ -10,11 +10,11 @@ from streaming.cli.options import Config, Json, settings_of
 from streaming.terminal import say, say_json
 
 
-def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def submit_args(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     command: Annotated[
-        list[str] | None, typer.Argument(help="The command that is to run there, with its options (behind `--`)")
+        list[str] | None, typer.Argument(help="The command to run there, with its options (after `--`)")
     ] = None,
     master: Annotated[str, typer.Option("--master", help="Master of Spark", show_default="spark.master")] = "",
     deploy_mode: Annotated[
@@ -23,21 +23,19 @@ def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer r
     dist: Annotated[Path, typer.Option("--dist", help="Folder that `make dist` built")] = Path("dist"),
     image: Annotated[str, typer.Option("--image", help="Container image, for Kubernetes")] = "",
     secret: Annotated[
-        str, typer.Option("--secret", help="Secret of Kubernetes with the files that the configuration names")
+        str, typer.Option("--secret", help="Kubernetes secret with the files that the configuration names")
     ] = "",
     driver_host: Annotated[
         str, typer.Option("--driver-host", help="Address at which executors reach the driver", show_default="Spark's")
     ] = "",
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Further property of Spark (key=value)")] = None,
-    unless_local: Annotated[
-        bool, typer.Option("--unless-local", help="Print nothing if the master is a local one")
-    ] = False,
+    unless_local: Annotated[bool, typer.Option("--unless-local", help="Print nothing if the master is local")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the spark-submit line that runs the service on a Spark cluster, with what `make dist` built.
 
-    The line holds no secret: driver and executors read the files that the configuration names. Standard error says
-    what every host must have.
+    The line contains no secret: driver and executors read the files that the configuration names. The requirements of
+    every host are printed on standard error.
     """
     settings = settings_of(config)
     from streaming.spark.session import fetched_jars
@@ -49,7 +47,7 @@ def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer r
         return
     built = dist / "jars"
     jars = fetched_jars(settings, built.absolute() if built.is_dir() and not image else None)
-    wanted = Submission(
+    submission = Submission(
         settings=settings,
         config=config,
         jars=(*jars.everywhere, *jars.driver),
@@ -62,10 +60,10 @@ def submit_args(  # noqa: PLR0913  one parameter an option: that is what typer r
         conf=conf or (),
         command=command or ("run",),
     )
-    line = arguments(wanted)
+    line = arguments(submission)
     if as_json:
         say_json(line)
     else:
         say(shlex.join(line))
-    for need in needs(wanted):
+    for need in needs(submission):
         say(need, err=True)

@@ -1,4 +1,4 @@
-"""`ledger-reaper undo`, and the advice it prints about what only the operator can find out."""
+"""`ledger-reaper undo`, and its advice about checks that only the operator can make."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 _SHOWN = 100
 
 
-def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
+def undo(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     ledger: OneLedger = None,
     topic: Annotated[str, typer.Option("--topic", help="All ledgers of this topic, as in shop/prod/carts")] = "",
-    since: Annotated[str, typer.Option("--since", help="All ledgers deleted in this last time, as in 2h")] = "",
+    since: Annotated[str, typer.Option("--since", help="All ledgers deleted within this time, as in 2h")] = "",
     objects: Annotated[
-        bool, typer.Option("--objects", help="Put back objects of tiered storage, if the bucket keeps versions")
+        bool, typer.Option("--objects", help="Restore objects of tiered storage, if the bucket keeps versions")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     json_lines: Json = False,
 ) -> None:
-    """Put back the metadata of deleted ledgers, and ask the bookies whether they still have the data.
+    """Restore the metadata of deleted ledgers, and check whether the bookies still have the data.
 
-    Several options together choose the ledgers that meet all of them.
+    Several options together select the ledgers that meet all of them.
 
-    The exit code is 4 if the one ledger that you named exists, 2 if the journal does not have it, and 1 if something
-    could not be put back or its data are gone.
+    The exit code is 4 if the ledger of --ledger exists, 2 if the journal does not have it, and 1 if a ledger or object
+    could not be restored or its data are gone.
     """
     from streaming.clients import command_clients
     from streaming.undo.ledgers import UndoSelection, undo_ledgers
     from streaming.undo.objects import undo_objects
 
     since_ms = SystemClock().now_ms() - seconds_of(since, "--since") * 1000 if since else 0
-    wanted = UndoSelection(ledger, topic, since_ms)
-    if wanted.is_empty:
-        raise ConfigError("nothing was chosen: give --ledger, --topic or --since")
+    selection = UndoSelection(ledger, topic, since_ms)
+    if selection.is_empty:
+        raise ConfigError("nothing was selected: give --ledger, --topic or --since")
     settings = settings_of(config)
     require_state(settings, config)
     asks = ledger is None and not dry_run and not yes
@@ -54,19 +54,19 @@ def undo(  # noqa: PLR0913  one parameter an option: that is what typer reads
     undo_selected = undo_objects if objects else undo_ledgers
     with command_clients(settings) as clients:
         if asks:
-            would = undo_selected(settings, clients, wanted, dry_run=True)
+            would = undo_selected(settings, clients, selection, dry_run=True)
             confirm(_question(would, topic, since, objects=objects), yes=yes)
-        report = undo_selected(settings, clients, wanted, dry_run=dry_run)
+        report = undo_selected(settings, clients, selection, dry_run=dry_run)
     _show(report, objects=objects, json_lines=json_lines)
     _raise_fault(report, None if objects else ledger)
 
 
 def _show(report: "UndoReport", *, objects: bool, json_lines: bool) -> None:
-    for each in report.results if json_lines else report.results[:_SHOWN]:
+    for result in report.results if json_lines else report.results[:_SHOWN]:
         if json_lines:
-            say_json(asdict(each))
+            say_json(asdict(result))
         else:
-            say(_line(each))
+            say(_line(result))
     for line in (advice_on_objects(report) if objects else advice(report)).splitlines():
         say(line, err=True)
 
@@ -74,13 +74,13 @@ def _show(report: "UndoReport", *, objects: bool, json_lines: bool) -> None:
 def _question(would: "UndoReport", topic: str, since: str, *, objects: bool) -> str:
     from streaming.undo.ledgers import Undone
 
-    back = count_of(would.count(Undone.WOULD_PUT_BACK), "object" if objects else "ledger")
+    count = count_of(would.count(Undone.WOULD_PUT_BACK), "object" if objects else "ledger")
     others = len(would.results) - would.count(Undone.WOULD_PUT_BACK)
-    rest = f" ({count_of(others, 'other')} can't be put back; --dry-run lists all)" if others else ""
-    return f"Put back {back} that {_chosen(topic, since)}{rest}?"
+    rest = f" ({count_of(others, 'other')} can't be restored; --dry-run lists all)" if others else ""
+    return f"Restore {count} that {_selected(topic, since)}{rest}?"
 
 
-def _chosen(topic: str, since: str) -> str:
+def _selected(topic: str, since: str) -> str:
     return " and ".join([f"belonged to {topic}"] * bool(topic) + [f"was deleted in the last {since}"] * bool(since))
 
 
@@ -88,7 +88,7 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
     from streaming.undo.ledgers import Undone
 
     if report.count(Undone.FAILED):
-        raise RefusedError(f"{report.count(Undone.FAILED)} of {len(report.results)} could not be put back")
+        raise RefusedError(f"{report.count(Undone.FAILED)} of {len(report.results)} could not be restored")
     if report.count(Undone.TOO_LATE):
         raise RefusedError(f"{report.count(Undone.TOO_LATE)} of {len(report.results)} came too late: the data are gone")
     if report.count(Undone.UNREADABLE):
@@ -99,45 +99,46 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")
 
 
-def _line(each: "Result") -> str:
-    detail = f": {each.detail}" if each.detail else ""
-    return f"{each.status:<14} ledger {each.ledger_id} of {each.owner or '?'}, deleted {utc(each.deleted_ms)}{detail}"
+def _line(result: "Result") -> str:
+    detail = f": {result.detail}" if result.detail else ""
+    about = f"ledger {result.ledger_id} of {result.owner or '?'}, deleted {utc(result.deleted_ms)}"
+    return f"{result.status:<14} {about}{detail}"
 
 
 def advice_on_objects(report: "UndoReport") -> str:
-    """What the operator must know about the objects that were put back."""
+    """Return the advice about restored objects."""
     from streaming.undo.ledgers import Undone
 
     lines = _counted(report)
     if report.count(Undone.PUT_BACK):
         lines += [
             "The objects can be read again. But no topic refers to them: the next request for them deletes them again",
-            "once they are safety.min_age_seconds old. So run `ledger-reaper pause` before you go on.",
+            "once they are safety.min_age_seconds old. So run `ledger-reaper pause` before you continue.",
         ]
     return "\n".join(lines)
 
 
 def advice(report: "UndoReport") -> str:
-    """What the operator must know about the ledgers that were put back, and what only the operator can do now."""
+    """Return the advice about restored ledgers, and the checks that only the operator can make."""
     from streaming.undo.ledgers import NOT_READ, Undone
 
     lines = _counted(report)
-    back = [each for each in report.results if each.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
-    unread = [each for each in back if each.status is Undone.UNREADABLE or each.detail == NOT_READ]
-    for each in (unread or back)[:1]:
-        last = f" -le {each.last_entry_id}" if each.last_entry_id >= 0 else ""
+    restored = [result for result in report.results if result.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
+    unread = [result for result in restored if result.status is Undone.UNREADABLE or result.detail == NOT_READ]
+    for result in (unread or restored)[:1]:
+        last = f" -le {result.last_entry_id}" if result.last_entry_id >= 0 else ""
         lines += [
             "A bookie drops the entries of a deleted ledger in its next garbage collection (gcWaitTime; 15 minutes by",
-            "default). A collection that began before this undo may still drop them. To be sure, read the ledger then:",
-            f"  bin/bookkeeper shell readledger -ledgerid {each.ledger_id} -fe 0{last}",
+            "default). A collection that started before this undo may still drop them. So read the ledger after that:",
+            f"  bin/bookkeeper shell readledger -ledgerid {result.ledger_id} -fe 0{last}",
             "If BookKeeper finds no such entries, the undo came too late: the metadata points to nothing, and the next",
-            "audit will say so.",
+            "audit reports it.",
         ]
-    if back:
+    if restored:
         lines += [
-            "No topic refers to these ledgers: the next request for one (an audit sends such, too) deletes it again",
-            "once it is safety.min_age_seconds old. So run `ledger-reaper pause` before you go on, and see to it that",
-            "nobody requests their deletion.",
+            "No topic refers to these ledgers: the next request for a ledger (audits send requests too) deletes it",
+            "again once it is safety.min_age_seconds old. So run `ledger-reaper pause` before you continue, and make",
+            "sure that no client requests their deletion.",
         ]
     if report.waiting:
         some = ", ".join(map(str, report.waiting[:20]))

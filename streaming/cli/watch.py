@@ -5,9 +5,9 @@ from streaming.cli.service import require_port
 
 
 def watch(config: Config) -> None:
-    """Request the deletion of what topics, cursors and schemas name no more, until SIGTERM or SIGINT.
+    """Request the deletion of ledgers that topics, cursors and schemas no longer name, until SIGTERM or SIGINT.
 
-    Nothing is deleted here: a running service judges the requests.
+    The command deletes nothing: a running service judges the requests.
     """
     settings = settings_of(config)
     from streaming.coordination.lock import WATCH

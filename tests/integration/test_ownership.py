@@ -27,8 +27,8 @@ def test_a_second_service_on_the_same_topics_is_refused_until_the_first_gives_th
     for command in (("check",), ("run", "--until-idle")):
         assert f"is read by service '{name}'" in " ".join(second.run(*command, code=4).split())
     assert second.receipts() == [], "the stopped service keeps its topics"
-    assert f"service {name}-second has nothing to give up" in second.call("release", "--topic", topic, "--yes", code=2)
-    assert "given up: " in first.call("release", "--all", "--yes")
+    assert f"service {name}-second has no topic to release" in second.call("release", "--topic", topic, "--yes", code=2)
+    assert "released: " in first.call("release", "--all", "--yes")
     assert "no other service on these topics" in second.run("check")
     second.run("run", "--until-idle")
     assert len(second.final()) == 1

@@ -295,7 +295,7 @@ def test_a_repair_that_is_interrupted_is_gone_on_with(segmented: Cluster, servic
     assert ("DANGER", "DOUBLED_IDS") not in told(findings(service, "--namespace", scene.space), scene.topic)
     assert "it works" in service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
     topics.unload(segmented, scene.topic)
-    assert f"put back what {done['journal']} holds" in service.call(
+    assert f"restored the index of {done['journal']}" in service.call(
         "snapshots", "undo", "--yes", "--topic", scene.topic
     )
     assert latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].data == before

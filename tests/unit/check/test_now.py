@@ -12,7 +12,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.check.now import Hold, Now, read_now
-from streaming.cli.status import told
+from streaming.cli.status import status_lines
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -45,7 +45,7 @@ class World:
         return read_now(self.settings, clients, NOW_MS)
 
     def says(self) -> list[str]:
-        return list(told(self.read_now()))
+        return list(status_lines(self.read_now()))
 
     @contextmanager
     def running(self, name: str = NAME) -> Iterator[None]:
@@ -115,7 +115,7 @@ def test_topics_that_are_parked_are_told(world: World) -> None:
     parked = [line for line in world.says() if line.startswith("topic")]
     assert "persistent://a/b/c is parked, and its requests wait since" in parked[0]
     assert "no\\nanswer" in parked[0], "a sender's words make no line of their own"
-    assert "is read another way" in parked[1]
+    assert "is read without the connector" in parked[1]
 
 
 def test_what_waits_is_counted_and_retries_say_when(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,14 +153,14 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> Non
     world.pulsar.faults.away = True
     now = world.read_now()
     assert (set(now.unknown), now.exit_code) == ({"waiting"}, UnavailableError.exit_code)
-    says = list(told(now))
+    says = list(status_lines(now))
     assert "service     main does not run" in says
     assert any(line.startswith("waiting     not known: ") for line in says)
     world.store.faults.away = True
     now = world.read_now()
     assert {"service", "watcher", "holds", "waiting"} <= set(now.unknown)
     assert now.service is None
-    assert "service     main not known: " in next(iter(told(now))), "unknown is not the same as not running"
+    assert "service     main not known: " in next(iter(status_lines(now))), "unknown is not the same as not running"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_without_a_state_directory_the_rest_is_told_and_what_lay_there_is_unknow
     assert [said[name] for name in sorted(now.unknown)] == [None] * 4
     assert [each.what for each in now.holds or ()] == ["paused"]
     assert sum((now.waiting or {}).values()) == 0
-    says = list(told(now))
+    says = list(status_lines(now))
     assert "waiting     0 requests, without the retries that the service has read" in says
     assert "topics      not known: the state directory does not exist" in says
     assert "last hour   not known, for the same reason" in says

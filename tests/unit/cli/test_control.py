@@ -89,5 +89,5 @@ def test_the_command_takes_one_hold_at_a_time(tmp_path: Path) -> None:
     config.touch()
     with pytest.raises(ConfigError, match="once for each"):
         app(["resume", "--limit", "--tenant", "shop", "--config", str(config)], standalone_mode=False)
-    with pytest.raises(ConfigError, match="longer than nothing"):
+    with pytest.raises(ConfigError, match="longer than 0"):
         app(["pause", "--for", "0h", "--config", str(config)], standalone_mode=False)

@@ -34,10 +34,10 @@ from tests.unit.cli.test_confirmation import config_at
         ("snapshots undo --yes --namespace shop", "--namespace shop", "shop/prod"),
         ("snapshots compact --yes --namespace shop", "--namespace shop", "shop/prod"),
         # options of a topic beside a namespace
-        ("snapshots repair --yes --namespace t/ns --republish", "--republish", "with --topic"),
-        ("snapshots repair --yes --namespace t/ns --replay", "--replay", "with --topic"),
-        ("snapshots undo --yes --namespace t/ns --removed", "--removed", "with --topic"),
-        ("snapshots undo --yes --namespace t/ns --migrated", "--migrated", "with --topic"),
+        ("snapshots repair --yes --namespace t/ns --republish", "--republish", "belongs to --topic"),
+        ("snapshots repair --yes --namespace t/ns --replay", "--replay", "belongs to --topic"),
+        ("snapshots undo --yes --namespace t/ns --removed", "--removed", "belongs to --topic"),
+        ("snapshots undo --yes --namespace t/ns --migrated", "--migrated", "belongs to --topic"),
         ("snapshots undo --yes --topic a --removed --migrated", "--migrated", "once for each"),
         # all dead letters, and some of them
         ("dlq replay --yes --all --reason IN_USE", "--all", "leave out --all"),

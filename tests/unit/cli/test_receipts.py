@@ -114,7 +114,7 @@ def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
     assert "persistent://acme/reaper/d is parked, its requests wait since 2023-11-14 22:13:20 UTC: no rights" in (
         result.stderr
     )
-    assert "persistent://acme/reaper/d is read another way than by the connector since" in result.stderr
+    assert "persistent://acme/reaper/d is read without the connector since" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"]], ids=" ".join)

@@ -35,14 +35,14 @@ def busy() -> Now:
 
 
 def test_a_person_reads_one_line_for_each_thing() -> None:
-    assert list(status.told(busy())) == [
+    assert list(status.status_lines(busy())) == [
         "service     main runs: pid 4711 on host-1 since 2023-11-14T22:00:00Z",
-        "watcher     does not run; last whole look 2023-11-14 22:13:20 UTC: 7 znodes known, 2 requests not sent yet",
+        "watcher     does not run; last full scan 2023-11-14 22:13:20 UTC: 7 znodes known, 2 requests not sent yet",
         "deletes     HELD, paused: maintenance -> ledger-reaper resume",
         "waiting     7 requests, retries included",
         "                  5  a/b/c",
         "                  2  a/b/c-RETRY",
-        "retries     2 wait for their time, the next one until 2023-11-14 22:13:21 UTC",
+        "retries     2 wait for their time, the next until 2023-11-14 22:13:21 UTC",
         "last hour   3 DELETED; the newest at 2023-11-14 22:13:19 UTC",
     ]
 
@@ -50,10 +50,10 @@ def test_a_person_reads_one_line_for_each_thing() -> None:
 def test_what_is_unknown_is_never_told_as_none() -> None:
     names = ("service", "watcher", "holds", "parked", "waiting", "retries", "last_hour")
     unknown = {name: f"no answer of {name}" for name in names}
-    lines = list(status.told(Now(at_ms=AT_MS, name="main", unknown=unknown)))
+    lines = list(status.status_lines(Now(at_ms=AT_MS, name="main", unknown=unknown)))
     assert [line.partition("not known: ")[2] for line in lines] == [
         "no answer of service",
-        "no answer of watcher; it has not looked at everything yet",
+        "no answer of watcher; it has not finished its first scan yet",
         "no answer of holds",
         "no answer of parked",
         "no answer of waiting",
@@ -64,7 +64,7 @@ def test_what_is_unknown_is_never_told_as_none() -> None:
 
 def test_a_reason_for_which_several_things_are_unknown_is_given_once() -> None:
     unknown = dict.fromkeys(("parked", "retries", "last_hour"), "no state directory")
-    lines = list(status.told(Now(at_ms=AT_MS, name="main", holds=[], waiting={}, unknown=unknown)))
+    lines = list(status.status_lines(Now(at_ms=AT_MS, name="main", holds=[], waiting={}, unknown=unknown)))
     assert [line for line in lines if "not known" in line] == [
         "topics      not known: no state directory",
         "retries     not known, for the same reason",
@@ -134,7 +134,7 @@ def test_watching_shows_each_look_until_a_signal(
 
     before = signal.signal(number, unheard)
     try:
-        status.show_again_and_again(look, 0.01, json_lines=False, is_terminal=is_terminal)
+        status.show_repeatedly(look, 0.01, json_lines=False, is_terminal=is_terminal)
         assert signal.getsignal(number) is unheard, "the handler from before is back"
     finally:
         signal.signal(number, before)
