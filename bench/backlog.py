@@ -21,7 +21,7 @@ from pulsar import CompressionType
 from bench.sampler import Sampler
 from bench.session import command_line
 from bench.supervisor import NOWHERE, Supervisor, payload, rows_in
-from streaming.adapters.pulsar.publish import Message, client, send_all
+from streaming.adapters.pulsar.publish import OutgoingRequest, client, send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -41,13 +41,13 @@ _LOOK_S = 0.5
 _LARGE_BYTES = 5 * 1024 * 1024
 
 
-def messages(leaked: range, count: int) -> Iterator[Message]:
+def messages(leaked: range, count: int) -> Iterator[OutgoingRequest]:
     """Return the requests, those for leaked ledgers spread evenly among the others."""
     every = max(1, count // max(1, len(leaked)))
     gone = iter(leaked)
     for number in range(count):
         ledger_id = next(gone, None) if number % every == 0 else None
-        yield Message(None, payload(TOPIC, NOWHERE + number if ledger_id is None else ledger_id))
+        yield OutgoingRequest(None, payload(TOPIC, NOWHERE + number if ledger_id is None else ledger_id))
 
 
 def drain(settings: Settings, service: Supervisor) -> None:

@@ -34,7 +34,7 @@ import psutil
 from bench.backlog import configured
 from bench.session import command_line
 from bench.supervisor import Supervisor, payload
-from streaming.adapters.pulsar.publish import Message, send_all
+from streaming.adapters.pulsar.publish import OutgoingRequest, send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
@@ -145,7 +145,7 @@ class Bench:
         """Start with a request that waits, again and again; the first time, only for the archive of Java classes."""
         took, cpu = [], []
         for number in range(count + 1):
-            messages = [Message(None, payload(_topic(0), next(self.lone)))]
+            messages = [OutgoingRequest(None, payload(_topic(0), next(self.lone)))]
             send_all(self.settings.pulsar, self.settings.topics.requests[0], messages)
             self.sent += 1
             known = max(1, self.commits.count())
@@ -200,7 +200,7 @@ class Bench:
             ledgers.make_synthetic(self.cluster, _topic(number), count=each, first_id=FIRST_MANY + number * each)
         ids = range(FIRST_MANY, FIRST_MANY + owners * each)
         requests = (
-            Message(None, payload(_topic(number % owners), ids[number % owners * each + number // owners]))
+            OutgoingRequest(None, payload(_topic(number % owners), ids[number % owners * each + number // owners]))
             for number in range(len(ids))
         )
         send_all(self.settings.pulsar, self.settings.topics.requests[0], requests)

@@ -9,7 +9,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.entries import tells_last
+from streaming.adapters.pulsar.last_message import reports_last_message
 from streaming.beside import Beside
 from streaming.clients import reader_for
 from streaming.clock import Clock, StartedClock
@@ -240,13 +240,13 @@ class Assembly:
     def queries(self) -> RunningQueries:
         """Return the queries."""
         spark, settings, service, admin = self.spark, self.settings, self.service, self.instance.admin
-        clients, can_plan = ConnectorClients(spark), partial(tells_last, settings.pulsar, admin)
+        clients, can_plan = ConnectorClients(spark), partial(reports_last_message, settings.pulsar, admin)
         fallback = Fallback(
             settings=settings,
             admin=admin,
             service=service,
             read=ReadRows(spark, settings, service.slots),
-            tells_last=can_plan,
+            reports_last_message=can_plan,
         )
 
         def start(query: Query) -> StreamingQuery:
@@ -263,7 +263,7 @@ class Assembly:
             slow_down=service.slots.slow_down,
             close_client=clients.close,
             forget=fallback.forget,
-            tells_last=can_plan,
+            reports_last_message=can_plan,
             rules=Rules(patience_s=PATIENCE_SECONDS, most_failures=self.most_failures),
             subscription=settings.topics.subscription,
         )

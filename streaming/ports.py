@@ -242,7 +242,7 @@ class TopicAdmin(Protocol):
         """Return partition (full name) -> position of its newest message, read or not; entry -1: it has none."""
         ...
 
-    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+    def reports_last_message(self, partition: str, patience_seconds: float) -> bool:
         """Return whether the broker returns the partition's last message in time. Raises UnavailableError."""
         ...
 

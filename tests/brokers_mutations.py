@@ -25,21 +25,21 @@ BROKERS = (
     (
         "only a topic that is loaded is asked for its state",
         BROKER,
-        "[name for name in topics if topics[name] not in where.hosts]",
+        "[name for name in topics if topics[name] not in loaded.hosts]",
         "[]",
     ),
     (
         "while a broker does not say what it has loaded, what no other has is unreadable",
         BROKER,
-        "        if where.error:\n            return dict.fromkeys(names, _unavailable",
+        "        if loaded.error:\n            return dict.fromkeys(names, _unavailable",
         "        if False:\n            return dict.fromkeys(names, _unavailable",
     ),
-    ("what two brokers have loaded is unreadable", BROKER, "every[0] if len(every) == 1 else _SEVERAL", "every[0]"),
+    ("what two brokers have loaded is unreadable", BROKER, "owners[0] if len(owners) == 1 else _SEVERAL", "owners[0]"),
     (
         "a schema is asked for only where a topic of it is loaded",
         BROKER,
-        "            if schema_id in loaded:\n",
-        "            if schema_id in loaded or loaded.setdefault(schema_id, next(iter(where.hosts), '')):\n",
+        "            if schema_id in topics:\n",
+        "            if schema_id in topics or topics.setdefault(schema_id, next(iter(loaded.hosts), '')):\n",
     ),
     (
         "a namespace is gone in known words only",
@@ -56,7 +56,7 @@ BROKERS = (
     (
         "tenants share the threads for a broker fairly",
         THREADS,
-        "min(self._left, key=self._under_way.__getitem__)",
+        "min(self._left, key=self._in_flight.__getitem__)",
         "next(iter(self._left))",
     ),
     (
@@ -92,14 +92,14 @@ BROKERS = (
     (
         "once a broker answers, all that waited for the outcome is asked",
         BROKER,
-        "            if not asked or time.monotonic() > deadline:\n",
+        "            if not sent or time.monotonic() > deadline:\n",
         "            if True:\n",
     ),
     (
         "an answer that says nothing of what is loaded is not empty",
         LOADED,
-        "        if not answer.ok or not _is_known(answer.body):\n            return LoadedAt(error=",
-        "        if not (answer.ok and _is_known(answer.body)):\n            return LoadedAt() or LoadedAt(error=",
+        "        if not answer.ok or not _is_listing(answer.body):\n            return LoadedAt(error=",
+        "        if not (answer.ok and _is_listing(answer.body)):\n            return LoadedAt() or LoadedAt(error=",
     ),
     (
         "what two brokers at one address have loaded is not known",
@@ -116,8 +116,8 @@ BROKERS = (
     (
         "a thread that a topic list holds up silences no other list",
         THREADS,
-        "            if is_being_asked and not self.hides:",
-        "            if is_being_asked:",
+        "            if is_running and not self.hides:",
+        "            if is_running:",
     ),
     ("where no broker runs nothing is known", LOADED, "        if not advertised:\n", "        if False:\n"),
     (

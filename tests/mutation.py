@@ -1057,7 +1057,7 @@ MUTATIONS = (
     Mutation(
         "a segment that no broker can read where it lies is a lost one",
         "streaming/adapters/pulsar/snapshot_topics.py",
-        "    if found.why is not None or found.content.is_null or found.content.is_plain:\n",
+        "    if message.why is not None or message.content.is_null or message.content.is_plain:\n",
         "    if True:\n",
     ),
     Mutation(

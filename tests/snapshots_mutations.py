@@ -187,7 +187,7 @@ SNAPSHOTS_LINES = (
     (
         "a topic that was repaired is read from its own ledgers",
         LOADER,
-        "opened(self.settings, topic, after, make=False)",
+        "opened(self.settings, topic, after, creates=False)",
         "opened(self.settings, topic, after, compacted=True)",
     ),
     (

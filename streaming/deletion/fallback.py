@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from streaming.adapters.pulsar.entries import NOTHING_SHOWN, WITHHELD
+from streaming.adapters.pulsar.admin_entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import SafetyError
@@ -47,7 +47,7 @@ class Fallback:
     service: LedgerDeletionService
     read: Read
     # whether the broker returns a partition's last message; otherwise the connector can't plan a batch
-    tells_last: Callable[[str], bool]
+    reports_last_message: Callable[[str], bool]
     monotonic: Callable[[], float] = time.monotonic
     _reached: dict[str, Position] = field(default_factory=dict)
     _withheld_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
@@ -90,7 +90,7 @@ class Fallback:
         reached |= {name: (entries[-1].ledger, entries[-1].last) for name, entries in spans.items()}
         return FallbackResult(
             bool(spans),
-            may_start=all(self.tells_last(name) for name in partitions),
+            may_start=all(self.reports_last_message(name) for name in partitions),
             reached={name: reached[name] for name in partitions if name in reached},
         )
 

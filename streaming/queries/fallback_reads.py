@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.controls import Controls
+from streaming.adapters.pulsar.control_entries import ControlEntries
 from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
@@ -68,7 +68,7 @@ class ReadEntries:
         others = [f"{topic}-partition-{number}" for topic in ours for number in range(_CONTROL_PARTITIONS)]
         source, *columns = read
         spans = [EntrySpan(*span) for span in zip(*columns, strict=True)]
-        controls = Controls(admin, source, others, self.gives_up)
+        controls = ControlEntries(admin, source, others, self.gives_up)
         for position, message in fallback_entries(self.settings.pulsar, admin, source, spans, controls):
             row = fallback_row(source, position, message, most_bytes)
             yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])

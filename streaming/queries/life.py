@@ -67,7 +67,7 @@ class QueryTools:
     slow_down: Callable[[str], None] = lambda _name: None  # called for each query that has failed
     close_client: Callable[[str], None] = lambda _name: None  # closes the connector's client of an ended query
     forget: Callable[[Query], None] = lambda _query: None  # called for a query whose topic is gone
-    tells_last: Callable[[str], bool] = lambda _partition: True  # whether the broker returns its last message
+    reports_last_message: Callable[[str], bool] = lambda _partition: True  # whether the broker returns its last message
     rules: Rules = field(default_factory=lambda: Rules(patience_s=PATIENCE_SECONDS))
     subscription: str = ""
     monotonic: Callable[[], float] = time.monotonic
@@ -215,7 +215,7 @@ class ManagedQuery:
         with contextlib.suppress(ReaperError):
             for topic in self.query.topics:
                 for number in range(self._tools.admin.partitions(topic) or 0):
-                    if not self._tools.tells_last(partition := f"{topic}-partition-{number}"):
+                    if not self._tools.reports_last_message(partition := f"{topic}-partition-{number}"):
                         why = f"no batch can be planned: the broker does not return the last message of {partition}"
                         self._failure = ReaperError(why)
                         self._happened(CannotPlan())

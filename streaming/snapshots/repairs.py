@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.frames import Silence, opened
+from streaming.adapters.pulsar.frames import ReceiveTimeout, opened
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_store import SnapshotStore
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
@@ -45,7 +45,7 @@ class Entries(Protocol):
         ...
 
     def next(self, patience_seconds: float) -> tuple[Position, bytes]:
-        """Return the next entry. Raises Silence, UnavailableError."""
+        """Return the next entry. Raises ReceiveTimeout, UnavailableError."""
         ...
 
 
@@ -71,7 +71,7 @@ class BrokerLoader:
         It reads the topic's own ledgers: of a topic that is compacted, a compacted reader gets the last message of each
         key only, and the others would not be looked at.
         """
-        return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, make=False))
+        return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, creates=False))
 
 
 def read_to_the_end(
@@ -79,7 +79,7 @@ def read_to_the_end(
 ) -> Iterator[tuple[int, int] | None]:
     """Yield the transaction of each entry up to the last one that the broker had something to send of; None: no such.
 
-    Silence before that is no end: a broker that passes over many aborted messages is silent for long. Raises
+    ReceiveTimeout before that is no end: a broker that passes over many aborted messages is silent for long. Raises
     UnavailableError where a reader does not come to the end though it is begun anew, or nobody says where the end is.
     """
     end: Position | None = None
@@ -88,7 +88,7 @@ def read_to_the_end(
         silent += 1
         with reader_behind(at) as reader:
             end = reader.last if end is None else end
-            with suppress(Silence):
+            with suppress(ReceiveTimeout):
                 while end is not None and at < end and end[1] >= 0:
                     at, data = reader.next(_PATIENCE_SECONDS)
                     silent = 0

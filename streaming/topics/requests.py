@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from streaming.adapters.pulsar.publish import Message, send_all
+from streaming.adapters.pulsar.publish import OutgoingRequest, send_all
 from streaming.config.settings import Settings
 from streaming.ports import TopicAdmin
 from streaming.topics.setup import ensure_request_topic
@@ -42,7 +42,7 @@ def owner_key(request: PendingDelete) -> bytes:
 
 def messages_of(
     lines: Iterable[bytes], report: PublishReport, most_bytes: int, *, unchecked: bool = False
-) -> Iterator[Message]:
+) -> Iterator[OutgoingRequest]:
     """Yield a message for each non-empty line; a line that is no valid request goes into the report instead."""
     for number, line in enumerate(lines, start=1):
         payload = line.rstrip(b"\r\n")
@@ -50,8 +50,8 @@ def messages_of(
             continue
         request = decode(payload, most_bytes)
         if isinstance(request, PendingDelete):
-            yield Message(owner_key(request), payload)
+            yield OutgoingRequest(owner_key(request), payload)
         elif unchecked:
-            yield Message(None, payload)
+            yield OutgoingRequest(None, payload)
         elif isinstance(request, Rejection):
             report.invalid.append((number, f"{request.reason}: {request.detail}"))

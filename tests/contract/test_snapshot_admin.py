@@ -72,7 +72,7 @@ def test_a_topic_that_is_not_loaded_has_no_buffer(stub: HttpStub, admin: Snapsho
 @pytest.mark.parametrize("place", ["12", "12:x", "1:2:3", None])
 def test_a_place_of_a_form_not_known_is_no_place(place: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
     stub.tell(STATS, _told(SEGMENTED | {"segmentsStats": {"segmentStats": [{"persistentPosition": place}]}}))
-    with pytest.raises(UnavailableError, match="a form not known"):
+    with pytest.raises(UnavailableError, match="an unknown format"):
         admin.buffer(TOPIC, with_segments=True)
 
 

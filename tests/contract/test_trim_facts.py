@@ -57,7 +57,7 @@ def test_a_topic_of_which_brokers_do_not_say_whether_it_is_loaded_is_not_taken_f
         real.loaded[TOPIC] = said
         assert real.adapter.is_loaded(TOPIC) is said
     real.loaded[TOPIC] = None
-    with pytest.raises(UnavailableError, match="not all brokers say"):
+    with pytest.raises(UnavailableError, match="not all brokers list"):
         real.adapter.is_loaded(TOPIC)
     assert real.asked() == [], "nothing that loads it was asked"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.entries import Sent, read_spans
+from streaming.adapters.pulsar.span_reader import SpanEntry, read_spans
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from udfs.entry_ranges import EntrySpan, MessageAddress, Range, spans_of
@@ -50,7 +50,7 @@ class StoredMessages:
         """Ask once more for those of the entries of which the broker told nothing."""
         with admin_for(self.settings) as admin:
             for partition, *position in sorted(entries & self.untold):
-                self._keep(admin, partition, Sent((position[0], position[1]), None))
+                self._keep(admin, partition, SpanEntry((position[0], position[1]), None))
 
     def told_of(self, place: MessageAddress) -> str:
         """Say what is known of a place's entry: the messages that we found in it, and what the broker tells of it."""
@@ -71,10 +71,10 @@ class StoredMessages:
             each.result()
         self._upto[partition] = (spans[-1].ledger, spans[-1].last)
 
-    def _sent(self, partition: str, spans: list[EntrySpan]) -> Iterator[Sent]:
+    def _sent(self, partition: str, spans: list[EntrySpan]) -> Iterator[SpanEntry]:
         return read_spans(self.settings.pulsar, partition, spans)
 
-    def _keep(self, admin: PulsarAdmin, partition: str, sent: Sent) -> None:
+    def _keep(self, admin: PulsarAdmin, partition: str, sent: SpanEntry) -> None:
         entry = (partition, *sent.position)
         messages = self._messages(admin, partition, sent)
         if messages is None:
@@ -83,7 +83,7 @@ class StoredMessages:
         self.untold.discard(entry)
         self.found |= {(*entry, each.batch_index): _copy_id(each) for each in messages}
 
-    def _messages(self, admin: PulsarAdmin, partition: str, sent: Sent) -> list[UndeliveredMessage] | None:
+    def _messages(self, admin: PulsarAdmin, partition: str, sent: SpanEntry) -> list[UndeliveredMessage] | None:
         if sent.data is not None:
             return list(found_in_bytes(sent.data))
         answer = admin.entry(partition, sent.position, MAX_UNCOMPRESSED_BYTES, _PATIENCE_S)

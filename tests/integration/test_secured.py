@@ -242,7 +242,7 @@ def test_a_watcher_whose_role_may_not_change_topics_says_so_once_and_watches_all
         stop(running)
     said = [line for line in log.read_text().splitlines() if "watch.mark_ahead" in line]
     assert len(said) == 1, said
-    assert "give the role of pulsar.token_file the right to change the topic" in said[0]
+    assert "give the role of pulsar.token_file permission to change the topic" in said[0]
     info = parse_managed_ledger(read_znodes(secured.cluster.addresses.zookeeper, [_PATH])[_PATH])
     assert not read_marks(info.properties).all.ledgers
 

@@ -120,7 +120,7 @@ class World:
             admin=self.pulsar,
             service=cast("LedgerDeletionService", self),
             read=cast("Any", self._found),
-            tells_last=lambda partition: not self._hides_its_end(partition.removesuffix("-partition-0")),
+            reports_last_message=lambda partition: not self._hides_its_end(partition.removesuffix("-partition-0")),
         )
 
         def monotonic() -> float:

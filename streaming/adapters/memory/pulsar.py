@@ -178,9 +178,9 @@ class MemoryPulsar:
         self._step("last_positions", topic)
         return {name: partition.last for name, partition in self._partitions_of(topic).items()}
 
-    def tells_last(self, partition: str, patience_seconds: float) -> bool:
+    def reports_last_message(self, partition: str, patience_seconds: float) -> bool:
         """Whether the broker reports the partition's last message."""
-        self._step("tells_last", partition)
+        self._step("reports_last_message", partition)
         return patience_seconds > 0
 
     def position_at(self, partition: str, publish_ms: int) -> Position:

@@ -1,18 +1,18 @@
-"""The brokers as second witness: what one has loaded it is asked for, and of the rest, whether it exists.
+"""Asks the brokers as the second source of references: the state of loaded topics, and the existence of others.
 
-1. A topic that no broker has loaded is not asked for its state: that would load it (docs/decisions/0006). The same
-   question about a topic that does not exist assigns its bundle and creates the namespace's __change_events. So the
-   list of its namespace, which is asked for once, says whether a topic exists.
-2. A broker is asked only for what it has loaded itself, in threads of its own, and no redirect is followed: a broker
-   that hangs keeps no other's topics waiting, and a topic that moves is not loaded by us.
-3. Anything that is not a complete answer is UNREADABLE, which counts as "in use". While a broker does not say what it
-   has loaded, that holds for every topic that is not known to be loaded elsewhere. Where no answer about the topic
-   came at all, the view is_unavailable: nothing is known to be wrong with the topic.
-4. Each partition is asked for itself: partitioned-internalStats leaves out partitions that failed.
-5. All questions together have a deadline, for what is loaded and then for the topics. A topic without an
-   answer by then is UNREADABLE.
-6. Tenants share the threads for a broker fairly, and what hangs is known for each tenant (silence.py): no tenant can
-   have the topics of another wait.
+1. The state of a topic that no broker has loaded is not requested, because that would load it (docs/decisions/0006).
+   The same request for a topic that does not exist assigns its bundle and creates the namespace's __change_events.
+   Instead, the list of its namespace, which is read once, shows whether a topic exists.
+2. A broker gets requests only for topics that it has loaded itself, in threads of its own, and no redirect is followed.
+   So a broker that hangs does not delay other brokers' topics, and a topic that moves is not loaded by a request.
+3. Anything but a complete answer is UNREADABLE, which counts as in use. While a broker does not list its loaded topics,
+   that applies to every topic that no other broker has loaded. If no answer concerns the topic itself, the view
+   is_unavailable: nothing is known to be wrong with the topic.
+4. Each partition is requested separately: partitioned-internalStats omits partitions that failed.
+5. All requests together have a deadline, first for the lists of loaded topics and then for the topics. A topic without
+   an answer by then is UNREADABLE.
+6. Tenants share the threads of a broker fairly, and hanging is recorded per tenant (silence.py), so no tenant can delay
+   the topics of another.
 """
 
 import time
@@ -36,24 +36,24 @@ from streaming.adapters.pulsar.http import (
 )
 from streaming.adapters.pulsar.loaded import KIND, LoadedAt, LoadedTopics
 from streaming.adapters.pulsar.silence import hangs, silence
-from streaming.adapters.pulsar.threads import Asked, AskingThreads
+from streaming.adapters.pulsar.threads import AskingThreads, BrokerCall
 from streaming.errors import ForbiddenError, ReaperError, UnavailableError
 from udfs.formats.internal_stats import view_of
 from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
 from udfs.records import BrokerView, Presence
 
-# Pulsar 4.0.8 says these with 404, measured; a 404 in other words may come from a proxy or mean another thing.
+# The messages of Pulsar 4.0.8 with a 404; a 404 with another message may come from a proxy or have another meaning.
 NO_PARTITION = "Topic partitions were not yet created"
 _NO_NAMESPACE = "Namespace does not exist"
 _NO_SCHEMA = "Schema not found"
-_SECONDS_A_QUESTION = 0.01  # what the deadline allows for each; brokers were seen to answer 620 a second
-_PAUSES_S = (0.2, 0.5, 1.0)  # before what failed with 5xx is asked for again, after everything else
+_SECONDS_PER_REQUEST = 0.01  # added to the deadline for each; brokers answer about 620 requests per second
+_PAUSES_S = (0.2, 0.5, 1.0)  # before requests that failed with 5xx are repeated, after all others
 _LATE = "no answer in time"
-_SEVERAL = ""  # one of them has lost the topic, and does not know
-_LISTS = "namespaces"  # the threads that ask any broker for namespaces' lists
+_SEVERAL = ""  # several brokers report the topic; all but one have lost it without knowing
+_LISTS = "namespaces"  # the threads that request namespaces' lists from any broker
 
 T = TypeVar("T")
-_Ask = Callable[[str, float], BrokerView]  # host, deadline; raises FailedAnswerError where trying again may help
+_Ask = Callable[[str, float], BrokerView]  # host, deadline; raises FailedAnswerError if a retry may help
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,17 @@ class _Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
+class _Loaded:
     hosts: Mapping[str, str] = field(default_factory=dict)  # topic -> the broker that has it loaded, or _SEVERAL
-    error: str = ""  # why the rest is not known; "": none has it
+    error: str = ""  # why other topics may be loaded too; "": no broker has them loaded
     running: Sequence[str] = ()  # all brokers
 
 
 class AdminBroker:
-    """Broker by the admin API. Thread-safe; opens its connections when first used.
+    """Broker over the admin API. Thread-safe; opens its connections when first used.
 
-    running: returns the web addresses of all brokers that run now. Raises UnavailableError.
+    Args:
+        running: returns the web addresses of all brokers that run now. Raises UnavailableError.
     """
 
     def __init__(self, settings: PulsarAdminSettings, running: Callable[[], Sequence[str]]) -> None:
@@ -83,56 +84,59 @@ class AdminBroker:
         self._threads = AskingThreads(settings.concurrency)
 
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
-        """Return what brokers know of each topic, in order; loads none. Never raises: UNREADABLE is a view.
+        """Return the brokers' view of each topic, in order, without loading any. Never raises: UNREADABLE is a view.
 
-        existing: topics that a namespace's list, which has any length, need not be read for.
+        Args:
+            existing: topics known to exist, for which the list of their namespace, of any length, is not read.
         """
         names = list(dict.fromkeys(managed_ledgers))
         topics = _full_names(names)
-        where = self._where()
+        loaded = self._loaded_topics()
         deadline = self._deadline(len(names))
-        found: dict[str, BrokerView] = {
+        views: dict[str, BrokerView] = {
             name: BrokerView(presence=Presence.UNREADABLE, detail="not a topic's name")
             for name in names
             if name not in topics
         }
-        unloaded = [name for name in topics if topics[name] not in where.hosts]
-        found |= self._existing(unloaded, where, topics, frozenset(existing), deadline)
-        asks = {name: (where.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in found}
-        found |= self._all(asks, self._deadline(len(asks)))  # of its own: lists that hang leave the topics their time
-        return [found[name] for name in managed_ledgers]
+        unloaded = [name for name in topics if topics[name] not in loaded.hosts]
+        views |= self._existing(unloaded, loaded, topics, frozenset(existing), deadline)
+        asks = {name: (loaded.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in views}
+        # with its own deadline, so that lists that hang take no time from the topics
+        views |= self._all(asks, self._deadline(len(asks)))
+        return [views[name] for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
-        """Ask whether each schema (`tenant/ns/encoded`) exists, in order; its ledgers are not shown. Never raises.
+        """Return whether each schema (`tenant/ns/encoded`) exists, in order, without its ledgers. Never raises.
 
-        A broker is asked where it has a topic of that schema loaded. GONE does not say that the locator is gone: a
-        deleted schema keeps its ledgers until the topic goes; nor does it where no topic of that schema is loaded.
+        The request goes to a broker that has a topic of that schema loaded. GONE does not mean that the locator is
+        gone: a deleted schema keeps its ledgers until the topic is deleted, and a schema of which no topic is loaded is
+        GONE as well.
         """
-        wanted = list(dict.fromkeys(schema_ids))
-        where = self._where()
-        deadline = self._deadline(len(wanted))
-        loaded = {schema_id: topic for topic in where.hosts for schema_id in _schema_ids(topic)} if wanted else {}
-        found: dict[str, BrokerView] = {}
+        distinct = list(dict.fromkeys(schema_ids))
+        loaded = self._loaded_topics()
+        deadline = self._deadline(len(distinct))
+        topics = {schema_id: topic for topic in loaded.hosts for schema_id in _schema_ids(topic)} if distinct else {}
+        views: dict[str, BrokerView] = {}
         asks: dict[str, tuple[str, _Ask]] = {}
-        for schema_id in wanted:
-            if schema_id in loaded:
-                asks[schema_id] = (where.hosts[loaded[schema_id]], self._schema(loaded[schema_id]))
+        for schema_id in distinct:
+            if schema_id in topics:
+                asks[schema_id] = (loaded.hosts[topics[schema_id]], self._schema(topics[schema_id]))
             else:
-                found[schema_id] = _of_no_loaded_topic(schema_id, where.error)
-        found |= self._all(asks, deadline)
-        return [found[schema_id] for schema_id in schema_ids]
+                views[schema_id] = _of_no_loaded_topic(schema_id, loaded.error)
+        views |= self._all(asks, deadline)
+        return [views[schema_id] for schema_id in schema_ids]
 
     def is_loaded(self, topic: str) -> bool | None:
-        """Whether a broker has this topic (any form of its name) loaded; None: no broker says, or not all do."""
-        where = self._where()
-        if topic_of(topic) in where.hosts:
+        """Whether a broker has this topic (any form of its name) loaded; None: unknown, as a broker gave no list."""
+        loaded = self._loaded_topics()
+        if topic_of(topic) in loaded.hosts:
             return True
-        return None if where.error else False
+        return None if loaded.error else False
 
     def require_answers(self) -> int:
-        """Ask every running broker which topics it has loaded; return how many brokers run.
+        """Request the list of loaded topics from every running broker; return how many brokers run.
 
-        Raises ForbiddenError where a broker refuses, UnavailableError where one does not answer.
+        Raises ForbiddenError if a broker refuses, UnavailableError if a broker does not answer.
         """
         answers = self._loaded_at(self._running(), self._deadline(0))
         if refused := [answer.error for answer in answers.values() if answer.is_refused]:
@@ -146,62 +150,62 @@ class AdminBroker:
         self._threads.close()
         self._http.close()
 
-    def _deadline(self, questions: int) -> float:
-        return time.monotonic() + self._settings.timeout_seconds + _SECONDS_A_QUESTION * questions
+    def _deadline(self, requests: int) -> float:
+        return time.monotonic() + self._settings.timeout_seconds + _SECONDS_PER_REQUEST * requests
 
     def _running(self) -> list[str]:
         hosts = self._loaded.running()
         self._threads.end_all_but((_LISTS, *hosts, *(f"{host}{KIND}" for host in hosts)))
         return hosts
 
-    def _where(self) -> _Where:
-        deadline = self._deadline(0)  # of its own: a broker that hangs here leaves the others time for their answers
+    def _loaded_topics(self) -> _Loaded:
+        deadline = self._deadline(
+            0
+        )  # its own deadline: a broker that hangs takes no time from the requests that follow
         try:
             hosts = self._running()
         except ReaperError as error:
-            return _Where(error=str(error))
+            return _Loaded(error=str(error))
         answers = self._loaded_at(hosts, deadline)
-        found: defaultdict[str, list[str]] = defaultdict(list)
+        hosts_of_topic: defaultdict[str, list[str]] = defaultdict(list)
         for host, answer in answers.items():
             for topic in answer.topics:
-                found[topic].append(host)
-        unknown = "; ".join(answer.error for answer in answers.values() if answer.error)
-        at = {topic: every[0] if len(every) == 1 else _SEVERAL for topic, every in found.items()}
-        return _Where(at, unknown, hosts)
+                hosts_of_topic[topic].append(host)
+        errors = "; ".join(answer.error for answer in answers.values() if answer.error)
+        host_of = {topic: owners[0] if len(owners) == 1 else _SEVERAL for topic, owners in hosts_of_topic.items()}
+        return _Loaded(host_of, errors, hosts)
 
     def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
-        asked: dict[str, Asked[LoadedAt]] = {}
+        calls: dict[str, BrokerCall[LoadedAt]] = {}
         for host in hosts:
-            asked |= self._threads.ask(
+            calls |= self._threads.ask(
                 f"{host}{KIND}", {host: ("", partial(self._loaded.at, host, deadline))}, deadline
             )
-        return {host: one.result(LoadedAt(error=_LATE)) for host, one in asked.items()}
+        return {host: call.result(LoadedAt(error=_LATE)) for host, call in calls.items()}
 
     def _existing(
-        self, names: Sequence[str], where: _Where, topics: Mapping[str, str], existing: Set[str], deadline: float
+        self, names: Sequence[str], loaded: _Loaded, topics: Mapping[str, str], existing: Set[str], deadline: float
     ) -> dict[str, BrokerView]:
-        """Say of topics that no broker is known to have loaded whether they exist."""
-        if where.error:
-            return dict.fromkeys(names, _unavailable(f"maybe loaded: {where.error}"))
-        found = {name: BrokerView(presence=Presence.PRESENT, is_loaded=False) for name in names if name in existing}
+        """Return whether topics exist that no broker is known to have loaded."""
+        if loaded.error:
+            return dict.fromkeys(names, _unavailable(f"maybe loaded: {loaded.error}"))
+        views = {name: BrokerView(presence=Presence.PRESENT, is_loaded=False) for name in names if name in existing}
         spaces: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
-            if name in found:
+            if name in views:
                 continue
             spaces[namespace_of(topics[name])].append(name)
-        calls = {each: (_tenant(each), partial(self._topics_of, each, where.running, deadline)) for each in spaces}
-        # one namespace's list says nothing of the others
-        for namespace, one in self._threads.ask(_LISTS, calls, deadline, hides=True).items():
-            listed = one.result(_unavailable(_LATE))
+        calls = {space: (_tenant(space), partial(self._topics_of, space, loaded.running, deadline)) for space in spaces}
+        # a list that hangs has no effect on the lists of other namespaces
+        for namespace, call in self._threads.ask(_LISTS, calls, deadline, hides=True).items():
+            listed = call.result(_unavailable(_LATE))
             for name in spaces[namespace]:
-                found[name] = _listed(topics[name], listed)
-        return found
+                views[name] = _listed(topics[name], listed)
+        return views
 
     def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:
-        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not.
-
-        That a namespace's list hangs says nothing of the broker that was asked.
-        """
+        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not."""
+        # The list is a kind of request of its own: if it hangs, that does not count for the broker.
         path = f"{namespace_path(namespace)}?includeSystemTopic=true"
         failed = _unavailable(_LATE)
         for host in running:
@@ -212,20 +216,20 @@ class AdminBroker:
         return failed
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
-        """Ask each broker for its own; last, ask again for what failed in a way that may pass: it delays no other."""
-        torn = BrokerView(presence=Presence.UNREADABLE, detail="several brokers have it loaded")
-        found = {name: torn for name, (host, _ask) in asks.items() if host == _SEVERAL}
+        """Send each broker the requests for its topics; repeat those with faults that may pass after all others."""
+        ambiguous = BrokerView(presence=Presence.UNREADABLE, detail="several brokers have it loaded")
+        views = {name: ambiguous for name, (host, _ask) in asks.items() if host == _SEVERAL}
         answers: dict[str, _Tried] = {}
         failed: set[str] = set()
         for pause_s in (0.0, *_PAUSES_S):
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
-            answers = self._each({name: asks[name] for name in asks if name not in found}, deadline)
-            found |= {
+            answers = self._once({name: asks[name] for name in asks if name not in views}, deadline)
+            views |= {
                 name: answer.view
                 for name, answer in answers.items()
                 if not answer.may_pass or not silence.is_due(_retries(asks[name][0]))
             }
-            left = {host for name, (host, _ask) in asks.items() if name not in found}
+            left = {host for name, (host, _ask) in asks.items() if name not in views}
             for host in failed - left:
                 silence.answered(_retries(host))
             failed = left
@@ -233,11 +237,11 @@ class AdminBroker:
                 break
         for host in failed:
             silence.timed_out(_retries(host))
-        return {name: found.get(name) or answers[name].view for name in asks}
+        return {name: views.get(name) or answers[name].view for name in asks}
 
     def _stats(self, topic: str) -> _Ask:
         def ask(host: str, deadline: float) -> BrokerView:
-            # it may have waited in its row for long, and been unloaded since
+            # the topic may have been unloaded while the request waited for a thread
             loaded = self._loaded.at(host, deadline)
             if loaded.error:
                 return _unavailable(loaded.error)
@@ -249,7 +253,7 @@ class AdminBroker:
         return ask
 
     def _schema(self, topic: str) -> _Ask:
-        """By the name of a topic that is loaded there: to ask by another name of the schema would assign its bundle."""
+        """Request a schema by the name of a loaded topic: a request by another name would assign that name's bundle."""
 
         def ask(host: str, deadline: float) -> BrokerView:
             path = f"{topic_path(topic).replace('persistent/', 'schemas/', 1)}/schema"
@@ -262,20 +266,20 @@ class AdminBroker:
 
         return ask
 
-    def _each(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, _Tried]:
-        """Ask once about each. Where something hangs, its one try comes first: after an answer the rest is asked."""
+    def _once(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, _Tried]:
+        """Send each request once. If a target hangs, one attempt goes first, and the others follow after its answer."""
         answers: dict[str, _Tried] = {}
         while left := [name for name in asks if name not in answers or not answers[name].was_asked]:
-            asked = self._asked(left, asks, deadline)
-            answers |= {name: one.result(_late(_LATE)) for name, one in asked.items()}
-            if not asked or time.monotonic() > deadline:
+            sent = self._send(left, asks, deadline)
+            answers |= {name: call.result(_late(_LATE)) for name, call in sent.items()}
+            if not sent or time.monotonic() > deadline:
                 return {name: answers.get(name) or _late(hangs(asks[name][0])) for name in asks}
         return answers
 
-    def _asked(
+    def _send(
         self, names: Iterable[str], asks: Mapping[str, tuple[str, _Ask]], deadline: float
-    ) -> dict[str, Asked[_Tried]]:
-        """Ask about these, but for what is not due, and for what has to wait for the outcome of a try."""
+    ) -> dict[str, BrokerCall[_Tried]]:
+        """Send the requests that are due and need not wait for the outcome of an attempt."""
         trying: set[str] = set()
         calls: defaultdict[str, dict[str, tuple[str, Callable[[], _Tried]]]] = defaultdict(dict)
         for name in names:
@@ -287,19 +291,19 @@ class AdminBroker:
             if tries:
                 trying.add(tries)
             calls[host][name] = (tenant, partial(_tried, ask, host, deadline))
-        asked: dict[str, Asked[_Tried]] = {}
+        sent: dict[str, BrokerCall[_Tried]] = {}
         for host, of_host in calls.items():
-            asked |= self._threads.ask(host, of_host, deadline)
-        return asked
+            sent |= self._threads.ask(host, of_host, deadline)
+        return sent
 
 
 def _tenant(name: str) -> str:
-    """Return the tenant of a managed ledger, a schema's id or a namespace."""
+    """Return the tenant of a managed ledger, a schema id or a namespace."""
     return name.partition("/")[0]
 
 
 def _retries(host: str) -> str:
-    """Name the retries at a host for `silence`: a broker that answers 5xx for some topics costs all who ask seconds."""
+    """Name the retries at a host for `silence`: a broker that answers 5xx for some topics costs each caller seconds."""
     return f"{host} (5xx)"
 
 
@@ -312,10 +316,10 @@ def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
 
 
 def _failed(error: ReaperError | ValueError, *, is_of_one_topic: bool) -> BrokerView:
-    """Return what an error shows of a topic: it is unavailable where the fault need not be the topic's own."""
+    """Return the view after an error: the topic is unavailable if the fault need not be the topic's own."""
     if isinstance(error, FailedAnswerError):
         is_answer = not error.is_busy
-    else:  # a list is too large through the other topics of the namespace
+    else:  # a namespace's list may be too large because of other topics
         is_answer = is_of_one_topic and isinstance(error, AnswerTooLargeError | ValueError)
     return BrokerView(presence=Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
 
@@ -325,12 +329,12 @@ def _late(why: str) -> _Tried:
 
 
 def _full_names(managed_ledgers: Iterable[str]) -> dict[str, str]:
-    """Return managed ledger -> topic; what is not a name is left out."""
-    found = {}
+    """Return managed ledger -> topic, without invalid names."""
+    topics = {}
     for name in managed_ledgers:
         with suppress(ValueError):
-            found[name] = topic_of(name)
-    return found
+            topics[name] = topic_of(name)
+    return topics
 
 
 def _schema_ids(topic: str) -> list[str]:

@@ -1,28 +1,29 @@
-"""Compacted topics as the broker sends them: the latest message of each key, and all that came behind the compaction.
+"""Reads compacted topics: the latest message of each key, and all messages after the compaction horizon.
 
-We read Pulsar's frames ourselves here too (frames.py): a system topic takes what anybody who may publish to it sends,
-and some such messages end a process that reads them with pulsar-client (docs/findings.md).
+Frames are read without pulsar-client here too (frames.py): tenants may publish to a system topic, and some messages end
+a process that reads them with pulsar-client (docs/findings.md).
 
-A broker does not say where a compacted reader's end is: its last message may be a tombstone that compaction has taken
-away. So we count: the compacted ledger has so many entries, and after its horizon come the topic's own ones up to the
-last. A broker sends no reader a marker, or an entry whose metadata it can't parse: such entries after the last one that
-the reader got are asked for by their position (entries.py). A reader that got less than that is an UnavailableError,
-never an end.
+A broker does not report where a compacted reader ends: the topic's last message may be a tombstone that compaction has
+removed. So the entries are counted: the compacted ledger has a known number of entries, and after its horizon the
+topic's own entries follow up to the last. A broker sends a reader no markers and no entries whose metadata it can't
+parse; if such entries follow the last entry that the reader got, they are requested by position (entries.py). If any
+entry is still missing, the read fails with an UnavailableError and never ends early.
 """
 
 from collections.abc import Iterator
 from contextlib import suppress
 
-from streaming.adapters.pulsar.controls import EntryAdmin
-from streaming.adapters.pulsar.entries import fallback_entries, read_spans
-from streaming.adapters.pulsar.frames import Silence, opened
+from streaming.adapters.pulsar.control_entries import EntryAdmin
+from streaming.adapters.pulsar.entries import fallback_entries
+from streaming.adapters.pulsar.frames import ReceiveTimeout, opened
+from streaming.adapters.pulsar.span_reader import read_spans
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from udfs.entry_ranges import Range, spans_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.undelivered import NotShown, UndeliveredMessage, found_in_bytes, not_shown
 
-_PATIENCE_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 def read_compacted(
@@ -30,53 +31,54 @@ def read_compacted(
 ) -> Iterator[tuple[Position, UndeliveredMessage]]:
     """Yield a compacted topic's messages as a compacted reader gets them; one entry is in memory at a time.
 
-    A key may come several times, then its last message counts. A message without a value is a tombstone. Raises
-    UnavailableError where not all could be read, as when a compaction ends meanwhile: what was yielded is not all then.
+    If a key occurs several times, its last message counts. A message without a value is a tombstone. Raises
+    UnavailableError if messages are missing, for example because a compaction ended during the read; the messages
+    yielded by then are incomplete.
     """
     stats = admin.internal_stats(topic)
     left = _Left(stats)
     if left.is_nothing:
         return
-    with opened(settings, topic, BEFORE_ALL, compacted=True) as reader, suppress(Silence):
+    with opened(settings, topic, BEFORE_ALL, compacted=True) as reader, suppress(ReceiveTimeout):
         while not left.is_nothing and not left.is_unsent(reader.last):
-            position, data = reader.next(_PATIENCE_SECONDS)
+            position, data = reader.next(_TIMEOUT_SECONDS)
             left.take(position)
-            for found in found_in_bytes(data):
-                yield position, found
+            for message in found_in_bytes(data):
+                yield position, message
     if left.is_nothing:
         return
     if left.compacted > 0:
-        raise UnavailableError(f"{topic}: the broker sends nothing more, and these are left: {left}")
-    yield from fallback_entries(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.at, stats.last))))
+        raise UnavailableError(f"{topic}: the broker sends nothing more, and these are missing: {left}")
+    yield from fallback_entries(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.position, stats.last))))
     after = admin.internal_stats(topic)
     if (after.compacted, after.horizon) != (stats.compacted, stats.horizon):
-        raise UnavailableError(f"{topic} was compacted while it was read, so its end is not known: read it again")
+        raise UnavailableError(f"{topic} was compacted during the read, so its end is unknown: read it again")
 
 
 def read_stored(
     settings: PulsarSettings, admin: EntryAdmin, topic: str, after: Position = BEFORE_ALL
 ) -> Iterator[tuple[Position, UndeliveredMessage]]:
-    """Yield the messages that lie behind a position in a topic's own ledgers, at the places where a broker reads them.
+    """Yield the messages after a position in a topic's own ledgers, with the positions at which a broker reads them.
 
-    An entry that the broker sends to nobody comes as one that was not shown. Raises UnavailableError, RefusedError.
+    An entry that the broker sends to no reader is yielded as not shown. Raises UnavailableError, RefusedError.
     """
     stats = admin.internal_stats(topic)
     if stats.last[1] < 0 or stats.last <= after:
         return
-    for sent in read_spans(settings, topic, list(spans_of(stats.ledgers, Range(after, stats.last)))):
-        if sent.data is None:
-            yield sent.position, not_shown(NotShown("the broker sends it to nobody"))
+    for entry in read_spans(settings, topic, list(spans_of(stats.ledgers, Range(after, stats.last)))):
+        if entry.data is None:
+            yield entry.position, not_shown(NotShown("the broker sends it to no reader"))
             continue
-        for found in found_in_bytes(sent.data):
-            yield sent.position, found
+        for message in found_in_bytes(entry.data):
+            yield entry.position, message
 
 
 class _Left:
-    """What a compacted reader has not got yet."""
+    """The entries that a compacted reader has not received yet."""
 
     def __init__(self, stats: InternalStats) -> None:
-        self.at = self._horizon = stats.horizon  # of the last entry after the horizon that the reader got
-        self.compacted = stats.compacted[1]
+        self.position = self._horizon = stats.horizon  # of the last entry after the horizon that the reader received
+        self.compacted = stats.compacted[1]  # entries left in the compacted ledger
         self._last = stats.last
         self._waits_for_last = stats.entries_after(stats.horizon) > 0
 
@@ -85,17 +87,18 @@ class _Left:
         return self.compacted <= 0 and not self._waits_for_last
 
     def is_unsent(self, last: Position | None) -> bool:
-        """Whether the broker sends nothing of what is left to any reader; last: the last entry that it would send."""
-        return self.compacted <= 0 and last is not None and last <= self.at
+        """Whether the broker sends none of the entries left to a reader, given the last entry that it would send."""
+        return self.compacted <= 0 and last is not None and last <= self.position
 
     def take(self, position: Position) -> None:
         if position <= self._horizon:
             self.compacted -= 1
         else:
-            self.at = position
-            self.compacted = 0  # it comes first; a compaction that ended meanwhile has left less of it
+            self.position = position
+            # the compacted ledger is sent first; a compaction that ended during the read may have shortened it
+            self.compacted = 0
             self._waits_for_last &= position < self._last
 
     def __str__(self) -> str:
-        after = f", and what comes after it up to {self._last[0]}:{self._last[1]}" if self._waits_for_last else ""
+        after = f", and the entries after it up to {self._last[0]}:{self._last[1]}" if self._waits_for_last else ""
         return f"{max(0, self.compacted)} entries of the compacted ledger{after}"

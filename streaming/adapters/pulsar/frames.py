@@ -1,10 +1,10 @@
-"""Entries of a partition as the broker sends them, by Pulsar's binary protocol: nothing is decoded, nothing can crash.
+"""Reads a partition's entries with Pulsar's binary protocol, without decoding them.
 
-Pulsar's own clients decode what a sender wrote before they hand it over: the C++ client (pulsar-client) ends the
-process for some batches and takes gigabytes for some compressed messages, and Java's passes over what it can't decode.
-1. A reader's subscription is not durable and goes with its connection: nothing is acknowledged.
-2. One entry is in memory at a time; a broker that sends faster is slowed down by TCP.
-3. Brokers count messages, not entries, and send nothing more to a reader that has got all that it allowed them.
+Pulsar's own clients decode what a sender wrote before they return it. The C++ client (pulsar-client) ends the process
+for some batches and allocates gigabytes for some compressed messages; the Java client skips what it can't decode.
+1. A reader's subscription is not durable and ends with its connection, so nothing is acknowledged.
+2. One entry is in memory at a time; TCP slows down a broker that sends faster.
+3. Brokers count messages, not entries, and stop sending to a reader that has used all its permits.
 """
 
 import socket
@@ -40,26 +40,27 @@ _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 _PERMITS = 1000
 _REFILL_AT = _PERMITS // 2
 _MOST_PERMITS = (1 << 31) - 1  # a Java int
-# Far above what brokers store (maxMessageSize, 5 MiB unless they are told otherwise): more is no frame of Pulsar.
+# Far above what brokers store (maxMessageSize, 5 MiB by default): anything larger is not a frame of Pulsar's protocol.
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 _FRAME = struct.Struct(">II")
 _LONG = 1 << 64
-# A broker tells the last message in milliseconds, or never: for some metadata of the last entry it has no answer.
+# A broker reports the last message in milliseconds, or never: for some metadata of the last entry it does not answer.
 _LAST_SECONDS = 5.0
 
 
-class SaidNoError(UnavailableError):
-    """The broker answered, in its own words, that it can't."""
+class BrokerError(UnavailableError):
+    """The broker answered with an error."""
 
 
-class Silence(Exception):  # noqa: N818 - it is an answer: nothing more was sent for now
-    """Nothing arrived within the time that was given."""
+class ReceiveTimeout(Exception):  # noqa: N818 - not an error: the broker sent nothing more for now
+    """Nothing arrived before the deadline."""
 
 
 class Connection:
-    """A connection to one broker. A context manager, for one thread. proxied_to: the broker behind a proxy.
+    """A connection to one broker. A context manager, for one thread.
 
-    max_message_bytes: the largest message that the broker takes, as it said when we connected.
+    Args:
+        proxied_to: the address of the broker, if `url` is that of a proxy.
     """
 
     def __init__(self, settings: PulsarSettings, url: str, proxied_to: str = "") -> None:
@@ -67,10 +68,10 @@ class Connection:
         self._url = url
         self._proxied_to = proxied_to
         self._requests = 0
-        self.max_message_bytes = DEFAULT_MESSAGE_BYTES
+        self.max_message_bytes = DEFAULT_MESSAGE_BYTES  # the largest message that the broker accepts
 
     def __enter__(self) -> Self:
-        """Connect to the first of the URL's hosts that answers, and say who we are.
+        """Connect to the first of the URL's hosts that answers, and authenticate.
 
         Raises UnavailableError, RefusedError.
         """
@@ -80,53 +81,55 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the connection, and with it all that was opened on it."""
+        """Close the connection, and with it the readers that were opened on it."""
         self._socket.close()
 
     def send(self, command: api.BaseCommand) -> None:
         """Send a command. Raises UnavailableError."""
-        written = command.SerializeToString()
+        serialized = command.SerializeToString()
         try:
-            self._socket.sendall(_FRAME.pack(4 + len(written), len(written)) + written)
+            self._socket.sendall(_FRAME.pack(4 + len(serialized), len(serialized)) + serialized)
         except OSError as error:
-            raise UnavailableError(f"{self._url} does not take a command: {error}") from error
+            raise UnavailableError(f"{self._url} does not accept a command: {error}") from error
 
     def receive(self, deadline: float) -> tuple[api.BaseCommand, bytes]:
-        """Return the next command and what comes with it; pings are answered. Raises Silence, UnavailableError."""
+        """Return the next command and its payload; pings are answered here. Raises ReceiveTimeout, UnavailableError."""
         while True:
             size, command_size = _FRAME.unpack(self._read(_FRAME.size, deadline))
             if not 4 + command_size <= size <= _MAX_FRAME_BYTES:
-                raise UnavailableError(f"{self._url} sends what is no frame of Pulsar's protocol")
-            # a frame that has begun is read to its end, however late
+                raise UnavailableError(f"{self._url} sends something that is not a frame of Pulsar's protocol")
+            # the rest of a frame is read even if it arrives after the deadline
             rest = self._read(size - 4, time.monotonic() + self._settings.timeout_seconds)
             try:
                 command = api.BaseCommand.FromString(rest[:command_size])
             except DecodeError as error:
-                raise UnavailableError(f"{self._url} sends what is no command of Pulsar's protocol") from error
+                raise UnavailableError(
+                    f"{self._url} sends something that is not a command of Pulsar's protocol"
+                ) from error
             if command.type == PING:
                 self.send(api.BaseCommand(type=PONG, pong=api.CommandEmpty()))
             elif command.type == ERROR:
-                raise _refusal(f"{self._url} says no", command.error.error, command.error.message)
+                raise _refusal(f"{self._url} returns an error", command.error.error, command.error.message)
             else:
                 return command, rest[command_size:]
 
     def ask(self, command: api.BaseCommand, answer: int) -> api.BaseCommand:
-        """Send a command and return its answer; what comes before is dropped. Raises UnavailableError, RefusedError."""
+        """Send a command and return its answer; earlier commands are dropped. Raises UnavailableError, RefusedError."""
         try:
-            return self.ask_shortly(command, answer, self._settings.timeout_seconds)
-        except Silence:
+            return self.ask_within(command, answer, self._settings.timeout_seconds)
+        except ReceiveTimeout:
             raise UnavailableError(f"{self._url} does not answer within {self._settings.timeout_seconds} s") from None
 
-    def ask_shortly(self, command: api.BaseCommand, answer: int, patience_seconds: float) -> api.BaseCommand:
-        """The same, but raises Silence where no answer has come by then; one that comes later is for whoever reads."""
+    def ask_within(self, command: api.BaseCommand, answer: int, timeout_seconds: float) -> api.BaseCommand:
+        """Do the same as ask, but raise ReceiveTimeout without an answer in time. A late answer goes to receive."""
         self.send(command)
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         while (received := self.receive(deadline)[0]).type != answer:
             pass
         return received
 
     def next_request(self) -> int:
-        """A number for a request, as the protocol wants one."""
+        """Return a new request id."""
         self._requests += 1
         return self._requests
 
@@ -140,19 +143,19 @@ class Connection:
             raise
 
     def _introduce(self) -> None:
-        who = api.CommandConnect(client_version="ledger-reaper", protocol_version=_PROTOCOL_VERSION)
+        connect = api.CommandConnect(client_version="ledger-reaper", protocol_version=_PROTOCOL_VERSION)
         if self._settings.token_file:
             if not may_carry_token(self._url):
                 raise UnavailableError(f"{self._url} is not reached over TLS; the token is not sent there")
-            who.auth_method_name, who.auth_data = "token", _token(self._settings.token_file)
+            connect.auth_method_name, connect.auth_data = "token", _token(self._settings.token_file)
         if self._proxied_to:
-            who.proxy_to_broker_url = self._proxied_to
-        connected = self.ask(api.BaseCommand(type=CONNECT, connect=who), CONNECTED).connected
+            connect.proxy_to_broker_url = self._proxied_to
+        connected = self.ask(api.BaseCommand(type=CONNECT, connect=connect), CONNECTED).connected
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
 
     def _read(self, size: int, deadline: float) -> bytes:
-        """Read so many bytes. Raises Silence only where not one of them came."""
+        """Read exactly `size` bytes. Raises ReceiveTimeout only if none of them arrived in time."""
         read = bytearray()
         while len(read) < size:
             left = deadline - time.monotonic() if not read else float(self._settings.timeout_seconds)
@@ -161,7 +164,7 @@ class Connection:
                 part = self._socket.recv(min(size - len(read), 1 << 20))
             except TimeoutError as error:
                 if not read:
-                    raise Silence from None
+                    raise ReceiveTimeout from None
                 raise UnavailableError(f"{self._url} stopped in the middle of a frame") from error
             except OSError as error:
                 raise UnavailableError(f"the connection to {self._url} broke: {error}") from error
@@ -172,11 +175,12 @@ class Connection:
 
 
 class FrameReader:
-    """Reads entries of one partition behind a position, in order. Made by opened(); for one thread.
+    """Reads the entries of a partition after a position, in order. Created by opened(); for one thread.
 
-    last: up to which position the broker had something to send when the reader was opened; None: it can't tell, as
-    where nobody can read the metadata of a partition's last entry (for some it says so, for some it gives no answer).
-    Up to Pulsar 3.2 it may be that of a marker.
+    Attributes:
+        last: the last position that the broker would send when the reader was opened. None: it can't report it, because
+            it can't read the metadata of the partition's last entry; it then returns an error, or does not answer. Up
+            to Pulsar 3.2 it may be the position of a marker.
     """
 
     def __init__(
@@ -186,7 +190,7 @@ class FrameReader:
         after: Position,
         *,
         compacted: bool = False,
-        make: bool = True,
+        creates: bool = True,
     ) -> None:
         start = api.MessageId(ledger_id=after[0] % _LONG, entry_id=after[1] % _LONG)
         subscribe = api.CommandSubscribe(
@@ -198,25 +202,25 @@ class FrameReader:
             durable=False,
             start_message_id=start,
             read_compacted=compacted,
-            force_topic_creation=make and not compacted,  # nobody but a broker may make a system topic
+            force_topic_creation=creates and not compacted,  # only brokers create system topics
         )
         connection.ask(api.BaseCommand(type=SUBSCRIBE, subscribe=subscribe), SUCCESS)
         self.last = _last(connection)
         self._connection = connection
-        self._left = 0
+        self._permits_left = 0
 
-    def next(self, patience_seconds: float) -> tuple[Position, bytes]:
-        """Return the next entry that the broker sends: position and bytes. Raises Silence, UnavailableError."""
-        if self._left <= _REFILL_AT:
-            permits = min(_PERMITS + max(-self._left, 0), _MOST_PERMITS)
+    def next(self, timeout_seconds: float) -> tuple[Position, bytes]:
+        """Return the position and bytes of the next entry. Raises ReceiveTimeout, UnavailableError."""
+        if self._permits_left <= _REFILL_AT:
+            permits = min(_PERMITS + max(-self._permits_left, 0), _MOST_PERMITS)
             flow = api.CommandFlow(consumer_id=1, message_permits=permits)
             self._connection.send(api.BaseCommand(type=FLOW, flow=flow))
-            self._left = max(self._left, 0) + _PERMITS
-        deadline = time.monotonic() + patience_seconds
+            self._permits_left = max(self._permits_left, 0) + _PERMITS
+        deadline = time.monotonic() + timeout_seconds
         while True:
             command, data = self._connection.receive(deadline)
             if command.type == MESSAGE:
-                self._left -= messages_in(data)
+                self._permits_left -= messages_in(data)
                 return _position(command.message.message_id), data
             if command.type == CLOSE_CONSUMER:
                 raise UnavailableError("the broker closed the reader: the topic is being moved, or was deleted")
@@ -224,49 +228,50 @@ class FrameReader:
 
 @contextmanager
 def opened(
-    settings: PulsarSettings, partition: str, after: Position, *, compacted: bool = False, make: bool = True
+    settings: PulsarSettings, partition: str, after: Position, *, compacted: bool = False, creates: bool = True
 ) -> Iterator[FrameReader]:
-    """A reader of a partition's entries behind `after`; (-1, -1): all. Raises UnavailableError, RefusedError.
+    """Open a reader of a partition's entries. Raises UnavailableError, RefusedError.
 
-    compacted: up to the horizon of compaction it gets the latest message of each key, and behind it all of them.
-    make: let the broker make the topic where there is none; of one that is compacted, it never does.
+    Args:
+        after: the reader starts after this position; (-1, -1): at the first entry.
+        compacted: the reader gets the latest message of each key up to the compaction horizon, and all messages after
+            it.
+        creates: the broker creates the topic if it does not exist; never for a compacted reader.
     """
     url, proxied_to = owner_of(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
-        yield FrameReader(connection, partition, after, compacted=compacted, make=make)
+        yield FrameReader(connection, partition, after, compacted=compacted, creates=creates)
 
 
 def largest_message(settings: PulsarSettings, partition: str) -> int:
-    """Return how many bytes a message may have for the broker that serves a partition (its maxMessageSize).
-
-    Raises UnavailableError, RefusedError.
-    """
+    """Return maxMessageSize of the broker that serves a partition. Raises UnavailableError, RefusedError."""
     url, proxied_to = owner_of(settings, partition)
     with Connection(settings, url, proxied_to) as connection:
         return connection.max_message_bytes
 
 
 def _last(connection: Connection) -> Position | None:
-    asked = api.CommandGetLastMessageId(consumer_id=1, request_id=connection.next_request())
+    request = api.CommandGetLastMessageId(consumer_id=1, request_id=connection.next_request())
     try:
-        command = api.BaseCommand(type=GET_LAST, get_last_message_id=asked)
-        answer = connection.ask_shortly(command, LAST, _LAST_SECONDS)
-    except (SaidNoError, Silence):
+        command = api.BaseCommand(type=GET_LAST, get_last_message_id=request)
+        answer = connection.ask_within(command, LAST, _LAST_SECONDS)
+    except (BrokerError, ReceiveTimeout):
         return None
     return _position(answer.get_last_message_id_response.last_message_id)
 
 
 def owner_of(settings: PulsarSettings, partition: str) -> tuple[str, str]:
-    """Return the URL of the broker that serves a partition, and that of the broker behind it where it is a proxy.
+    """Look up a partition. Raises UnavailableError, RefusedError.
 
-    Raises UnavailableError, RefusedError.
+    Returns:
+        The URL to connect to; and, if that is a proxy, the address of the broker behind it, otherwise "".
     """
     url, is_authoritative = settings.service_url, False
     for _ in range(_REDIRECTS):
         with Connection(settings, url) as connection:
             number = connection.next_request()
-            look = api.CommandLookupTopic(topic=partition, request_id=number, authoritative=is_authoritative)
-            answer = connection.ask(api.BaseCommand(type=LOOKUP, lookup_topic=look), LOOKED_UP).lookup_topic_response
+            lookup = api.CommandLookupTopic(topic=partition, request_id=number, authoritative=is_authoritative)
+            answer = connection.ask(api.BaseCommand(type=LOOKUP, lookup_topic=lookup), LOOKED_UP).lookup_topic_response
         if answer.response == _FAILED:
             raise _refusal(f"no broker serves {partition}", answer.error, answer.message)
         is_tls = urlsplit(settings.service_url).scheme == "pulsar+ssl"
@@ -275,7 +280,7 @@ def owner_of(settings: PulsarSettings, partition: str) -> tuple[str, str]:
             return (settings.service_url, _host_of(broker)) if answer.proxy_through_service_url else (broker, "")
         url, is_authoritative = broker, answer.authoritative
     raise UnavailableError(
-        f"the look-up of {partition} is redirected again and again; are its brokers advertised rightly?"
+        f"the lookup of {partition} is redirected too often; do the brokers advertise the right addresses?"
     )
 
 
@@ -284,14 +289,14 @@ def _host_of(url: str) -> str:
 
 
 def _connected(settings: PulsarSettings, url: str) -> socket.socket:
-    where = urlsplit(url)
+    parts = urlsplit(url)
     try:
-        address = (where.hostname or "", where.port or _PORTS.get(where.scheme, 6650))
-        made = socket.create_connection(address, timeout=settings.timeout_seconds)
+        address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 6650))
+        plain = socket.create_connection(address, timeout=settings.timeout_seconds)
         try:
-            return _secured(settings, made, address[0]) if where.scheme == "pulsar+ssl" else made
+            return _secured(settings, plain, address[0]) if parts.scheme == "pulsar+ssl" else plain
         except BaseException:
-            made.close()
+            plain.close()
             raise
     except OSError as error:
         raise UnavailableError(f"{url} does not answer: {error}") from error
@@ -309,9 +314,9 @@ def _token(name: str) -> bytes:
         raise ConfigError(f"pulsar.token_file {name} can't be read: {error.strerror}") from error
 
 
-def _refusal(what: str, code: int, words: str) -> RefusedError | SaidNoError:
-    said = f"{what}: {words} (error {code} of Pulsar's protocol)"
-    return RefusedError(said) if code in _AUTHENTICATION_ERRORS else SaidNoError(said)
+def _refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:
+    text = f"{what}: {message} (error {code} of Pulsar's protocol)"
+    return RefusedError(text) if code in _AUTHENTICATION_ERRORS else BrokerError(text)
 
 
 def _position(message_id: api.MessageId) -> Position:

@@ -1,11 +1,12 @@
-"""HTTP to Pulsar's admin API: redirects followed by hand with the token kept, faults told apart, every call bounded.
+"""HTTP client of Pulsar's admin API: follows redirects with the token, distinguishes faults, and bounds every call.
 
-1. A broker that does not own a topic answers 307; HTTP clients drop Authorization when the host changes, so
-   redirects are followed here. The token goes over TLS, or to this machine, wherever an answer redirects to.
-2. No connection, a timeout, 429 and 5xx are tried again for a while; then the outcome is unknown (UnavailableError).
-3. Where admin_url names several brokers, the next try goes to the next of them, and each is tried before we give up.
-4. A host that hangs costs little: this process remembers it (silence.py), also where a redirect led there, and the host
-   that redirected is not blamed.
+1. A broker that does not own a topic answers 307. HTTP clients drop Authorization when the host changes, so redirects
+   are followed here. After a redirect, too, the token is only sent over TLS, or to this machine.
+2. Connection failures, timeouts, 429 and 5xx are retried for a limited time; then the outcome is unknown
+   (UnavailableError).
+3. If admin_url names several brokers, each retry goes to the next of them, and each broker is tried at least once.
+4. A host that hangs costs little time, because this process remembers it (silence.py). After a redirect the host that
+   hung is remembered, not the host that redirected.
 """
 
 import json
@@ -37,12 +38,12 @@ from streaming.errors import ConfigError, UnavailableError
 from udfs.paths import topic_of
 from udfs.units import MIB
 
-_REDIRECTS = 5  # a bundle that is being moved answers with one or two
+_REDIRECTS = 5  # a bundle that is being moved causes one or two
 _ATTEMPTS = 4
 _CONNECT_SECONDS = 5.0
 _KEPT_CONNECTIONS = 64
 _MOST_BYTES = 64 * MIB  # of an answer: 300,000 topics or ledgers; more would fill an executor's memory
-_BUSY = {429, 502, 503, 504}  # they say nothing of the topic that was asked about
+_BUSY = {429, 502, 503, 504}  # these do not concern the topic of the request
 _TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
 _OF_A_TENANT = re.compile(r"/admin/(?:v[23]/)?(?:(?:non-)?persistent|namespaces|schemas|transactions/\w+)/([^/]+)/")
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
@@ -50,23 +51,20 @@ _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAdminSettings:
-    """How to reach the admin API of any broker. Picklable, hashable, holds no secret.
+    """How to reach the admin API of any broker. Picklable, hashable, and free of secrets."""
 
-    admin_url: may name several brokers (`http://a:8080,b:8080`). token_file: read for every request, so that a rotated
-    token is seen. timeout_seconds: after this time nothing is tried again, but for brokers that were not asked yet; a
-    try that has begun by then may take as long once more. concurrency: requests at once.
-    """
-
-    admin_url: str
-    token_file: str = ""
+    admin_url: str  # may name several brokers: http://a:8080,b:8080
+    token_file: str = ""  # read for every request, so that a rotated token is used
     tls_ca_file: str = ""
     tls_check_hostname: bool = True
+    # After this time there are no retries, except at brokers that were not tried yet; an attempt that has started by
+    # then may take as long again.
     timeout_seconds: float = 30.0
-    concurrency: int = 8
+    concurrency: int = 8  # requests at once
 
     @classmethod
     def of(cls, pulsar: PulsarSettings) -> Self:
-        """Return them from the configuration's section."""
+        """Create the settings from the configuration's section."""
         return cls(
             admin_url=pulsar.admin_url,
             token_file=pulsar.token_file,
@@ -78,11 +76,11 @@ class PulsarAdminSettings:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker said. body: parsed JSON, None where there is none or it is no JSON. reason: its own words."""
+    """A broker's answer to a request."""
 
     status: int
-    body: Any
-    reason: str
+    body: Any  # parsed JSON; None if the body is empty or not JSON
+    reason: str  # the broker's own message
 
     @property
     def ok(self) -> bool:
@@ -92,44 +90,44 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a broker sent where it is no JSON. headers: by their names in small letters. is_whole: nothing was left."""
+    """A broker's answer that is not JSON."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # by lower-case name
     data: bytes
-    is_whole: bool
+    is_whole: bool  # False: `data` is truncated
 
 
 class _TransientError(UnavailableError):
-    """host: the host that failed, as `scheme://host:port`."""
+    """A failure that may pass."""
 
     def __init__(self, host: str, text: str) -> None:
         super().__init__(text)
-        self.host = host
+        self.host = host  # the host that failed: scheme://host:port
 
 
 class NotAskedError(_TransientError):
-    """The host is known to hang, or no time is left for it."""
+    """No request was sent, because the host hangs or no time is left."""
 
 
 class FailedAnswerError(_TransientError):
-    """A broker answered 429 or 5xx. reason: its own words, without the URL. is_busy: it said nothing of the topic."""
+    """A broker answered 429 or 5xx."""
 
     def __init__(self, host: str, url: str, status: int, reason: str) -> None:
         super().__init__(host, f"{url} answered {status}: {reason}")
-        self.reason = reason
-        self.is_busy = status in _BUSY
+        self.reason = reason  # the broker's own message, without the URL
+        self.is_busy = status in _BUSY  # the answer does not concern the topic
 
 
 class AnswerTooLargeError(UnavailableError):
-    """An answer has more bytes than we read."""
+    """An answer exceeds the limit of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Received:
     status: int
     phrase: str
-    headers: Mapping[str, str]  # names in small letters
+    headers: Mapping[str, str]  # by lower-case name
     content: bytes
 
     def json(self) -> Any:
@@ -141,7 +139,7 @@ class _Received:
 
     @property
     def reason(self) -> str:
-        """The broker's own words, or what there is instead."""
+        """The broker's own message, or a description of the answer."""
         body = self.json()
         if isinstance(body, dict) and isinstance(body.get("reason"), str):
             return str(body["reason"])
@@ -149,21 +147,21 @@ class _Received:
 
 
 class PulsarHttp:
-    """The admin API as paths, statuses and JSON. Thread-safe."""
+    """Sends requests to the admin API and returns statuses and JSON. Thread-safe."""
 
     def __init__(self, settings: PulsarAdminSettings) -> None:
         self._settings = settings
         self._hosts = hosts_of(settings.admin_url)
-        # one that was asked when hardly any time was left has not hung
+        # a shorter timeout does not prove that the host hangs
         self._least_patience = min(settings.timeout_seconds, TRY_SECONDS) / 2
         if urlsplit(settings.admin_url).scheme not in ("http", "https"):
-            raise ConfigError(f"pulsar.admin_url = {settings.admin_url!r} must begin with http:// or https://")
+            raise ConfigError(f"pulsar.admin_url = {settings.admin_url!r} must start with http:// or https://")
         self._client = httpx.Client(
             timeout=httpx.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
-            # a host that hangs must not use up the connections that others need; who asks bounds what is under way
+            # no limit: a host that hangs must not use up the connections to others, and callers bound their requests
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
             verify=tls_context(settings.tls_ca_file, check_hostname=settings.tls_check_hostname),
-            headers={"Accept-Encoding": "identity"},  # a few compressed bytes could unpack to more than our memory
+            headers={"Accept-Encoding": "identity"},  # a few compressed bytes could decompress to more than the memory
             trust_env=False,  # a proxy from the environment would see the token
         )
 
@@ -172,9 +170,9 @@ class PulsarHttp:
         return self.ask("GET", path, params=params)
 
     def ask(self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None) -> Answer:
-        """Ask /admin/<path>, repeatedly while the answer is a passing fault. Raises UnavailableError.
+        """Send a request for /admin/<path>, and retry it after faults that may pass. Raises UnavailableError.
 
-        A method that changes something may have done so on an earlier try: 409 then means "done".
+        An earlier attempt may already have made the change that a method requests: 409 then means "done".
         """
         tried_all = stop_after_attempt(len(self._hosts))
         by_now = stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds)
@@ -187,10 +185,14 @@ class PulsarHttp:
         return trying(self._on_one, method, f"admin/{path}", dict(params or {}), body)
 
     def get_from(self, host: str, path: str, *, deadline: float, kind: str = "") -> Answer:
-        """GET /admin/<path> of this host (`http://broker:8080`) alone, once; a redirect is an answer.
+        """GET /admin/<path> from this host only, once; a redirect is an answer.
 
-        deadline: of time.monotonic(). kind: that this kind of question hangs says nothing of others. Raises
-        UnavailableError: FailedAnswerError where trying again may help.
+        Raises UnavailableError, as FailedAnswerError if a retry may help.
+
+        Args:
+            host: http://broker:8080.
+            deadline: of time.monotonic().
+            kind: requests of this kind that hang have no effect on other requests to the host.
         """
         url = f"{host}/admin/{path}"
         own_deadline = min(deadline, time.monotonic() + self._settings.timeout_seconds)
@@ -200,10 +202,11 @@ class PulsarHttp:
         return Answer(received.status, received.json(), received.reason)
 
     def body(self, path: str, *, most_bytes: int, patience_seconds: float) -> Body | None:
-        """GET /admin/<path> once, and read so many bytes at most; None where no answer came in time that is HTTP.
+        """GET /admin/<path> once, and read at most so many bytes; None without a valid HTTP answer in time.
 
-        What senders wrote may stand in the headers, in characters or of a length that HTTP does not allow. So whether
-        a broker is there at all is to be asked by another path. Raises UnavailableError if no broker can be reached.
+        Headers may contain text of senders, with characters or of a length that HTTP does not allow. None therefore
+        does not show whether a broker answers at all; callers check that with another path. Raises UnavailableError if
+        no broker can be reached.
         """
         return self._hosts.first_answer(lambda host: self._body_from(host, path, most_bytes, patience_seconds))
 
@@ -221,7 +224,7 @@ class PulsarHttp:
 
     def _body_from(self, host: str, path: str, most_bytes: int, patience_seconds: float) -> Body | None:
         location = f"{host}/admin/{path}"
-        # to connect takes its time whoever wrote what is asked for
+        # a sender has no influence on the time to connect
         timeout = httpx.Timeout(patience_seconds, connect=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
         for _ in range(_REDIRECTS):
             try:
@@ -230,17 +233,17 @@ class PulsarHttp:
                         return _body(answer, most_bytes)
                     location = urljoin(location, str(answer.headers.get("location", "")))
             except (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError, httpx.DecodingError):
-                return None  # a proxy may cut the connection where it can't pass on the headers
+                return None  # a proxy may close the connection if it can't forward the headers
             except httpx.HTTPError as error:
                 raise UnavailableError(f"{host} does not answer ({type(error).__name__}: {error})") from error
-        raise UnavailableError(f"{location} is redirected again and again; are its brokers advertised rightly?")
+        raise UnavailableError(f"{location} is redirected too often; do the brokers advertise the right addresses?")
 
     def _on_one(self, method: str, path: str, params: dict[str, str], body: Any) -> Answer:
         host = self._hosts.in_order[0]
         try:
             return self._once(method, f"{host}/{path}", params, body)
         except _TransientError as error:
-            # every other host redirects to the same owner
+            # after a redirect another host failed, to which all hosts of admin_url redirect
             if error.host == _host(host):
                 self._hosts.failed(host)
             raise
@@ -255,16 +258,17 @@ class PulsarHttp:
             if received.status not in _REDIRECTING:
                 return Answer(received.status, received.json(), received.reason)
             location = urljoin(location, received.headers.get("location", ""))
-            params = {}  # the Location carries them
-        text = f"{url} is redirected again and again; are its brokers advertised rightly?"
+            params = {}  # the Location contains them
+        text = f"{url} is redirected too often; do the brokers advertise the right addresses?"
         raise _TransientError(_host(location), text)
 
     def _send(  # noqa: PLR0913  each is part of a request
         self, method: str, url: str, params: dict[str, str], body: Any, *, deadline: float, what: str = ""
     ) -> _Received:
-        """Send once, and read the whole answer before the deadline, however slowly its bytes come.
+        """Send a request once, and read the whole answer before the deadline, even if its bytes arrive slowly.
 
-        what: may hang by itself; by default the host, for the tenant that the path names.
+        Args:
+            what: the target that may hang; by default the host, for the tenant that the path names.
         """
         host = _host(url)
         tenant = "" if what else _tenant(url)
@@ -288,7 +292,7 @@ class PulsarHttp:
             raise
         except httpx.HTTPError as error:
             if isinstance(error, httpx.TimeoutException) and patience >= self._least_patience:
-                # no tenant has influence on how long it takes to connect
+                # no tenant has influence on the time to connect
                 silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)
             text = f"{host} does not answer ({type(error).__name__}: {error}). Check that the broker runs"
             raise _TransientError(host, f"{text} and pulsar.admin_url") from error
@@ -313,15 +317,15 @@ def _host(url: str) -> str:
 
 
 def _tenant(url: str) -> str:
-    """Return the tenant that may have the answer delayed; "" where it depends on no tenant."""
-    found = _OF_A_TENANT.match(urlsplit(url).path)
-    return found[1] if found else ""
+    """Return the tenant that could delay the answer; "" if it depends on no tenant."""
+    match = _OF_A_TENANT.match(urlsplit(url).path)
+    return match[1] if match else ""
 
 
 def answering(settings: PulsarAdminSettings) -> str:
-    """Return the URL of a broker that answers, for clients that take only one; where none does, of any.
+    """Return the URL of a broker that answers, for clients that accept only one URL; of any broker if none answers.
 
-    Where admin_url names only one, nothing is asked.
+    If admin_url names only one broker, no request is sent.
     """
     hosts = hosts_of(settings.admin_url)
     if len(hosts) > 1:
@@ -331,10 +335,10 @@ def answering(settings: PulsarAdminSettings) -> str:
 
 
 def require_safe_token(pulsar: PulsarSettings) -> None:
-    """Return if Pulsar's own clients can send their token: over TLS, or where every broker is on this machine.
+    """Raise ConfigError unless Pulsar's own clients send the token over TLS, or every broker is on this machine.
 
-    A plain service_url on this machine may be a tunnel, and those clients then follow a look-up to the address that a
-    broker advertises. Raises ConfigError, UnavailableError.
+    A plain service_url on this machine may be a tunnel; those clients then follow a lookup to the address that a broker
+    advertises. Raises UnavailableError.
     """
     if not pulsar.token_file or pulsar.service_url.startswith("pulsar+ssl:"):
         return
@@ -350,12 +354,12 @@ def require_safe_token(pulsar: PulsarSettings) -> None:
 def topic_path(topic: str) -> str:
     """Return the path of a topic below /admin/: `v2/persistent/t/ns/name`, or `persistent/t/c/ns/name` (V1 names).
 
-    Accepts all forms that udfs.paths does. Raises ValueError for what is no topic name.
+    Accepts all forms that udfs.paths accepts. Raises ValueError for invalid names.
     """
     scheme, _, rest = topic_of(topic).partition("://")
     *namespace, name = rest.split("/")
     version = "v2/" if len(namespace) == 2 else ""
-    # BookKeeper's and ZooKeeper's form writes a space as +, which in a URL's path is a plus
+    # the form in BookKeeper and ZooKeeper encodes a space as +, which means a plus sign in a URL's path
     return f"{version}{scheme}/{'/'.join(namespace)}/{quote(name, safe='')}"
 
 
@@ -384,14 +388,14 @@ def _whole(parts: Iterable[bytes], until: float, url: str) -> bytes:
     for part in parts:
         read += part
         if time.monotonic() > until:
-            raise httpx.ReadTimeout("its answer comes too slowly")
+            raise httpx.ReadTimeout("its answer arrives too slowly")
         if len(read) > _MOST_BYTES:
             raise AnswerTooLargeError(f"{url} answered with more than {_MOST_BYTES // MIB} MiB")
     return bytes(read)
 
 
 def tls_context(ca_file: str, *, check_hostname: bool) -> ssl.SSLContext:
-    """Return how brokers' certificates are verified; without a file by the system's authorities. Raises ConfigError."""
+    """Create the TLS context for brokers; without a file it trusts the system's authorities. Raises ConfigError."""
     try:
         context = ssl.create_default_context(cafile=ca_file or None)
         context.check_hostname = check_hostname

@@ -1,12 +1,12 @@
-"""A producer of single keyed messages for compacted topics, beside the brokers' own producers there.
+"""Produces keyed messages to compacted topics to which brokers produce as well.
 
-1. It is `Shared`: another access mode throws the broker's producer out of a system topic, or waits for it for ever.
-2. It has no schema, so that it registers none: brokers accept any schema on a system topic, and take it for the latest.
-3. It does not compress values: a broker takes what it finds at a segment's place for the value, and does not decompress
-   it (seen on Pulsar 4.0.8: the topic would not load).
-4. It compresses tombstones with LZ4: of one without compression this client does not say that it is empty, so
-   compaction keeps it for ever (seen on Pulsar 4.0.8 with pulsar-client 3.13). That takes a producer of its own.
-5. It sends one message an entry, since an index names a segment by its entry alone.
+1. Its access mode is Shared: other modes disconnect the broker's producer from a system topic, or wait for it forever.
+2. It has no schema, so that it registers none: brokers accept any schema on a system topic, and treat it as the latest.
+3. It does not compress values: a broker uses the bytes at a segment's position as the value, without decompressing them
+   (seen on Pulsar 4.0.8: the topic did not load).
+4. It compresses tombstones with LZ4, through a second producer: this client does not mark an uncompressed tombstone as
+   empty, so compaction would keep it forever (seen on Pulsar 4.0.8 with pulsar-client 3.13).
+5. It sends one message per entry, since an index names a segment only by its entry.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ from udfs.formats.internal_stats import Position
 
 
 class KeyedSender:
-    """One topic's producer. A context manager, for one thread."""
+    """Produces to a topic. A context manager, for one thread."""
 
     def __init__(self, settings: PulsarSettings, topic: str) -> None:
         self._settings = settings
@@ -40,18 +40,18 @@ class KeyedSender:
         return self
 
     def send(self, key: str, value: bytes | None) -> Position:
-        """Send a message, or a tombstone (None), and return its place once the bookies have it.
+        """Send a message, or a tombstone (None), and return its position once the bookies have stored it.
 
-        Raises UnavailableError: it may be stored or not.
+        Raises UnavailableError; then the message may be stored or not.
         """
-        producer = self._values if value is not None else self._of_tombstones()
+        producer = self._values if value is not None else self._tombstone_producer()
         try:
             stored = producer.send(value, partition_key=key)
         except pulsar.PulsarException as error:
             raise UnavailableError(f"{self._topic} did not acknowledge a message: {error}") from error
         return stored.ledger_id(), stored.entry_id()
 
-    def _of_tombstones(self) -> pulsar.Producer:
+    def _tombstone_producer(self) -> pulsar.Producer:
         if self._tombstones is None:
             self._tombstones = self._producer(pulsar.CompressionType.LZ4)
         return self._tombstones
@@ -65,7 +65,7 @@ class KeyedSender:
                 send_timeout_millis=self._settings.timeout_seconds * 1000,
             )
         except pulsar.PulsarException as error:
-            raise UnavailableError(f"{self._topic} takes no producer: {error}") from error
+            raise UnavailableError(f"{self._topic} accepts no producer: {error}") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,4 +1,4 @@
-"""What brokers offload with, as far as they tell: the name they sign objects with, and namespaces' policies."""
+"""Reads the offload configuration of brokers: the cluster name in their objects, and the policies of namespaces."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -12,23 +12,30 @@ _NOT_LOCAL = "global"
 
 
 class BrokerOffload:
-    """OffloadConfiguration from the admin API. pulsar_cluster: the name, where the operator has said it."""
+    """OffloadConfiguration from the admin API.
+
+    Args:
+        pulsar_cluster: the name, if the operator configured it.
+    """
 
     def __init__(self, settings: PulsarAdminSettings, pulsar_cluster: str = "") -> None:
         self._http = PulsarHttp(settings)
         self._cluster = pulsar_cluster
 
     def cluster_name(self) -> str:
-        """Ask: the broker's own configuration, or else the one cluster there is. Kept once it is known.
+        """Return the name in the broker's configuration, or else the only cluster's; "" if it is unknown.
 
-        Raises UnavailableError.
+        A known name is cached. Raises UnavailableError.
         """
         if not self._cluster:
             self._cluster = self._configured_name() or self._only_cluster()
         return self._cluster
 
     def offload_policies(self, namespace: str) -> Mapping[str, str]:
-        """Offload policies of `tenant/ns`; empty where it has none or does not exist. Raises as the port says."""
+        """Return the offload policies of `tenant/ns`; empty if it has none or does not exist.
+
+        Raises UnavailableError, RefusedError.
+        """
         if len(namespace.split("/")) != _SPACE_OF_V2:
             return {}
         try:
@@ -36,12 +43,12 @@ class BrokerOffload:
         except FailedAnswerError as error:
             if error.is_busy:
                 raise
-            # the broker is there, and fails for this namespace: its policies may be damaged for good
+            # the broker answers, but fails for this namespace, whose policies may be damaged permanently
             raise RefusedError(str(error)) from error
         if answer.status == HTTPStatus.NOT_FOUND:
             return {}
         if not answer.ok:
-            raise RefusedError(f"Pulsar would not tell the offload policies of {namespace}: {answer.reason}")
+            raise RefusedError(f"Pulsar did not return the offload policies of {namespace}: {answer.reason}")
         policies: Any = answer.body or {}
         return {str(key): str(value) for key, value in policies.items() if isinstance(value, str)}
 
@@ -50,7 +57,7 @@ class BrokerOffload:
         self._http.close()
 
     def _configured_name(self) -> str:
-        """Needs the rights of a super user; "" without."""
+        """Return the name in the broker's configuration; "" without the permissions of a superuser."""
         answer = self._http.get("v2/brokers/configuration/runtime")
         body: Any = answer.body if answer.ok else None
         return str(body.get("clusterName") or "") if isinstance(body, dict) else ""

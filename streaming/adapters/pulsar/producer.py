@@ -1,4 +1,4 @@
-"""The port RequestSender on one topic: a producer that stays open, each request an entry of its own."""
+"""Implements RequestSender on a topic: a producer that stays open and sends each request as an entry of its own."""
 
 import threading
 from concurrent.futures import Future
@@ -12,16 +12,16 @@ from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from udfs.formats.message_id import message_id_text
 
-_WINDOW = 1000  # unacknowledged requests; send waits while there are so many
+_WINDOW = 1000  # unacknowledged requests; send blocks at this number
 
 
 class PulsarRequestSender:
-    """RequestSender over pulsar-client. Connects when made. Thread-safe. Raises UnavailableError, as the port says."""
+    """RequestSender over pulsar-client. Connects at once. Thread-safe. Every method raises UnavailableError."""
 
     def __init__(self, settings: PulsarSettings, topic: str) -> None:
         self._topic = topic
         self._client = new_client(settings)
-        self._under_way: set[Future[str]] = set()
+        self._in_flight: set[Future[str]] = set()
         self._lock = threading.Lock()
         try:
             self._producer = self._client.create_producer(
@@ -37,13 +37,13 @@ class PulsarRequestSender:
             raise self._unavailable(error) from error
 
     def send(self, key: bytes | None, payload: bytes) -> "Future[str]":
-        """Put a request under way; the future is its message id, once the bookies have it."""
+        """Send a request; the future returns its message id once the bookies have stored it."""
         answer: Future[str] = Future()
-        answer.set_running_or_notify_cancel()  # nobody can take back what was sent
+        answer.set_running_or_notify_cancel()  # a request that was sent can't be cancelled
         options = {"partition_key": key.decode("utf-8", "replace")} if key else {}
 
-        def take(result: Any, stored: Any) -> None:
-            if not self._is_ours_to_answer(answer):
+        def on_result(result: Any, stored: Any) -> None:
+            if not self._claim(answer):
                 return
             if result == pulsar.Result.Ok:
                 answer.set_result(
@@ -53,34 +53,34 @@ class PulsarRequestSender:
                 answer.set_exception(self._unavailable(result))
 
         with self._lock:
-            self._under_way.add(answer)
+            self._in_flight.add(answer)
         try:
-            self._producer.send_async(payload, take, **options)
+            self._producer.send_async(payload, on_result, **options)
         except pulsar.PulsarException as error:
-            self._is_ours_to_answer(answer)
+            self._claim(answer)
             raise self._unavailable(error) from error
         return answer
 
     def close(self) -> None:
-        """Wait for what is under way, then disconnect. A second call does nothing."""
+        """Wait for the requests in flight, then disconnect. A second call does nothing."""
         with suppress(pulsar.PulsarException):
             self._producer.flush()
         with suppress(pulsar.PulsarException):
             self._client.close()
         with self._lock:
-            left, self._under_way = self._under_way, set()
-        for answer in left:  # the client calls nobody back once it is closed
+            left, self._in_flight = self._in_flight, set()
+        for answer in left:  # the client calls no callbacks after it is closed
             answer.set_exception(self._unavailable("the producer was closed before the broker answered"))
 
-    def _is_ours_to_answer(self, answer: "Future[str]") -> bool:
-        """Whether nobody has answered yet; from now on, nobody else will."""
+    def _claim(self, answer: "Future[str]") -> bool:
+        """Return True to the first caller only; that caller sets the answer."""
         with self._lock:
-            is_open = answer in self._under_way
-            self._under_way.discard(answer)
+            is_open = answer in self._in_flight
+            self._in_flight.discard(answer)
         return is_open
 
     def _unavailable(self, why: object) -> UnavailableError:
         return UnavailableError(
             f"a request to {self._topic} was not acknowledged, and may be stored or not: {why}; send it again, which "
-            "is harmless. `ledger-reaper check` says more"
+            "is harmless. `ledger-reaper check` shows more"
         )

@@ -1,8 +1,8 @@
-"""The port TopicProperties by the admin API: the owner broker writes the topic's znode, with its own version check.
+"""Implements TopicProperties with the admin API: the owner broker writes the topic's znode, with its own version check.
 
-A broker that does not have the topic loaded loads it for that. A partition is asked for by its own name: for the name
-of the partitioned topic, a broker would write somewhere else (PartitionedTopicMetadata). For V1 names
-(tenant/cluster/ns) brokers have no such call, and answer 404 (seen: 4.0.8).
+The owner broker loads the topic if necessary. Requests name a partition: for the name of a partitioned topic, a broker
+would write elsewhere (PartitionedTopicMetadata). Brokers have no such call for V1 names (tenant/cluster/ns), and answer
+404 (seen on 4.0.8).
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ class PulsarTopicProperties:
         self._http = PulsarHttp(settings)
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
-        """Write properties; others stay. Raises UnavailableError (they may be written), RefusedError."""
+        """Write these properties and keep the others. Raises UnavailableError (they may be written), RefusedError."""
         answer = self._http.ask("PUT", f"{topic_path(topic)}/properties", body=dict(properties))
         if not answer.ok:
             raise refusal(answer, f"write properties of {topic}")
 
     def remove(self, topic: str, key: str) -> bool:
-        """Remove one property; False where there is no such topic any more. Raises UnavailableError, RefusedError."""
+        """Remove a property; return False if the topic no longer exists. Raises UnavailableError, RefusedError."""
         answer = self._http.ask("DELETE", f"{topic_path(topic)}/properties", params={"key": key})
         if answer.status == HTTPStatus.NOT_FOUND:
             return False
@@ -39,8 +39,8 @@ class PulsarTopicProperties:
 
 
 def refusal(answer: Answer, what: str) -> RefusedError:
-    """Return the error for a broker's no to what we wanted; ForbiddenError where it says that we have no right."""
-    said = f"Pulsar would not {what}: {answer.status} {answer.reason}"
+    """Return the error for a broker's refusal; ForbiddenError if the permission is missing."""
+    text = f"Pulsar did not {what}: {answer.status} {answer.reason}"
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return ForbiddenError(f"{said}; give the role of pulsar.token_file the right to change the topic")
-    return RefusedError(f"{said}; check the name (of a partition, where the topic has some)")
+        return ForbiddenError(f"{text}; give the role of pulsar.token_file permission to change the topic")
+    return RefusedError(f"{text}; check the name (of a partition, if the topic is partitioned)")

@@ -1,7 +1,7 @@
-"""Exactly-once publishing: a fixed producer name, ascending sequence ids, broker deduplication.
+"""Publishes exactly once, by a fixed producer name, ascending sequence ids and the broker's deduplication.
 
-The producer's access is exclusive with fencing, so a forgotten second instance is cut off. The Python client
-ignores sequence id 0: ours start at 1.
+The access mode is exclusive with fencing, so a forgotten second instance is disconnected. The Python client ignores
+sequence id 0, so sequence ids start at 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,14 +23,14 @@ from streaming.ports import Copy
 
 _BULK = 1000
 _WINDOW = 1000  # unacknowledged sends; more only costs memory
-# Bytes that may be unacknowledged: a dead letter may hold a megabyte, and the client keeps it until it is answered.
+# unacknowledged bytes: a dead letter may have a megabyte, and the client keeps it until it is acknowledged
 _WINDOW_BYTES = 32 * 1024 * 1024
 _FENCED = "another instance publishes to {}; this one stops"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A message that needs no exactly-once: a request, which may come twice without harm."""
+class OutgoingRequest:
+    """A request to publish; a duplicate is harmless."""
 
     key: bytes | None
     payload: bytes
@@ -38,17 +38,17 @@ class Message:
 
 @contextmanager
 def client(settings: PulsarSettings) -> Iterator[Any]:
-    """A Pulsar client, closed at the end."""
+    """Open a Pulsar client that is closed at the end. Raises ConfigError, UnavailableError."""
     opened = new_client(settings)
     try:
         yield opened
     finally:
-        with suppress(pulsar.PulsarException):  # what was sent has its answers, or is sent again
+        with suppress(pulsar.PulsarException):  # all messages are acknowledged by now, or will be sent again
             opened.close()
 
 
 def new_client(settings: PulsarSettings) -> Any:
-    """A Pulsar client; the caller closes it. Raises ConfigError, UnavailableError."""
+    """Open a Pulsar client; the caller closes it. Raises ConfigError, UnavailableError."""
     require_safe_token(settings)
     options: dict[str, Any] = {
         "operation_timeout_seconds": settings.timeout_seconds,
@@ -66,21 +66,21 @@ def new_client(settings: PulsarSettings) -> Any:
 def publish(
     settings: PulsarSettings, topic: str, producer_name: str, copies: Iterable[Copy], *, is_exclusive: bool = True
 ) -> int:
-    """Send copies in order and wait for every answer; returns how many were sent (stored before or now).
+    """Send copies in order and wait for all answers; return how many were sent (stored now or before).
 
-    Raises UnavailableError when any was not acknowledged (send all again), FencedError when another
-    instance took the producer away.
+    Raises UnavailableError if a copy was not acknowledged (send all again), FencedError if another instance took the
+    producer name.
     """
     answers = _Answers()
-    sent = under_way = 0
+    sent = unflushed_bytes = 0
     with _translated(topic, answers), client(settings) as opened:
         producer = _producer(opened, settings, topic, producer_name, is_exclusive=is_exclusive)
         for copy in copies:
             _send(producer, copy, answers)
-            under_way += copy.size
-            if under_way > _WINDOW_BYTES:
+            unflushed_bytes += copy.size
+            if unflushed_bytes > _WINDOW_BYTES:
                 producer.flush()
-                under_way = 0
+                unflushed_bytes = 0
             sent += 1
         producer.flush()
     answers.check(topic, sent)
@@ -88,26 +88,29 @@ def publish(
 
 
 def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) -> dict[str, int]:
-    """What the broker has of each producer (topic -> name), -1: nothing. Takes them from any other instance.
+    """Return topic -> the last sequence id of its producer that the broker stored; -1: none.
 
-    Raises UnavailableError, FencedError.
+    This takes the producer names from any other instance. Raises UnavailableError, FencedError.
+
+    Args:
+        producers: topic -> producer name.
     """
-    found = {}
+    last_ids = {}
     with client(settings) as opened:
         for topic, name in producers.items():
             with _translated(topic, _Answers()):
                 producer = _producer(opened, settings, topic, name, is_exclusive=True)
-                found[topic] = producer.last_sequence_id()
+                last_ids[topic] = producer.last_sequence_id()
                 producer.close()
-    return found
+    return last_ids
 
 
-def send_all(settings: PulsarSettings, topic: str, messages: Iterable[Message]) -> int:
-    """Send messages to a (partitioned) topic by key; returns how many were acknowledged. Raises UnavailableError.
+def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRequest]) -> int:
+    """Send requests to a topic by key; return how many were acknowledged. Raises UnavailableError.
 
-    Few are sent one an entry, so that what waits can be counted exactly; a bulk goes in batches.
+    Below _BULK, each request becomes an entry, so that waiting requests can be counted exactly; more are batched.
     """
-    rest = iter(messages)
+    rest = iter(requests)
     first = list(islice(rest, _BULK))
     answers = _Answers()
     sent = 0
@@ -121,9 +124,9 @@ def send_all(settings: PulsarSettings, topic: str, messages: Iterable[Message]) 
             max_pending_messages=_WINDOW,
             send_timeout_millis=settings.timeout_seconds * 1000,
         )
-        for message in chain(first, rest):
-            key = {"partition_key": message.key.decode("utf-8", "replace")} if message.key else {}
-            producer.send_async(message.payload, answers.take, **key)
+        for request in chain(first, rest):
+            key = {"partition_key": request.key.decode("utf-8", "replace")} if request.key else {}
+            producer.send_async(request.payload, answers.take, **key)
             sent += 1
         producer.flush()
     answers.check(topic, sent)
@@ -132,13 +135,13 @@ def send_all(settings: PulsarSettings, topic: str, messages: Iterable[Message]) 
 
 @contextmanager
 def _translated(topic: str, answers: "_Answers") -> Iterator[None]:
-    """Raise Pulsar's errors as ours."""
+    """Translate Pulsar's errors into FencedError and UnavailableError."""
     try:
         yield
     except pulsar.PulsarException as error:
         if isinstance(error, ProducerFenced) or answers.has_been_fenced:
             raise FencedError(_FENCED.format(topic)) from error
-        raise UnavailableError(f"publishing to {topic}: {error}; `ledger-reaper check` says more") from error
+        raise UnavailableError(f"publishing to {topic}: {error}; `ledger-reaper check` shows more") from error
 
 
 def _producer(opened: Any, settings: PulsarSettings, topic: str, name: str, *, is_exclusive: bool) -> Any:
@@ -159,7 +162,7 @@ def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
     if copy.key:
         options["partition_key"] = copy.key.decode("utf-8", "replace")
     if copy.delay_ms > 0:
-        # Java's reconsumeLater sends deliverAfter too; Shared consumers honour it, our own query reads DELAY_TIME
+        # as Java's reconsumeLater; Shared consumers obey it, and this service's query reads DELAY_TIME
         options["deliver_after"] = timedelta(milliseconds=copy.delay_ms)
     producer.send_async(
         copy.payload,
@@ -171,7 +174,7 @@ def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
 
 
 class _Answers:
-    """Counts what the broker said; callbacks come from the client's own threads."""
+    """Counts the broker's answers. The client's own threads call take."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -197,4 +200,4 @@ class _Answers:
             if self._failure is not None or self._acknowledged != sent:
                 failure = self._failure or "no answer"
                 missing = sent - self._acknowledged
-                raise UnavailableError(f"{missing} of {sent} messages to {topic} not acknowledged: {failure}")
+                raise UnavailableError(f"{missing} of {sent} messages to {topic} were not acknowledged: {failure}")

@@ -1,8 +1,9 @@
-"""Publishing under a name that the broker gives to one producer at a time, and knowing where each message went.
+"""Publishes under a producer name that the broker gives to one producer at a time, and returns the message ids.
 
-1. Who holds the name knows that no earlier producer of that name is connected; what such a one had handed to the
-   broker may still be on its way to the bookies: settle() waits for it, so that a look at the topic sees it.
-2. The request topic is everybody's: access stays shared, and nothing relies on the broker's deduplication.
+1. While this producer has the name, no earlier producer of that name is connected. Messages of an earlier producer may
+   still be on their way from the broker to the bookies: settle() waits for them, so that a later read includes them.
+2. Any tenant may publish to the request topic, so the access mode is Shared, and nothing relies on the broker's
+   deduplication.
 """
 
 import time
@@ -23,7 +24,7 @@ _WINDOW = 1000  # unacknowledged sends
 
 
 class NamedProducer:
-    """A producer to all partitions of a topic. A context manager; from one thread."""
+    """A producer to all partitions of a topic. A context manager, for one thread."""
 
     def __init__(self, settings: PulsarSettings, topic: str, name: str) -> None:
         self._settings = settings
@@ -37,7 +38,7 @@ class NamedProducer:
         self._failure: Any = None
 
     def __enter__(self) -> Self:
-        """Take the name; waits for an earlier holder's connection to end. Raises UnavailableError."""
+        """Take the name; wait until an earlier holder's connection has ended. Raises UnavailableError."""
         self._client = client(self._settings)
         opened = self._client.__enter__()
         try:
@@ -50,21 +51,25 @@ class NamedProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the name back. What was not acknowledged by now may or may not be stored."""
+        """Release the name. Messages that are not acknowledged by now may be stored or not."""
         self._client.__exit__(kind, error, traceback)
 
     def settle(self, pending_adds: Callable[[], int]) -> None:
-        """Return when the broker has nothing under way to the topic. Raises UnavailableError."""
+        """Wait until the broker has no pending writes to the topic. Raises UnavailableError."""
         deadline = time.monotonic() + self._settings.timeout_seconds
         while pending_adds():
             if time.monotonic() > deadline:
-                raise UnavailableError(f"{self._topic} is always being written to; try again when it is quieter")
+                raise UnavailableError(f"{self._topic} is written to without a pause; try again at a quieter time")
             time.sleep(_POLL_SECONDS)
 
     def send(self, number: int, key: str, payload: bytes, properties: Mapping[str, str]) -> None:
-        """Put a message under way; number: the caller's own, told with the message id in the end."""
+        """Send a message.
 
-        def taken(result: Any, message_id: Any) -> None:
+        Args:
+            number: the caller's number of the message; finish() returns the message id under it.
+        """
+
+        def on_result(result: Any, message_id: Any) -> None:
             with self._lock:
                 if result == pulsar.Result.Ok:
                     self._ids[number] = message_id_text(
@@ -73,12 +78,12 @@ class NamedProducer:
                 elif self._failure is None:
                     self._failure = result
 
-        named = {"partition_key": key} if key else {}
-        self._producer.send_async(payload, taken, properties=dict(properties), **named)
+        options = {"partition_key": key} if key else {}
+        self._producer.send_async(payload, on_result, properties=dict(properties), **options)
         self._sent += 1
 
     def finish(self) -> dict[int, str]:
-        """Wait for every answer; returns number -> message id. Raises UnavailableError when any is missing."""
+        """Wait for all answers; return number -> message id. Raises UnavailableError if an answer is missing."""
         failure: Any = None
         try:
             self._producer.flush()
@@ -88,7 +93,9 @@ class NamedProducer:
             missing = self._sent - len(self._ids)
             if missing:
                 why = self._failure or failure or "no answer"
-                raise UnavailableError(f"{missing} of {self._sent} messages to {self._topic} not acknowledged: {why}")
+                raise UnavailableError(
+                    f"{missing} of {self._sent} messages to {self._topic} were not acknowledged: {why}"
+                )
             return dict(self._ids)
 
     def _take_name(self, opened: Any) -> Any:
@@ -105,7 +112,7 @@ class NamedProducer:
                 )
             except pulsar.ProducerBusy as error:
                 if time.monotonic() > deadline:
-                    raise UnavailableError(f"another replay to {self._topic} is under way: {error}") from error
+                    raise UnavailableError(f"another replay to {self._topic} is running: {error}") from error
                 time.sleep(_POLL_SECONDS)
             except pulsar.PulsarException as error:
                 raise UnavailableError(f"no producer on {self._topic}: {error}; run `ledger-reaper check`") from error

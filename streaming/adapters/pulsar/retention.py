@@ -1,7 +1,7 @@
-"""Retention of a topic, as it was set for the topic, then for its namespace, then for the brokers.
+"""Reads the retention of a topic: the topic's own policy, else its namespace's, else the brokers' default.
 
-Asked for what is "applied", a 4.0.8 broker may wait for itself, 30 s long, where it has not read the namespace's
-policies lately.
+The policy that is "applied" is not requested: a 4.0.8 broker that has not read the namespace's policies recently may
+then wait 30 s for itself.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from udfs.phase_one.trim_forecast import Retention
 
 _MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
 _DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"
-# what a broker answers about a topic's own policy where it has no such policies at all
+# the answer of a broker that does not support policies of topics
 _NO_TOPIC_POLICIES = HTTPStatus.METHOD_NOT_ALLOWED
 
 
 class Retentions:
-    """Asks for the retention of topics. It does not close the connections."""
+    """Reads the retention of topics. The caller closes the connections."""
 
     def __init__(self, http: PulsarHttp) -> None:
         self._http = http
@@ -33,8 +33,8 @@ class Retentions:
         own = self._http.get(f"{topic_path(base)}/retention")
         if not own.ok and own.status != _NO_TOPIC_POLICIES:
             raise refusal(own, f"read the retention of {base}")
-        if own.ok and (found := _retention(own)):
-            return found
+        if own.ok and (retention := _retention(own)):
+            return retention
         namespace = namespace_of(topic)
         shared = self._http.get(f"v2/namespaces/{namespace}/retention")
         if not shared.ok:
@@ -42,26 +42,26 @@ class Retentions:
         return _retention(shared) or self._of_brokers()
 
     def _of_brokers(self) -> Retention:
-        """Return the default of the broker that answers; none where we may not ask. It is asked for once."""
+        """Return the default of the broker that answers; zero without permission to read it. It is read once."""
         if self._default is None:
             answer = self._http.get("v2/brokers/configuration/runtime")
-            found = answer.body if answer.ok and isinstance(answer.body, dict) else {}
-            self._default = Retention(_number(found, _DEFAULT_MINUTES), _number(found, _DEFAULT_MEGABYTES))
+            config = answer.body if answer.ok and isinstance(answer.body, dict) else {}
+            self._default = Retention(_number(config, _DEFAULT_MINUTES), _number(config, _DEFAULT_MEGABYTES))
         return self._default
 
 
 def _retention(answer: Answer) -> Retention | None:
-    """Read an answer; None where nothing is set. Raises UnavailableError for a form that is not known."""
+    """Parse an answer; None if no retention is set. Raises UnavailableError for an unknown format."""
     if answer.body is None:
         return None
     try:
         return Retention(int(answer.body[_MINUTES]), int(answer.body[_MEGABYTES]))
     except (KeyError, TypeError, ValueError) as error:
-        raise UnavailableError(f"a retention of a form not known: {error!r}") from error
+        raise UnavailableError(f"a retention in an unknown format: {error!r}") from error
 
 
-def _number(found: Mapping[str, Any], name: str) -> int:
+def _number(config: Mapping[str, Any], name: str) -> int:
     try:
-        return int(found.get(name, 0))
+        return int(config.get(name, 0))
     except (TypeError, ValueError):
         return 0

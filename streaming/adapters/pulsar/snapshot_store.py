@@ -1,7 +1,7 @@
-"""What a sweep needs of a cluster's snapshot topics: to read them, to send tombstones, and to have them compacted.
+"""A sweep's access to a cluster's snapshot topics: reads them, sends tombstones, and requests compactions.
 
-1. Nothing is sent to a topic that is not there: brokers make these topics, we never do.
-2. Producers live as long as the store: a namespace has three of them at most.
+1. Nothing is sent to a topic that does not exist: only brokers create these topics.
+2. Producers are kept until the store is closed: a namespace has at most three of them.
 """
 
 import time
@@ -19,13 +19,13 @@ from udfs.snapshots.guarding import Holds, lowest_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 
-GUARD = "ledger-reaper-guard"  # the durable subscription that keeps segments from being trimmed
+GUARD = "ledger-reaper-guard"  # the durable subscription that prevents segments from being trimmed
 NO_LIMIT = (-1, -1)  # retention of everything
-_TRIES, _WAIT_SECONDS = 60, 0.5
+_POLLS, _POLL_SECONDS = 60, 0.5
 
 
 class SnapshotStore:
-    """Snapshot topics to a sweep. Every method raises UnavailableError, RefusedError."""
+    """The snapshot topics of a cluster. Every method raises UnavailableError, RefusedError."""
 
     def __init__(
         self, settings: PulsarSettings, topics: SnapshotTopics, sleep: Callable[[float], None] = time.sleep
@@ -47,54 +47,55 @@ class SnapshotStore:
         self._stack.close()
 
     def kinds(self, namespace: str) -> set[SnapshotKind]:
-        """Return which of the topics the namespace has."""
+        """Return the kinds of snapshot topics that exist in the namespace."""
         present = self._topics.present(namespace)
         return {kind for kind in SnapshotKind if system_topic(namespace, kind) in present}
 
     def last(self, namespace: str, kind: SnapshotKind) -> Position:
-        """Return the place of the topic's newest entry."""
+        """Return the position of the topic's newest entry."""
         return self._topics.admin.internal_stats(system_topic(namespace, kind)).last
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
-        """Yield what a compacted reader gets: of a key, the last message counts."""
+        """Yield the messages that a compacted reader gets; the last message of a key counts."""
         return self._topics.compacted(namespace, kind, with_bytes_of)
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
     ) -> Iterator[ReadValue]:
-        """Yield what lies behind a place in the topic's own ledgers."""
+        """Yield the messages after a position in the topic's own ledgers."""
         return self._topics.stored(namespace, kind, after, with_bytes_of)
 
     def is_guarded(self, namespace: str) -> bool:
-        """Whether retention without limit keeps the segments that indexes name, or a guard that stands before them.
+        """Whether unlimited retention, or a guard before all of them, protects the segments that indexes name.
 
-        A guard that stands behind one keeps the others only. A segment whose ledger is gone nothing keeps any more.
+        A guard after a segment protects only later segments. Segments whose ledger is gone are ignored, because nothing
+        can protect them.
         """
         return is_guarded(self._topics, namespace)
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
-        """Send a value, or a tombstone (None), and return its place once it is stored."""
+        """Send a value, or a tombstone (None), and return its position once it is stored."""
         topic = system_topic(namespace, kind)
         if topic not in self._senders:
             if topic not in self._topics.present(namespace):
-                raise RefusedError(f"{topic} does not exist, and only brokers make it")
+                raise RefusedError(f"{topic} does not exist, and only brokers create it")
             self._senders[topic] = self._stack.enter_context(KeyedSender(self._settings, topic))
         return self._senders[topic].send(key, value)
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
-        """Ask for a compaction, and return whether it has ended with a new compacted ledger before our patience did."""
+        """Request a compaction, and return whether it created a new compacted ledger within 30 s."""
         topic = system_topic(namespace, kind)
         before = self._topics.admin.internal_stats(topic).compacted[0]
         self._topics.more.ask_for_compaction(topic)
-        for _try in range(_TRIES):
-            self._sleep(_WAIT_SECONDS)
+        for _poll in range(_POLLS):
+            self._sleep(_POLL_SECONDS)
             if self._topics.admin.internal_stats(topic).compacted[0] != before:
                 return True
         return False
 
 
 def is_guarded(topics: SnapshotTopics, namespace: str) -> bool:
-    """Return what SnapshotStore.is_guarded does. Raises UnavailableError, RefusedError."""
+    """Do the same as SnapshotStore.is_guarded. Raises UnavailableError, RefusedError."""
     topic = system_topic(namespace, SnapshotKind.SEGMENT)
     if topics.admin.retention(topic) == NO_LIMIT:
         return True

@@ -1,4 +1,4 @@
-"""A namespace's snapshot topics, message by message, each as a value of its kind or as a fault."""
+"""Reads a namespace's snapshot topics: each message becomes a value of its kind, or a fault."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -20,9 +20,9 @@ def system_topic(namespace: str, kind: SnapshotKind) -> str:
 
 
 class SnapshotTopics:
-    """The snapshot topics of namespaces, message by message. Every method raises UnavailableError, RefusedError.
+    """Reads the snapshot topics of namespaces. Every method raises UnavailableError, RefusedError.
 
-    with_bytes_of: keys of which the values' bytes are wanted too, whatever they are.
+    In all methods `with_bytes_of` names the keys whose values are returned with their bytes, valid or not.
     """
 
     def __init__(self, settings: PulsarSettings, admin: PulsarAdmin, more: SnapshotAdmin) -> None:
@@ -31,11 +31,11 @@ class SnapshotTopics:
         self.more = more
 
     def present(self, namespace: str) -> set[str]:
-        """All topics of a namespace."""
+        """Return all topics of a namespace."""
         return set(self.admin.topics(namespace))
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
-        """Yield what a compacted reader gets: of a key, the last message counts."""
+        """Yield the messages that a compacted reader gets; the last message of a key counts."""
         topic = system_topic(namespace, kind)
         return self._reads(namespace, kind, read_compacted(self._settings, self.admin, topic), with_bytes_of)
 
@@ -46,14 +46,11 @@ class SnapshotTopics:
         after: Position = BEFORE_ALL,
         with_bytes_of: Collection[str] = (),
     ) -> Iterator[ReadValue]:
-        """Yield what lies behind a position in the topic's own ledgers, where a broker that recovers reads it.
-
-        A broker takes a segment's entry for the value itself: in one that is compressed, or a batch, it can't read any.
-        """
+        """Yield the messages after a position in the topic's own ledgers, where a broker that recovers reads them."""
         topic = system_topic(namespace, kind)
         stored = read_stored(self._settings, self.admin, topic, after)
         if kind is SnapshotKind.SEGMENT:
-            stored = ((position, as_brokers_read(found)) for position, found in stored)
+            stored = ((position, as_brokers_read(message)) for position, message in stored)
         return self._reads(namespace, kind, stored, with_bytes_of)
 
     def _reads(
@@ -64,20 +61,25 @@ class SnapshotTopics:
         with_bytes_of: Collection[str] = (),
     ) -> Iterator[ReadValue]:
         versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
-        for position, found in messages:
-            # a version that is not registered may have been: schemas can be deleted
-            read = read_message(kind, namespace, position, found, lambda version: versions.get(version, Origin.UNKNOWN))
-            yield replace(read, data=found.content.payload) if read.key in with_bytes_of else read
+        for position, message in messages:
+            # a version that is not registered may have been registered before, because schemas can be deleted
+            read = read_message(
+                kind, namespace, position, message, lambda version: versions.get(version, Origin.UNKNOWN)
+            )
+            yield replace(read, data=message.content.payload) if read.key in with_bytes_of else read
 
 
-def as_brokers_read(found: UndeliveredMessage) -> UndeliveredMessage:
-    """Return a message at its place as a broker that reads a segment there finds it."""
-    if found.why is not None or found.content.is_null or found.content.is_plain:
-        return found
-    detail = "it is compressed or in a batch, and a broker that reads it at its place takes it for the value itself"
-    return replace(found, why=Undeliverable.UNREADABLE, detail=detail)
+def as_brokers_read(message: UndeliveredMessage) -> UndeliveredMessage:
+    """Return a segment as a broker reads it at its position: the bytes of the entry are the value.
+
+    A broker therefore can't read a segment that is compressed or in a batch.
+    """
+    if message.why is not None or message.content.is_null or message.content.is_plain:
+        return message
+    detail = "it is compressed or in a batch, and a broker that reads it by position treats its bytes as the value"
+    return replace(message, why=Undeliverable.UNREADABLE, detail=detail)
 
 
 def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, Origin]:
-    """Return schema version, as it is in a message, -> who may have registered it."""
+    """Return schema version, as in a message -> who may have registered it."""
     return {version.to_bytes(8, "big"): origin_of(kind, text) for version, text in definitions.items()}

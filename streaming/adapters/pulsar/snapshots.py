@@ -1,4 +1,4 @@
-"""What the admin API says of transaction buffers and their snapshot topics (Pulsar 4.0.8), and how a guard is moved."""
+"""The admin API's calls for transaction buffers and their snapshot topics (Pulsar 4.0.8), and for moving a guard."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -18,24 +18,25 @@ _SNAPSHOT_MS, _DEFAULT_SNAPSHOT_MS = "transactionBufferSnapshotMinTimeInMillis",
 
 
 class SnapshotAdmin:
-    """A client for one thread or several. Every method raises UnavailableError, and RefusedError for a broker's no."""
+    """A client of these calls. Thread-safe. Every method raises UnavailableError, and RefusedError for a refusal."""
 
     def __init__(self, settings: PulsarAdminSettings) -> None:
         self._http = PulsarHttp(settings)
 
     def schemas(self, topic: str) -> dict[int, str]:
-        """Return version -> definition of all schema versions of a topic; none where it has none."""
+        """Return version -> definition of all schema versions of a topic."""
         path = topic_path(topic).replace("v2/persistent/", "v2/schemas/", 1)
         answer = self._http.get(f"{path}/schemas")
         if answer.status == HTTPStatus.NOT_FOUND:
             return {}
         listed = _body(answer, f"read the schemas of {topic}").get("getSchemaResponses") or ()
-        return {int(each["version"]): str(each.get("data", "")) for each in listed}
+        return {int(schema["version"]): str(schema.get("data", "")) for schema in listed}
 
     def buffer(self, topic: str, *, with_segments: bool = False) -> BufferFacts | None:
-        """Return what the owner broker says of a topic's transaction buffer; None where it does not have it loaded.
+        """Return the state of a topic's transaction buffer; None if the topic is not loaded. This does not load it.
 
-        Asking does not load the topic. with_segments: also each segment that it has sealed in memory, written or not.
+        Args:
+            with_segments: include each segment that the broker has sealed in memory, written or not.
         """
         path = topic_path(topic).replace("v2/persistent/", "v3/transactions/transactionBufferStats/", 1)
         answer = self._http.get(path, segmentStats=str(with_segments).lower(), lowWaterMarks="false")
@@ -48,17 +49,17 @@ class SnapshotAdmin:
                 str(body["state"]),
                 str(body.get("snapshotType") or ""),
                 int(body["totalAbortedTransactions"]),
-                frozenset(_position(each["persistentPosition"]) for each in segments.get("segmentStats") or ()),
+                frozenset(_position(segment["persistentPosition"]) for segment in segments.get("segmentStats") or ()),
                 int(segments.get("segmentsSize") or 0),
                 _position(body.get("maxReadPosition") or "-1:-1"),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UnavailableError(f"{topic}: stats of a form not known: {error!r}") from error
+            raise UnavailableError(f"{topic}: stats in an unknown format: {error!r}") from error
 
     def broker_settings(self) -> tuple[bool | None, int]:
-        """Return whether the broker writes segments, and how many bytes a message may have; (None, 0): we may not ask.
+        """Return whether the broker writes segments, and its maxMessageSize; (None, 0) without permission to read them.
 
-        It is the broker that answers; the others should be configured as it is.
+        The settings are those of the broker that answers; all brokers should have the same.
         """
         answer = self._http.get("v2/brokers/configuration/runtime")
         if not answer.ok or not isinstance(answer.body, dict):
@@ -67,54 +68,54 @@ class SnapshotAdmin:
         return _flag(answer.body.get(_FLAG)), int(size) if size.isdecimal() else 0
 
     def snapshot_seconds(self) -> float:
-        """After how many seconds the broker writes a snapshot that has changed; its default where we may not ask."""
-        answer = self._http.get("v2/brokers/configuration/runtime")
-        body = answer.body if answer.ok and isinstance(answer.body, dict) else {}
-        told = str(body.get(_SNAPSHOT_MS, ""))
-        return (int(told) if told.isdecimal() else _DEFAULT_SNAPSHOT_MS) / 1_000
+        """Return after how many seconds the broker writes a changed snapshot; its default if it can't be read."""
+        return self._setting(_SNAPSHOT_MS, _DEFAULT_SNAPSHOT_MS) / 1_000
 
     def segment_bytes(self) -> int:
-        """Return the broker's transactionBufferSnapshotSegmentSize; its default where we may not ask."""
+        """Return the broker's transactionBufferSnapshotSegmentSize; its default if it can't be read."""
+        return self._setting(_SEGMENT_BYTES, SEGMENT_BYTES)
+
+    def _setting(self, name: str, default: int) -> int:
         answer = self._http.get("v2/brokers/configuration/runtime")
         body = answer.body if answer.ok and isinstance(answer.body, dict) else {}
-        told = str(body.get(_SEGMENT_BYTES, ""))
-        return int(told) if told.isdecimal() else SEGMENT_BYTES
+        text = str(body.get(name, ""))
+        return int(text) if text.isdecimal() else default
 
     def reset_cursor(self, topic: str, subscription: str, position: Position) -> None:
-        """Let a subscription without consumers begin at a position of one partition: nothing from there on is trimmed.
+        """Move a subscription without consumers to a position of a partition, or to the next position that exists.
 
-        The broker moves to the next position that exists.
+        Messages from there on are then not trimmed.
         """
         path = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
         body = {"ledgerId": position[0], "entryId": position[1], "partitionIndex": -1}
         answer = self._http.ask("POST", path, body=body)
         if not answer.ok:
-            raise RefusedError(f"Pulsar would not move {subscription} on {topic}: {answer.status} {answer.reason}")
+            raise RefusedError(f"Pulsar did not move {subscription} on {topic}: {answer.status} {answer.reason}")
 
     def ask_for_compaction(self, topic: str) -> None:
-        """Let the broker compact the topic soon; one that does so already is not asked again."""
+        """Request a compaction of the topic, unless one is running."""
         answer = self._http.ask("PUT", f"{topic_path(topic)}/compaction")
         if not answer.ok and answer.status != HTTPStatus.CONFLICT:
-            raise RefusedError(f"Pulsar would not compact {topic}: {answer.status} {answer.reason}")
+            raise RefusedError(f"Pulsar did not compact {topic}: {answer.status} {answer.reason}")
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
 
-def _position(said: object) -> Position:
-    """Return a place as a broker writes it, ledger:entry. Raises ValueError."""
-    ledger, entry = str(said).split(":")
+def _position(text: object) -> Position:
+    """Parse a broker's ledger:entry. Raises ValueError."""
+    ledger, entry = str(text).split(":")
     return int(ledger), int(entry)
 
 
-def _flag(said: object) -> bool | None:
-    return {"true": True, "false": False}.get(str(said).lower())
+def _flag(text: object) -> bool | None:
+    return {"true": True, "false": False}.get(str(text).lower())
 
 
 def _body(answer: Answer, what: str) -> Mapping[str, Any]:
     if not answer.ok:
-        raise RefusedError(f"Pulsar would not {what}: {answer.status} {answer.reason}")
+        raise RefusedError(f"Pulsar did not {what}: {answer.status} {answer.reason}")
     if not isinstance(answer.body, dict):
-        raise UnavailableError(f"can't {what}: the answer is no JSON object. Is pulsar.admin_url that of a broker?")
+        raise UnavailableError(f"can't {what}: the answer is not a JSON object. Is pulsar.admin_url that of a broker?")
     return answer.body

@@ -1,7 +1,7 @@
-"""An empty transaction, committed on one topic: all that is ever done with it is to let a broker trim aborted ids.
+"""Commits an empty transaction on a topic, whose only purpose is that the broker trims aborted ids.
 
-Pulsar's Python client has no transactions, so this speaks the protocol itself. Any coordinator will do; we take the
-first. A transaction that is not ended, because we die in between, ends by its timeout and has no message.
+Pulsar's Python client has no transactions, so the protocol is implemented here, with the first coordinator. A
+transaction that is not ended, because this process dies, contains no message and ends by its timeout.
 """
 
 from streaming.adapters.pulsar.frames import Connection, owner_of
@@ -13,30 +13,30 @@ NEW, NEW_DONE, ADD, ADD_DONE, END, END_DONE, JOIN, JOIN_DONE = 50, 51, 52, 53, 5
 _COORDINATOR = 0
 _COORDINATORS_TOPIC = f"persistent://pulsar/system/transaction_coordinator_assign-partition-{_COORDINATOR}"
 _COMMIT = 0
-_TIMEOUT_MS = 60_000  # the field is called txn_ttl_seconds; brokers and Java's client take it for milliseconds
+_TIMEOUT_MS = 60_000  # the field is called txn_ttl_seconds; brokers and Java's client treat it as milliseconds
 
 
 def commit_nothing(settings: PulsarSettings, topic: str) -> tuple[int, int]:
-    """Begin a transaction on the topic and commit it, and return its id (most, least significant bits).
+    """Commit an empty transaction on the topic, and return its id (most, least significant bits).
 
-    Its broker adds a commit marker to the topic. Raises UnavailableError where the outcome is not known, RefusedError.
+    The broker adds a commit marker to the topic. Raises RefusedError, and UnavailableError if the outcome is unknown.
     """
     url, proxied_to = owner_of(settings, _COORDINATORS_TOPIC)
     with Connection(settings, url, proxied_to) as connection:
         number = connection.next_request()
         join = api.CommandTcClientConnectRequest(request_id=number, tc_id=_COORDINATOR)
         joined = connection.ask(api.BaseCommand(type=JOIN, tc_client_connect_request=join), JOIN_DONE)
-        _checked(joined.tc_client_connect_response, "no coordinator takes us")
+        _checked(joined.tc_client_connect_response, "no coordinator accepts this client")
         number = connection.next_request()
         new = api.CommandNewTxn(request_id=number, txn_ttl_seconds=_TIMEOUT_MS, tc_id=_COORDINATOR)
-        made = connection.ask(api.BaseCommand(type=NEW, new_txn=new), NEW_DONE).new_txn_response
-        _checked(made, "no transaction is begun")
-        most, least = made.txnid_most_bits, made.txnid_least_bits
+        started = connection.ask(api.BaseCommand(type=NEW, new_txn=new), NEW_DONE).new_txn_response
+        _checked(started, "no transaction can be started")
+        most, least = started.txnid_most_bits, started.txnid_least_bits
         add = api.CommandAddPartitionToTxn(
             request_id=connection.next_request(), txnid_most_bits=most, txnid_least_bits=least, partitions=[topic]
         )
         added = connection.ask(api.BaseCommand(type=ADD, add_partition_to_txn=add), ADD_DONE)
-        _checked(added.add_partition_to_txn_response, f"{topic} takes no part in a transaction")
+        _checked(added.add_partition_to_txn_response, f"{topic} can't be added to a transaction")
         end = api.CommandEndTxn(
             request_id=connection.next_request(), txnid_most_bits=most, txnid_least_bits=least, txn_action=_COMMIT
         )

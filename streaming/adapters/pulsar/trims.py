@@ -1,7 +1,7 @@
-"""The port TrimFacts by the admin API of Pulsar 4.0.8.
+"""Implements TrimFacts with the admin API of Pulsar 4.0.8.
 
-1. internalStats loads the topic, so the caller asks is_loaded first (loaded.py).
-2. Retention is asked for as it was set (retention.py).
+1. A request for internalStats loads the topic, so the caller checks is_loaded first (loaded.py).
+2. Retention is read from the policies that were set (retention.py).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,11 @@ from udfs.phase_one.trim_forecast import Retention
 
 
 class PulsarTrimFacts:
-    """TrimFacts over HTTP, for one thread. The caller closes it. ask_loaded: of a topic; None: that can't be told."""
+    """TrimFacts over HTTP, for one thread. The caller closes it.
+
+    Args:
+        ask_loaded: returns whether a broker has a topic loaded; None: unknown.
+    """
 
     def __init__(self, settings: PulsarAdminSettings, ask_loaded: Callable[[str], bool | None]) -> None:
         self._http = PulsarHttp(settings)
@@ -24,18 +28,21 @@ class PulsarTrimFacts:
         self._ask_loaded = ask_loaded
 
     def is_loaded(self, topic: str) -> bool:
-        """Whether a broker has the topic loaded. Raises UnavailableError where not every broker says what it has."""
+        """Whether a broker has the topic loaded. Raises UnavailableError if a broker does not list its topics."""
         is_loaded = self._ask_loaded(topic)
         if is_loaded is None:
-            raise UnavailableError(f"whether {topic} is loaded can't be told: not all brokers say what they have")
+            raise UnavailableError(f"whether {topic} is loaded is unknown: not all brokers list their topics")
         return is_loaded
 
     def retention(self, topic: str) -> Retention:
-        """Return what was set for the topic, else for its namespace, else for the brokers."""
+        """Return the retention that was set for the topic, else for its namespace, else for the brokers.
+
+        Raises UnavailableError, RefusedError.
+        """
         return self._retentions.of(topic)
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """Return internalStats. A form that is not known is an UnavailableError."""
+        """Return internalStats. Raises RefusedError, and UnavailableError also for an unknown format."""
         answer = self._http.get(f"{topic_path(topic)}/internalStats")
         if not answer.ok:
             raise refusal(answer, f"read internalStats of {topic}")

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.entries import NOTHING_SHOWN, WITHHELD
+from streaming.adapters.pulsar.admin_entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.fallback import Fallback
@@ -54,14 +54,14 @@ class World:
         self.checkpoint = Path(checkpoint_of(settings, self.query.name))
         self.partition = f"{self.query.topics[0]}-partition-0"
         self.pulsar, self.service = MemoryPulsar(), Service()
-        self.tells_last, self.shows, self.now_s = True, True, 0.0
+        self.reports_last_message, self.shows, self.now_s = True, True, 0.0
         self.why = NOTHING_SHOWN
         self.fallback = Fallback(
             settings=settings,
             admin=self.pulsar,
             service=cast("LedgerDeletionService", self.service),
             read=self._read,
-            tells_last=lambda _partition: self.tells_last,
+            reports_last_message=lambda _partition: self.reports_last_message,
             monotonic=lambda: self.now_s,
         )
 
@@ -158,7 +158,7 @@ def test_a_batch_whose_entries_are_all_gone_is_committed_without_work(world: Wor
 def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_is_committed(world: World) -> None:
     world.pulsar.store(world.partition, (5, 4))
     world.begin(3, 5, 1, committed=True)
-    world.tells_last = False
+    world.reports_last_message = False
     reached = {world.partition: (5, 3)}
     assert world.rescue() == (
         FallbackResult(has_news=True, may_start=False, reached=reached),
@@ -166,7 +166,7 @@ def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_
     )
     assert world.rescue() == (FallbackResult(has_news=False, may_start=False, reached=reached), [])
     world.pulsar.store(world.partition, (5, 5))
-    world.tells_last = True
+    world.reports_last_message = True
     assert world.rescue() == (
         FallbackResult(has_news=True, may_start=True, reached={world.partition: (5, 4)}),
         [("requests", 4, {world.partition: [EntrySpan(5, 4, 4)]})],

@@ -108,7 +108,7 @@ class World:
             show=self._show,
             close_client=self.let_go.append,
             forget=self.forgotten.append,
-            tells_last=lambda partition: partition not in self.untold,
+            reports_last_message=lambda partition: partition not in self.untold,
             subscription=settings.topics.subscription,
             monotonic=lambda: self.now_s,
             now_ms=lambda: 5,

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.frames import Silence
+from streaming.adapters.pulsar.frames import ReceiveTimeout
 from streaming.errors import UnavailableError
 from streaming.snapshots.repairs import BrokerLoader, read_to_the_end
 from tests.pulsar_fields import entry
@@ -50,7 +50,7 @@ class _Reader:
         if not left or self.at in self.topic.pauses:
             if not self.topic.is_stuck:
                 self.topic.pauses.discard(self.at)
-            raise Silence
+            raise ReceiveTimeout
         self.at = left[0]
         return self.at, ENTRY
 

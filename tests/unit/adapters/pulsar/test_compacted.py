@@ -1,4 +1,4 @@
-"""A compacted topic is read to an end that is counted, and whoever is sent less than that is told so."""
+"""A compacted topic is read to its counted end, and an incomplete read is an error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar import compacted, entries
+from streaming.adapters.pulsar import compacted, span_reader
 from streaming.adapters.pulsar.compacted import read_compacted, read_stored
 from streaming.adapters.pulsar.http import Body
 from streaming.errors import UnavailableError
@@ -21,14 +21,11 @@ LEDGERS = ((8, 3), (9, 2))
 
 @dataclass
 class Admin:
-    """What the broker says of the topic. later: what it says once the reader has got nothing more.
-
-    shown: entries that it shows where they are asked for by their position.
-    """
+    """The admin API of a topic."""
 
     stats: InternalStats
-    shown: Mapping[Position, Body] = field(default_factory=dict)
-    later: InternalStats | None = None
+    shown: Mapping[Position, Body] = field(default_factory=dict)  # entries that it returns by position
+    later: InternalStats | None = None  # the stats after the first call
 
     def internal_stats(self, partition: str) -> InternalStats:
         now, self.stats = self.stats, self.later or self.stats
@@ -60,10 +57,10 @@ def _read(
 ) -> list[tuple[Position, bytes | None]]:
     admin = Admin(stats, shown or {}, later)
     with serving(Partition(sent, last)) as partition:
-        return [(at, found.content.key) for at, found in read_compacted(settings_for(partition), admin, TOPIC)]
+        return [(at, message.content.key) for at, message in read_compacted(settings_for(partition), admin, TOPIC)]
 
 
-# what the broker sends: two entries of the compacted ledger, of ledgers that are trimmed, then what lies behind
+# two entries of the compacted ledger, whose own ledgers are trimmed, then the entries after the horizon
 SENT: dict[Position, bytes | None] = {
     (3, 0): _keyed("a"),
     (8, 1): _keyed("b"),
@@ -73,18 +70,18 @@ SENT: dict[Position, bytes | None] = {
 }
 
 
-def test_a_compacted_reader_gets_the_compacted_ledger_and_what_lies_behind_its_horizon() -> None:
+def test_a_compacted_reader_gets_the_compacted_ledger_and_the_entries_after_its_horizon() -> None:
     keys = [(3, 0), (8, 1), (8, 2), (9, 0), (9, 1)]
     assert [at for at, _key in _read(SENT, _stats(2))] == keys
 
 
-def test_where_nothing_lies_behind_the_horizon_the_entries_are_counted() -> None:
+def test_without_entries_after_the_horizon_the_compacted_ledger_is_counted() -> None:
     sent = {at: data for at, data in SENT.items() if at <= HORIZON}
     assert len(_read(sent, _stats(2, ledgers=((8, 2), (9, 0))))) == 2
 
 
 @pytest.mark.parametrize("stats", [_stats(0, ledgers=()), _stats(0, ledgers=((9, 0),))], ids=["none", "empty"])
-def test_an_empty_topic_is_not_even_subscribed_to(stats: InternalStats) -> None:
+def test_an_empty_topic_is_not_subscribed_to(stats: InternalStats) -> None:
     assert _read({}, stats) == []
 
 
@@ -97,7 +94,7 @@ PLAIN = Body(200, {"x-pulsar-partition-key": "late"}, b"v", True)
 UNSHOWN = Body(500, {}, b"", True)
 
 
-@pytest.mark.parametrize("last", [(9, 0), None], ids=["the broker says where its end is", "it does not"])
+@pytest.mark.parametrize("last", [(9, 0), None], ids=["the last is known", "the last is unknown"])
 @pytest.mark.parametrize(
     ("shown", "keys"),
     [
@@ -106,25 +103,25 @@ UNSHOWN = Body(500, {}, b"", True)
         pytest.param(UNSHOWN, [b"a", b"b", b"a", b"c", None], id="an entry that cannot be decoded"),
     ],
 )
-def test_a_topic_ends_where_the_broker_sends_its_last_entry_to_nobody(
+def test_a_topic_may_end_with_an_entry_that_is_sent_to_no_reader(
     shown: Body, keys: list[bytes | None], last: Position | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compacted, "_PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(entries, "_PATIENCE_SECONDS", 0.2)
-    others = dict.fromkeys([(8, 2), (9, 0)], PLAIN)  # the broker shows other entries, so that it is no outage
+    monkeypatch.setattr(compacted, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(span_reader, "_READER_TIMEOUT_SECONDS", 0.2)
+    others = dict.fromkeys([(8, 2), (9, 0)], PLAIN)  # the broker returns other entries, so it is no outage
     read = _read({**SENT, (9, 1): None}, _stats(2), {**others, (9, 1): shown}, last)
     assert [key for _at, key in read] == keys
 
 
-def test_only_markers_behind_the_horizon_are_an_end_too() -> None:
+def test_a_topic_may_have_only_markers_after_the_horizon() -> None:
     sent = {at: data for at, data in SENT.items() if at <= HORIZON}
     shown = dict.fromkeys([(8, 2), (9, 0), (9, 1)], MARKER)
     assert [key for _at, key in _read(sent, _stats(2), shown, (8, 1))] == [b"a", b"b"]
 
 
-def test_an_end_that_a_compaction_moved_meanwhile_is_none() -> None:
+def test_a_compaction_during_the_read_is_an_error() -> None:
     later = InternalStats(ledgers=LEDGERS, cursors={"__compaction": (9, 1)}, pending_adds=0, compacted=(71, 3))
-    with pytest.raises(UnavailableError, match="was compacted while it was read"):
+    with pytest.raises(UnavailableError, match="was compacted during the read"):
         _read({**SENT, (9, 1): None}, _stats(2), {(9, 1): MARKER}, (9, 0), later)
 
 
@@ -132,20 +129,18 @@ def test_an_end_that_a_compaction_moved_meanwhile_is_none() -> None:
     ("missing", "stats"),
     [
         pytest.param((9, 1), _stats(2), id="the last entry"),
-        pytest.param((8, 1), _stats(2, ledgers=((8, 2), (9, 0))), id="one of the compacted ledger"),
+        pytest.param((8, 1), _stats(2, ledgers=((8, 2), (9, 0))), id="an entry of the compacted ledger"),
     ],
 )
-def test_whoever_is_sent_less_than_there_is_says_so(
-    missing: Position, stats: InternalStats, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compacted, "_PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(entries, "_PATIENCE_SECONDS", 0.2)
+def test_a_missing_entry_is_an_error(missing: Position, stats: InternalStats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacted, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(span_reader, "_READER_TIMEOUT_SECONDS", 0.2)
     sent = {at: data for at, data in SENT.items() if at != missing and (at <= HORIZON or stats.entries_after(HORIZON))}
-    with pytest.raises(UnavailableError, match=r"sends nothing more|shows no entry"):
+    with pytest.raises(UnavailableError, match=r"sends nothing more|returns no entry"):
         _read(sent, stats)
 
 
-def test_tombstones_and_schema_versions_are_told() -> None:
+def test_tombstones_and_schema_versions_are_read() -> None:
     batch = single(b"v", partition_key="a") + single(b"", partition_key="b", null_value=1)
     sent: dict[Position, bytes | None] = {
         (9, 0): entry(b"", partition_key="a", null_value=1),
@@ -154,20 +149,20 @@ def test_tombstones_and_schema_versions_are_told() -> None:
     with serving(Partition(sent, None)) as partition:
         settings = settings_for(partition)
         admin = Admin(InternalStats(ledgers=((9, 2),), cursors={}, pending_adds=0))
-        found = [each.content for _at, each in read_compacted(settings, admin, TOPIC)]
-    assert [(each.key, each.is_null, each.schema_version) for each in found] == [
+        contents = [message.content for _at, message in read_compacted(settings, admin, TOPIC)]
+    assert [(content.key, content.is_null, content.schema_version) for content in contents] == [
         (b"a", True, b""),
         (b"a", False, bytes(8)),
         (b"b", True, bytes(8)),
     ]
 
 
-def test_stored_entries_come_with_their_places_and_what_nobody_is_sent_is_told() -> None:
+def test_stored_entries_have_their_positions_and_unsent_entries_are_named() -> None:
     sent: dict[Position, bytes | None] = {(9, 0): _keyed("a"), (9, 1): None, (9, 2): _keyed("b")}
     with serving(Partition(sent, (9, 2))) as partition:
         settings = settings_for(partition)
         admin = Admin(InternalStats(ledgers=((9, 3),), cursors={}, pending_adds=0))
-        found = list(read_stored(settings, admin, TOPIC))
-        behind = list(read_stored(settings, admin, TOPIC, (9, 1)))
-    assert [(at, each.why is None) for at, each in found] == [((9, 0), True), ((9, 1), False), ((9, 2), True)]
-    assert [at for at, _each in behind] == [(9, 2)]
+        stored = list(read_stored(settings, admin, TOPIC))
+        after = list(read_stored(settings, admin, TOPIC, (9, 1)))
+    assert [(at, message.why is None) for at, message in stored] == [((9, 0), True), ((9, 1), False), ((9, 2), True)]
+    assert [at for at, _message in after] == [(9, 2)]

@@ -1,4 +1,4 @@
-"""Values lie in their entries as they are, for brokers don't decompress segments; tombstones are compressed."""
+"""Values are not compressed, because brokers don't decompress segments; tombstones are compressed."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,18 +24,18 @@ SETTINGS = PulsarSettings(
 
 @dataclass
 class Client:
-    """pulsar-client. fails: what no producer is made with."""
+    """A fake of pulsar-client."""
 
-    fails: Any = None
+    fails: Any = None  # the compression without a producer
     sent: list[tuple[str, Any, bytes | None]] = field(default_factory=list)
-    made: list[Any] = field(default_factory=list)
+    created: list[Any] = field(default_factory=list)
     is_closed: bool = False
 
     def create_producer(self, topic: str, *, compression_type: Any, batching_enabled: bool, **_more: Any) -> "Producer":
         if compression_type is self.fails:
             raise pulsar.PulsarException("no")
         assert not batching_enabled
-        self.made.append(compression_type)
+        self.created.append(compression_type)
         return Producer(self, compression_type)
 
     def close(self) -> None:
@@ -54,9 +54,9 @@ class Producer:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    made = Client()
-    monkeypatch.setattr(keyed, "new_client", lambda _settings: made)
-    return made
+    created = Client()
+    monkeypatch.setattr(keyed, "new_client", lambda _settings: created)
+    return created
 
 
 def test_values_are_not_compressed_and_tombstones_are(client: Client) -> None:
@@ -69,24 +69,24 @@ def test_values_are_not_compressed_and_tombstones_are(client: Client) -> None:
         ]
     plain, lz4 = pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4
     assert client.sent == [("a", plain, b"1"), ("a", lz4, None), ("b", plain, b"2"), ("b", lz4, None)]
-    assert client.made == [plain, lz4]
+    assert client.created == [plain, lz4]
     assert client.is_closed
 
 
-def test_who_sends_no_tombstone_has_one_producer(client: Client) -> None:
+def test_without_tombstones_there_is_one_producer(client: Client) -> None:
     with KeyedSender(SETTINGS, TOPIC) as sender:
         sender.send("a", b"1")
-    assert client.made == [pulsar.CompressionType.NONE]
+    assert client.created == [pulsar.CompressionType.NONE]
 
 
-def test_a_topic_that_takes_no_producer_is_told_at_once(client: Client) -> None:
+def test_a_topic_without_a_producer_is_refused_at_once(client: Client) -> None:
     client.fails = pulsar.CompressionType.NONE
-    with pytest.raises(UnavailableError, match="takes no producer"), KeyedSender(SETTINGS, TOPIC):
+    with pytest.raises(UnavailableError, match="accepts no producer"), KeyedSender(SETTINGS, TOPIC):
         pass
     assert client.is_closed
 
 
-def test_a_tombstone_that_finds_no_producer_is_told(client: Client) -> None:
+def test_a_tombstone_without_a_producer_is_an_error(client: Client) -> None:
     client.fails = pulsar.CompressionType.LZ4
-    with KeyedSender(SETTINGS, TOPIC) as sender, pytest.raises(UnavailableError, match="takes no producer"):
+    with KeyedSender(SETTINGS, TOPIC) as sender, pytest.raises(UnavailableError, match="accepts no producer"):
         sender.send("a", None)

@@ -47,7 +47,7 @@ def test_a_broker_without_an_address_of_that_kind_makes_all_unknown(tree: Memory
 def test_a_form_that_is_not_known_makes_all_unknown(tree: MemoryTree, data: bytes) -> None:
     put(tree, f"{BROKERS}/a:8080", data)
 
-    with pytest.raises(UnavailableError, match="form not known"):
+    with pytest.raises(UnavailableError, match="unknown format"):
         running_brokers(MemoryStore(tree), use_tls=False)
 
 

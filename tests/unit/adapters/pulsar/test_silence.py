@@ -39,7 +39,7 @@ def test_after_two_in_a_row_it_is_not_asked_for_ten_seconds_and_others_are(silen
 
     clock.now_s += 9.9
     assert not silence.is_due(HOST)
-    with pytest.raises(UnavailableError, match="tried again now and then"):
+    with pytest.raises(UnavailableError, match="a short attempt is made"):
         silence.patience(HOST, 30.0)
     assert silence.patience("http://c:8080", 30.0) == 30.0
 
@@ -70,7 +70,7 @@ def test_an_answer_ends_it(silence: Silence, clock: Clock) -> None:
 
 
 def test_without_time_nothing_is_asked(silence: Silence) -> None:
-    with pytest.raises(UnavailableError, match="was not asked"):
+    with pytest.raises(UnavailableError, match="got no request"):
         silence.patience(HOST, 0.0)
 
 

@@ -98,5 +98,5 @@ def test_a_compaction_has_ended_once_there_is_a_new_compacted_ledger() -> None:
 
 
 def test_nothing_is_sent_to_a_topic_that_is_not_there() -> None:
-    with pytest.raises(RefusedError, match="only brokers make it"), _store(World()) as store:
+    with pytest.raises(RefusedError, match="only brokers create it"), _store(World()) as store:
         store.send(SPACE, SnapshotKind.INDEX, "key", None)
