@@ -1,4 +1,4 @@
-"""What the bookie's own admin API says: as the shell, code that is not ours, but no JVM starts for it."""
+"""Checks results with the bookie's own admin API: independent code like BookKeeper's shell, without a JVM start."""
 
 import json
 
@@ -8,7 +8,7 @@ from streaming.sandbox.cluster import Cluster
 
 
 def list_ledgers(cluster: Cluster) -> set[int]:
-    """Ids that BookKeeper's ledger manager finds in the metadata now. Raises UnavailableError."""
+    """Return the ids that BookKeeper's ledger manager lists now. Raises UnavailableError."""
     reply = clients.http_any("GET", cluster.serving.bookie_http, "api/v1/ledger/list")
     if not reply.ok:
         raise UnavailableError(f"the bookie does not list the ledgers: {reply.status} {reply.text[:200]}")

@@ -1,4 +1,4 @@
-"""Clients of the sandbox's parts, for everything that the service itself never does: make topics, break things."""
+"""Clients of the sandbox's parts for operations that the service itself never needs: create topics, inject faults."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from streaming.config.hosts import each_url
 
-# The embedded S3 takes any key; these are no secrets.
+# The embedded S3 accepts any key, so these are not secrets.
 _ANY_KEY = "sandbox"
 _PRODUCER_QUEUE = 5_000
 _PIPELINE = 1_000
@@ -25,19 +25,19 @@ _ALL_BUT_DELETE = [ACL(Permissions.ALL & ~Permissions.DELETE, Id("world", "anyon
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer of an HTTP request; status 0: no answer."""
+    """The answer to an HTTP request."""
 
-    status: int
+    status: int  # 0: no answer
     text: str
 
     @property
     def ok(self) -> bool:
-        """Whether the service did what was asked."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
 
 def http(method: str, url: str, *, body: Any = None, timeout_seconds: float = 30.0) -> Reply:
-    """Send one request with a JSON body; follow redirects. Never raises: status 0 means that no answer came."""
+    """Send a request with a JSON body, and follow redirects. Never raises: without an answer the status is 0."""
     try:
         answer = _http_client().request(method, url, json=body, timeout=timeout_seconds)
     except httpx.HTTPError as error:
@@ -46,10 +46,10 @@ def http(method: str, url: str, *, body: Any = None, timeout_seconds: float = 30
 
 
 def http_any(method: str, url: str, path: str, *, body: Any = None) -> Reply:
-    """Send one request to the first of the URL's hosts (`http://a:1,b:2`) that answers."""
+    """Send a request to the first of the URL's hosts (`http://a:1,b:2`) that answers."""
     reply = Reply(0, f"{url} has no host")
-    for each in each_url(url):
-        reply = http(method, f"{each}/{path}", body=body)
+    for host in each_url(url):
+        reply = http(method, f"{host}/{path}", body=body)
         if reply.status:
             break
     return reply
@@ -57,25 +57,28 @@ def http_any(method: str, url: str, path: str, *, body: Any = None) -> Reply:
 
 @cache
 def _http_client() -> httpx.Client:
-    """One for all: each would read the certificates anew. It keeps no connection: the parts get killed."""
+    """Return a client for all requests, because each new client would read the certificates again.
+
+    It keeps no connections, because tests kill the parts.
+    """
     return httpx.Client(follow_redirects=True, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def zookeeper_mode(address: str) -> str | None:
-    """What the server at host:port is (standalone, leader, follower), None unless it serves (four-letter word srvr)."""
+    """Return the mode of the server at host:port (standalone, leader, follower); None if it does not serve."""
     host, port = address.rsplit(":", 1)
     try:
         with socket.create_connection((host, int(port)), timeout=2) as connection:
             connection.sendall(b"srvr")
-            said = b"".join(iter(partial(connection.recv, 4096), b"")).decode(errors="replace")
+            answer = b"".join(iter(partial(connection.recv, 4096), b"")).decode(errors="replace")
     except OSError:
         return None
-    return next((line.removeprefix("Mode: ") for line in said.splitlines() if line.startswith("Mode: ")), None)
+    return next((line.removeprefix("Mode: ") for line in answer.splitlines() if line.startswith("Mode: ")), None)
 
 
 @contextlib.contextmanager
 def zookeeper(hosts: str) -> Iterator[KazooClient]:
-    """A kazoo client, connected, closed at the end."""
+    """Open a connected kazoo client that is closed at the end."""
     client = KazooClient(hosts=hosts, timeout=10.0, logger=_quiet("ledger_reaper.sandbox.kazoo"))
     client.start(timeout=30)
     try:
@@ -92,33 +95,33 @@ def znode_exists(hosts: str, path: str) -> bool:
 
 
 def ledger_znodes(hosts: str, root: str, is_leaf: Callable[[str], bool]) -> dict[str, bytes]:
-    """Path and bytes of every ledger znode below the root, whatever the depth of its layout."""
-    found: dict[str, bytes] = {}
+    """Return path -> data of every ledger znode below the root, in any layout."""
+    znodes: dict[str, bytes] = {}
     with zookeeper(hosts) as client:
         for parent in _ledger_parents(client, root):
             paths = [f"{parent}/{child}" for child in client.get_children(parent) if is_leaf(f"{parent}/{child}")]
             for path, answer in [(path, client.get_async(path)) for path in paths]:
                 with contextlib.suppress(NoNodeError):
-                    found[path] = answer.get()[0]
-    return found
+                    znodes[path] = answer.get()[0]
+    return znodes
 
 
 def read_znodes(hosts: str, paths: Sequence[str]) -> dict[str, bytes]:
-    """Bytes of those of the znodes that exist."""
-    found: dict[str, bytes] = {}
+    """Return path -> data of those of the znodes that exist."""
+    znodes: dict[str, bytes] = {}
     with zookeeper(hosts) as client:
         for path, answer in [(path, client.get_async(path)) for path in paths]:
             with contextlib.suppress(NoNodeError):
-                found[path] = answer.get()[0]
-    return found
+                znodes[path] = answer.get()[0]
+    return znodes
 
 
 @contextlib.contextmanager
 def without_delete_right(hosts: str, root: str) -> Iterator[None]:
-    """Until the with block ends, nobody may delete a ledger below the root; creating, reading and writing go on.
+    """Until the with block ends, no client may delete a ledger below the root; create, read and write still work.
 
-    In ZooKeeper the parent's ACL gives the right to delete a child, and new znodes don't inherit ACLs. So a watch tells
-    us of new parents, and we deny the right there, too.
+    In ZooKeeper the parent's ACL decides who may delete a child, and new znodes don't inherit ACLs. So a watch reports
+    new parents, whose ACLs are changed too.
     """
     with zookeeper(hosts) as client:
         client.ensure_path(f"{root}/00/0000")
@@ -133,7 +136,7 @@ def without_delete_right(hosts: str, root: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_write_right(hosts: str, path: str) -> Iterator[None]:
-    """Until the with block ends, nobody may write this one znode; reading it goes on."""
+    """Until the with block ends, no client may write this znode; it can still be read."""
     with zookeeper(hosts) as client:
         client.set_acls(path, [ACL(Permissions.ALL & ~Permissions.WRITE, Id("world", "anyone"))])
         try:
@@ -143,24 +146,24 @@ def without_write_right(hosts: str, path: str) -> Iterator[None]:
 
 
 def may_delete(hosts: str, path: str) -> bool:
-    """Whether everyone has the right to delete this znode: its parent's ACL decides."""
+    """Whether every client may delete this znode, by its parent's ACL."""
     with zookeeper(hosts) as client:
         acls, _stat = client.get_acls(path.rsplit("/", 1)[0])
         return any(acl.perms & Permissions.DELETE for acl in acls)
 
 
 def create_znodes(hosts: str, znodes: Iterable[tuple[str, bytes]], *, per_transaction: int = 200) -> int:
-    """Create znodes (their parents too) in transactions; returns how many. Raises where one exists."""
-    made = 0
+    """Create znodes and their parents in transactions; return how many. Raises an error if a znode exists."""
+    created = 0
     with zookeeper(hosts) as client:
-        known: set[str] = set()
+        parents: set[str] = set()
         pending: list[Any] = []
         batch: list[tuple[str, bytes]] = []
         for path, data in znodes:
             parent = path.rsplit("/", 1)[0]
-            if parent not in known:
+            if parent not in parents:
                 client.ensure_path(parent)
-                known.add(parent)
+                parents.add(parent)
             batch.append((path, data))
             if len(batch) == per_transaction:
                 pending.append(_create_together(client, batch))
@@ -170,12 +173,12 @@ def create_znodes(hosts: str, znodes: Iterable[tuple[str, bytes]], *, per_transa
             for result in answer.get():
                 if isinstance(result, Exception):
                     raise result
-                made += 1
-    return made
+                created += 1
+    return created
 
 
 def delete_znodes(hosts: str, paths: Sequence[str]) -> None:
-    """Delete znodes, pipelined. A znode that does not exist is no error."""
+    """Delete znodes, pipelined. Znodes that do not exist are ignored."""
     with zookeeper(hosts) as client:
         for start in range(0, len(paths), _PIPELINE):
             for answer in [client.delete_async(path) for path in paths[start : start + _PIPELINE]]:
@@ -184,13 +187,13 @@ def delete_znodes(hosts: str, paths: Sequence[str]) -> None:
 
 
 def delete_znode(hosts: str, path: str) -> None:
-    """Delete a znode and all below it, as an operator's accident would."""
+    """Delete a znode and its subtree, like an operator by accident."""
     with zookeeper(hosts) as client:
         client.delete(path, recursive=True)
 
 
 def s3(endpoint: str, region: str) -> Any:
-    """A boto3 S3 client that tries once and addresses buckets by path."""
+    """Create a boto3 S3 client without retries that addresses buckets by path."""
     import boto3
     from botocore.config import Config
 
@@ -207,19 +210,19 @@ def s3(endpoint: str, region: str) -> Any:
 def make_bucket(endpoint: str, bucket: str, region: str) -> None:
     """Create the bucket unless it exists."""
     client = s3(endpoint, region)
-    if bucket not in {found["Name"] for found in client.list_buckets()["Buckets"]}:
+    if bucket not in {existing["Name"] for existing in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
 
 
 def bucket_keys(endpoint: str, bucket: str, region: str) -> list[str]:
-    """Every key in the bucket."""
+    """Return every key in the bucket."""
     pages = s3(endpoint, region).get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    return [found["Key"] for page in pages for found in page.get("Contents", [])]
+    return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
 
 @contextlib.contextmanager
 def pulsar_client(service_url: str) -> Iterator[Any]:
-    """A Pulsar client that logs errors only, closed at the end."""
+    """Open a Pulsar client that does not log and is closed at the end."""
     import pulsar
 
     client = pulsar.Client(service_url, logger=_quiet("ledger_reaper.sandbox.pulsar"), operation_timeout_seconds=60)
@@ -230,7 +233,7 @@ def pulsar_client(service_url: str) -> Iterator[Any]:
 
 
 def subscribe(service_url: str, topic: str, subscriptions: Sequence[str]) -> None:
-    """Make durable subscriptions at the topic's start."""
+    """Create durable subscriptions at the topic's start."""
     import pulsar
 
     with pulsar_client(service_url) as client:
@@ -239,7 +242,7 @@ def subscribe(service_url: str, topic: str, subscriptions: Sequence[str]) -> Non
 
 
 def publish(service_url: str, topic: str, payloads: Iterable[bytes]) -> int:
-    """Publish each payload as an entry of its own, pipelined; returns how many once all are stored."""
+    """Publish each payload as an entry, pipelined; wait until all are stored, and return how many."""
     sent = 0
     failures: list[Any] = []
     with pulsar_client(service_url) as client:
@@ -256,7 +259,7 @@ def publish(service_url: str, topic: str, payloads: Iterable[bytes]) -> int:
 
 
 def publish_delayed(service_url: str, topic: str, entries: int, delay_seconds: int) -> None:
-    """Publish messages that are due after the delay. The topic needs a shared subscription with a consumer."""
+    """Publish messages that are due after the delay. The topic must have a shared subscription with a consumer."""
     from datetime import timedelta
 
     with pulsar_client(service_url) as client:
@@ -269,7 +272,7 @@ def publish_delayed(service_url: str, topic: str, entries: int, delay_seconds: i
 
 @contextlib.contextmanager
 def shared_consumer(service_url: str, topic: str, subscription: str) -> Iterator[Any]:
-    """A consumer of a shared subscription, as delayed delivery needs it."""
+    """Open a consumer of a shared subscription, which delayed delivery needs."""
     import pulsar
 
     with pulsar_client(service_url) as client:
@@ -277,7 +280,7 @@ def shared_consumer(service_url: str, topic: str, subscription: str) -> Iterator
 
 
 def publish_keyed(service_url: str, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
-    """Publish (key, payload) pairs, one entry each, as compaction needs them."""
+    """Publish (key, payload) pairs, each as an entry, as compaction needs them."""
     with pulsar_client(service_url) as client:
         producer = client.create_producer(topic, batching_enabled=False)
         for key, payload in messages:
@@ -286,9 +289,9 @@ def publish_keyed(service_url: str, topic: str, messages: Iterable[tuple[str, by
 
 
 def consume(service_url: str, topic: str, subscription: str, count: int) -> tuple[list[bytes], tuple[int, int]]:
-    """Receive `count` messages and acknowledge them; returns payloads and the last one's (ledger, entry).
+    """Receive `count` messages and acknowledge them; return the payloads, and (ledger, entry) of the last message.
 
-    On return the acknowledgement was sent; the broker may not have stored it yet.
+    On return the acknowledgement was sent, but the broker may not have stored it yet.
     """
     payloads: list[bytes] = []
     with pulsar_client(service_url) as client:
@@ -306,7 +309,7 @@ def consume(service_url: str, topic: str, subscription: str, count: int) -> tupl
 def received(service_url: str, topic: str, subscription: str, *, quiet_ms: int) -> Iterator[bytes]:
     """Receive messages until none arrives for quiet_ms.
 
-    Each is acknowledged when the next one is asked for, or at the end.
+    A message is acknowledged when the next message is requested, or at the end.
     """
     import pulsar
 
@@ -324,7 +327,7 @@ def received(service_url: str, topic: str, subscription: str, *, quiet_ms: int) 
 
 
 def read_all(service_url: str, topic: str) -> list[bytes]:
-    """Every message that the topic still holds, read by a reader, which leaves no subscription behind."""
+    """Return every message that the topic still has, read by a reader, which creates no durable subscription."""
     import pulsar
 
     payloads: list[bytes] = []
@@ -340,14 +343,14 @@ def _numeric(client: KazooClient, path: str) -> list[str]:
 
 
 def _ledger_parents(client: KazooClient, root: str) -> list[str]:
-    """The znodes that hold ledgers: their names are digits, and they have no child whose name is digits."""
+    """Return the parents of ledgers: znodes with a name of digits, and without a child with a name of digits."""
     parents: list[str] = []
     below = [f"{root}/{child}" for child in _numeric(client, root)]
     while below:
         path = below.pop()
         try:
             deeper = _numeric(client, path)
-        except NoNodeError:  # containers go when they are empty
+        except NoNodeError:  # ZooKeeper deletes empty containers
             continue
         if deeper:
             below += [f"{path}/{child}" for child in deeper]
@@ -357,7 +360,7 @@ def _ledger_parents(client: KazooClient, root: str) -> list[str]:
 
 
 def _deny_below(client: KazooClient, path: str, levels: int) -> None:
-    """Deny in the parents of ledgers `levels` below the path, and keep denying in those that appear."""
+    """Deny deletes in the parents of ledgers `levels` below the path, also in parents that appear later."""
     seen: set[str] = set()
 
     @client.ChildrenWatch(path)  # type: ignore[untyped-decorator]

@@ -1,6 +1,6 @@
 """The embedded real cluster: ZooKeeper, bookie, broker (one of each, or several) and an S3 server.
 
-Each is a process of its own, so that it can be killed as a crash would.
+Each part is a process, so that a test can kill it like a crash.
 """
 
 import json
@@ -37,23 +37,22 @@ from streaming.spark.ivy import Progress, java, locked
 READY_SECONDS = 120.0
 GRACE_SECONDS = 20.0
 PORT_TRIES = 5
-# A starting broker fails with these if znodes of a killed broker expire between its listing and its read.
+# A starting broker fails with these errors if znodes of a killed broker expire between its listing and its read.
 _EXPIRING = ("NoNode for /namespace/", "NoNode for /loadbalance/")
 PORT_WAIT_SECONDS = 3.0
 
-# Takes a text that tells people what is being done.
-Say = Callable[[str], None]
+Say = Callable[[str], None]  # takes a text about progress, for people
 
 
 def _silent(_text: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 class State(StrEnum):
-    """State of a part. STUCK: its process runs but does not answer (it is stopped, starting, or broken)."""
+    """The state of a part."""
 
     RUNNING = "running"
-    STUCK = "stuck"
+    STUCK = "stuck"  # its process runs but does not answer: it is stopped, starting, or broken
     DOWN = "down"
 
 
@@ -65,12 +64,12 @@ class Cluster:
 
     @property
     def pulsar(self) -> Path:
-        """The unpacked distribution; it is fetched if it is missing."""
+        """The folder of the unpacked distribution, which is fetched if it is missing."""
         return pulsar_home()
 
     @property
     def spec(self) -> Spec:
-        """Ports and settings, read from the disk each time: a restart may have moved a port."""
+        """Ports and settings, read from the disk each time, because a restart may have changed a port."""
         spec = self.home.load()
         if spec is None:
             raise UnavailableError(
@@ -80,12 +79,12 @@ class Cluster:
 
     @property
     def addresses(self) -> Addresses:
-        """Where clients reach the parts."""
+        """The addresses of all parts."""
         return addresses(self.spec)
 
     @property
     def serving(self) -> Addresses:
-        """Addresses without those of parts that are dead or frozen; of a kind that has no other, all of its parts'."""
+        """The addresses of parts that are neither dead nor frozen; if a kind has none, of all parts of that kind."""
         spec = self.spec
         awake = [part for part in spec.parts if self._is_awake(part)]
         kinds = {part.kind for part in awake}
@@ -112,30 +111,30 @@ class Cluster:
         return process.find(self.home.record(part))
 
     def start(self, *parts: Instance) -> None:
-        """Start the parts together and return when all serve. A part whose port is taken gets another one.
+        """Start the parts together and wait until all serve. A part whose port is in use gets another port.
 
-        Raises ReaperError with the last lines of the log if a part ends, UnavailableError if it takes too long. A part
-        that runs already stays as it is.
+        A part that runs already is not changed. Raises ReaperError with the last lines of the log if a part ends,
+        UnavailableError if a start takes too long.
         """
-        for part in parts:  # of all, before the first starts: members of an ensemble know each other's ports
+        for part in parts:  # all ports before the first start, because members of an ensemble know each other's ports
             self._settle_ports(part)
         for part in parts:
             self._launch(part)
         for part in parts:
             for _attempt in range(PORT_TRIES):
-                if self._serves_or_is_to_be_tried_again(part):
+                if self._has_started(part):
                     break
                 self._settle_ports(part)
                 self._launch(part)
             else:
-                raise ReaperError(self._explain(part, f"did not start in {PORT_TRIES} tries"))
+                raise ReaperError(self._explain(part, f"did not start in {PORT_TRIES} attempts"))
 
     def stop(self, part: Instance) -> None:
-        """End the part gently (SIGTERM, then SIGKILL); nothing happens if it does not run."""
+        """End the part with SIGTERM, and later with SIGKILL. Do nothing if it does not run."""
         process.stop(self.home.record(part), grace_seconds=GRACE_SECONDS)
 
     def wait_ready(self, part: Instance, seconds: float = READY_SECONDS) -> None:
-        """Return when the part serves. Raises what start() raises."""
+        """Wait until the part serves. Raises like start()."""
         deadline = time.monotonic() + seconds
         while not launch.is_ready(part, self.spec):
             if process.find(self.home.record(part)) is None:
@@ -145,23 +144,24 @@ class Cluster:
             time.sleep(0.1)
 
     def _is_awake(self, part: Instance) -> bool:
-        found = self.process(part)
-        return found is not None and found.status() != psutil.STATUS_STOPPED
+        process = self.process(part)
+        return process is not None and process.status() != psutil.STATUS_STOPPED
 
     def _launch(self, part: Instance) -> None:
         if self.process(part) is None:
             launch.start(self.home, part, self.spec, self.pulsar)
 
-    def _serves_or_is_to_be_tried_again(self, part: Instance) -> bool:
+    def _has_started(self, part: Instance) -> bool:
+        """Wait until the part serves; return False if another attempt may help."""
         try:
             self.wait_ready(part)
         except ReaperError:
             if process.find(self.home.record(part)) is not None:
                 raise
-            # Another process may have taken the port between our look and the part's bind.
+            # Another process may have taken the port between the check and the part's bind.
             lost_its_port = bool(_taken(part, self.spec))
-            said = launch.tail(self.home.log(part), lines=100)
-            met_an_expiring_session = part.kind is Part.BROKER and any(node in said for node in _EXPIRING)
+            log = launch.tail(self.home.log(part), lines=100)
+            met_an_expiring_session = part.kind is Part.BROKER and any(node in log for node in _EXPIRING)
             if not (lost_its_port or met_an_expiring_session):
                 raise
             return False
@@ -182,14 +182,16 @@ class Cluster:
             write_local_files(self.home, self.spec)
 
     def _refuse_to_move_a_member(self, part: Instance, spec: Spec) -> None:
-        """A ZooKeeper of an ensemble can't move while others run, which know the ports that it had."""
-        others = [each for each in spec.all_of(part.kind) if each != part and self.process(each) is not None]
+        """Raise ReaperError for a ZooKeeper whose ensemble runs, because the other members know its old ports."""
+        others = [other for other in spec.all_of(part.kind) if other != part and self.process(other) is not None]
         if part.kind is Part.ZOOKEEPER and others:
-            where = f"`ledger-reaper sandbox down --home {self.home.root}`"
-            raise ReaperError(f"another process took a port of {part}, which others know: run {where}, then `up` again")
+            down = f"`ledger-reaper sandbox down --home {self.home.root}`"
+            raise ReaperError(
+                f"another process took a port of {part}, which the other members use: run {down}, then `up` again"
+            )
 
     def _waits(self, deadline: float) -> bool:
-        """Whether to wait for a port a little longer: clients know the ports of a cluster that ran before."""
+        """Whether to wait longer for a port: clients know the ports of a cluster that ran before."""
         return self.home.config.is_file() and time.monotonic() < deadline
 
     def _explain(self, part: Instance, what: str) -> str:
@@ -197,7 +199,7 @@ class Cluster:
         return f"{part} {what}; read {log}\n{launch.tail(log)}"
 
 
-def up(  # noqa: PLR0913  each is asked for by its name
+def up(  # noqa: PLR0913  keyword arguments
     root: Path,
     *,
     broker_settings: Mapping[str, str] | None = None,
@@ -206,20 +208,22 @@ def up(  # noqa: PLR0913  each is asked for by its name
     say: Say = _silent,
     progress: Progress | None = None,
 ) -> Cluster:
-    """Start the parts that do not run of the cluster in `root`, and return when it works. A new cluster is made first.
+    """Start the parts of the cluster in `root` that do not run, and wait until it works; create it if necessary.
 
-    If one part fails, every part that this call started is stopped again. broker_settings are added to those of earlier
-    calls and take effect when the broker starts. counts says how many of each part a new cluster has, by default one;
-    it keeps that number. listen is the IPv4 address of this machine that all parts listen on,
-    by default the one of the earlier call, or loopback. Raises ReaperError or UnavailableError, which name the log to
-    read, and ConfigError for an address that this machine has not or that parts that run don't listen on, and
-    for another number of parts.
+    If a part fails, all parts that this call started are stopped again. Raises ReaperError or UnavailableError, which
+    name the log to read, and ConfigError for arguments that don't fit this machine or the existing cluster.
+
+    Args:
+        broker_settings: added to those of earlier calls; they take effect when the broker starts.
+        counts: how many processes of each part a new cluster gets, by default one; the numbers can't be changed later.
+        listen: the IPv4 address of this machine that all parts listen on; by default that of the earlier call, or
+            loopback.
     """
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
-        raise ConfigError(f"Pulsar's scripts don't work in a folder with a blank in its name: {home.root}")
+        raise ConfigError(f"Pulsar's scripts don't work in a folder with a space in its name: {home.root}")
     if (home.root / "rocketmq.json").is_file():
-        raise ConfigError(f"{home.root} holds a RocketMQ: name another folder (--home)")
+        raise ConfigError(f"{home.root} contains a RocketMQ: name another folder (--home)")
     java()
     pulsar_home(progress=progress)
     home.make_folders()
@@ -227,14 +231,14 @@ def up(  # noqa: PLR0913  each is asked for by its name
         cluster = Cluster(home)
         before = home.load()
         running = [part for part in _parts(before) if cluster.process(part) is not None]
-        known = _settle(before, listen, counts or {}, is_running=bool(running))
-        home.make_folders(known.parts)
-        home.save(replace(known, broker_settings={**known.broker_settings, **(broker_settings or {})}))
+        spec = _settle(before, listen, counts or {}, is_running=bool(running))
+        home.make_folders(spec.parts)
+        home.save(replace(spec, broker_settings={**spec.broker_settings, **(broker_settings or {})}))
         try:
             _start_parts(cluster, say)
         except BaseException:
-            home.save(replace(cluster.spec, broker_settings=known.broker_settings))
-            for part in reversed(known.parts):
+            home.save(replace(cluster.spec, broker_settings=spec.broker_settings))
+            for part in reversed(spec.parts):
                 if part not in running:
                     cluster.stop(part)
             raise
@@ -243,7 +247,7 @@ def up(  # noqa: PLR0913  each is asked for by its name
 
 
 def down(root: Path, say: Say = _silent) -> bool:
-    """Stop the cluster's processes; its data stay. False if none ran."""
+    """Stop the cluster's processes and keep its data; return False if none ran."""
     home = Home(root.resolve())
     ran = False
     for part in reversed(_parts(home.load())):
@@ -254,7 +258,7 @@ def down(root: Path, say: Say = _silent) -> bool:
 
 
 def attach(root: Path) -> Cluster:
-    """The cluster in `root`, running or not. Raises UnavailableError if there is none."""
+    """Return the cluster in `root`, running or not. Raises UnavailableError if there is none."""
     home = Home(root.resolve())
     if home.load() is None:
         raise UnavailableError(f"there is no cluster in {home.root}: run `ledger-reaper sandbox up --home {root}`")
@@ -265,18 +269,18 @@ def _parts(spec: Spec | None) -> tuple[Instance, ...]:
     return spec.parts if spec else tuple(Part)
 
 
-def _settle(known: Spec | None, listen: str | None, counts: Mapping[Part, int], *, is_running: bool) -> Spec:
-    address = listen or (known.listen if known else HOST)
+def _settle(saved: Spec | None, listen: str | None, counts: Mapping[Part, int], *, is_running: bool) -> Spec:
+    address = listen or (saved.listen if saved else HOST)
     interface_of(address)
-    if known is None:
+    if saved is None:
         several = {str(kind): number for kind, number in counts.items() if number != 1}
         return Spec(pick_ports({}, address, several), listen=address, counts=several)
     for kind, number in counts.items():
-        if (now := len(known.all_of(kind))) != number:
-            raise ConfigError(f"this cluster was made with {now} of {kind}, not {number}: make another one (--home)")
-    if is_running and address != known.listen:
-        raise ConfigError(f"this cluster runs on {known.listen}: run `ledger-reaper sandbox down` first")
-    return replace(known, listen=address)
+        if (now := len(saved.all_of(kind))) != number:
+            raise ConfigError(f"this cluster was created with {now} of {kind}, not {number}: create another (--home)")
+    if is_running and address != saved.listen:
+        raise ConfigError(f"this cluster runs on {saved.listen}: run `ledger-reaper sandbox down` first")
+    return replace(saved, listen=address)
 
 
 def _taken(part: Instance, spec: Spec) -> list[str]:
@@ -294,7 +298,7 @@ def _start_parts(cluster: Cluster, say: Say) -> None:
         "bookies and brokers" if len(bookies) + len(brokers) > len((Part.BOOKIE, Part.BROKER)) else "bookie and broker"
     )
     _start(cluster, say, f"Starting {plural}", *bookies, *brokers)
-    _make_bucket_and_namespaces(cluster)
+    _create_bucket_and_namespaces(cluster)
     _announce_addresses(cluster)
 
 
@@ -304,23 +308,23 @@ def _start(cluster: Cluster, say: Say, text: str, *parts: Instance) -> None:
     cluster.start(*parts)
 
 
-def _make_bucket_and_namespaces(cluster: Cluster) -> None:
+def _create_bucket_and_namespaces(cluster: Cluster) -> None:
     clients.make_bucket(cluster.addresses.s3, BUCKET, REGION)
     for namespace in ("public/default", "pulsar/system"):
         path = f"namespaces/{namespace}"
         if _admin(cluster, "GET", path).status == 404:
             _admin(cluster, "PUT", path, body={})
         if not (reply := _admin(cluster, "GET", path)).ok:
-            raise UnavailableError(f"namespace {namespace} could not be made: {reply.status} {reply.text[:200]}")
+            raise UnavailableError(f"namespace {namespace} could not be created: {reply.status} {reply.text[:200]}")
 
 
 def _announce_addresses(cluster: Cluster) -> None:
-    """Write the addresses into Pulsar's record of the cluster: they may have moved since the record was made."""
-    where = cluster.addresses
+    """Write the addresses into Pulsar's record of the cluster, because a port may have changed."""
+    now = cluster.addresses
     path = f"clusters/{CLUSTER_NAME}"
-    known = json.loads(_admin(cluster, "GET", path).text)
-    if (known["serviceUrl"], known["brokerServiceUrl"]) != (where.admin, where.pulsar):
-        _admin(cluster, "POST", path, body={**known, "serviceUrl": where.admin, "brokerServiceUrl": where.pulsar})
+    recorded = json.loads(_admin(cluster, "GET", path).text)
+    if (recorded["serviceUrl"], recorded["brokerServiceUrl"]) != (now.admin, now.pulsar):
+        _admin(cluster, "POST", path, body={**recorded, "serviceUrl": now.admin, "brokerServiceUrl": now.pulsar})
 
 
 def _admin(cluster: Cluster, method: str, path: str, body: object = None) -> clients.Reply:

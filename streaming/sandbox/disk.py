@@ -1,4 +1,4 @@
-"""How much the bookies have on their disks, and how to start their garbage collection now."""
+"""Measures the bookies' disk usage, and starts their garbage collection."""
 
 import json
 import time
@@ -15,7 +15,7 @@ FLUSH_SECONDS = 1.5  # settings.py: flushInterval
 
 
 def entry_log_bytes(cluster: Cluster) -> int:
-    """Bytes of all entry logs. They shrink when a bookie collects the garbage of deleted ledgers."""
+    """Return the bytes of all entry logs, which shrink when a bookie collects the garbage of deleted ledgers."""
     folders = [cluster.home.data(part) / "ledgers" / "current" for part in cluster.spec.all_of(Part.BOOKIE)]
     total = 0
     for log in (log for folder in folders for log in folder.glob("*.log")):
@@ -27,12 +27,13 @@ def entry_log_bytes(cluster: Cluster) -> int:
 
 
 def collect_garbage(cluster: Cluster) -> None:
-    """Close the entry log that is being written, and wait for a whole collection after that.
+    """Close the current entry log, and wait for a complete collection after that.
 
-    The bookie never collects the log that it writes. It closes a log at the first write after the log has outgrown its
-    size, and a quiet cluster writes nothing, so we write to a throw-away topic. On return, ledgers that had no metadata
-    at the call can't be read any more. Where there are several bookies, each closes its log in its own time.
+    On return, ledgers without metadata at the time of the call can no longer be read. With several bookies, each closes
+    its log at another time.
     """
+    # A bookie never collects the log that it writes, and closes a log at the first write above the size limit. A quiet
+    # cluster writes nothing, so these messages are written.
     for _ in range(2):
         topics.publish(cluster, ROLLER, 1)
         time.sleep(FLUSH_SECONDS)
@@ -47,20 +48,20 @@ def _has_collected(cluster: Cluster, times: int) -> bool:
 
 
 def _collections(cluster: Cluster) -> int:
-    """How many forced collections each bookie has ended since its start (its majorCompactionCounter)."""
+    """Return how many forced collections each bookie has completed since its start (majorCompactionCounter)."""
     return min(_collections_of(url) for url in each_url(cluster.serving.bookie_http))
 
 
 def _collections_of(url: str) -> int:
     reply = clients.http("GET", f"{url}/api/v1/bookie/gc_details")
     if not reply.ok:
-        raise UnavailableError(f"the bookie did not tell its collections: {reply.status} {reply.text[:200]}")
-    return sum(int(each["majorCompactionCounter"]) for each in json.loads(reply.text))
+        raise UnavailableError(f"the bookie did not return its collections: {reply.status} {reply.text[:200]}")
+    return sum(int(directory["majorCompactionCounter"]) for directory in json.loads(reply.text))
 
 
 def trigger_gc(cluster: Cluster, *, major: bool = True) -> None:
-    """Ask each bookie to collect garbage now, and return at once. It also collects by itself every few seconds."""
+    """Request a garbage collection from each bookie without waiting for it. Bookies also collect every few seconds."""
     for url in each_url(cluster.serving.bookie_http):
         reply = clients.http("PUT", f"{url}/api/v1/bookie/gc", body={"forceMajor": major, "forceMinor": True})
         if not reply.ok:
-            raise UnavailableError(f"the bookie did not take the request to collect: {reply.status} {reply.text[:200]}")
+            raise UnavailableError(f"the bookie refused the collection: {reply.status} {reply.text[:200]}")

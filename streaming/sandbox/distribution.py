@@ -1,4 +1,4 @@
-"""The Pulsar distribution that the sandbox runs, fetched and unpacked once into the user's cache."""
+"""Fetches the Pulsar distribution that the sandbox runs, and unpacks it once into the user's cache."""
 
 import tarfile
 import tempfile
@@ -28,7 +28,7 @@ OFFLOADERS = Artifact(
 
 
 def pulsar_home(cache: Path | None = None, progress: Progress | None = None) -> Path:
-    """Folder of the unpacked Pulsar distribution with its offloaders, fetched once into the cache, for reading only."""
+    """Return the folder of the unpacked distribution with its offloaders, for reading only; fetch it if missing."""
     folder = cache or default_cache()
     home = folder / f"apache-pulsar-{PULSAR_VERSION}"
     if not home.is_dir():
@@ -44,9 +44,9 @@ def _unpack_home(server: Path, offloaders: Path, home: Path, progress: Progress 
         work = Path(scratch)
         _unpack(server, work / "server", progress)
         _unpack(offloaders, work / "offloaders", progress)
-        made = _only_child(work / "server")
-        (_only_child(work / "offloaders") / "offloaders").replace(made / "offloaders")
-        made.replace(home)
+        unpacked = _only_child(work / "server")
+        (_only_child(work / "offloaders") / "offloaders").replace(unpacked / "offloaders")
+        unpacked.replace(home)
 
 
 def _unpack(archive: Path, target: Path, progress: Progress | None) -> None:

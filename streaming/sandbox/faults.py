@@ -1,4 +1,4 @@
-"""Faults of a real cluster, on demand: crashes, stalls, and metadata that nobody has the right to delete."""
+"""Injects faults into a real cluster: crashes, stalls, and metadata that no client may delete."""
 
 import contextlib
 import signal
@@ -10,20 +10,20 @@ from streaming.sandbox.home import LEDGERS_ROOT, Instance, Part
 
 
 def kill(cluster: Cluster, part: Instance) -> None:
-    """Kill -9, as a crash would; returns when nothing of the process is left. No-op if it does not run.
+    """Kill a part with SIGKILL, like a crash, and wait until its process has ended. Do nothing if it does not run.
 
-    The S3 part may lose what it was given in its last second.
+    The S3 part may lose writes of its last second.
     """
     process.kill(cluster.home.record(part))
 
 
 def restart(cluster: Cluster, part: Instance) -> None:
-    """Start the part again and return when it serves. It keeps its ports if they are free."""
+    """Start the part again and wait until it serves. It keeps its ports if they are free."""
     cluster.start(part)
 
 
 def pause(cluster: Cluster, part: Instance) -> None:
-    """Freeze the part (SIGSTOP): it answers nothing, its connections stay open."""
+    """Freeze the part (SIGSTOP): it does not answer, and its connections stay open."""
     process.send(cluster.home.record(part), signal.SIGSTOP)
 
 
@@ -44,10 +44,10 @@ def paused(cluster: Cluster, part: Instance) -> Iterator[None]:
 
 @contextlib.contextmanager
 def metadata_fault(cluster: Cluster) -> Iterator[None]:
-    """Until the with block ends, nobody has the right to delete a ledger's metadata; everything else works.
+    """Until the with block ends, no client may delete a ledger's metadata; everything else works.
 
     The broker repeats a failed delete from memory for about three minutes, so a ledger becomes an orphan only if the
-    broker dies before the right returns (crash_with_metadata_fault).
+    broker dies before the permission is restored (crash_with_metadata_fault).
     """
     with clients.without_delete_right(cluster.addresses.zookeeper, LEDGERS_ROOT):
         yield
@@ -55,9 +55,9 @@ def metadata_fault(cluster: Cluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def crash_with_metadata_fault(cluster: Cluster) -> Iterator[None]:
-    """Make orphans: within the with block brokers update their lists and can't delete; at its end they are killed.
+    """Create orphans: in the with block brokers update their lists but can't delete ledgers.
 
-    The right to delete returns after the kill; then the brokers are started again.
+    At its end they are killed; then the permission to delete is restored, and the brokers are started again.
     """
     try:
         with metadata_fault(cluster):
@@ -74,5 +74,5 @@ def kill_brokers(cluster: Cluster) -> None:
 
 
 def restart_brokers(cluster: Cluster) -> None:
-    """Start those brokers again that don't run, and return when they serve."""
+    """Start the brokers that don't run, and wait until they serve."""
     cluster.start(*cluster.spec.all_of(Part.BROKER))

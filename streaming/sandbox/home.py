@@ -1,4 +1,4 @@
-"""The folder that holds everything of one cluster, so that several clusters can run side by side."""
+"""The folder that contains all files of a cluster, so that several clusters can run side by side."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ LEDGERS_ROOT = "/ledgers"
 
 
 class Part(StrEnum):
-    """A kind of process, in the order in which they start; also stands for the first process of its kind."""
+    """A kind of process, in the order in which they start; also the first process of its kind."""
 
     S3 = "s3"
     ZOOKEEPER = "zookeeper"
@@ -30,13 +30,13 @@ class Part(StrEnum):
 
     @property
     def number(self) -> int:
-        """The first."""
+        """1, because this is the first process of its kind."""
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class Further:
-    """The second process of a kind, or a later one."""
+    """The second or a later process of a kind."""
 
     kind: Part
     number: int
@@ -58,16 +58,12 @@ _PORTS_OF_AN_ENSEMBLE = ("zookeeper", "zookeeper_quorum", "zookeeper_election")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a home remembers between starts.
+    """The properties of a cluster that are saved between starts."""
 
-    Ports by name, additional settings of the brokers, the address that every part listens on and tells to others, and
-    of which parts there are how many; of those that are not named, there is one.
-    """
-
-    ports: Mapping[str, int]
-    broker_settings: Mapping[str, str] = field(default_factory=dict)
-    listen: str = HOST
-    counts: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, int]  # by name
+    broker_settings: Mapping[str, str] = field(default_factory=dict)  # additional settings of the brokers
+    listen: str = HOST  # the address that every part listens on and advertises
+    counts: Mapping[str, int] = field(default_factory=dict)  # processes of each kind; 1 for kinds that are not named
 
     @property
     def parts(self) -> tuple[Instance, ...]:
@@ -84,18 +80,18 @@ class Spec:
         return len(self.all_of(Part.ZOOKEEPER)) > 1
 
     def port(self, part: Instance, name: str) -> int:
-        """The part's port of that name, as the first of its kind calls it."""
+        """Return a port of the part by its name, which is the same for all parts of a kind."""
         return self.ports[_numbered(name, part.number)]
 
 
 def parts_of(counts: Mapping[str, int]) -> tuple[Instance, ...]:
-    """Every process where there are so many of each kind."""
+    """Return every process for these counts of each kind."""
     numbered = [(kind, number) for kind in Part for number in range(1, counts.get(kind, 1) + 1)]
     return tuple(kind if number == 1 else Further(kind, number) for kind, number in numbered)
 
 
 def port_names(part: Instance, counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Names of the ports that the part listens on."""
+    """Return the names of the ports that the part listens on."""
     is_of_an_ensemble = part.kind is Part.ZOOKEEPER and counts.get(Part.ZOOKEEPER, 1) > 1
     names = _PORTS_OF_AN_ENSEMBLE if is_of_an_ensemble else _PORTS[part.kind]
     return tuple(_numbered(name, part.number) for name in names)
@@ -113,52 +109,52 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """One log per part."""
+        """The folder of the parts' logs."""
         return self.root / "logs"
 
     @property
     def config(self) -> Path:
-        """The configuration written for the service."""
+        """The configuration for the service."""
         return self.root / "local.toml"
 
     @property
     def spec_file(self) -> Path:
-        """The file that holds the Spec. If it exists, a cluster was made here."""
+        """The file with the Spec. It exists once a cluster was created."""
         return self.root / "cluster.json"
 
     def log(self, part: Instance) -> Path:
-        """Where the part writes."""
+        """Return the part's log file."""
         return self.logs / f"{part}.log"
 
     def data(self, part: Instance) -> Path:
-        """The part's durable state."""
+        """Return the folder of the part's durable state."""
         return self.root / "data" / str(part)
 
     def conf(self, part: Instance) -> Path:
-        """The part's configuration, which each start writes again."""
+        """Return the part's configuration file, which each start writes again."""
         return self.root / "conf" / f"{part}.conf"
 
     def scratch(self, part: Instance) -> Path:
-        """Temporary files of the part (native libraries), which each start removes."""
+        """Return the folder of the part's temporary files (native libraries), which each start empties."""
         return self.root / "tmp" / str(part)
 
     def record(self, part: Instance) -> Path:
-        """The record of the part's process."""
+        """Return the record file of the part's process."""
         return self.root / "run" / f"{part}.json"
 
     def make_folders(self, parts: Iterable[Instance] = Part) -> None:
-        """Create what is missing."""
+        """Create the folders that are missing."""
         for folder in (self.logs, self.root / "conf", self.root / "run", *(self.data(part) for part in parts)):
             folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> Spec | None:
-        """The Spec, or None if no cluster was made here."""
+        """Read the Spec; None if no cluster was created here."""
         if not self.spec_file.is_file():
             return None
         return Spec(**json.loads(self.spec_file.read_text(encoding="utf-8")))
 
     def save(self, spec: Spec) -> None:
-        """Write the Spec, atomically."""
+        """Write the Spec atomically."""
         partial = self.spec_file.with_suffix(".part")
         partial.write_text(json.dumps(asdict(spec), indent=2), encoding="utf-8")
         partial.replace(self.spec_file)
@@ -166,7 +162,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where clients reach the parts; where there are several of a kind, host:port of each with commas between."""
+    """The addresses of the parts for clients. Several parts of a kind are separated by commas."""
 
     pulsar: str
     admin: str
@@ -176,7 +172,7 @@ class Addresses:
 
 
 def addresses(spec: Spec, parts: Iterable[Instance] | None = None) -> Addresses:
-    """Addresses of these parts, by default of all."""
+    """Return the addresses of these parts, by default of all parts."""
     chosen = spec.parts if parts is None else tuple(parts)
 
     def of(kind: Part, name: str) -> str:
@@ -192,13 +188,13 @@ def addresses(spec: Spec, parts: Iterable[Instance] | None = None) -> Addresses:
 
 
 def pick_ports(known: Mapping[str, int], listen: str = HOST, counts: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A free port of the address for each name: the known one if nobody listens on it, else a new one."""
+    """Choose a free port for each name of these parts: the known port if it is free, otherwise a new one."""
     counts = counts or {}
     return pick([name for part in parts_of(counts) for name in port_names(part, counts)], known, listen)
 
 
 def pick(names: Sequence[str], known: Mapping[str, int], listen: str = HOST) -> dict[str, int]:
-    """A free port of the address for each of these names, the known one where nobody listens on it."""
+    """Choose a free port of the address for each name: the known port if it is free, otherwise a new one."""
     chosen = {name: known[name] for name in names if name in known and is_free(known[name], listen)}
     held: list[socket.socket] = []
     try:
@@ -213,7 +209,7 @@ def pick(names: Sequence[str], known: Mapping[str, int], listen: str = HOST) -> 
 
 
 def is_free(port: int, listen: str = HOST) -> bool:
-    """Whether this process could listen on the address's port now; another may be quicker."""
+    """Whether this process could listen on the port now; another process may take it first."""
     try:
         socket.create_server((listen, port)).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""How each part is started (command, environment), and how to tell that it serves."""
+"""Starts the parts with their commands and environments, and checks whether they serve."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ from streaming.sandbox import clients, process
 from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, Home, Instance, Part, Spec, addresses
 from streaming.sandbox.settings import render, settings
 
-# C1 only and one GC thread: on two cores the JIT's second tier costs more start-up time than it gives back.
-# Nor does the JVM verify classes: they come from an archive whose checksum we compared.
+# C1 only and one GC thread: on two cores the JIT's second tier costs more start-up time than it saves.
+# Classes are not verified, because they come from an archive whose checksum was compared.
 _JVM = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss512k"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -50,7 +50,7 @@ def start(home: Home, part: Instance, spec: Spec, pulsar: Path) -> None:
 
 
 def java_environment(home: Home, scratch: Path, memory: str) -> dict[str, str]:
-    """Environment of Pulsar's scripts that keeps every file they write inside the home."""
+    """Return an environment for Pulsar's scripts in which all files they write are inside the home."""
     options = f"{_JVM} -Djava.io.tmpdir={scratch} -XX:ErrorFile={home.logs}/hs_err_%p.log"
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PULSAR_", "BOOKIE_", "BK_"))},
@@ -84,7 +84,7 @@ def is_ready(part: Instance, spec: Spec) -> bool:
 
 
 def initialize_metadata(home: Home, spec: Spec, pulsar: Path) -> None:
-    """Write cluster, tenants, BookKeeper's root and transaction coordinators with Pulsar's own tool."""
+    """Create the cluster, tenants, BookKeeper's root and transaction coordinators with Pulsar's own tool."""
     where = addresses(spec)
     store = f"zk:{where.zookeeper}"
     arguments = ["--cluster", CLUSTER_NAME, "--metadata-store", store, "--configuration-store", store]
@@ -111,7 +111,7 @@ def _run_tool(home: Home, pulsar: Path, tool: str, arguments: list[str]) -> None
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """Last lines of a log, cut to a readable width."""
+    """Return the last lines of a log, truncated to a readable width."""
     if not log.is_file():
         return "(no log was written)"
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -124,5 +124,5 @@ def _s3_command(home: Home, spec: Spec) -> list[str]:
 
 
 def s3_environment() -> Mapping[str, str]:
-    """What boto3's standard chain needs to talk to the S3 part, which takes any key."""
+    """Return the variables with which boto3's standard chain can use the S3 part, which accepts any key."""
     return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": ACCESS_KEY}

@@ -1,4 +1,4 @@
-"""The ledgers in BookKeeper's metadata and the topics that they name as owners; also makes ledgers up for tests."""
+"""Reads the ledgers in BookKeeper's metadata and the topics that they name; creates synthetic ledgers for tests."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ LAYOUT = Layout.HIERARCHICAL  # settings.py: zk+hierarchical
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
-    """Ids of ledgers whose metadata name a topic that does not refer to them, by what wrote them."""
+    """Ids of ledgers whose metadata name a topic that does not refer to them, by the component that wrote them."""
 
     data: tuple[int, ...] = ()
     cursors: tuple[int, ...] = ()
@@ -28,12 +28,12 @@ class Orphans:
 
     @property
     def every(self) -> tuple[int, ...]:
-        """All of them."""
+        """The ids of all components."""
         return tuple(sorted((*self.data, *self.cursors, *self.schemas, *self.compacted, *self.buckets)))
 
 
 def every_ledger(cluster: Cluster) -> dict[int, LedgerMetadata]:
-    """All ledgers in BookKeeper's metadata now."""
+    """Return all ledgers in BookKeeper's metadata."""
     raw = clients.ledger_znodes(cluster.addresses.zookeeper, LEDGERS_ROOT, lambda path: _id(path) is not None)
     return {
         ledger_id: parse_ledger_metadata(data) for path, data in raw.items() if (ledger_id := _id(path)) is not None
@@ -41,9 +41,9 @@ def every_ledger(cluster: Cluster) -> dict[int, LedgerMetadata]:
 
 
 def orphans(cluster: Cluster, topic: str) -> Orphans:
-    """Ledgers that name the topic as owner but are in none of the broker's lists of it.
+    """Return the ledgers that name the topic as owner, but that none of the broker's lists of the topic names.
 
-    Call this only for a topic that exists and that nobody uses: a ledger made between our two looks would count as an
+    Call this only for an existing topic that is not in use: a ledger created between the two reads would count as an
     orphan.
     """
     stats = topics.internal_stats(cluster, topic)
@@ -57,7 +57,7 @@ def orphans(cluster: Cluster, topic: str) -> Orphans:
 
 
 def bucket_ledgers(cluster: Cluster, topic: str, cursors: Iterable[str]) -> list[int]:
-    """Ids of the delayed-delivery buckets that the cursors refer to; internalStats does not have them."""
+    """Return the ids of the delayed-delivery buckets that the cursors name; internalStats omits them."""
     managed_ledger = managed_ledger_name(topic)
     paths = [cursor_path(managed_ledger, cursor) for cursor in cursors]
     znodes = clients.read_znodes(cluster.addresses.zookeeper, paths)
@@ -70,19 +70,19 @@ def bucket_ledgers(cluster: Cluster, topic: str, cursors: Iterable[str]) -> list
 
 
 def owned(cluster: Cluster, topic: str, *, without: frozenset[int] = frozenset()) -> Orphans:
-    """Ledgers that name the topic as owner, except those of `without`."""
+    """Return the ledgers that name the topic as owner, except those in `without`."""
     kinds = _kinds(topic)
-    found: dict[str, list[int]] = defaultdict(list)
+    by_kind: dict[str, list[int]] = defaultdict(list)
     for ledger_id, metadata in sorted(every_ledger(cluster).items()):
         named = [kind for key, value, kind in kinds if metadata.custom_metadata.get(key) == value]
         if named and ledger_id not in without:
             is_cursor = named == ["data"] and "pulsar/cursor" in metadata.custom_metadata
-            found["cursors" if is_cursor else named[0]].append(ledger_id)
-    return Orphans(**{kind: tuple(ids) for kind, ids in found.items()})
+            by_kind["cursors" if is_cursor else named[0]].append(ledger_id)
+    return Orphans(**{kind: tuple(ids) for kind, ids in by_kind.items()})
 
 
 def _kinds(topic: str) -> list[tuple[str, bytes, str]]:
-    """Custom metadata (key, value) that name the topic, and the field of Orphans that each means."""
+    """Return (key, value) of the custom metadata that name the topic, with the field of Orphans for each."""
     managed_ledger = managed_ledger_name(topic)
     full_name = topic_of(managed_ledger).encode()
     return [
@@ -94,9 +94,10 @@ def _kinds(topic: str) -> list[tuple[str, bytes, str]]:
 
 
 def make_synthetic(cluster: Cluster, topic: str, *, count: int, first_id: int) -> range:
-    """Create made-up ledgers: CLOSED metadata that name `topic`, without entries on any bookie. Returns their ids.
+    """Create synthetic ledgers: CLOSED metadata that name `topic`, without entries on any bookie; return their ids.
 
-    Choose first_id far above the cluster's own ids, which come from a counter.
+    Args:
+        first_id: must be far above the cluster's own ids, which come from a counter.
     """
     ids = range(first_id, first_id + count)
     clients.create_znodes(cluster.addresses.zookeeper, _synthetic(topic, ids))
@@ -104,12 +105,12 @@ def make_synthetic(cluster: Cluster, topic: str, *, count: int, first_id: int) -
 
 
 def remove_synthetic(cluster: Cluster, ids: Iterable[int]) -> None:
-    """Delete made-up ledgers that still exist."""
+    """Delete the synthetic ledgers that still exist."""
     clients.delete_znodes(cluster.addresses.zookeeper, [path_of(ledger_id) for ledger_id in ids])
 
 
 def path_of(ledger_id: int) -> str:
-    """The ledger's znode."""
+    """Return the path of the ledger's znode."""
     return ledger_path(LAYOUT, LEDGERS_ROOT, ledger_id)
 
 

@@ -1,10 +1,10 @@
-"""The files by which other commands find the cluster: a configuration for it, and S3 credentials."""
+"""Writes the files that other commands need to use the cluster: a configuration, and S3 credentials."""
 
 from streaming.sandbox.home import BUCKET, REGION, Home, Spec, addresses
 from streaming.sandbox.launch import s3_environment
 
 TEMPLATE = """\
-# `ledger-reaper sandbox up` writes this file at each start. It cuts all waits to seconds: never use it in production.
+# `ledger-reaper sandbox up` writes this file at each start. All waits are cut to seconds: never use it in production.
 
 [pulsar]
 service_url = "{pulsar}"
@@ -44,7 +44,7 @@ max_share_per_hour = 1.0
 
 [spark]
 ui_port = 0
-# -Xshare: no archive of classes is made, for its maker would outlive the sandbox
+# -Xshare: no class archive is created, because the process that creates it would outlive the sandbox
 java_options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -Xshare:auto"
 local_dir = "{home}/spark"
 

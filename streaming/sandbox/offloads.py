@@ -1,7 +1,7 @@
-"""Offloaded ledgers in every state, made by the unmodified broker: in use, leaked, or left by a failed upload.
+"""Lets the unmodified broker create offloaded ledgers in every state: in use, leaked, or left by a failed upload.
 
-1. Objects leak if the last step of an upload fails, which writes "complete" to the list: the broker can't know whether
-   it was written, and leaves the objects. The next upload removes them, unless S3 is away and the broker dies then.
+1. Objects leak if the last step of an upload fails, which writes "complete" to the list. The broker can't know whether
+   it was written, and keeps the objects. The next upload removes them, unless S3 is down and the broker then dies.
 2. A BookKeeper copy leaks if the broker drops it from its list, can't delete it, and dies.
 """
 
@@ -21,7 +21,7 @@ _FAILURE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One upload of one ledger."""
+    """An upload of a ledger."""
 
     topic: str
     ledger_id: int
@@ -29,22 +29,22 @@ class Attempt:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Its data object and its index object."""
+        """The keys of its data object and of its index object."""
         return object_name(self.uuid, self.ledger_id), index_name(self.uuid, self.ledger_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Offloads:
-    """What leak_offloads made in the bucket. copies: ids of ledgers of `kept` that BookKeeper still has as well."""
+    """The uploads that leak_offloads created."""
 
     in_use: tuple[Attempt, ...]
     leaked: tuple[Attempt, ...]
     stale: tuple[Attempt, ...]
-    copies: tuple[int, ...]
+    copies: tuple[int, ...]  # ids of ledgers of `kept` that BookKeeper still has too
 
 
 def attempts(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
-    """The uploads that the topic's list names, complete or not; none if there is no list."""
+    """Return the uploads that the topic's list names, complete or not; () if there is no list."""
     return tuple(
         Attempt(topic, ledger.ledger_id, ledger.offload.uuid)
         for ledger in _list(cluster, topic)
@@ -53,11 +53,12 @@ def attempts(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
 
 
 def leak_offloads(cluster: Cluster, *, kept: str, deleted: str, retried: str, ledgers: int = 3) -> Offloads:
-    """Make three topics whose ledgers are offloaded, and let all of them leak; takes about a minute.
+    """Create three topics whose ledgers are offloaded, and let all of them leak. Takes about a minute.
 
-    kept: this topic stays. Its first ledgers can be read from S3 only, and their BookKeeper copies leak. deleted: this
-    topic is deleted while S3 is away. retried: the first upload of this topic fails at its last step, and the next one
-    succeeds after a crash.
+    Args:
+        kept: a topic that stays. Its first ledgers can be read only from S3, and their BookKeeper copies leak.
+        deleted: a topic that is deleted while S3 is down.
+        retried: a topic whose first upload fails at its last step; the next upload succeeds after a crash.
     """
     for topic in (kept, deleted, retried):
         topics.fill(cluster, topic, ledgers + 1, ["reader"])
@@ -80,7 +81,7 @@ def leak_offloads(cluster: Cluster, *, kept: str, deleted: str, retried: str, le
 
 
 def fail_at_the_last_step(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
-    """Begin an upload whose result the broker can't write to the list; returns the upload that is left behind."""
+    """Start an upload whose result the broker can't write to the list, and return the upload that remains."""
     path = managed_ledger_path(managed_ledger_name(topic))
     with contextlib.ExitStack() as until_it_failed:
         with faults.paused(cluster, Part.S3):
@@ -92,7 +93,7 @@ def fail_at_the_last_step(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
 
 
 def give_up_bookkeeper_copies(cluster: Cluster, topic: str) -> None:
-    """Make the broker give up the BookKeeper copies of offloaded ledgers; returns when its list says so."""
+    """Let the broker delete the BookKeeper copies of offloaded ledgers; wait until its list records that."""
     topics.trim(cluster, topic)
     topics.wait_for(
         lambda: all(

@@ -1,7 +1,7 @@
-"""Real orphans of every kind: ledgers that the unmodified broker dropped from its lists while it could not delete.
+"""Creates real orphans of every kind: the unmodified broker drops ledgers from its lists while it can't delete them.
 
 A cursor's ledger becomes CLOSED only if its broker dies and the next broker recovers it. If the broker that wrote it
-replaces or deletes it, it stays OPEN for ever. So it takes two crashes to make CLOSED orphans of cursors.
+replaces or deletes it, it stays OPEN forever. So two crashes are needed for CLOSED orphans of cursors.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ KEPT_LEDGERS = 5
 
 
 def orphan_by_crash(cluster: Cluster, topic: str, subscription: str, entries: int) -> Orphans:
-    """Consume `entries` messages, have the topic trimmed under the metadata fault, and crash the broker.
+    """Consume messages, let the broker trim the topic under the metadata fault, and crash it. About 15 s.
 
-    Returns what the topic lost; the data ledgers are CLOSED. About 15 s.
+    Returns:
+        The orphans of the topic; its data ledgers are CLOSED.
     """
     with faults.crash_with_metadata_fault(cluster):
         consume_and_trim(cluster, topic, subscription, entries)
@@ -27,9 +28,9 @@ def orphan_by_crash(cluster: Cluster, topic: str, subscription: str, entries: in
 def orphan_everything(
     cluster: Cluster, names: Sequence[str], *, ledgers: int = 30, schema_versions: int = 3, entry_bytes: int = 64
 ) -> dict[str, Orphans]:
-    """Make topics that lose all but their newest ledgers, their cursor's ledger and their schemas, all CLOSED.
+    """Create topics that lose their consumed ledgers, their cursor's ledger and their schemas, all CLOSED.
 
-    Each keeps KEPT_LEDGERS ledgers of unread messages for subscription WORKER. Two crashes, about 40 s in all.
+    Each topic keeps KEPT_LEDGERS ledgers of unread messages for subscription WORKER. Takes two crashes and about 40 s.
     """
     entries = ledgers * topics.ENTRIES_PER_LEDGER
     for topic in names:
@@ -46,7 +47,7 @@ def orphan_everything(
 
 
 def consume_and_trim(cluster: Cluster, topic: str, subscription: str, entries: int) -> None:
-    """Consume, ask for a trim, and return when the broker has dropped the consumed ledgers from its list."""
+    """Consume, request a trim, and wait until the broker has dropped the consumed ledgers from its list."""
     before = len(topics.data_ledgers(cluster, topic))
     topics.consume(cluster, topic, subscription, entries)
     topics.trim(cluster, topic)

@@ -1,7 +1,7 @@
-"""Processes that outlive the command that started them, and that later commands find again.
+"""Starts processes that outlive the command, finds them again from later commands, and ends them.
 
-A pid may belong to another process by now, and start times move with the clock. So each process has a random token in
-its environment, and we send signals only to a process with that token.
+A pid may have been reused by another process, and start times change with the clock. So each process has a random token
+in its environment, and signals go only to a process with that token.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ import psutil
 TOKEN_VARIABLE = "LEDGER_REAPER_PROCESS_TOKEN"  # noqa: S105 (an identity, not a secret)
 KILLED_SECONDS = 30.0
 _EXEC_SECONDS = 5.0
-NOT_YET = 0  # stands for the pid while a process is being started
+NOT_YET = 0  # the pid in a record while the process is being started
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a record file says of a process. The token identifies it; started_at is for people."""
+    """The content of a record file."""
 
     pid: int
-    token: str
-    started_at: str
+    token: str  # identifies the process
+    started_at: str  # for people
     command: str
 
 
 def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, record: Path, cwd: Path) -> Record:
-    """Start a process in a session of its own, its output appended to `log`, and write its record."""
+    """Start a process in a new session, append its output to `log`, and write its record."""
     token = secrets.token_hex(16)
     started_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    # The token is written first: if we are killed before the pid is known, the process can still be found.
+    # The token is written first: if this command is killed before it knows the pid, the process can still be found.
     _write(record, Record(NOT_YET, token, started_at, command[0]))
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -49,48 +49,48 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, record: 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # We drop the handle on purpose: later commands find the process by its record alone.
+    # The handle is dropped on purpose: later commands find the process only by its record.
     process.returncode = 0
-    made = Record(process.pid, token, started_at, command[0])
-    _write(record, made)
-    return made
+    started = Record(process.pid, token, started_at, command[0])
+    _write(record, started)
+    return started
 
 
 def find(record: Path) -> psutil.Process | None:
-    """The recorded process if it runs; None if it has ended, has no record, or its pid belongs to another process."""
+    """Return the recorded process; None if it has ended, has no record, or its pid belongs to another process."""
     try:
-        known = Record(**json.loads(record.read_text(encoding="utf-8")))
+        recorded = Record(**json.loads(record.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    is_known = known.pid != NOT_YET
-    for pid in [known.pid] if is_known else psutil.pids():
+    has_pid = recorded.pid != NOT_YET
+    for pid in [recorded.pid] if has_pid else psutil.pids():
         try:
             process = psutil.Process(pid)
-            if _environment(process, _EXEC_SECONDS if is_known else 0.0).get(TOKEN_VARIABLE) == known.token:
+            if _environment(process, _EXEC_SECONDS if has_pid else 0.0).get(TOKEN_VARIABLE) == recorded.token:
                 return process
         except psutil.Error:
             continue
-    _reap(known)
+    _reap(recorded)
     return None
 
 
 def _environment(process: psutil.Process, patience_seconds: float) -> Mapping[str, str]:
-    """Read a process's environment, which is empty for a moment while the process begins another program (exec)."""
+    """Read a process's environment, which is empty for a moment while the process starts another program (exec)."""
     deadline = time.monotonic() + patience_seconds
-    while not (found := process.environ()) and process.status() != psutil.STATUS_ZOMBIE:
+    while not (environment := process.environ()) and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() >= deadline:
             break
         time.sleep(0.01)
-    return found
+    return environment
 
 
 def send(record: Path, number: signal.Signals) -> bool:
-    """Send a signal to the process group of the recorded process; False if it does not run."""
+    """Send a signal to the process group of the recorded process; return False if it does not run."""
     process = find(record)
     if process is None:
         return False
     try:
-        # The process leads its session, so its pid is the group's id: its children get the signal too.
+        # The process leads its session, so its pid is also the id of the group, which includes its children.
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return False
@@ -113,7 +113,7 @@ def stop(record: Path, *, grace_seconds: float) -> bool:
 
 
 def kill(record: Path) -> bool:
-    """End the recorded process by SIGKILL, as a crash would; return when it is gone. False if it did not run."""
+    """Kill the recorded process with SIGKILL, like a crash, and wait for its end; return False if it did not run."""
     process = find(record)
     if process is None:
         return False
@@ -123,17 +123,17 @@ def kill(record: Path) -> bool:
 
 def _ended(process: psutil.Process, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while _holds_anything(process):
+    while _may_hold_a_port(process):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
 
 
-def _holds_anything(process: psutil.Process) -> bool:
-    """Whether the process may still hold a port. A zombie whose parent has not collected its exit status does not.
+def _may_hold_a_port(process: psutil.Process) -> bool:
+    """Whether the process may still hold a port. A zombie does not.
 
-    An unreadable environment is no proof that the sockets are closed, and neither is the end of the first thread.
+    An unreadable environment does not prove that the sockets are closed, and neither does the end of the first thread.
     """
     try:
         if not process.is_running():
@@ -146,11 +146,11 @@ def _holds_anything(process: psutil.Process) -> bool:
     return False
 
 
-def _reap(known: Record) -> None:
-    """Collect the exit status if the process is our child: it would stay a zombie otherwise."""
-    if known.pid != NOT_YET:
+def _reap(recorded: Record) -> None:
+    """Collect the exit status if the process is a child of this one, which would otherwise stay a zombie."""
+    if recorded.pid != NOT_YET:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(known.pid, os.WNOHANG)
+            os.waitpid(recorded.pid, os.WNOHANG)
 
 
 def _write(record: Path, content: Record) -> None:

@@ -1,6 +1,6 @@
-"""Compares, after a run in which anything may have crashed, the messages in the topics with the receipts.
+"""Compares the messages in the topics with the receipts, after a run with crashes.
 
-It reads the topics message by message, and uses none of the service's own bookkeeping.
+It reads the topics message by message, and uses none of the service's own records but the receipts.
 """
 
 from collections import Counter
@@ -22,26 +22,22 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class Reckoning:
-    """How many messages the topics hold, and how many receipts have each final outcome.
+    """The result of the comparison."""
 
-    open: requests without a final receipt; after `run --until-idle` it must be 0. wrong: sentences that say what topics
-    and receipts contradict each other in; empty if they agree.
-    """
-
-    requests: int
+    requests: int  # messages in the topics of requests, retries and dead letters
     retries: int
     dead_letters: int
-    outcomes: Counter[str] = field(default_factory=Counter)
-    open: int = 0
-    wrong: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)  # of the final receipts
+    open: int = 0  # requests without a final receipt; 0 after `run --until-idle`
+    wrong: list[str] = field(default_factory=list)  # sentences that describe contradictions
 
 
 def reckon(settings: Settings) -> Reckoning:
-    """Compare. Call this only while no service runs and before messages of the topics expire."""
+    """Compare topics and receipts. Call this only while no service runs, and before messages of the topics expire."""
     topics = settings.topics
     requests = {message.id for topic in topics.requests for message in _messages(settings, topic)}
-    retried = Counter((_origin(each), attempt_of(each.properties)) for each in _messages(settings, topics.retry))
-    dead = Counter(_origin(each) for each in _messages(settings, topics.dead_letter))
+    retried = Counter((_origin(retry), attempt_of(retry.properties)) for retry in _messages(settings, topics.retry))
+    dead = Counter(_origin(letter) for letter in _messages(settings, topics.dead_letter))
     rows = list(receipts.rows(settings.state_dir))
     final = [row for row in rows if row[c.OUTCOME] != Outcome.RETRY]
     ends = Counter(row[c.ORIGIN_MESSAGE_ID] for row in final)
@@ -54,13 +50,13 @@ def reckon(settings: Settings) -> Reckoning:
     result.open = len(requests - ends.keys())
     positions = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
     for what, wrong in (
-        ("requests have several final receipts", (each for each, n in ends.items() if n > 1)),
+        ("requests have several final receipts", (request for request, n in ends.items() if n > 1)),
         ("final receipts belong to no request", ends.keys() - requests),
-        ("messages were worked off twice", (each for each, n in positions.items() if n > 1)),
-        ("retries differ from what receipts say", _differences(retried, _put_off(rows))),
-        ("dead letters differ from what receipts say", _differences(dead, _dead(final))),
+        ("messages were processed twice", (position for position, n in positions.items() if n > 1)),
+        ("retries differ from the receipts", _differences(retried, _retries(rows))),
+        ("dead letters differ from the receipts", _differences(dead, _dead(final))),
     ):
-        named = [str(each) for each in wrong]
+        named = [str(item) for item in wrong]
         if named:
             result.wrong.append(f"{len(named)} {what}, such as {', '.join(named[:3])}")
     return result
@@ -76,9 +72,9 @@ def _origin(message: StoredMessage) -> str:
     return message.properties.get(ORIGIN_MESSAGE_ID) or message.id
 
 
-def _put_off(rows: list[dict[str, object]]) -> Counter[tuple[str, int]]:
-    kept = (row for row in rows if row[c.OUTCOME] == Outcome.RETRY)
-    return Counter((str(row[c.ORIGIN_MESSAGE_ID]), int(str(row[c.ATTEMPT]))) for row in kept)
+def _retries(rows: list[dict[str, object]]) -> Counter[tuple[str, int]]:
+    retries = (row for row in rows if row[c.OUTCOME] == Outcome.RETRY)
+    return Counter((str(row[c.ORIGIN_MESSAGE_ID]), int(str(row[c.ATTEMPT]))) for row in retries)
 
 
 def _dead(final: list[dict[str, object]]) -> Counter[str]:

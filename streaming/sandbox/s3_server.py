@@ -1,7 +1,7 @@
-"""moto's S3, whose objects survive a restart of the sandbox.
+"""Runs moto's S3 so that its objects survive a restart of the sandbox.
 
-moto keeps objects in memory only. This server saves its buckets to one file after changes and when it gets SIGTERM. A
-killed server loses what it was given after the last save.
+moto keeps objects only in memory. This server saves its buckets to a file after changes and at SIGTERM. A killed server
+loses the writes since the last save.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import run_simple
 
 SAVE_SECONDS = 0.3
-# Saving costs in proportion to what is stored: with many objects it is done less often.
+# The time to save grows with the number of objects, so many objects are saved less often.
 REST_PER_SAVE = 20
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -28,7 +28,7 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Keeper:
-    """Passes requests on to moto, one write at a time, and saves the buckets after writes."""
+    """Forwards requests to moto, writes one at a time, and saves the buckets after writes."""
 
     def __init__(self, app: App, path: Path) -> None:
         self._app = app
@@ -37,7 +37,7 @@ class Keeper:
         self._changed = False
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """WSGI."""
+        """Handle a WSGI request."""
         if environ["REQUEST_METHOD"] in _READS:
             return self._app(environ, start_response)
         with self._lock:
@@ -45,7 +45,7 @@ class Keeper:
             return self._app(environ, start_response)
 
     def load(self) -> None:
-        """Load what an earlier server saved, if there was one."""
+        """Load the buckets that an earlier server saved, if any."""
         if not self._path.is_file():
             return
         # Written by save() into the cluster's own folder.
@@ -55,7 +55,7 @@ class Keeper:
                 s3_backends.bucket_accounts[name] = (partition, account)
 
     def save(self) -> None:
-        """Write all buckets, atomically, if anything changed."""
+        """Save all buckets atomically if any has changed."""
         with self._lock:
             if not self._changed:
                 return
@@ -78,10 +78,10 @@ class Keeper:
 
 
 def s3_app() -> App:
-    """moto's S3 as a WSGI application, and no other service of moto's.
+    """Create moto's S3 as a WSGI application without moto's other services.
 
-    moto's own dispatcher guesses the service from the signature; it takes some of jclouds's (SigV2, base64 with
-    slashes) for a credential scope of a service that does not exist, and answers 500.
+    moto's own dispatcher guesses the service from the signature. It mistakes some signatures of jclouds (SigV2, base64
+    with slashes) for the credential scope of a service that does not exist, and answers 500.
     """
     app: App = create_backend_app("s3")
     return app

@@ -1,4 +1,4 @@
-"""Configuration of each part: small, on one address only, and without the delays that make garbage visible late.
+"""The configuration of each part: small, on one address, and without the delays after which garbage becomes visible.
 
 Keys that are not named here keep the defaults of Pulsar's code.
 """
@@ -12,21 +12,21 @@ import psutil
 from streaming.errors import ConfigError
 from streaming.sandbox.home import BUCKET, CLUSTER_NAME, LEDGERS_ROOT, REGION, Home, Instance, Part, Spec, addresses
 
-# 10 s: a killed broker's or bookie's znodes go soon, yet a busy two-core machine does not lose its sessions.
+# 10 s: short enough that a killed broker's or bookie's znodes end soon, long enough for a busy two-core machine.
 SESSION_MS = 10_000
 GC_WAIT_MS = 3_000
-_COPIES = 2  # of each entry, where there are bookies enough; of three bookies, one may die
+_COPIES = 2  # of each entry, if there are enough bookies; one of three bookies may die
 _BUNDLES_PER_BROKER = 4
 _BROKER = "org.apache.pulsar.broker"
 
 
 def render(values: Mapping[str, object]) -> str:
-    """Java properties, one a line."""
+    """Format settings as Java properties, one per line."""
     return "".join(f"{key}={_text(value)}\n" for key, value in values.items())
 
 
 def settings(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
-    """The part's configuration file as key and value."""
+    """Return the part's configuration as keys and values."""
     match part.kind:
         case Part.ZOOKEEPER:
             return zookeeper(home, part, spec)
@@ -39,7 +39,7 @@ def settings(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, 
 
 
 def zookeeper(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
-    """A server, durable as in production (forceSync)."""
+    """Return the settings of a server that is as durable as in production (forceSync)."""
     return {
         "tickTime": 2000,
         "dataDir": home.data(part),
@@ -62,15 +62,15 @@ def _ensemble(spec: Spec) -> dict[str, object]:
         )
         for part in spec.all_of(Part.ZOOKEEPER)
     }
-    # a server that is not heard of for five ticks (10 s) leaves the ensemble, and a leader loses it
+    # a server that is silent for five ticks (10 s) leaves the ensemble, and a leader loses its role
     return {"initLimit": 10, "syncLimit": 5, **members}
 
 
 def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
-    """A bookie whose entry logs are so small that their space is free again within seconds."""
+    """Return the settings of a bookie whose entry logs are so small that their space is reclaimed within seconds."""
     data = home.data(part)
     return {
-        "bookieId": f"bookie-{part.number - 1}",  # by default host:port, and cookies would refuse another port
+        "bookieId": f"bookie-{part.number - 1}",  # with the default host:port, cookies would refuse another port
         "bookiePort": spec.port(part, "bookie"),
         "advertisedAddress": spec.listen,
         "listeningInterface": interface_of(spec.listen),
@@ -108,7 +108,7 @@ def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
         "diskUsageThreshold": 0.99,
         "diskUsageWarnThreshold": 0.985,
         "minUsableSizeForEntryLogCreation": 4 * 1024 * 1024,
-        "autoRecoveryDaemonEnabled": len(spec.all_of(Part.BOOKIE)) > 1,  # then in each bookie, as in the distribution
+        "autoRecoveryDaemonEnabled": len(spec.all_of(Part.BOOKIE)) > 1,  # runs in each bookie, as in the distribution
         "nettyMaxFrameSizeBytes": 5_253_120,
         "numReadWorkerThreads": 2,
         "numHighPriorityWorkerThreads": 2,
@@ -117,7 +117,7 @@ def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
 
 
 def broker(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
-    """A broker with ledgers of ten entries that trims at once and can offload to the S3 part."""
+    """Return the settings of a broker with ledgers of ten entries, which trims at once and offloads to the S3 part."""
     brokers = len(spec.all_of(Part.BROKER))
     return {
         "metadataStoreUrl": f"zk:{addresses(spec).zookeeper}",
@@ -152,7 +152,7 @@ def _ledgers(*, copies: int) -> dict[str, object]:
         "managedLedgerMaxEntriesPerLedger": 10,
         "managedLedgerMinLedgerRolloverTimeMinutes": 0,
         "managedLedgerCursorMaxEntriesPerLedger": 50,
-        "managedLedgerDefaultMarkDeleteRateLimit": 100,  # an acknowledgement is in the cursor's ledger at once
+        "managedLedgerDefaultMarkDeleteRateLimit": 100,  # acknowledgements are written to the cursor's ledger at once
         "managedLedgerCacheSizeMB": 32,
         "managedLedgerNumSchedulerThreads": 2,
         "bookkeeperClientNumWorkerThreads": 2,
@@ -172,7 +172,7 @@ def _topics() -> dict[str, object]:
         "brokerDeduplicationEnabled": False,
         "systemTopicEnabled": True,
         "topicLevelPoliciesEnabled": True,
-        # Delayed messages in bucket ledgers (PIP-195), in production only from 50,000 messages on.
+        # Delayed messages are written to bucket ledgers (PIP-195), which production does only above 50,000 messages.
         "delayedDeliveryTrackerFactoryClassName": f"{_BROKER}.delayed.BucketDelayedDeliveryTrackerFactory",
         "delayedDeliveryMinIndexCountPerBucket": 50,
         "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": 20,
@@ -182,7 +182,7 @@ def _topics() -> dict[str, object]:
 
 
 def _offload(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
-    # Driver aws-s3 would first ask the public S3 for the bucket's region and wait for that to fail.
+    # The driver aws-s3 would first request the bucket's region from the public S3, and wait for that to fail.
     return {
         "managedLedgerOffloadDriver": "S3",
         "managedLedgerOffloadBucket": BUCKET,
@@ -196,17 +196,17 @@ def _offload(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, 
 
 
 def metadata_service_uri(spec: Spec) -> str:
-    """Where BookKeeper's own tools find the metadata; they take semicolons, for a comma would make a list of it."""
+    """Return the metadata URI for BookKeeper's own tools, which separate hosts by semicolons."""
     return f"zk+hierarchical://{addresses(spec).zookeeper.replace(',', ';')}{LEDGERS_ROOT}"
 
 
 def interface_of(listen: str) -> str:
-    """Name of the interface that has the address; a bookie without one listens on every address.
+    """Return the name of the interface with this address; a bookie without an interface listens on every address.
 
-    Raises ConfigError if no interface of this machine has it.
+    Raises ConfigError if no interface of this machine has the address.
     """
-    for name, held in psutil.net_if_addrs().items():
-        if any(address.family == socket.AF_INET and address.address == listen for address in held):
+    for name, interface_addresses in psutil.net_if_addrs().items():
+        if any(address.family == socket.AF_INET and address.address == listen for address in interface_addresses):
             return name
     raise ConfigError(f"no network interface of this machine has the IPv4 address {listen}")
 

@@ -1,4 +1,4 @@
-"""BookKeeper's own shell on the sandbox: it checks our results with code that is not ours."""
+"""Runs BookKeeper's own shell on the sandbox, to check results with independent code."""
 
 import re
 import subprocess
@@ -18,9 +18,9 @@ _ENTRY = re.compile(r"Entry Id: (\d+)|Lost Entry|No such entry")
 
 
 def run(cluster: Cluster, arguments: Sequence[str], *, check: bool = True) -> str:
-    """Run `bookkeeper shell <arguments>`; returns what it printed. About 2 s: a JVM starts.
+    """Run `bookkeeper shell <arguments>` and return its output. Takes about 2 s, because a JVM starts.
 
-    Raises ReaperError with the output when it fails and check is set.
+    Raises ReaperError with the output if it fails and `check` is set.
     """
     conf = cluster.home.root / "conf" / "shell.conf"
     spec = cluster.spec
@@ -48,16 +48,16 @@ def run(cluster: Cluster, arguments: Sequence[str], *, check: bool = True) -> st
 
 
 def list_ledgers(cluster: Cluster) -> set[int]:
-    """Ids that `listledgers` prints."""
-    return {int(found) for found in _LISTED.findall(run(cluster, ["listledgers"]))}
+    """Return the ids that `listledgers` prints."""
+    return {int(number) for number in _LISTED.findall(run(cluster, ["listledgers"]))}
 
 
 def ledger_metadata(cluster: Cluster, ledger_id: int) -> str:
-    """What `ledgermetadata` prints; ReaperError when the ledger does not exist."""
+    """Return the output of `ledgermetadata`. Raises ReaperError if the ledger does not exist."""
     return run(cluster, ["ledgermetadata", "-ledgerid", str(ledger_id)])
 
 
 def read_ledger(cluster: Cluster, ledger_id: int, first_entry: int, last_entry: int) -> str:
-    """What `readledger` prints of the entries, read from the bookie; ReaperError when it can't."""
+    """Return the output of `readledger` for these entries. Raises ReaperError if they can't be read."""
     span = ["-fe", str(first_entry), "-le", str(last_entry)]
     return run(cluster, ["readledger", "-l", str(ledger_id), *span])

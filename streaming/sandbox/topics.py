@@ -1,6 +1,6 @@
-"""Topics of the sandbox: make them with many small ledgers, use them, trim, offload and read them.
+"""Creates topics with many small ledgers in the sandbox, and uses, trims, offloads and reads them.
 
-Everything goes through the broker, by its admin API or the Pulsar client, as users and operators do it.
+All functions go through the broker, with its admin API or the Pulsar client, as users and operators do.
 """
 
 import json
@@ -19,7 +19,7 @@ SETTLE_SECONDS = 30.0
 
 
 def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str], *, entry_bytes: int = 64) -> int:
-    """Make the subscriptions and publish enough to fill `ledgers` ledgers; returns how many entries were sent.
+    """Create the subscriptions and publish enough to fill `ledgers` ledgers; return how many entries were sent.
 
     Without a subscription the broker would trim the entries at once.
     """
@@ -28,19 +28,19 @@ def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str
 
 
 def publish(cluster: Cluster, topic: str, entries: int, *, entry_bytes: int = 64) -> int:
-    """Publish numbered payloads of the given size, one entry each; returns how many were stored."""
+    """Publish numbered payloads of the given size, each as an entry; return how many were stored."""
     return clients.publish(cluster.serving.pulsar, topic, payloads(entries, entry_bytes))
 
 
 def payloads(entries: int, entry_bytes: int) -> Iterable[bytes]:
-    """Payloads that begin with their number and are padded to the size."""
+    """Yield payloads that start with their number and are padded to the size."""
     return (f"{number:08d}".encode().ljust(entry_bytes, b".") for number in range(entries))
 
 
 def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list[bytes]:
-    """Receive and acknowledge `count` messages; returns once the cursor's position is stored in its ledger.
+    """Receive and acknowledge `count` messages, and wait until the cursor's position is stored in its ledger.
 
-    For a topic without partitions; each partition is such a topic.
+    The topic must not be partitioned; it may be a partition.
     """
     payloads, (ledger_id, entry_id) = clients.consume(cluster.serving.pulsar, topic, subscription, count)
     if payloads:
@@ -50,33 +50,33 @@ def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list
 
 
 def read_all(cluster: Cluster, topic: str) -> list[bytes]:
-    """Every message that the topic still holds, from the first."""
+    """Return every message that the topic still has, from the first."""
     return clients.read_all(cluster.serving.pulsar, topic)
 
 
 def internal_stats(cluster: Cluster, topic: str) -> dict[str, Any]:
-    """The owner broker's internalStats."""
-    found: dict[str, Any] = json.loads(admin(cluster, "GET", f"{resource(topic)}/internalStats"))
-    return found
+    """Return the owner broker's internalStats."""
+    stats: dict[str, Any] = json.loads(admin(cluster, "GET", f"{resource(topic)}/internalStats"))
+    return stats
 
 
 def data_ledgers(cluster: Cluster, topic: str) -> list[int]:
-    """Ids in the topic's ledger list, as the broker has it."""
+    """Return the ids in the broker's ledger list of the topic."""
     return [ledger["ledgerId"] for ledger in internal_stats(cluster, topic)["ledgers"]]
 
 
 def cursor_ledgers(cluster: Cluster, topic: str) -> dict[str, int]:
-    """Cursor name -> id of its ledger (-1: none), as the broker has it."""
+    """Return cursor name -> id of its ledger (-1: none), as the broker has it."""
     return {name: cursor["cursorLedger"] for name, cursor in internal_stats(cluster, topic)["cursors"].items()}
 
 
 def schema_ledgers(cluster: Cluster, topic: str) -> list[int]:
-    """Ids of the topic's schema ledgers, one per version, as the broker has it."""
+    """Return the ids of the topic's schema ledgers, one per version, as the broker has them."""
     return [ledger["ledgerId"] for ledger in internal_stats(cluster, topic).get("schemaLedgers", [])]
 
 
 def post_schema_versions(cluster: Cluster, topic: str, versions: int) -> None:
-    """Give the topic `versions` compatible Avro schemas: each becomes a ledger of its own."""
+    """Register `versions` compatible Avro schemas for the topic, each of which gets a ledger."""
     for version in range(1, versions + 1):
         fields = [{"name": f"field_{n}", "type": ["null", "string"], "default": None} for n in range(version)]
         schema = json.dumps({"type": "record", "name": "Sample", "fields": fields})
@@ -90,17 +90,17 @@ def delete_schema(cluster: Cluster, topic: str) -> None:
 
 
 def delete_subscription(cluster: Cluster, topic: str, subscription: str) -> bool:
-    """Delete a subscription even if it has consumers; False if the broker failed halfway (a metadata fault)."""
+    """Delete a subscription even if it has consumers; return False if the broker failed halfway (a metadata fault)."""
     return _done(cluster, "DELETE", f"{resource(topic)}/subscription/{subscription}?force=true")
 
 
 def delete_topic(cluster: Cluster, topic: str) -> bool:
-    """Delete a topic even if it is in use; False if the broker failed halfway (a metadata fault)."""
+    """Delete a topic even if it is in use; return False if the broker failed halfway (a metadata fault)."""
     return _done(cluster, "DELETE", f"{resource(topic)}?force=true")
 
 
 def trim(cluster: Cluster, topic: str) -> None:
-    """Ask the broker to drop the ledgers that every subscription has read; it does so soon after."""
+    """Request that the broker drops the ledgers that every subscription has read; it does so soon after."""
     admin(cluster, "POST", f"{resource(topic)}/trim")
 
 
@@ -110,7 +110,7 @@ def unload(cluster: Cluster, topic: str) -> None:
 
 
 def compact(cluster: Cluster, topic: str) -> None:
-    """Compact the topic and wait until the broker is done."""
+    """Compact the topic, and wait until the compaction has ended."""
     admin(cluster, "PUT", f"{resource(topic)}/compaction")
     wait_for(lambda: "RUNNING" not in admin(cluster, "GET", f"{resource(topic)}/compaction"), f"compaction of {topic}")
 
@@ -122,7 +122,7 @@ def publish_keyed(cluster: Cluster, topic: str, entries: int, keys: int) -> None
 
 
 def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, *, delay_seconds: int = 3600) -> None:
-    """Publish delayed messages; returns when the broker has begun to write bucket ledgers (one for 50 messages)."""
+    """Publish delayed messages, and wait until the broker has started to write bucket ledgers (one per 50 messages)."""
     url = cluster.serving.pulsar
     cursor = encode_cursor(subscription)
     with clients.shared_consumer(url, topic, subscription):
@@ -141,10 +141,10 @@ def create_partitioned(cluster: Cluster, topic: str, partitions: int) -> None:
 
 
 def offload(cluster: Cluster, topic: str) -> None:
-    """Move all closed ledgers of the topic to S3 and wait until the broker says that they are there.
+    """Move all closed ledgers of the topic to S3, and wait until the broker reports success.
 
-    With the sandbox's deletion lag of 0 the broker drops the BookKeeper copies a moment later. Raises RefusedError
-    when the broker gives up.
+    With the sandbox's deletion lag of 0 the broker deletes the BookKeeper copies a moment later. Raises RefusedError if
+    the offload fails.
     """
     last = json.loads(admin(cluster, "GET", f"{resource(topic)}/lastMessageId"))
     admin(cluster, "PUT", f"{resource(topic)}/offload", last)
@@ -155,21 +155,21 @@ def offload(cluster: Cluster, topic: str) -> None:
 
 
 def objects(cluster: Cluster) -> list[str]:
-    """Keys in the offload bucket."""
+    """Return the keys in the offload bucket."""
     return clients.bucket_keys(cluster.addresses.s3, cluster.bucket, cluster.region)
 
 
 def resource(topic: str) -> str:
-    """The topic's place in the admin API, below /admin/v2/."""
+    """Return the topic's path in the admin API, below /admin/v2/."""
     return f"persistent/{_path(topic)}"
 
 
 def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> str:
-    """Call the admin API; returns the text it answers. Raises RefusedError for an error, UnavailableError for none."""
+    """Call the admin API and return the answer. Raises RefusedError for an error, UnavailableError for no answer."""
     reply = _asked(cluster, method, path, body)
     deadline = time.monotonic() + SETTLE_SECONDS
     while method == "GET" and reply.status >= 500 and time.monotonic() < deadline:
-        # a broker that has just started after a crash may still find its predecessor's bundles in the metadata
+        # after a crash, a new broker may still find its predecessor's bundles in the metadata
         time.sleep(0.5)
         reply = _asked(cluster, method, path, body)
     if reply.status == 0:
@@ -180,7 +180,7 @@ def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> str:
 
 
 def wait_for(condition: Callable[[], bool], what: str, *, seconds: float = SETTLE_SECONDS) -> None:
-    """Return when the condition holds. Raises UnavailableError after `seconds`."""
+    """Wait until the condition holds. Raises UnavailableError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -210,10 +210,10 @@ def _offload_status(cluster: Cluster, topic: str) -> dict[str, Any]:
 
 
 def _is_stored(cluster: Cluster, topic: str, cursor: str, position: tuple[int, int]) -> bool:
-    found = internal_stats(cluster, topic)["cursors"][cursor]
-    ledger_id, entry_id = found["markDeletePosition"].split(":")
-    # A cursor's first ledger is made on demand; until then a crash would forget the position.
-    return (int(ledger_id), int(entry_id)) >= position and found["cursorLedger"] >= 0
+    stats = internal_stats(cluster, topic)["cursors"][cursor]
+    ledger_id, entry_id = stats["markDeletePosition"].split(":")
+    # A cursor's first ledger is created on demand; before that, a crash loses the position.
+    return (int(ledger_id), int(entry_id)) >= position and stats["cursorLedger"] >= 0
 
 
 def _path(topic: str) -> str:

@@ -78,7 +78,7 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
             unreached.append((effect, running.returncode))
         monkeypatch.delenv("CRASH_AT")
         found = reckon(service.settings)
-        assert found.wrong == [] or all("differ from what receipts say" in each for each in found.wrong), effect
+        assert found.wrong == [] or all("differ from the receipts" in sentence for sentence in found.wrong), effect
     service.run("run", "--until-idle", seconds=900)  # a backlog of all rounds, on a machine that may be busy
 
     found = reckon(service.settings)

@@ -1,4 +1,4 @@
-"""Makes the demo's leaks, by nothing but faults of a real cluster, and tells what the broker still uses."""
+"""Creates the demo's leaks only by faults of a real cluster, and reads what the broker still uses."""
 
 from dataclasses import dataclass
 
@@ -24,42 +24,39 @@ _LISTED = (CLICKS, ORDERS, INVOICES, ARCHIVE, SENSORS, LIVE)
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """leaked: id -> topic of the CLOSED ledgers that nobody refers to. still_open: ids of the OPEN ones.
+    """The leaks of the demo, and the messages that must survive."""
 
-    messages: topic -> all messages that could be read from it before anything was deleted.
-    """
-
-    leaked: dict[int, str]
-    still_open: frozenset[int]
+    leaked: dict[int, str]  # id -> topic of the CLOSED ledgers without references
+    still_open: frozenset[int]  # ids of the OPEN ledgers without references
     offloads: Offloads
-    messages: dict[str, list[bytes]]
+    messages: dict[str, list[bytes]]  # topic -> all messages that could be read before any delete
 
 
 def leak(cluster: Cluster) -> Leaks:
-    """Make topics, and let storage of every kind leak; takes about a minute and a half."""
-    with step("make topics with small ledgers, cursors and schemas, beside live traffic"):
+    """Create topics, and let storage of every kind leak. Takes about a minute and a half."""
+    with step("create topics with small ledgers, cursors and schemas, beside live traffic"):
         topics.fill(cluster, INVOICES, 12, ["archive"], entry_bytes=500)
         topics.post_schema_versions(cluster, INVOICES, 2)
         topics.fill(cluster, FORGOTTEN, 8, ["nobody"], entry_bytes=2000)
     with step("the broker trims, can't delete, and is killed with -9: ledgers leak"):
-        found = orphan_everything(cluster, [CLICKS, ORDERS], ledgers=30, entry_bytes=2000)
+        orphans = orphan_everything(cluster, [CLICKS, ORDERS], ledgers=30, entry_bytes=2000)
     with step("an operator deletes a topic's metadata by hand"):
         topics.unload(cluster, FORGOTTEN)
-        found[FORGOTTEN] = ledgers.owned(cluster, FORGOTTEN)
+        orphans[FORGOTTEN] = ledgers.owned(cluster, FORGOTTEN)
         clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(FORGOTTEN)))
-    with step("S3 is away while a topic is deleted, and an upload fails at its last step: objects leak"):
+    with step("S3 is down while a topic is deleted, and an upload fails at its last step: objects leak"):
         offloaded = offloads.leak_offloads(cluster, kept=ARCHIVE, deleted=REPORTS, retried=SENSORS)
-    for topic, some in found.items():
+    for topic, lost in orphans.items():
         console.print(
-            f"    {short(topic)}: leaked [bold]{len(some.data)}[/] data, {len(some.cursors)} cursor "
-            f"and {len(some.schemas)} schema ledgers"
+            f"    {short(topic)}: leaked [bold]{len(lost.data)}[/] data, {len(lost.cursors)} cursor "
+            f"and {len(lost.schemas)} schema ledgers"
         )
     console.print(
         f"    {short(ARCHIVE)}: the BookKeeper copies of [bold]{len(offloaded.copies)}[/] offloaded ledgers; "
         f"{short(REPORTS)}: [bold]{len(offloaded.leaked)}[/] offloaded ledgers; "
         f"{short(SENSORS)}: [bold]{len(offloaded.stale)}[/] of a failed upload"
     )
-    owners = {ledger_id: topic for topic, some in found.items() for ledger_id in some.every}
+    owners = {ledger_id: topic for topic, lost in orphans.items() for ledger_id in lost.every}
     owners |= dict.fromkeys(offloaded.copies, ARCHIVE)
     metadata = ledgers.every_ledger(cluster)
     still_open = frozenset(i for i in owners if metadata[i].state is not LedgerState.CLOSED)
@@ -68,16 +65,16 @@ def leak(cluster: Cluster) -> Leaks:
 
 
 def ledgers_in_use(cluster: Cluster, leaks: Leaks) -> set[int]:
-    """The ledgers in BookKeeper that the broker itself refers to now."""
-    found: set[int] = set()
+    """Return the ids of the ledgers in BookKeeper that the broker itself refers to now."""
+    in_use: set[int] = set()
     for topic in _LISTED:
-        found |= {*topics.data_ledgers(cluster, topic), *topics.schema_ledgers(cluster, topic)}
-        found |= {ledger_id for ledger_id in topics.cursor_ledgers(cluster, topic).values() if ledger_id >= 0}
-    return found - set(leaks.offloads.copies) - _only_in_s3(leaks)
+        in_use |= {*topics.data_ledgers(cluster, topic), *topics.schema_ledgers(cluster, topic)}
+        in_use |= {ledger_id for ledger_id in topics.cursor_ledgers(cluster, topic).values() if ledger_id >= 0}
+    return in_use - set(leaks.offloads.copies) - _only_in_s3(leaks)
 
 
 def objects_in_use(leaks: Leaks) -> set[str]:
-    """Keys of the objects that the broker's lists name."""
+    """Return the keys of the objects that the broker's lists name."""
     return {key for attempt in leaks.offloads.in_use for key in attempt.keys}
 
 

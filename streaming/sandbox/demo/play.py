@@ -1,6 +1,6 @@
-"""The demo's steps: make leaks, audit, request their deletion, delete, and check the cluster afterwards.
+"""The demo's steps: create leaks, audit, request their deletion, delete, and check the cluster afterwards.
 
-Every claim at the end is read from the cluster. The exit code is 1 if one of them does not hold.
+Every claim at the end is checked on the cluster. The exit code is 1 if a claim does not hold.
 """
 
 import shutil
@@ -12,9 +12,17 @@ from rich.rule import Rule
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import disk
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.demo.asked import Asked, Row, asked_by_audit, claim_findings, findings, hostile, repeated
 from streaming.sandbox.demo.leaks import Leaks, leak, ledgers_in_use
 from streaming.sandbox.demo.proofs import prove, show_receipts
+from streaming.sandbox.demo.request_groups import (
+    RequestGroup,
+    Row,
+    asked_by_audit,
+    claim_findings,
+    findings,
+    hostile,
+    repeated,
+)
 from streaming.sandbox.demo.screen import Checks, console, reaper, step
 from streaming.sandbox.demo.traffic import Traffic
 
@@ -22,7 +30,7 @@ _REPEATS = 5
 
 
 def main() -> int:
-    """Run the demo in a cluster of its own; returns the exit code."""
+    """Run the demo in a new cluster, and return the exit code."""
     started_s = time.monotonic()
     home = Path(".demo").absolute() / f"{int(time.time())}"
     console.print(Rule("[bold]Ledger Reaper[/]: what Pulsar leaks, found and deleted, on a real cluster"))
@@ -36,7 +44,7 @@ def main() -> int:
         checks.claim(
             "the live producer and consumer never lost a message",
             holds=sent == received and sent > 0,
-            seen=f"{sent} sent and {received} received during all this",
+            seen=f"{sent} sent and {received} received during the demo",
         )
         console.print(Rule())
         verdict = (
@@ -55,7 +63,7 @@ def _play(cluster: Cluster, checks: Checks) -> None:
     asked = _ask_more(cluster, leaks, found)
     bytes_before = disk.entry_log_bytes(cluster)
     started_s = time.monotonic()
-    with step("ledger-reaper run --until-idle works off all requests"):
+    with step("ledger-reaper run --until-idle processes all requests"):
         reaper("run", "--config", str(cluster.home.config), "--until-idle")
     show_receipts(cluster, asked, time.monotonic() - started_s, checks)
     prove(cluster, asked, leaks, bytes_before, checks)
@@ -71,7 +79,7 @@ def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
     return found
 
 
-def _ask_more(cluster: Cluster, leaks: Leaks, found: list[Row]) -> list[Asked]:
+def _ask_more(cluster: Cluster, leaks: Leaks, found: list[Row]) -> list[RequestGroup]:
     asked, again = repeated(asked_by_audit(found), found, _REPEATS)
     harmful, payloads = hostile(cluster, leaks)
     with step(f"ledger-reaper request publishes {len(again) + len(payloads)} more requests, repeated or hostile"):

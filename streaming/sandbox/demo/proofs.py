@@ -1,4 +1,4 @@
-"""The claims at the end, each checked on the cluster itself: by BookKeeper's shell, in the bucket, by a consumer."""
+"""The final claims, each checked on the cluster itself: with BookKeeper's shell, in the bucket, with a consumer."""
 
 import contextlib
 from collections import Counter
@@ -11,8 +11,8 @@ from streaming.config.load import load
 from streaming.errors import UnavailableError
 from streaming.sandbox import disk, shell, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.demo.asked import Asked
 from streaming.sandbox.demo.leaks import Leaks, ledgers_in_use, objects_in_use
+from streaming.sandbox.demo.request_groups import RequestGroup
 from streaming.sandbox.demo.screen import Checks, console, short, step
 from streaming.state.outcomes import receipts_of
 from udfs.records import LedgerType
@@ -21,8 +21,8 @@ _COLLECTED_SHARE = 0.7
 _COLLECTION_SECONDS = 40
 
 
-def show_receipts(cluster: Cluster, asked: Sequence[Asked], took_s: float, checks: Checks) -> None:
-    """Print what was requested and what happened, and claim that each request has one final receipt."""
+def show_receipts(cluster: Cluster, asked: Sequence[RequestGroup], took_s: float, checks: Checks) -> None:
+    """Print the requests and their results, and claim that each request has exactly one final receipt."""
     final: dict[str, list[dict[str, Any]]] = {}
     for row in receipts_of(load(cluster.home.config)):
         if row["outcome"] != "RETRY":
@@ -46,8 +46,8 @@ def show_receipts(cluster: Cluster, asked: Sequence[Asked], took_s: float, check
     checks.claim(f"each of the {total} requests has exactly one final receipt", holds=exactly_one)
 
 
-def prove(cluster: Cluster, asked: Sequence[Asked], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
-    """Claim that everything that had to go is gone, and that everything else is still there."""
+def prove(cluster: Cluster, asked: Sequence[RequestGroup], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
+    """Claim that all leaked storage is gone, and that all other storage still exists."""
     gone = {
         named[0] for each in asked if each.expected["DELETED"] for named in each.named if named[2] == LedgerType.LEDGER
     }
@@ -56,7 +56,7 @@ def prove(cluster: Cluster, asked: Sequence[Asked], leaks: Leaks, bytes_before: 
         left = shell.list_ledgers(cluster)
         in_use &= ledgers_in_use(cluster, leaks)  # the live traffic goes on, and the broker trims what has been read
     checks.claim("none of the leaked ledgers is left", holds=not left & gone, seen=f"{len(gone)} were requested")
-    checks.claim("every ledger that the broker refers to is there", holds=in_use <= left, seen=f"{len(in_use)} ledgers")
+    checks.claim("every ledger that the broker refers to exists", holds=in_use <= left, seen=f"{len(in_use)} ledgers")
     keys = set(topics.objects(cluster))
     garbage = {key for each in (*leaks.offloads.leaked, *leaks.offloads.stale) for key in each.keys}
     checks.claim(

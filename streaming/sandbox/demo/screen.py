@@ -1,4 +1,4 @@
-"""The demo's output, and how it runs `ledger-reaper`: as an operator would."""
+"""The demo's output, and its calls of `ledger-reaper`, like an operator's."""
 
 import contextlib
 import subprocess
@@ -22,7 +22,7 @@ class Checks:
     failed: int = 0
 
     def claim(self, text: str, *, holds: bool, seen: str = "") -> None:
-        """Print a claim, whether it holds, and what was seen."""
+        """Print a claim, whether it holds, and the observation."""
         mark = "[green]✔[/]" if holds else "[bold red]✘[/]"
         console.print(f"  {mark} {text}" + (f"  [dim]{seen}[/]" if seen else ""))
         self.failed += not holds
@@ -30,7 +30,7 @@ class Checks:
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[None]:
-    """Print what is being done, and how long it took."""
+    """Print a step, and how long it took."""
     started_s = time.monotonic()
     with console.status(what):
         yield
@@ -55,7 +55,7 @@ def reaper(*arguments: str, stdin: bytes = b"") -> None:
 
 
 def short(topic: str) -> str:
-    """A topic without its tenant and namespace."""
+    """Return a topic's name without its tenant and namespace."""
     return topic.rpartition("/")[2]
 
 

@@ -1,4 +1,4 @@
-"""A producer and a consumer that go on while the demo does everything else."""
+"""A producer and a consumer that run during the whole demo."""
 
 import contextlib
 import threading
@@ -18,8 +18,8 @@ _LAST_QUIET_MS = 30_000
 class Traffic:
     """Sends and receives on the topic LIVE until the with block ends.
 
-    Each message has a number of its own: the demo kills the broker, so a message may be stored though its sender was
-    not told, or be received twice because the broker lost the acknowledgement.
+    Each message has a unique number. The demo kills the broker, so a message may be stored without an acknowledgement
+    to its sender, or be received twice because the broker lost the consumer's acknowledgement.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -40,9 +40,10 @@ class Traffic:
         self._thread.join(_JOIN_SECONDS)
 
     def stop(self) -> tuple[int, int]:
-        """End the producer, and read until all is there or nothing more comes.
+        """End the producer, and receive until all messages have arrived or no more arrive.
 
-        Returns how many messages were stored for certain, and how many of those were received.
+        Returns:
+            How many messages were certainly stored, and how many of those were received.
         """
         self.__exit__()
         if not self._sent <= self._received:

@@ -43,7 +43,7 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"{path} never appeared")
 
 
-def test_a_started_process_is_found_again_and_has_a_session_of_its_own(record: Path) -> None:
+def test_a_started_process_is_found_again_and_leads_a_session(record: Path) -> None:
     made = start(SLEEPS, record)
 
     found = process.find(record)
@@ -52,13 +52,13 @@ def test_a_started_process_is_found_again_and_has_a_session_of_its_own(record: P
     assert found.pid == made.pid == os.getsid(made.pid)
 
 
-def test_a_process_whose_environment_is_not_there_yet_is_waited_for() -> None:
+def test_find_waits_for_an_environment_that_is_empty_during_exec() -> None:
     environments = [{}, {}, {"A": "b"}]
     begins = SimpleNamespace(environ=lambda: environments.pop(0), status=lambda: psutil.STATUS_RUNNING)
     assert process._environment(cast("psutil.Process", begins), 60) == {"A": "b"}
 
 
-def test_a_process_without_an_environment_is_not_waited_for_in_vain() -> None:
+def test_find_does_not_wait_forever_for_an_environment() -> None:
     ended = SimpleNamespace(environ=dict, status=lambda: psutil.STATUS_ZOMBIE)
     assert process._environment(cast("psutil.Process", ended), 60) == {}
     kernels = SimpleNamespace(environ=dict, status=lambda: psutil.STATUS_SLEEPING)
@@ -75,7 +75,7 @@ def test_a_killed_process_is_gone_when_kill_returns(record: Path) -> None:
     assert not process.kill(record)
 
 
-def test_a_stop_ends_the_processes_that_the_part_started_too(record: Path) -> None:
+def test_a_stop_ends_child_processes(record: Path) -> None:
     start(HAS_A_CHILD, record)
     wait_for(record.parent / "child")
     child = psutil.Process(int((record.parent / "child").read_text()))
@@ -86,7 +86,7 @@ def test_a_stop_ends_the_processes_that_the_part_started_too(record: Path) -> No
     assert not record.exists()
 
 
-def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(record: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(record: Path) -> None:
     made = start(DEAF, record)
     wait_for(record.parent / "deaf")
 
@@ -95,7 +95,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(record: Path) 
     assert not psutil.pid_exists(made.pid)
 
 
-def test_a_frozen_process_is_stopped_gently(record: Path) -> None:
+def test_a_frozen_process_is_stopped_by_sigterm(record: Path) -> None:
     made = start(SLEEPS, record)
     process.send(record, signal.SIGSTOP)
 
@@ -104,7 +104,7 @@ def test_a_frozen_process_is_stopped_gently(record: Path) -> None:
     assert not psutil.pid_exists(made.pid)
 
 
-def test_a_process_that_got_the_recorded_pid_later_is_never_signalled(record: Path) -> None:
+def test_another_process_with_the_recorded_pid_gets_no_signal(record: Path) -> None:
     made = start(SLEEPS, record)
     forged = {"pid": made.pid, "token": "0" * 32, "started_at": "", "command": ""}
     other = record.with_name("other.json")
@@ -117,7 +117,7 @@ def test_a_process_that_got_the_recorded_pid_later_is_never_signalled(record: Pa
     assert process.find(record) is not None
 
 
-def test_a_process_whose_starter_died_before_it_noted_the_pid_is_found(record: Path) -> None:
+def test_a_process_without_a_recorded_pid_is_found_by_its_token(record: Path) -> None:
     made = start(SLEEPS, record)
     record.write_text(json.dumps({**json.loads(record.read_text()), "pid": process.NOT_YET}))
 
@@ -129,6 +129,6 @@ def test_a_process_whose_starter_died_before_it_noted_the_pid_is_found(record: P
     assert not psutil.pid_exists(made.pid)
 
 
-def test_what_was_never_started_is_not_running(record: Path) -> None:
+def test_a_process_that_never_started_does_not_run(record: Path) -> None:
     assert process.find(record) is None
     assert not process.stop(record, grace_seconds=0.1)

@@ -1,4 +1,4 @@
-"""The sandbox's S3 answers what brokers sign."""
+"""The sandbox's S3 server answers brokers' requests."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from werkzeug.test import Client
 from streaming.sandbox.s3_server import Keeper, s3_app
 
 
-def test_a_signature_of_any_letters_is_answered(tmp_path: Path) -> None:
+def test_requests_with_any_signature_are_answered(tmp_path: Path) -> None:
     # jclouds signs as AWS did first (SigV2): base64, now and then with as many slashes as a SigV4 credential
     client = Client(Keeper(s3_app(), tmp_path / "s3.state"))
     signed = {"Authorization": "AWS sandbox:c2lnb/zbr/KtHzp/a1b2/c3Q="}

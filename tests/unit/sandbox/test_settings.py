@@ -36,12 +36,12 @@ def spec() -> Spec:
     return Spec(pick_ports({}))
 
 
-def test_every_listener_has_a_port_of_its_own(spec: Spec) -> None:
+def test_every_listener_has_its_own_port(spec: Spec) -> None:
     assert sorted(spec.ports) == ["bookie", "bookie_http", "broker", "broker_http", "s3", "zookeeper"]
     assert len(set(spec.ports.values())) == len(spec.ports)
 
 
-def test_a_known_port_is_kept_while_it_is_free_and_replaced_when_it_is_taken(spec: Spec) -> None:
+def test_a_known_port_is_kept_while_it_is_free_and_replaced_if_it_is_taken(spec: Spec) -> None:
     with socket.create_server((HOST, spec.ports["s3"])):
         again = pick_ports(spec.ports)
 
@@ -51,14 +51,14 @@ def test_a_known_port_is_kept_while_it_is_free_and_replaced_when_it_is_taken(spe
     }
 
 
-def test_a_port_is_free_only_while_nobody_listens() -> None:
+def test_a_port_is_free_only_without_a_listener() -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         assert not is_free(port)
     assert is_free(port)
 
 
-def test_what_a_home_remembers_comes_back(home: Home, spec: Spec) -> None:
+def test_a_saved_spec_is_loaded(home: Home, spec: Spec) -> None:
     assert home.load() is None
 
     home.save(Spec(spec.ports, {"transactionCoordinatorEnabled": "true"}))
@@ -66,7 +66,7 @@ def test_what_a_home_remembers_comes_back(home: Home, spec: Spec) -> None:
     assert home.load() == Spec(spec.ports, {"transactionCoordinatorEnabled": "true"})
 
 
-def test_a_home_of_an_older_version_listens_on_loopback(home: Home, spec: Spec) -> None:
+def test_a_spec_of_an_older_version_listens_on_loopback(home: Home, spec: Spec) -> None:
     home.spec_file.write_text(json.dumps({"ports": spec.ports, "broker_settings": {}}))
 
     assert home.load() == spec
@@ -91,17 +91,17 @@ def test_no_part_listens_beyond_this_machine(home: Home, spec: Spec, part: Part,
 
 
 @LISTENERS
-def test_every_part_listens_on_the_address_that_was_asked_for(home: Home, spec: Spec, part: Part, key: str) -> None:
+def test_every_part_listens_on_the_given_address(home: Home, spec: Spec, part: Part, key: str) -> None:
     assert settings(home, part, replace(spec, listen=OTHER), PULSAR)[key] == OTHER
 
 
-def test_all_addresses_are_those_that_the_parts_listen_on(spec: Spec) -> None:
+def test_all_addresses_are_those_of_the_parts(spec: Spec) -> None:
     told = asdict(addresses(replace(spec, listen=OTHER)))
 
     assert [name for name, address in told.items() if OTHER not in address or HOST in address] == []
 
 
-def test_no_part_is_told_of_loopback_where_another_address_was_asked_for(home: Home, spec: Spec) -> None:
+def test_no_part_uses_loopback_if_another_address_is_given(home: Home, spec: Spec) -> None:
     elsewhere = replace(spec, listen=OTHER)
 
     assert [part for part in Part if HOST in render(settings(home, part, elsewhere, PULSAR))] == []
@@ -111,29 +111,29 @@ def test_the_bookie_listens_on_the_loopback_interface(home: Home, spec: Spec) ->
     assert settings(home, Part.BOOKIE, spec, PULSAR)["listeningInterface"] == interface_of(HOST)
 
 
-def test_an_address_that_the_machine_has_not_is_refused() -> None:
+def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
         interface_of("192.0.2.1")
 
 
-def test_all_that_parts_write_lies_in_the_home(home: Home, spec: Spec) -> None:
+def test_parts_write_only_into_the_home(home: Home, spec: Spec) -> None:
     paths = [value for part in Part for value in settings(home, part, spec, PULSAR).values() if isinstance(value, Path)]
 
     assert paths
     assert all(path.is_relative_to(home.root) or path.is_relative_to(PULSAR) for path in paths)
 
 
-def test_asked_for_settings_of_the_broker_win(home: Home, spec: Spec) -> None:
+def test_given_settings_of_the_broker_take_precedence(home: Home, spec: Spec) -> None:
     asked = Spec(spec.ports, {"managedLedgerMaxEntriesPerLedger": "3"})
 
     assert settings(home, Part.BROKER, asked, PULSAR)["managedLedgerMaxEntriesPerLedger"] == "3"
 
 
-def test_properties_are_written_as_java_reads_them() -> None:
+def test_properties_have_the_format_of_java() -> None:
     assert render({"a": True, "b": 1, "c": Path("/d")}) == "a=true\nb=1\nc=/d\n"
 
 
-def test_the_service_takes_the_configuration_that_the_sandbox_writes(home: Home, spec: Spec) -> None:
+def test_the_service_accepts_the_configuration_of_the_sandbox(home: Home, spec: Spec) -> None:
     write_local_files(home, spec)
 
     loaded = load(home.config)
@@ -146,12 +146,12 @@ def test_the_service_takes_the_configuration_that_the_sandbox_writes(home: Home,
     assert loaded.safety.min_age_seconds == 5
 
 
-def test_a_folder_without_cluster_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_folder_without_a_cluster_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="sandbox up"):
         cluster.attach(tmp_path)
 
 
-def test_stopping_what_never_ran_stops_nothing(tmp_path: Path) -> None:
+def test_stopping_a_cluster_that_never_ran_does_nothing(tmp_path: Path) -> None:
     assert not cluster.down(tmp_path)
 
 
@@ -163,7 +163,7 @@ def grown() -> Spec:
     return Spec(pick_ports({}, counts=COUNTS), counts=COUNTS)
 
 
-def test_one_of_each_is_called_as_its_kind_and_the_others_by_their_numbers(grown: Spec) -> None:
+def test_the_first_part_has_the_name_of_its_kind_and_others_have_numbers(grown: Spec) -> None:
     names = ["s3", "zookeeper", "zookeeper-2", "zookeeper-3", "bookie", "bookie-2", "bookie-3", "broker", "broker-2"]
 
     assert [str(part) for part in grown.parts] == names
@@ -177,7 +177,7 @@ def test_no_two_parts_share_a_port_a_folder_or_a_file(home: Home, grown: Spec) -
         assert len({place(part) for part in grown.parts}) == len(grown.parts)
 
 
-def test_several_zookeepers_know_each_other_and_one_alone_has_no_ensemble(home: Home, spec: Spec, grown: Spec) -> None:
+def test_several_zookeepers_form_an_ensemble_and_a_single_one_does_not(home: Home, spec: Spec, grown: Spec) -> None:
     def members(of: Spec) -> list[dict[str, object]]:
         files = [settings(home, part, of, PULSAR) for part in of.all_of(Part.ZOOKEEPER)]
         return [{key: value for key, value in file.items() if key.startswith("server.")} for file in files]
@@ -189,7 +189,7 @@ def test_several_zookeepers_know_each_other_and_one_alone_has_no_ensemble(home: 
     assert members(spec) == [{}]
 
 
-def test_clients_are_told_of_every_part(home: Home, grown: Spec) -> None:
+def test_the_addresses_include_every_part(home: Home, grown: Spec) -> None:
     where, ports = addresses(grown), grown.ports
 
     assert where.pulsar == f"pulsar://{HOST}:{ports['broker']},{HOST}:{ports['broker-2']}"
@@ -213,7 +213,7 @@ def test_several_bookies_keep_two_copies_and_replace_lost_ones(home: Home, spec:
     assert recovers == [False, True]
 
 
-def test_the_service_takes_the_configuration_of_a_grown_cluster(home: Home, grown: Spec) -> None:
+def test_the_service_accepts_the_configuration_of_a_grown_cluster(home: Home, grown: Spec) -> None:
     write_local_files(home, grown)
 
     loaded = load(home.config)
@@ -222,7 +222,7 @@ def test_the_service_takes_the_configuration_of_a_grown_cluster(home: Home, grow
     assert (loaded.pulsar.admin_url, loaded.zookeeper.hosts) == (where.admin, where.zookeeper)
 
 
-def test_a_grown_home_comes_back(home: Home, grown: Spec) -> None:
+def test_the_spec_of_a_grown_cluster_is_loaded(home: Home, grown: Spec) -> None:
     home.save(grown)
 
     assert home.load() == grown

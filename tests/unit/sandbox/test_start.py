@@ -1,4 +1,4 @@
-"""A part that ends while it starts is started again only where that can help."""
+"""A part that ends during its start is started again only if that may help."""
 
 import socket
 from pathlib import Path
@@ -45,7 +45,7 @@ def starts(
     return made
 
 
-def test_a_broker_that_met_the_expiring_session_of_a_killed_one_starts_again(
+def test_a_broker_that_failed_on_an_expiring_session_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = starts(tmp_path, monkeypatch, [EXPIRED, LEADER])
@@ -54,7 +54,7 @@ def test_a_broker_that_met_the_expiring_session_of_a_killed_one_starts_again(
 
 
 @pytest.mark.parametrize(("part", "says"), [(Part.BROKER, "no port\n"), (Part.BOOKIE, EXPIRED)])
-def test_what_ends_for_another_reason_is_said_so_at_once(
+def test_a_part_that_ends_for_another_reason_is_an_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Part, says: str
 ) -> None:
     made = starts(tmp_path, monkeypatch, [says])
@@ -63,7 +63,7 @@ def test_what_ends_for_another_reason_is_said_so_at_once(
     assert made.count == 1
 
 
-def test_a_part_that_has_company_starts_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_further_part_of_a_kind_starts_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = starts(tmp_path, monkeypatch, [EXPIRED], {"broker": 2})
     made.cluster.start(Further(Part.BROKER, 2))
     assert made.count == 2
@@ -71,9 +71,7 @@ def test_a_part_that_has_company_starts_under_its_own_name(tmp_path: Path, monke
     assert not (tmp_path / "logs" / "broker.log").exists()
 
 
-def test_a_member_of_an_ensemble_does_not_move_from_its_ports_while_others_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_of_a_running_ensemble_keeps_its_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = starts(tmp_path, monkeypatch, [], {"zookeeper": 3})
     quorum = made.cluster.spec.ports["zookeeper_quorum-2"]
     with socket.create_server((HOST, quorum)):
@@ -92,11 +90,11 @@ def test_a_member_of_an_ensemble_does_not_move_from_its_ports_while_others_run(
 @pytest.mark.parametrize(
     ("counts", "listen", "message"),
     [
-        pytest.param({Part.BOOKIE: 3}, None, "made with 1 of bookie, not 3", id="another number of bookies"),
-        pytest.param({}, "192.0.2.1", "192.0.2.1", id="an address that this machine has not"),
+        pytest.param({Part.BOOKIE: 3}, None, "created with 1 of bookie, not 3", id="another number of bookies"),
+        pytest.param({}, "192.0.2.1", "192.0.2.1", id="an address of another machine"),
     ],
 )
-def test_a_cluster_stays_as_it_was_made(
+def test_the_number_of_parts_can_not_change(
     tmp_path: Path, counts: dict[Part, int], listen: str | None, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -114,7 +112,7 @@ def test_a_cluster_moves_to_another_address_only_while_it_is_down(
     assert sandbox._settle(known, None, {}, is_running=True) == known
 
 
-def test_what_is_asked_is_asked_of_parts_that_are_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_go_to_parts_that_are_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = starts(tmp_path, monkeypatch, [], {"broker": 2})
     awake: set[object] = {Further(Part.BROKER, 2)}
     monkeypatch.setattr(Cluster, "_is_awake", lambda _self, part: part in awake)

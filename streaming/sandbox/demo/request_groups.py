@@ -1,4 +1,4 @@
-"""The requests of the demo and their right outcomes: the audit's findings, repeated ones, and hostile ones."""
+"""The demo's requests and their expected outcomes: from the audit's findings, repeated, and hostile."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,22 +23,22 @@ from udfs.wire import encode
 
 NEVER_EXISTED = 987_654_321
 Row = dict[str, Any]
-# ledger id, topic and type as a receipt has them; all None for bytes that are no request
+# ledger id, topic and type as in a receipt; all None for bytes that are not a request
 Named = tuple[int | None, str | None, str | None]
 NOTHING: Named = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A group of requests: what they name (as in their receipts), and their right final outcomes."""
+class RequestGroup:
+    """A group of requests of the demo."""
 
     title: str
-    named: frozenset[Named]
-    expected: Counter[str]
+    named: frozenset[Named]  # the ledgers that they name
+    expected: Counter[str]  # final outcomes
 
 
 def findings(folder: Path) -> list[Row]:
-    """The findings that the audit wrote."""
+    """Read the audit's findings."""
     rows: list[Row] = pq.read_table(folder / FINDINGS).to_pylist()
     return rows
 
@@ -48,15 +48,15 @@ def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Che
     orphans = [row for row in found if row[a.CLASS] == FindingClass.ORPHAN]
     ids = {row[c.LEDGER_ID] for row in orphans if row[c.LEDGER_TYPE] == LedgerType.LEDGER}
     uploads = {(row[c.UUID], row[c.LEDGER_ID]) for row in orphans if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER}
-    garbage = {(each.uuid, each.ledger_id) for each in (*leaks.offloads.leaked, *leaks.offloads.stale)}
-    used = {(each.uuid, each.ledger_id) for each in leaks.offloads.in_use}
+    garbage = {(upload.uuid, upload.ledger_id) for upload in (*leaks.offloads.leaked, *leaks.offloads.stale)}
+    used = {(upload.uuid, upload.ledger_id) for upload in leaks.offloads.in_use}
     checks.claim(
         "the audit found everything that leaked",
         holds=leaks.leaked.keys() <= ids and garbage <= uploads,
         seen=f"{len(leaks.leaked)} ledgers and {len(garbage)} offloaded ones leaked, {len(orphans)} orphans found",
     )
     checks.claim(
-        "the audit called nothing in use an orphan",
+        "the audit named no storage in use as an orphan",
         holds=not ids & in_use and not uploads & used,
         seen=f"{len(in_use)} ledgers and {len(used)} offloaded ones are in use",
     )
@@ -69,8 +69,8 @@ def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Che
         )
 
 
-def asked_by_audit(found: Iterable[Row]) -> list[Asked]:
-    """The orphans whose deletion the audit requests, by kind."""
+def asked_by_audit(found: Iterable[Row]) -> list[RequestGroup]:
+    """Return the orphans whose deletion the audit requests, by kind."""
     kinds: dict[str, set[Named]] = {}
     for row in found:
         if row[a.CLASS] == FindingClass.ORPHAN:
@@ -78,38 +78,43 @@ def asked_by_audit(found: Iterable[Row]) -> list[Asked]:
             kind = f"{row[c.COMPONENT]} {where}"
             kinds.setdefault(kind, set()).add((row[c.LEDGER_ID], row[c.TOPIC_NAME], row[c.LEDGER_TYPE]))
     return [
-        Asked(f"orphans of the audit: {kind}", frozenset(named), Counter(DELETED=len(named)))
+        RequestGroup(f"orphans of the audit: {kind}", frozenset(named), Counter(DELETED=len(named)))
         for kind, named in sorted(kinds.items())
     ]
 
 
-def hostile(cluster: Cluster, leaks: Leaks) -> tuple[list[Asked], list[bytes]]:
-    """Requests that mean harm or nothing, and their right outcomes."""
-    mine, theirs = topics.data_ledgers(cluster, INVOICES)[:2]
+def hostile(cluster: Cluster, leaks: Leaks) -> tuple[list[RequestGroup], list[bytes]]:
+    """Return harmful and meaningless requests with their expected outcomes."""
+    in_use, of_another_topic = topics.data_ledgers(cluster, INVOICES)[:2]
     kept, gone = leaks.offloads.in_use[0], leaks.offloads.leaked[0]
     elsewhere = {"bucket": "victims-bucket", "serviceEndpoint": cluster.addresses.s3}
     requests = [
-        ("a ledger in use", _request(INVOICES, mine), "DEAD_LETTER"),
-        ("another topic's ledger", _request(CLICKS, theirs), "DEAD_LETTER"),
+        ("a ledger in use", _request(INVOICES, in_use), "DEAD_LETTER"),
+        ("another topic's ledger", _request(CLICKS, of_another_topic), "DEAD_LETTER"),
         ("an id that never existed", _request(CLICKS, NEVER_EXISTED), "ALREADY_GONE"),
         ("an offloaded ledger in use", _offloaded(cluster, kept), "DEAD_LETTER"),
         ("a bucket that is not ours", _offloaded(cluster, gone, ledger_id=NEVER_EXISTED, **elsewhere), "DEAD_LETTER"),
     ]
-    asked = [Asked(f"hostile: {title}", frozenset([_named(each)]), Counter([end])) for title, each, end in requests]
-    asked.append(Asked("hostile: bytes that are no JSON", frozenset([NOTHING]), Counter(DEAD_LETTER=1)))
-    return asked, [*(encode(each) for _title, each, _end in requests), b"\x00\xffdrop table"]
+    groups = [
+        RequestGroup(f"hostile: {title}", frozenset([_named(request)]), Counter([outcome]))
+        for title, request, outcome in requests
+    ]
+    groups.append(RequestGroup("hostile: bytes that are not JSON", frozenset([NOTHING]), Counter(DEAD_LETTER=1)))
+    return groups, [*(encode(request) for _title, request, _outcome in requests), b"\x00\xffdrop table"]
 
 
-def repeated(asked: list[Asked], found: list[Row], times: int) -> tuple[list[Asked], list[bytes]]:
-    """Request one of the audit's orphans several times more; it becomes a group of its own."""
+def repeated(groups: list[RequestGroup], found: list[Row], times: int) -> tuple[list[RequestGroup], list[bytes]]:
+    """Request one of the audit's orphans several times more, as a group of its own."""
     row = next(row for row in found if row[a.CLASS] == FindingClass.ORPHAN and _is_data_of(row, CLICKS))
     request = _request(CLICKS, row[c.LEDGER_ID])
     named = _named(request)
     rest = [
-        replace(each, named=each.named - {named}, expected=Counter(DELETED=len(each.named - {named}))) for each in asked
+        replace(group, named=group.named - {named}, expected=Counter(DELETED=len(group.named - {named})))
+        for group in groups
     ]
     expected = Counter(DELETED=1, ALREADY_GONE=times)
-    return [*rest, Asked(f"one of them {times} times more", frozenset([named]), expected)], [encode(request)] * times
+    again = RequestGroup(f"one of them {times} times more", frozenset([named]), expected)
+    return [*rest, again], [encode(request)] * times
 
 
 def _is_data_of(row: Row, topic: str) -> bool:
@@ -127,11 +132,11 @@ def _request(topic: str, ledger_id: int) -> PendingDelete:
 
 
 def _offloaded(cluster: Cluster, attempt: Attempt, *, ledger_id: int = -1, **elsewhere: str) -> PendingDelete:
-    place = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region} | elsewhere
+    location = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region} | elsewhere
     return replace(
         _request(attempt.topic, attempt.ledger_id if ledger_id < 0 else ledger_id),
         ledger_type=LedgerType.OFFLOAD_LEDGER,
-        offload_context=OffloadContext(uuid=attempt.uuid, driver_name="S3", driver_properties=place),
+        offload_context=OffloadContext(uuid=attempt.uuid, driver_name="S3", driver_properties=location),
     )
 
 
