@@ -533,14 +533,20 @@ SNAPSHOTS_LINES = (
     (
         "an undo of a migration removes no aborted id that is in the new form alone",
         UNDO_MIGRATION,
-        "        lost = migration.missing(early, old.aborts)\n",
-        "        lost = 0\n",
+        "            lost = migration.missing(migration.before(form, old.max_read), old.aborts)\n",
+        "            lost = 0\n",
     ),
     (
         "an undo of a migration removes no index that a broker has written since",
         UNDO_MIGRATION,
-        " and counting.max_read > old.max_read\n",
+        " and form.max_read > old.max_read\n",
         " and False\n",
+    ),
+    (
+        "an undo of a migration asks of each form that counts before the old one whether it may go",
+        UNDO_MIGRATION,
+        "        for form in above:\n",
+        "        for form in above[:1]:\n",
     ),
     (
         "an undo of a migration removes what counts before the old form",

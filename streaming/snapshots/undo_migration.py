@@ -83,26 +83,26 @@ class MigrationUndo:
             self.migrations.compact(namespace_of(topic))
 
     def _refuse_loss(self, topic: str, kind: SnapshotKind, stored: Stored) -> None:
-        """Refuse to remove what counts unless the old form is below it, has all its ids, and is as new."""
-        counting = self.migrations.form(topic, stored)
-        if counting.kind is kind:
-            return
+        """Refuse to remove a form that counts before the old one unless that has all its ids, and is as new."""
+        preferred = [each for each in (SnapshotKind.PARTS, SnapshotKind.INDEX) if each in migration.PREFERRED[kind]]
         remedy = f"`ledger-reaper snapshots migrate --to {NAMES[kind]} {topic}` writes that form again, with all ids"
         try:
-            old = self.migrations.form(topic, migration.without_preferred(stored, kind))
+            *above, old = (
+                self.migrations.form(topic, migration.without_preferred(stored, each)) for each in (*preferred, kind)
+            )
         except SafetyError as error:
             raise SafetyError(f"{error}. Nothing was removed: {remedy}") from error
         if old.kind is not kind:
             raise SafetyError(f"{topic}: what was put back can't be read yet. Nothing was removed: try again")
-        early = migration.before(counting, old.max_read)
-        lost = migration.missing(early, old.aborts)
-        is_newer = counting.kind is SnapshotKind.INDEX and counting.max_read > old.max_read
-        if lost or is_newer:
-            what = f"{lost} aborted ids that it does not have" if lost else "a later maxReadPosition"
-            raise SafetyError(
-                f"{topic}: its broker has written snapshots since the migration. What counts before the old form has "
-                f"{what}, so nothing was removed. {remedy}"
-            )
+        for form in above:
+            lost = migration.missing(migration.before(form, old.max_read), old.aborts)
+            is_newer = form.kind is SnapshotKind.INDEX and form.max_read > old.max_read
+            if form.kind is not kind and (lost or is_newer):
+                what = f"{lost} aborted ids that it does not have" if lost else "a later maxReadPosition"
+                raise SafetyError(
+                    f"{topic}: its broker has written snapshots since the migration. What counts before the old form "
+                    f"has {what}, so nothing was removed. {remedy}"
+                )
 
 
 def _journaled(topic: str, old: Mapping[SnapshotKind, Mapping[str, bytes]]) -> Iterator[Mapping[str, Any]]:

@@ -145,11 +145,11 @@ def to_single(topic: str, form: StoredForm, most_bytes: int, keys: Keys) -> Iter
 
 
 def retired(topic: str, kind: SnapshotKind, keys: Keys) -> Iterator[SnapshotMessage]:
-    """Yield the tombstones of what counts before a form, in an order in which a whole form counts after each."""
-    if SnapshotKind.PARTS in PREFERRED[kind]:
-        yield from _retired_parts(topic, keys)
+    """Yield the tombstones of what counts before a form, what would be preferred last of all."""
     if SnapshotKind.INDEX in PREFERRED[kind]:
         yield from _retired_segments(topic, keys)
+    if SnapshotKind.PARTS in PREFERRED[kind]:
+        yield from _retired_parts(topic, keys)
 
 
 def to_segments(topic: str, form: StoredForm, ids: int, keys: Keys) -> Generator[SnapshotMessage, Position, None]:

@@ -241,6 +241,22 @@ def test_parts_stay_where_a_broker_has_started_without_a_snapshot(
     assert set(runs.form(TOPIC, runs.stored(TOPIC)).aborts.ids.pairs()) >= ALL - {TAIL}
 
 
+def test_parts_stay_where_a_broker_has_written_an_index_before_the_single_snapshot_was_back(journal: Folder) -> None:
+    """The index knows none of the old ids, and would count once the parts are gone."""
+    broker = single()
+    runs = migrations(broker, journal)
+    runs.migrate(TOPIC, "parts")
+    wrong = encode_index(Index(TOPIC, entries_of([]), (5, 40), ids_of([(3, 3)])))
+    broker.topics[INDEX] = [read_at(INDEX, TOPIC, wrong, (50, 0))]
+    broker.topics[SEGMENT] = []
+    with pytest.raises(SafetyError, match=r"a later maxReadPosition, so nothing was removed.*--to single"):
+        undone(broker, runs)
+    assert broker.kinds() == {PARTS, INDEX, SINGLES}
+    runs.migrate(TOPIC, "single")
+    assert broker.kinds() == {SINGLES}
+    assert set(runs.form(TOPIC, runs.stored(TOPIC)).aborts.ids.pairs()) == ALL
+
+
 def test_parts_stay_where_the_index_of_a_broker_can_not_be_read(journal: Folder) -> None:
     broker = segmented()
     runs = migrations(broker, journal)
