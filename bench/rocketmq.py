@@ -2,16 +2,15 @@
 
     .venv/bin/python -m bench.rocketmq --folder DIR [--units 2000000 10000000] [--pairs 3] [--cores 1 2] [--no-log]
 
-The store is made up (bench/rocketmq_store.py): 16 queues, messages of 120 bytes, files of the usual sizes; 100 million
-units take 17 GB of DIR. Ours is `backfill` as it is: it reads the commitlog, compares each unit with its message, and
-moves the database in. In turn with it runs one thread of numpy and rocksdict, which is the least that does the job: it
-reads the queue files and writes sorted files of 300,000 rows. `no log`: it makes store times up; `log`: it reads them
-from the commitlog, and compares nothing (--no-log: that one is left out). Each run is a process of its own. With
---made, the store is there already, of --units; its files are read once, so that no run waits for the disk, and it
-stays. The script fails unless both databases have
-the same rows, of which a thousand are looked at.
+The store is simulated (bench/rocketmq_store.py): 16 queues, messages of 120 bytes, files of the usual sizes; 100
+million units take 17 GB of DIR. `ours` is `backfill` itself: it reads the commitlog, compares each unit with its
+message, and moves the database in. It alternates with one thread of numpy and rocksdict, the least that does the job:
+the thread reads the queue files and writes sorted files of 300,000 rows. `no log` invents store times; `log` reads
+them from the commitlog, and compares nothing (--no-log skips it). Each run is a process of its own. With --made, the
+script uses an existing store of --units, and keeps it; it reads the files once, so that no run waits for the disk.
+The script fails unless both databases have the same thousand sampled rows.
 
-What 10 executors would take is an estimate: what one core needs in the tasks, divided by 10, and the rest as it is.
+The time of 10 executors is an estimate: the tasks' time on one core, divided by 10, plus the driver's time.
 """
 
 import argparse
@@ -36,7 +35,7 @@ from rocksdict import (
     SstFileWriter,
 )
 
-from bench import rocketmq_store as made_up
+from bench import rocketmq_store as simulated
 from bench.sampler import Sampler
 from bench.session import command_line
 
@@ -47,13 +46,13 @@ _ROWS = 300_000
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the stores are made")
+    parser.add_argument("--folder", type=Path, required=True, help="where the stores are created")
     parser.add_argument("--units", type=int, nargs="+", default=[2_000_000, 10_000_000])
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="threads of ours")
-    parser.add_argument("--no-log", action="store_true", help="leave out the thread that reads the log")
-    parser.add_argument("--made", action="store_true", help="take the store that an earlier --make-only has left")
-    parser.add_argument("--make-only", action="store_true", help="make the store, and leave it")
+    parser.add_argument("--no-log", action="store_true", help="skip the thread that reads the log")
+    parser.add_argument("--made", action="store_true", help="use the store that an earlier --make-only has left")
+    parser.add_argument("--make-only", action="store_true", help="create the store, and keep it")
     parser.add_argument("--single", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     store = options.folder / "store"
@@ -65,7 +64,7 @@ def main() -> None:
         if options.made:
             _read(store)
         else:
-            made_up.make(store, units)
+            simulated.make(store, units)
         if not options.make_only:
             measure(store, units, options.pairs, options.cores, beside)
     if not (options.made or options.make_only):
@@ -73,7 +72,7 @@ def main() -> None:
 
 
 def measure(store: Path, units: int, pairs: int, cores: list[int], beside: list[str]) -> None:
-    """Run all ways in turn, and print the medians. beside: the ways to compare with."""
+    """Run all ways alternately, and print the medians. beside: the ways to compare with."""
     ways = [*beside, *(f"ours {each}" for each in cores)]
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _pair in range(pairs):
@@ -140,14 +139,14 @@ def _baseline(store: Path, folder: Path, *, reads_log: bool) -> None:
     folder.mkdir()
     root = Rdict(str(folder), options)
     files: list[str] = []
-    for topic, queue_id in sorted(made_up.QUEUES):
+    for topic, queue_id in sorted(simulated.QUEUES):
         name = topic.encode()
         prefix = len(name).to_bytes(4, "big") + b"\1" + name + b"\1" + queue_id.to_bytes(4, "big") + b"\1"
         for first, units in _units(store / "consumequeue" / topic / str(queue_id)):
             values = np.empty(len(units), dtype=_VALUE)
             for column in ("phy", "size", "tags"):
                 values[column] = units[column]
-            values["time"] = _times(logs, units["phy"].astype(np.int64)) if reads_log else made_up.BASE_TIME
+            values["time"] = _times(logs, units["phy"].astype(np.int64)) if reads_log else simulated.BASE_TIME
             files.append(str(folder / f"{len(files)}.part"))
             _write(files[-1], options, _keys(prefix, first, len(units)), values)
     ingest = IngestExternalFileOptions()
@@ -165,10 +164,10 @@ def _units(folder: Path) -> Iterator[tuple[int, Any]]:
 
 def _times(logs: list[Any], phy: Any) -> Any:
     times = np.empty(len(phy), dtype=np.int64)
-    number = phy // made_up.LOG_FILE_BYTES
+    number = phy // simulated.LOG_FILE_BYTES
     for each in np.unique(number):
         here = number == each
-        at = phy[here] % made_up.LOG_FILE_BYTES + 56
+        at = phy[here] % simulated.LOG_FILE_BYTES + 56
         times[here] = logs[each][at[:, None] + np.arange(8)].copy().view(">i8").ravel()
     return times
 
@@ -202,25 +201,25 @@ def _options() -> Options:
 
 
 def _compare(folder: Path, units: int, *, has_times: bool) -> None:
-    """Look at a thousand rows, and at the end of each queue."""
+    """Check a thousand rows, and the end of each queue."""
     from streaming.adapters.rocksdb.database import opened
     from udfs.rocketmq import rows
 
-    places = np.unique(np.append(np.linspace(0, units - 1, 1000).astype(np.int64), np.arange(units - 16, units)))
+    messages = np.unique(np.append(np.linspace(0, units - 1, 1000).astype(np.int64), np.arange(units - 16, units)))
     with opened(folder, read_only=True) as database:
-        for message, phy in zip(places.tolist(), made_up.store_paths(places).tolist(), strict=True):
-            topic, queue_id = made_up.QUEUES[message % 16]
+        for message, phy in zip(messages.tolist(), simulated.positions(messages).tolist(), strict=True):
+            topic, queue_id = simulated.QUEUES[message % 16]
             value = database.get("default", rows.unit_key(topic.encode(), queue_id, message // 16))
             assert value is not None, f"message {message} has no row"
             found, times = rows.decode_values([value])
-            time_ms = made_up.BASE_TIME + (message // 10 if has_times else 0)
+            time_ms = simulated.BASE_TIME + (message // 10 if has_times else 0)
             assert (int(found.phy[0]), int(times[0])) == (phy, time_ms), f"the row of message {message} is wrong"
             ahead = database.get("default", rows.unit_key(topic.encode(), queue_id, message // 16 + 1))
             assert (ahead is None) == (message + 16 >= units)
 
 
 def _read(store: Path) -> None:
-    """Have the system keep the store's files in memory, as far as there is room."""
+    """Read the store's files, so that the system keeps them in memory as far as they fit."""
     for path in sorted(each for each in store.rglob("*") if each.is_file()):
         with path.open("rb") as file:
             while file.read(8 << 20):

@@ -1,4 +1,4 @@
-"""Made-up RocketMQ stores of any size: as many messages as you like, in 16 queues, written by numpy in seconds."""
+"""Simulated RocketMQ stores of any size, in 16 queues, which numpy writes in seconds."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ _CHUNK = 2_000_000
 
 
 def make(folder: Path, messages: int) -> None:
-    """Write a store of so many messages, in turn in each queue. What was in the folder goes."""
+    """Write a store of this many messages, which rotate over the queues. Earlier contents of the folder are deleted."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("commitlog", "config"):
         (folder / name).mkdir(parents=True)
@@ -38,8 +38,8 @@ def make(folder: Path, messages: int) -> None:
     (folder / "lock").write_bytes(b"lock")
 
 
-def store_paths(messages: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where these messages begin in the commitlog."""
+def positions(messages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the physical offsets of these messages."""
     return messages // _per_file() * LOG_FILE_BYTES + messages % _per_file() * RECORD_BYTES
 
 
@@ -59,7 +59,7 @@ def _write_log(folder: Path, first: int, end: int) -> None:
 
 def _records(messages: NDArray[np.int64]) -> NDArray[np.void]:
     made = np.zeros(len(messages), dtype=_RECORD)
-    made["size"], made["magic"], made["phy"] = RECORD_BYTES, _MAGIC, store_paths(messages)
+    made["size"], made["magic"], made["phy"] = RECORD_BYTES, _MAGIC, positions(messages)
     made["queue_offset"], made["queue_id"] = messages // len(QUEUES), messages % 4
     made["stored"] = made["born"] = BASE_TIME + messages // 10
     made["body_bytes"], made["topic_bytes"], made["property_bytes"] = _BODY, 2, 2
@@ -72,7 +72,7 @@ def _write_queue(folder: Path, messages: NDArray[np.int64]) -> None:
     for first in range(0, len(messages), QUEUE_FILE_UNITS):
         some = messages[first : first + QUEUE_FILE_UNITS]
         units = np.zeros(len(some), dtype=_UNIT)
-        units["phy"], units["size"] = store_paths(some), RECORD_BYTES
+        units["phy"], units["size"] = positions(some), RECORD_BYTES
         with (folder / f"{first * _UNIT.itemsize:020d}").open("wb") as file:
             units.tofile(file)
             file.truncate(QUEUE_FILE_UNITS * _UNIT.itemsize)
