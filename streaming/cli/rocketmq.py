@@ -1,5 +1,6 @@
 """`ledger-reaper rocketmq`: upgrade a RocketMQ broker's consume queues and offsets to RocksDB, in place."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,7 +123,7 @@ def plan(  # noqa: PLR0913  typer reads each option from a parameter
 
     _require_writable(report)
     with our_errors():
-        upgrade = plan_of(store_paths(store, broker_conf, lmq=lmq), broker_version)
+        upgrade = plan_of(store_paths(store, broker_conf, lmq=lmq), broker_version, time.process_time())
     if json_lines:
         say_json(upgrade.as_json())
     else:

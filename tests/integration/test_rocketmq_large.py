@@ -57,7 +57,7 @@ def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Pat
             print(json.dumps(figures))  # noqa: T201
             assert checked["ok"], checked
             assert made["units"] == plan["live_units"] >= UNITS
-            assert made["seconds"] <= 3 * plan["seconds_expected"]  # other work may be done on this machine
+            assert took <= 3 * plan["seconds_expected"]  # other work may be done on this machine
             assert figures["disk_bytes"] <= plan["disk_needed_bytes"]
             assert memory["all_mb"] < 2_500
             server.start_broker(StoreMode.ROCKSDB)

@@ -15,7 +15,10 @@ from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import Refusal, refusals_of
 from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
 
-_START_SECONDS = 5  # start of the JVM and its workers
+# Python, the JVM and its workers start in this many times the CPU time that Python and the imports of a command take,
+# on two cores. Cores of another speed need another time for both.
+_STARTS = 10.0
+_START_CPU_SECONDS = 0.5  # if it was not measured
 _READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log for a unit, at most, if its message is larger
 
 
@@ -55,10 +58,15 @@ class Plan(NamedTuple):
         return flat | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
 
 
-def plan_of(paths: StorePaths, broker_version: str = "") -> Plan:
+def plan_of(paths: StorePaths, broker_version: str = "", start_cpu_seconds: float = _START_CPU_SECONDS) -> Plan:
     """Plan the upgrade of a store, and convert a sample of it. It writes nothing into the store, whose broker may run.
 
     Raises ConfigError for text that is no version.
+
+    Args:
+        paths: the store.
+        broker_version: as in 5.3.3; "" if unknown.
+        start_cpu_seconds: CPU time in which this command has started, imports included.
     """
     version = version_of(broker_version)
     if broker_version and version is None:
@@ -76,7 +84,10 @@ def plan_of(paths: StorePaths, broker_version: str = "") -> Plan:
         size=size,
         disk_needed_bytes=survey.facts.disk.bytes_needed,
         disk_free_bytes=survey.facts.disk.bytes_free,
-        seconds_expected=expected_seconds(size.live_units, used_bytes, len(os.sched_getaffinity(0)), sample),
+        seconds_expected=round(
+            start_cpu_seconds * _STARTS
+            + work_seconds(size.live_units, used_bytes, len(os.sched_getaffinity(0)), sample)
+        ),
         offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
         groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
         offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
@@ -101,11 +112,10 @@ def _size_of(inventory: Inventory | None, topics: int) -> StoreSize:
     )
 
 
-def expected_seconds(units: int, log_bytes: int, cores: int, sample: Sample) -> int:
-    """Estimate the duration of a backfill: its start, its work, and one read of the log."""
+def work_seconds(units: int, log_bytes: int, cores: int, sample: Sample) -> float:
+    """Estimate the duration of a backfill after its start: its work, and one read of the log."""
     read = min(log_bytes, units * _READ_FOR_A_UNIT)
-    work = units / (sample.units_per_second * cores)
-    return round(_START_SECONDS + work + read / sample.log_bytes_per_second)
+    return units / (sample.units_per_second * cores) + read / sample.log_bytes_per_second
 
 
 def lines(plan: Plan) -> list[str]:

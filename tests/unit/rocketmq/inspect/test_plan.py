@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from streaming.errors import ConfigError
-from streaming.rocketmq.inspect.plan import expected_seconds, lines, plan_of
+from streaming.rocketmq.inspect.plan import lines, plan_of, work_seconds
 from streaming.rocketmq.inspect.sample import Sample, sample_of
 from streaming.rocketmq.store.inventory import inventory_of
 from tests.rocketmq_store import Message, Store, small_store
@@ -64,18 +64,24 @@ def test_a_bak_that_is_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("units", "log_bytes", "cores", "expected"),
     [
-        pytest.param(0, 0, 2, 5, id="an empty store takes the start"),
-        pytest.param(100_000_000, 0, 1, 105, id="units of one core"),
-        pytest.param(100_000_000, 0, 2, 55, id="units of two cores"),
-        pytest.param(1_000_000, 20_000_000_000, 1, 106, id="a log that the disk has to read"),
-        pytest.param(1000, 10**15, 1, 5, id="of large messages, not all is read"),
+        pytest.param(0, 0, 2, 0, id="an empty store"),
+        pytest.param(100_000_000, 0, 1, 100, id="units of one core"),
+        pytest.param(100_000_000, 0, 2, 50, id="units of two cores"),
+        pytest.param(1_000_000, 20_000_000_000, 1, 101, id="a log that the disk has to read"),
+        pytest.param(1000, 10**15, 1, 0.16484, id="of large messages, not all is read"),
     ],
 )
-def test_the_time_is_that_of_the_start_the_units_and_the_log(
-    units: int, log_bytes: int, cores: int, expected: int
+def test_the_work_takes_the_time_of_the_units_and_of_the_log(
+    units: int, log_bytes: int, cores: int, expected: float
 ) -> None:
     sample = Sample("", units_per_second=1_000_000, log_bytes_per_second=200_000_000)
-    assert expected_seconds(units, log_bytes, cores, sample) == expected
+    assert work_seconds(units, log_bytes, cores, sample) == pytest.approx(expected)
+
+
+def test_the_start_takes_longer_on_slower_cores(tmp_path: Path) -> None:
+    small_store(tmp_path).write()
+    usual, slower = (plan_of(paths(tmp_path), start_cpu_seconds=cpu).seconds_expected for cpu in (1.0, 3.0))
+    assert slower == 3 * usual > 0
 
 
 @pytest.mark.parametrize(
