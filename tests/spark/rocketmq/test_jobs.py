@@ -37,7 +37,7 @@ def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: Spark
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
-def test_what_a_task_refuses_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_a_refusal_of_a_task_is_reported_without_a_traceback(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     file = tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)
     raw = bytearray(file.read_bytes())

@@ -28,7 +28,7 @@ def run(*words: object) -> str:
 
 
 @pytest.mark.parametrize("command", ["backfill", "rollback"])
-def test_a_store_is_not_touched_without_a_word(tmp_path: Path, command: str) -> None:
+def test_a_store_is_not_changed_without_an_answer(tmp_path: Path, command: str) -> None:
     small_store(tmp_path).write()
     before = files_below(tmp_path)
     with pytest.raises(ConfigError, match="--yes"):
@@ -65,7 +65,7 @@ def test_what_is_no_loss_is_not_accepted(tmp_path: Path, code: str) -> None:
         run("backfill", "--yes", "--store", tmp_path, "--accept-loss", code)
 
 
-def test_nothing_is_forgotten_without_a_word(tmp_path: Path) -> None:
+def test_nothing_is_forgotten_without_an_answer(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     run("export", "--store", tmp_path)
@@ -97,7 +97,7 @@ def test_a_plan_beside_a_running_broker_is_no_error_unless_something_else_speaks
             run("plan", "--store", tmp_path)
 
 
-def test_export_and_rollback_say_what_they_wrote(tmp_path: Path) -> None:
+def test_export_and_rollback_print_what_they_wrote(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
     backfill(tmp_path / "s")
     made = json.loads(run("export", "--store", tmp_path / "s", "--out", tmp_path / "out", "--json"))
@@ -123,14 +123,14 @@ def test_rollback_names_what_it_leaves_out_and_what_only_the_files_have(tmp_path
 
 
 @pytest.mark.parametrize("command", ["plan", "check"])
-def test_a_report_that_nobody_could_write_is_said_before_the_work(tmp_path: Path, command: str) -> None:
+def test_a_report_that_can_not_be_written_is_refused_before_the_work(tmp_path: Path, command: str) -> None:
     small_store(tmp_path).write()
     for report in (tmp_path / "none" / "x.html", tmp_path):
         with pytest.raises(ConfigError, match="report"):
             run(command, "--store", tmp_path, "--report", report)
 
 
-def test_a_folder_that_is_no_store_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_store_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no store"):
         run("plan", "--store", tmp_path)
 
@@ -171,7 +171,7 @@ def test_a_check_is_printed_where_its_report_can_t_be_written(
     assert (tmp_path / "page.html").stat().st_size
 
 
-def test_a_port_that_somebody_has_is_said(tmp_path: Path) -> None:
+def test_a_port_that_is_in_use_is_reported(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -35,18 +35,20 @@ Driver stacktrace:"""
     ],
     ids=["disk", "quota", "disk of a task", "right", "right of RocksDB", "read-only", "one of ours"],
 )
-def test_what_an_operator_can_mend_is_said_in_a_line(raised: Exception, kind: type[Exception], said: str) -> None:
+def test_an_error_that_an_operator_can_correct_has_one_line(
+    raised: Exception, kind: type[Exception], said: str
+) -> None:
     with pytest.raises(kind, match=f"^{said}") as caught, our_errors():
         raise raised
     assert "\n" not in str(caught.value)
 
 
-def test_what_nobody_has_thought_of_stays_as_it_is() -> None:
+def test_an_unexpected_error_stays_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), our_errors():
         raise ZeroDivisionError
 
 
-def test_a_file_that_is_gone_is_told_from_another_fault_also_in_a_task() -> None:
+def test_a_missing_file_is_distinguished_from_other_faults_also_in_a_task() -> None:
     gone = FileNotFoundError(errno.ENOENT, "No such file or directory", "/x/00000000000000000000")
     assert is_file_gone(gone)
     assert is_file_gone(RuntimeError(f"Job aborted\nFileNotFoundError: {gone}\nDriver stacktrace:"))

@@ -13,7 +13,7 @@ from tests.unit.rocketmq.converted import CLOCK
         (0, 0, 0, "100 % of 0 units"),
     ],
 )
-def test_a_line_says_the_rate_and_what_is_left(done: int, total: int, elapsed_ms: int, expected: str) -> None:
+def test_a_line_shows_the_rate_and_the_time_left(done: int, total: int, elapsed_ms: int, expected: str) -> None:
     assert line(done, total, elapsed_ms) == expected
 
 
@@ -30,7 +30,7 @@ def test_a_job_that_ends_at_once_has_done_all_of_it() -> None:
     assert said == ["100 % of 10 queues"]
 
 
-def test_a_job_that_fails_does_not_say_that_it_has_done_all() -> None:
+def test_a_failed_job_does_not_report_that_all_is_done() -> None:
     said = list[str]()
     with pytest.raises(ZeroDivisionError), progress_of(said.append, lambda: 0, 10, CLOCK):
         raise ZeroDivisionError

@@ -83,7 +83,7 @@ def test_rocksdb_reads_each_row_of_whole_turns_by_its_key(tmp_path: Path) -> Non
         assert all(database.get("default", key) == value for key, value in rows_of(*runs))
 
 
-def test_blocks_of_two_files_at_one_place_are_not_taken_for_each_other(tmp_path: Path) -> None:
+def test_blocks_of_two_files_at_the_same_position_are_distinguished(tmp_path: Path) -> None:
     runs = [run(b"a", 0, 2000, seed=1), run(b"b", 0, 2000, seed=2)]
     for number, each in enumerate(runs):
         write_counted(tmp_path / f"{number}.sst", [each])

@@ -40,7 +40,7 @@ def test_what_was_written_is_in_files_after_a_flush_and_needs_no_close(tmp_path:
             assert list(reader.rows("offset")) == ROWS
 
 
-def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_database_is_reported(tmp_path: Path) -> None:
     assert not exists(tmp_path)
     with pytest.raises(SafetyError, match="can't be opened"), opened(tmp_path, read_only=True):
         pass
@@ -72,7 +72,7 @@ def test_a_damaged_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Pat
             [database.last_before("default", b"%06d" % number) for number in range(5000)]
 
 
-def test_a_full_disk_is_told_from_a_damaged_database(tmp_path: Path) -> None:
+def test_a_full_disk_is_distinguished_from_a_damaged_database(tmp_path: Path) -> None:
     (tmp_path / "000001.dbtmp").symlink_to("/dev/full")  # a file of RocksDB, which takes no byte there
     with pytest.raises(OSError, match="No space left on device") as caught, opened(tmp_path):
         pass

@@ -154,7 +154,7 @@ def dying_rename(after: int) -> Callable[[Path, Path], None]:
     return rename
 
 
-def test_what_was_made_of_the_other_offsets_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_conversion_of_the_other_offsets_is_not_resumed(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     config = tmp_path / "config"
     (config / "consumerOffset.json").write_text(
@@ -167,7 +167,7 @@ def test_what_was_made_of_the_other_offsets_is_not_gone_on_with(tmp_path: Path) 
         assert database.get("default", b"Orders@readers") == b'{"offsetTable":{0:3,1:5,2:1}}'
 
 
-def test_so_many_renames_make_an_upgrade(tmp_path: Path) -> None:
+def test_an_upgrade_has_this_many_renames(tmp_path: Path) -> None:
     """The tests that kill one at each of them have to know how many there are."""
     small_store(tmp_path).write()
     targets = list[str]()
@@ -217,7 +217,7 @@ def test_a_store_that_changes_while_it_is_read_is_not_converted(
 
 
 @pytest.mark.parametrize("lost", [0, -1], ids=["first", "last"])
-def test_a_database_that_lacks_its_first_or_last_row_is_not_moved_in(
+def test_a_database_without_its_first_or_last_row_is_not_moved_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     small_store(tmp_path).write()
@@ -242,7 +242,7 @@ def _cut_short(store: Path) -> Path:
     return store / "ledger-reaper" / "staging"
 
 
-def test_finished_parts_are_not_made_again(tmp_path: Path) -> None:
+def test_finished_parts_are_not_created_again(tmp_path: Path) -> None:
     staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
     (staging / "parts" / "part-00000001.sst").unlink()
@@ -321,7 +321,7 @@ def test_a_log_that_has_only_the_first_halves_of_transactions_needs_no_queues(tm
     assert (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
-def test_a_second_conversion_needs_a_word(tmp_path: Path) -> None:
+def test_a_second_conversion_needs_an_option(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     with pytest.raises(SafetyError, match="ROCKSDB_THERE"):
@@ -363,13 +363,13 @@ except BlockingIOError:
 """
 
 
-def test_it_says_what_it_has_moved_in(tmp_path: Path) -> None:
+def test_it_records_what_it_has_moved_in(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     assert (tmp_path / "ledger-reaper" / MOVED).exists()
 
 
-def test_checkpoint_is_where_the_last_message_of_a_queue_begins(tmp_path: Path) -> None:
+def test_checkpoint_is_the_start_of_the_last_message_of_a_queue(tmp_path: Path) -> None:
     """A broker indexes what begins behind it. It must find what a broker has written in file mode since."""
     store = Store(tmp_path)
     store.put(Message())
@@ -381,7 +381,7 @@ def test_checkpoint_is_where_the_last_message_of_a_queue_begins(tmp_path: Path) 
     assert rows.decode_checkpoint(bounds[rows.checkpoint_key()]) == last
 
 
-def test_what_the_queues_of_a_stopped_broker_lack_is_left_to_its_next_start(tmp_path: Path) -> None:
+def test_messages_that_a_stopped_broker_has_not_indexed_are_left_to_its_next_start(tmp_path: Path) -> None:
     """A broker waits some seconds only, at its end, until its queues have all that its log has."""
     store = small_store(tmp_path)
     known = {queue: list(units) for queue, units in store.units.items()}
@@ -455,7 +455,7 @@ def stretches(starts: list[int], *phy: int) -> list[tuple[int, int, int]]:
     return list(job_module.by_section(np.array(phy, dtype=np.int64), starts))
 
 
-def test_messages_are_told_apart_by_the_stretch_of_the_log_that_they_begin_in() -> None:
+def test_messages_are_grouped_by_the_section_of_the_log_in_which_they_start() -> None:
     assert stretches([100, 200, 300, 400], 100, 199, 200, 400, 999) == [(0, 0, 2), (1, 2, 3), (3, 3, 5)]
     assert stretches([100], 100, 500) == [(0, 0, 2)]
     assert stretches([100]) == []
@@ -476,7 +476,7 @@ def test_a_part_gets_its_name_once_the_disk_has_all_of_it(tmp_path: Path, monkey
     assert all(stored.get(path.stat().st_ino, "").startswith(".") for path in parts)
 
 
-def test_what_a_run_that_failed_has_handed_on_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_arrays_of_a_failed_run_are_deleted_by_the_next(tmp_path: Path) -> None:
     """A task that outlives its job can still write there when the job has removed the folder."""
     staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
@@ -487,7 +487,7 @@ def test_what_a_run_that_failed_has_handed_on_goes_with_the_next_one(tmp_path: P
     assert not staging.exists()
 
 
-def test_a_part_that_lacks_headers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_without_headers_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that got lost on its way would leave units without their store times."""
     small_store(tmp_path).write()
     whole = job_module.Job.with_headers
@@ -539,7 +539,7 @@ def test_store_times_that_lie_near_each_other_are_packed_into_four_bytes(times: 
     assert job_module.unpacked_times(packed, len(times)).tolist() == times
 
 
-def test_offsets_that_the_broker_does_not_read_are_dropped_only_with_a_word(tmp_path: Path) -> None:
+def test_offsets_that_the_broker_does_not_read_are_dropped_only_on_request(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     before = files_below(tmp_path)
     without = paths(tmp_path, lmq=False)
@@ -584,7 +584,7 @@ def test_a_copied_queue_of_a_topic_that_nothing_knows_is_refused_and_found_if_it
 
 
 @pytest.mark.parametrize("lost", ["queue", "first file", "last file"])
-def test_a_queue_that_lacks_messages_of_the_log_is_refused(tmp_path: Path, lost: str) -> None:
+def test_a_queue_without_messages_of_the_log_is_refused(tmp_path: Path, lost: str) -> None:
     store = small_store(tmp_path)
     store.put(Message("Sources"))  # a later message that is indexed
     store.write()
@@ -617,7 +617,7 @@ def test_nothing_is_lost_of_a_healthy_store_whatever_is_accepted(tmp_path: Path)
     assert backfill(tmp_path, accept_loss=LOSSES).losses == ()
 
 
-def test_what_a_run_that_was_cut_short_has_read_of_the_log_counts_for_the_next_one(tmp_path: Path) -> None:
+def test_notes_of_an_interrupted_run_about_the_log_count_for_the_next(tmp_path: Path) -> None:
     staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
     (staging / "parts" / "part-00000001.sst").unlink()
@@ -625,7 +625,7 @@ def test_what_a_run_that_was_cut_short_has_read_of_the_log_counts_for_the_next_o
     assert check(tmp_path).findings == ()
 
 
-def test_parts_without_notes_about_the_log_are_made_again(tmp_path: Path) -> None:
+def test_parts_without_notes_about_the_log_are_created_again(tmp_path: Path) -> None:
     """As an earlier version left them: what they cover is not known."""
     staging = _cut_short(tmp_path)
     (staging / "sealed.json").unlink()
@@ -634,9 +634,7 @@ def test_parts_without_notes_about_the_log_are_made_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("again", [0, 4])
-def test_messages_of_deleted_topics_and_of_earlier_lives_are_none_that_a_queue_lacks(
-    tmp_path: Path, again: int
-) -> None:
+def test_messages_of_deleted_topics_and_of_earlier_incarnations_are_not_missing(tmp_path: Path, again: int) -> None:
     store = small_store(tmp_path)
     for _number in range(9):
         store.put(Message("Again"))

@@ -48,7 +48,7 @@ def test_units_whose_messages_expire_meanwhile_go(tmp_path: Path) -> None:
     is_as_a_backfill_would_make_it(tmp_path, store)
 
 
-def test_where_the_broker_deletes_what_was_not_read_all_begins_anew(tmp_path: Path) -> None:
+def test_if_the_broker_deletes_unread_messages_follow_starts_over(tmp_path: Path) -> None:
     store = written(grown(Store(tmp_path), 5))
     follow(tmp_path)
     written(grown(store, 60), expired_files=2)
@@ -71,7 +71,7 @@ def test_the_database_follows_a_log_back_whose_end_was_cut_off(tmp_path: Path, l
     is_as_a_backfill_would_make_it(tmp_path, shared)
 
 
-def test_a_queue_that_was_deleted_and_made_anew_has_only_its_new_messages(tmp_path: Path) -> None:
+def test_a_queue_that_was_deleted_and_created_again_has_only_its_new_messages(tmp_path: Path) -> None:
     store = written(grown(small_store(tmp_path), 12))
     follow(tmp_path)
     store.units["Grown", 0].clear()
@@ -165,7 +165,7 @@ def test_a_database_that_ends_otherwise_than_its_file_queues_is_refused(tmp_path
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
-def test_queues_that_grow_while_they_are_looked_at_are_cut_off_at_one_message(
+def test_queues_that_grow_while_they_are_read_are_truncated_at_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that is looked at later has units of messages that another one did not have yet."""

@@ -101,7 +101,9 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_file_that_a_broker_deletes_meanwhile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_a_broker_deletes_during_the_survey_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_store(tmp_path).write()
 
     def gone(_paths: StorePaths) -> None:
@@ -112,7 +114,7 @@ def test_a_file_that_a_broker_deletes_meanwhile_is_said(tmp_path: Path, monkeypa
     assert text.startswith("/x/00000000000000000000 was deleted")
 
 
-def test_a_folder_where_a_file_should_be_is_said(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file_is_reported(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     (tmp_path / "config" / "topics.json").unlink()
     (tmp_path / "config" / "topics.json").mkdir()
@@ -120,7 +122,7 @@ def test_a_folder_where_a_file_should_be_is_said(tmp_path: Path) -> None:
     assert text.endswith("config/topics.json: Is a directory")
 
 
-def test_of_bytes_beside_a_running_broker_it_says_that_they_may_be_half_written(tmp_path: Path) -> None:
+def test_bad_bytes_beside_a_running_broker_may_be_half_written(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     written(tmp_path, "config/topics.json", "{")
     (said,) = survey_of(paths(tmp_path), is_running=True).facts.bad_bytes
@@ -153,9 +155,7 @@ SIZES = "mappedFileSizeCommitLog={}\nmappedFileSizeConsumeQueue={}\n"
         ),
     ],
 )
-def test_files_have_the_size_that_the_configuration_says(
-    tmp_path: Path, log_bytes: object, queue_bytes: object, said: str
-) -> None:
+def test_files_have_the_configured_size(tmp_path: Path, log_bytes: object, queue_bytes: object, said: str) -> None:
     small_store(tmp_path).write()
     conf = tmp_path / "broker.conf"
     conf.write_text(SIZES.format(log_bytes, queue_bytes))

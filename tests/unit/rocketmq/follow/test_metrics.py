@@ -7,7 +7,7 @@ from streaming.rocketmq.follow.metrics import FollowMetrics
 PREFIX = "ledger_reaper_rocketmq_follow_"
 
 
-def test_prometheus_sees_how_far_it_is_behind() -> None:
+def test_prometheus_gets_the_lag() -> None:
     metrics, before = FollowMetrics(), time.time()
     metrics.export(Lag(end=900, indexed=650, units=7))
     values = {name: metrics.registry.get_sample_value(PREFIX + name) for name in ("behind_bytes", "units")}
@@ -15,7 +15,7 @@ def test_prometheus_sees_how_far_it_is_behind() -> None:
     assert (metrics.registry.get_sample_value(f"{PREFIX}looked_at_seconds") or 0) >= before
 
 
-def test_a_log_that_was_cut_off_is_not_behind() -> None:
+def test_a_truncated_log_has_no_negative_lag() -> None:
     metrics = FollowMetrics()
     metrics.export(Lag(end=400, indexed=650, units=7))
     assert metrics.registry.get_sample_value(f"{PREFIX}behind_bytes") == 0

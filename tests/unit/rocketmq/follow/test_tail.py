@@ -46,7 +46,7 @@ def test_a_record_whose_rest_is_not_written_yet_is_waited_for(tmp_path: Path) ->
     assert tail.position == begins
 
 
-def test_bytes_that_no_broker_writes_are_named_and_nothing_is_told_of_the_record_before_them(tmp_path: Path) -> None:
+def test_bytes_that_no_broker_writes_are_named_and_the_record_before_them_waits(tmp_path: Path) -> None:
     store = grown(Store(tmp_path), 4)
     last = store.put(Message("Last"))
     written(store)

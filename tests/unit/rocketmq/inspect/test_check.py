@@ -93,7 +93,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], obj
     assert result.is_sound == (not kinds)
 
 
-def test_a_message_that_nobody_has_indexed_is_found(tmp_path: Path) -> None:
+def test_a_message_that_was_never_indexed_is_found(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     store.write()
     backfill(tmp_path / "s")
@@ -122,7 +122,7 @@ def test_a_store_without_any_queue_is_not_well_while_its_log_has_messages(tmp_pa
 
 
 @pytest.mark.parametrize("again", [1, 4, 9, 12])
-def test_messages_of_a_topic_that_was_made_anew_count_from_its_new_beginning(tmp_path: Path, again: int) -> None:
+def test_messages_of_a_topic_that_was_created_again_count_from_its_new_start(tmp_path: Path, again: int) -> None:
     store = small_store(tmp_path)
     for _ in range(9):
         store.put(Message("Again", 0, tag="before"))
@@ -137,7 +137,7 @@ def test_messages_of_a_topic_that_was_made_anew_count_from_its_new_beginning(tmp
     assert FindingKind.MISSING in {each.kind for each in check(tmp_path).findings}
 
 
-def test_of_one_topic_each_queue_is_shown_and_no_other_one(tmp_path: Path) -> None:
+def test_with_a_topic_only_its_queues_are_shown(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Sources", 0, 0)))
@@ -149,7 +149,7 @@ def test_of_one_topic_each_queue_is_shown_and_no_other_one(tmp_path: Path) -> No
     assert not check(tmp_path, "Sources").is_sound
 
 
-def test_a_topic_that_nothing_knows_is_an_error_and_one_without_messages_is_not(tmp_path: Path) -> None:
+def test_an_unknown_topic_is_an_error_and_a_topic_without_messages_is_not(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     store.units["Unused", 0] = []
     store.write()
@@ -162,7 +162,7 @@ def test_a_topic_that_nothing_knows_is_an_error_and_one_without_messages_is_not(
     assert any("no queue yet" in note for note in unused.notes)
 
 
-def test_behind_a_broker_that_was_killed_a_note_says_so(tmp_path: Path) -> None:
+def test_a_note_reports_a_broker_that_was_killed(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     assert not any("abort" in note for note in check(tmp_path).notes)
@@ -189,7 +189,7 @@ def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
     assert [each.kind for each in check(tmp_path).findings] == [FindingKind.NO_QUEUE]
 
 
-def test_a_file_queue_of_a_topic_that_was_made_anew_in_rocksdb_is_no_finding(tmp_path: Path) -> None:
+def test_a_file_queue_of_a_topic_that_was_created_again_in_rocksdb_is_no_finding(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     whole = list(store.units["Sources", 0])
@@ -264,7 +264,7 @@ def spans_of(root: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("offset", [500_000, 2**62, -5])
-def test_a_damaged_key_does_not_say_how_much_there_is_to_compare(tmp_path: Path, offset: int) -> None:
+def test_a_damaged_key_does_not_determine_how_much_is_compared(tmp_path: Path, offset: int) -> None:
     """Whoever compared what it promises would run until the memory is full."""
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -273,7 +273,7 @@ def test_a_damaged_key_does_not_say_how_much_there_is_to_compare(tmp_path: Path,
         check(tmp_path)
 
 
-def test_a_database_that_is_none_of_queues_is_said(tmp_path: Path) -> None:
+def test_a_database_without_queues_is_reported(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     for path in (tmp_path / "consumequeue").iterdir():
@@ -285,7 +285,7 @@ def test_a_database_that_is_none_of_queues_is_said(tmp_path: Path) -> None:
         check(tmp_path)
 
 
-def test_delays_that_nobody_has_told_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_delays_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -299,7 +299,7 @@ def test_delays_that_nobody_has_told_are_asked_for(tmp_path: Path, monkeypatch: 
     assert not any("messageDelayLevel" in note for note in told.notes)
 
 
-def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     changed(tmp_path, lambda db: db.put_all("offset", [(rows.checkpoint_key(), b"abc")]))
@@ -307,7 +307,7 @@ def test_a_damaged_checkpoint_is_said(tmp_path: Path) -> None:
         check(tmp_path)
 
 
-def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path) -> None:
+def test_a_damaged_max_does_not_determine_how_much_is_compared(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     for phy in (0, 17, 2**40):
@@ -322,7 +322,7 @@ def test_a_damaged_max_does_not_say_how_much_there_is_to_compare(tmp_path: Path)
         assert spans_of(tmp_path)["Orders-0"] == len(store.units["Orders", 0])
 
 
-def test_what_the_end_of_rocksdb_lacks_is_found_where_no_file_queue_has_it(tmp_path: Path) -> None:
+def test_rows_that_are_missing_at_the_end_are_found_without_a_file_queue(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "Sources")
@@ -335,7 +335,7 @@ def test_what_the_end_of_rocksdb_lacks_is_found_where_no_file_queue_has_it(tmp_p
     assert found == [(b"Sources", FindingKind.MISSING, 3)]
 
 
-def test_a_light_queue_that_began_in_rocksdb_mode_is_compared(tmp_path: Path) -> None:
+def test_a_light_queue_that_started_in_rocksdb_mode_is_compared(tmp_path: Path) -> None:
     store = Store(tmp_path, is_lmq=True)
     for _number in range(9):
         store.put(Message("Orders", 0))
@@ -346,7 +346,7 @@ def test_a_light_queue_that_began_in_rocksdb_mode_is_compared(tmp_path: Path) ->
     assert check(tmp_path).findings == ()
 
 
-def test_a_light_queue_that_no_broker_in_file_mode_makes_is_no_finding(tmp_path: Path) -> None:
+def test_a_light_queue_that_no_broker_in_file_mode_creates_is_no_finding(tmp_path: Path) -> None:
     store = small_store(tmp_path)
     store.put(Message("Sources", 0, lmq=("%LMQ%a/b",)))
     del store.units["%LMQ%a/b", 0]

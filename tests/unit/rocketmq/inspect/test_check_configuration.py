@@ -72,7 +72,7 @@ def test_offsets_below_those_of_the_file_are_found_unless_a_backfill_has_brought
 
 
 @pytest.mark.parametrize("value", [b"{", b"[]", b'{"counter":"x"}'])
-def test_a_damaged_version_is_said(tmp_path: Path, value: bytes) -> None:
+def test_a_damaged_version_is_reported(tmp_path: Path, value: bytes) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:

@@ -41,7 +41,7 @@ def test_as_json_it_has_every_refusal_with_its_code(tmp_path: Path) -> None:
     assert [each["stage"] for each in value["stages"]] == [1, 2, 3]
 
 
-def test_a_version_that_is_none_is_said(tmp_path: Path) -> None:
+def test_a_text_that_is_no_version_is_refused(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with pytest.raises(ConfigError, match=r"5\.3 is no version"):
         plan_of(paths(tmp_path), "5.3")

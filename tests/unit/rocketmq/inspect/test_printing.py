@@ -16,11 +16,11 @@ WELL = CheckResult(queues=QUEUES, findings=(), notes=("a note",), checkpoint=100
 WRONG = CheckResult(queues=QUEUES, findings=(MISSING, CHECKPOINT), notes=(), checkpoint=0, log_end=100)
 
 
-def test_all_well_is_one_line_and_the_notes() -> None:
+def test_a_sound_store_is_one_line_and_the_notes() -> None:
     assert list(check_lines(WELL)) == ["note: a note", "all is well: 2 queues, 10 units, commitlog up to 100"]
 
 
-def test_of_a_topic_nothing_is_said_of_the_others() -> None:
+def test_with_a_topic_nothing_is_printed_about_others() -> None:
     assert list(check_lines(WELL, "T"))[-1] == "this topic is well: 2 queues, 10 units, commitlog up to 100"
 
 
@@ -39,7 +39,7 @@ def test_json_has_the_queues_with_findings_and_one_line_for_all() -> None:
     assert len(list(check_json(WELL, "T"))) == 3
 
 
-def test_json_tells_of_a_queue_that_only_the_log_knows() -> None:
+def test_json_contains_a_queue_that_only_the_log_has() -> None:
     nowhere = Finding(
         topic=b"T",
         queue_id=9,

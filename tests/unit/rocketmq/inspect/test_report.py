@@ -7,7 +7,7 @@ from tests.unit.rocketmq.converted import paths
 from tests.unit.rocketmq.inspect.test_printing import WELL, WRONG
 
 
-def test_a_page_says_what_the_command_said(tmp_path: Path) -> None:
+def test_a_page_has_the_output_of_the_command(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     assert "This store can be converted." in plan_page(plan_of(paths(tmp_path)))
     (tmp_path / "abort").write_bytes(b"")

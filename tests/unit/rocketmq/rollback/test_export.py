@@ -60,7 +60,7 @@ def test_beside_a_database_that_this_program_does_not_know_nothing_is_exported(t
     assert not (tmp_path / "out").exists()
 
 
-def test_without_a_file_of_offsets_somebody_has_to_say_which_one_the_broker_reads(tmp_path: Path) -> None:
+def test_without_a_file_of_offsets_the_operator_has_to_name_the_file_that_the_broker_reads(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     (tmp_path / "config" / "lmqConsumerOffset.json").unlink()

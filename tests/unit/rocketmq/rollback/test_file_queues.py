@@ -133,7 +133,7 @@ def test_a_rollback_that_is_cut_short_leaves_no_hole_in_any_file_queue(tmp_path:
     assert killed_at > 10
 
 
-def test_plan_and_check_say_that_a_rollback_has_not_ended(tmp_path: Path) -> None:
+def test_plan_and_check_report_an_unfinished_rollback(tmp_path: Path) -> None:
     root, _expected = grown(tmp_path)
     with pytest.raises(KilledError):
         rollback(paths(root), CLOCK, dying_rename(5))
@@ -151,7 +151,7 @@ def with_a_row(root: Path, topic: bytes) -> None:
 
 
 @pytest.mark.parametrize("topic", ["%LMQ%a/b", "%LMQ%../../commitlog/x"])
-def test_a_light_queue_that_no_file_broker_makes_gets_no_files(tmp_path: Path, topic: str) -> None:
+def test_a_light_queue_that_no_broker_in_file_mode_creates_gets_no_files(tmp_path: Path, topic: str) -> None:
     """The name comes from a message, and a broker in file mode leaves it out."""
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -217,7 +217,7 @@ LIVES = [
 
 
 @pytest.mark.parametrize("offsets", LIVES)
-def test_a_topic_that_was_made_anew_has_its_new_messages_and_no_old_ones(tmp_path: Path, offsets: range) -> None:
+def test_a_topic_that_was_created_again_has_only_its_new_messages(tmp_path: Path, offsets: range) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     new = [(offset, store.end - 500 + offset, 99, 0, 0) for offset in offsets]
@@ -252,7 +252,7 @@ def test_file_queue_and_rocksdb_must_not_contradict_each_other(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("following", [48, 51])
-def test_a_queue_whose_later_messages_have_all_expired_goes_on_at_its_offset(tmp_path: Path, following: int) -> None:
+def test_a_queue_whose_later_messages_have_all_expired_continues_at_its_offset(tmp_path: Path, following: int) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     replace_rows(tmp_path, "Sources", store.units["Sources", 0], [])
@@ -263,7 +263,7 @@ def test_a_queue_whose_later_messages_have_all_expired_goes_on_at_its_offset(tmp
     assert complete(paths(tmp_path), kept(tmp_path)) == 0
 
 
-def test_where_messages_between_have_expired_a_queue_goes_on_behind_them(tmp_path: Path) -> None:
+def test_a_queue_continues_after_expired_messages(tmp_path: Path) -> None:
     store = small_store(tmp_path).write()
     backfill(tmp_path)
     replace_rows(tmp_path, "Sources", store.units["Sources", 0], [(50, store.end, 100, 0, 0)])
@@ -271,7 +271,7 @@ def test_where_messages_between_have_expired_a_queue_goes_on_behind_them(tmp_pat
     assert file_queue(tmp_path, "Sources") == (51, [(50, store.end)])
 
 
-def test_a_queue_without_files_whose_messages_have_all_expired_goes_on_at_its_offset(tmp_path: Path) -> None:
+def test_a_queue_without_files_whose_messages_have_all_expired_continues_at_its_offset(tmp_path: Path) -> None:
     """Whoever needed the room has deleted the file queues after the upgrade."""
     store, conf = small_store(tmp_path).write(), tmp_path / "broker.conf"
     backfill(tmp_path)

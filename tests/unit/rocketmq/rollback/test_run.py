@@ -112,7 +112,7 @@ def test_a_rollback_that_was_killed_at_its_very_end_is_ended_by_the_next_call(
 
 
 @pytest.mark.parametrize("is_backfilled", [True, False])
-def test_a_plan_that_a_killed_rollback_left_behind_is_not_followed_after_the_next_upgrade(
+def test_a_plan_of_a_killed_rollback_does_not_count_after_the_next_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_backfilled: bool
 ) -> None:
     """The databases of two upgrades may have the same CURRENT, and the plan would keep offsets of the first one."""
@@ -131,7 +131,7 @@ def test_a_plan_that_a_killed_rollback_left_behind_is_not_followed_after_the_nex
     assert len(list((tmp_path / "ledger-reaper").glob("kept-*"))) == 2
 
 
-def test_a_plan_is_thrown_away_where_a_database_with_the_same_current_is_another_one(tmp_path: Path) -> None:
+def test_a_plan_is_dropped_if_a_database_with_the_same_current_is_another_database(tmp_path: Path) -> None:
     used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(paths(tmp_path), CLOCK, dying_rename(0))
@@ -161,7 +161,7 @@ def test_another_option_counts_as_long_as_nothing_was_replaced_and_is_refused_af
     assert file.read_bytes() != before
 
 
-def test_what_counts_is_chosen_anew_where_a_rollback_has_replaced_nothing(tmp_path: Path) -> None:
+def test_a_rollback_that_has_replaced_nothing_may_get_other_options(tmp_path: Path) -> None:
     used_store(tmp_path)
     file = tmp_path / "config" / "lmqConsumerOffset.json"
     before = file.read_bytes()
@@ -199,9 +199,7 @@ def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_p
 
 
 @pytest.mark.parametrize("killed_at", range(6))
-def test_a_rollback_that_was_cut_short_forgets_what_it_made_once_a_broker_has_gone_on(
-    tmp_path: Path, killed_at: int
-) -> None:
+def test_an_interrupted_rollback_drops_its_files_once_a_broker_has_written(tmp_path: Path, killed_at: int) -> None:
     """Whoever had no room on the disk may have started the broker once more, for days."""
     used_store(tmp_path)
     with pytest.raises(KilledError):
@@ -226,7 +224,7 @@ def test_json_files_that_a_broker_wrote_which_could_not_start_are_replaced_unask
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 9, 1: 9, 2: 9}
 
 
-def test_a_rollback_that_was_cut_short_asks_once_a_broker_in_file_mode_has_gone_on(tmp_path: Path) -> None:
+def test_an_interrupted_rollback_asks_once_a_broker_in_file_mode_has_written(tmp_path: Path) -> None:
     used_store(tmp_path)
     with pytest.raises(KilledError):
         rollback(paths(tmp_path), CLOCK, dying_rename(0))
@@ -236,7 +234,7 @@ def test_a_rollback_that_was_cut_short_asks_once_a_broker_in_file_mode_has_gone_
         rollback(paths(tmp_path), CLOCK)
 
 
-def test_a_topic_that_was_made_anew_in_file_mode_is_no_hindrance_where_no_broker_has_opened_rocksdb(
+def test_a_topic_that_was_created_again_in_file_mode_does_not_matter_if_no_broker_has_opened_rocksdb(
     tmp_path: Path,
 ) -> None:
     store = small_store(tmp_path).write()
@@ -265,7 +263,7 @@ def test_offsets_in_a_database_that_this_program_does_not_know_are_not_lost_unas
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
-def test_a_damaged_note_of_what_was_prepared_is_said(tmp_path: Path, text: str) -> None:
+def test_a_damaged_plan_is_reported(tmp_path: Path, text: str) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     note = tmp_path / "ledger-reaper" / "rollback" / "plan.json"
@@ -275,7 +273,7 @@ def test_a_damaged_note_of_what_was_prepared_is_said(tmp_path: Path, text: str) 
         rollback(paths(tmp_path), CLOCK)
 
 
-def test_a_current_that_is_no_text_is_said(tmp_path: Path) -> None:
+def test_a_current_that_is_no_text_is_reported(tmp_path: Path) -> None:
     """Whose it is can't be seen then, and the databases count as opened by a broker."""
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -367,7 +365,7 @@ def test_a_message_of_a_deleted_topic_counts_where_a_light_queue_has_it(tmp_path
         rollback(paths(root), CLOCK)
 
 
-def test_behind_a_broker_that_was_killed_nothing_is_rolled_back(tmp_path: Path) -> None:
+def test_nothing_is_rolled_back_after_a_broker_was_killed(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     (tmp_path / "abort").touch()

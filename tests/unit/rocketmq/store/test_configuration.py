@@ -17,7 +17,7 @@ def test_the_offsets_come_from_the_file_that_is_there(tmp_path: Path, is_lmq: bo
     assert read_json(paths(tmp_path)).files[m.OFFSETS] == name
 
 
-def test_databases_hold_what_the_files_said(tmp_path: Path) -> None:
+def test_databases_have_the_contents_of_the_files(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     configuration = read_json(paths(tmp_path))
     write_databases(configuration, tmp_path / "made")

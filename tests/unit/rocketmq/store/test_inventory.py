@@ -61,7 +61,7 @@ def test_the_fingerprint_changes_with_any_file(tmp_path: Path, name: str) -> Non
     assert found.fingerprint() != before
 
 
-def test_what_a_backfill_makes_depends_on_options_and_on_what_stands_beside_the_files(tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_options_and_on_files_beside_the_configuration(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     (tmp_path / "config" / "consumerOffset.json").write_text("{}")
     lmq = paths(tmp_path, lmq=True)

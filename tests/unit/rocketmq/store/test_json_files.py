@@ -26,7 +26,7 @@ def test_where_a_json_file_is_empty_its_bak_counts_as_for_the_broker(tmp_path: P
         (b'{"\xff":1}', "byte 2: this is not UTF-8"),
     ],
 )
-def test_damaged_json_is_named_with_its_place(tmp_path: Path, data: bytes, said: str) -> None:
+def test_damaged_json_is_named_with_its_position(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "topics.json").write_bytes(data)
     with pytest.raises(SafetyError, match=rf"topics\.json.*{said}"):
         json_table(tmp_path, "topics.json")
@@ -60,7 +60,7 @@ def test_a_file_of_zeros_is_not_read_to_its_end(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_of_two_files_of_offsets_nobody_guesses(tmp_path: Path) -> None:
+def test_two_files_of_offsets_need_an_option(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     (tmp_path / "config" / "consumerOffset.json").write_text("{}")
     with pytest.raises(SafetyError, match="--broker-conf"):

@@ -50,7 +50,7 @@ def broker(root: Path) -> Iterator[None]:
         process.communicate()
 
 
-def test_a_running_broker_is_seen_and_nothing_of_ours_begins(tmp_path: Path) -> None:
+def test_a_running_broker_is_detected_and_no_command_starts(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     assert not is_broker_running(paths(tmp_path))
     with broker(tmp_path):
@@ -77,7 +77,7 @@ def test_a_copy_whose_links_lead_into_another_store_is_not_written_to(tmp_path: 
 
 
 @pytest.mark.parametrize("folder", ["Orders", "Orders/2"])
-def test_a_copy_with_one_folder_that_leads_into_another_store_is_not_written_to(tmp_path: Path, folder: str) -> None:
+def test_a_copy_with_a_folder_that_leads_into_another_store_is_not_written_to(tmp_path: Path, folder: str) -> None:
     """rollback would replace and delete files of a broker that runs and holds another lock."""
     small_store(tmp_path / "s").write()
     small_store(tmp_path / "copy").write()
@@ -94,7 +94,7 @@ def test_a_copy_with_one_folder_that_leads_into_another_store_is_not_written_to(
     assert f"{folder} is a link" in next(each.text for each in refused if each.code is Code.BAD_BYTES)
 
 
-def test_a_topic_on_another_disk_is_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_topic_on_another_disk_is_reported_before_anything_is_written(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with broker_kept_out(paths(tmp_path)):
         pass
@@ -123,7 +123,7 @@ def test_a_store_that_no_broker_has_opened_has_no_lock(tmp_path: Path) -> None:
     assert not (tmp_path / "lock").exists()
 
 
-def test_there_is_one_writer_of_ours(tmp_path: Path) -> None:
+def test_only_one_command_writes(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with one_writer(paths(tmp_path)), pytest.raises(BusyError), one_writer(paths(tmp_path)):
         pass
@@ -182,7 +182,7 @@ def test_no_command_writes_to_a_store_beside_its_broker(tmp_path: Path, command:
 
 
 @pytest.mark.parametrize("command", [BACKFILL, ROLLBACK, FORGET, FOLLOW], ids=lambda command: command.name)
-def test_no_command_writes_to_a_store_beside_another_one(tmp_path: Path, command: Command) -> None:
+def test_no_command_writes_to_a_store_beside_another(tmp_path: Path, command: Command) -> None:
     command.made(tmp_path)
     with one_writer(paths(tmp_path)):
         before = everything_below(tmp_path)

@@ -17,7 +17,7 @@ def test_the_end_is_that_of_the_last_record_not_of_the_file(tmp_path: Path) -> N
     assert len(log.files) > 2
 
 
-def test_a_file_that_was_made_in_advance_has_no_part_in_it(tmp_path: Path) -> None:
+def test_a_file_that_was_created_in_advance_does_not_count(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s").write(unused_file=True)
     log = commitlog_of(tmp_path / "s" / "commitlog")
     assert (log.end, len(log.used)) == (store.end, len(log.files) - 1)
@@ -31,13 +31,13 @@ def test_a_log_may_end_in_a_message_that_no_queue_has(tmp_path: Path) -> None:
     assert commitlog_of(tmp_path / "s" / "commitlog").end == store.end
 
 
-def test_an_empty_log_ends_where_it_begins(tmp_path: Path) -> None:
+def test_an_empty_log_ends_at_its_start(tmp_path: Path) -> None:
     (tmp_path / f"{4096:020d}").write_bytes(bytes(4096))
     log = commitlog_of(tmp_path)
     assert (log.start, log.end, log.used) == (4096, 4096, ())
 
 
-def test_one_record_is_read_by_its_place(tmp_path: Path) -> None:
+def test_a_record_is_read_by_its_position(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write(expired_files=1)
     log = commitlog_of(tmp_path / "s" / "commitlog")
     first = log.record_at(log.start)
@@ -126,6 +126,6 @@ def test_the_end_is_found_from_a_known_record_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 64, 5000])
-def test_where_no_record_begins_the_walk_begins_with_the_file(tmp_path: Path, ahead: int) -> None:
+def test_the_walk_starts_with_the_file_if_no_record_starts_there(tmp_path: Path, ahead: int) -> None:
     store = small_store(tmp_path / "s").write(unused_file=True)
     assert commitlog_of(tmp_path / "s" / "commitlog", store.end + ahead).end == store.end

@@ -27,7 +27,7 @@ def test_the_owner_of_a_store_may_work_on_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=["backfill", "rollback", "export", "follow"])
-def test_nobody_else_leaves_files_there_that_the_broker_could_not_write(
+def test_no_other_user_leaves_files_that_the_broker_could_not_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path], object]
 ) -> None:
     small_store(tmp_path).write()
@@ -39,7 +39,9 @@ def test_nobody_else_leaves_files_there_that_the_broker_could_not_write(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_follow_asks_whose_the_store_is_before_it_looks_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_checks_the_owner_of_a_store_before_it_reads_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The look at the store would refuse it too, unless another user can't read all of it. Here it lets all pass."""
     small_store(tmp_path).write()
     backfill(tmp_path)
@@ -51,7 +53,7 @@ def test_follow_asks_whose_the_store_is_before_it_looks_at_it(tmp_path: Path, mo
     assert everything_below(tmp_path) == before
 
 
-def test_a_plan_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_store(tmp_path).write()
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with broker(tmp_path):

@@ -24,7 +24,7 @@ def test_a_store_is_found_by_its_brokers_configuration(tmp_path: Path) -> None:
     assert paths.conf.is_lmq
 
 
-def test_queues_lie_where_the_broker_has_them_whatever_its_configuration_says_of_them(tmp_path: Path) -> None:
+def test_queues_are_where_the_broker_has_them_whatever_its_configuration_names(tmp_path: Path) -> None:
     """Samples of configurations name storePathConsumeQueue, and no broker reads it."""
     small_store(tmp_path / "s").write()
     small_store(tmp_path / "old").write()
@@ -85,7 +85,7 @@ def test_a_store_that_a_link_leads_to_is_no_copy(tmp_path: Path) -> None:
     assert store_paths(tmp_path / "link", conf).commitlog == tmp_path / "log"
 
 
-def test_what_the_command_line_says_of_lmq_wins(tmp_path: Path) -> None:
+def test_lmq_of_the_command_line_wins(tmp_path: Path) -> None:
     small_store(tmp_path / "s").write()
     assert store_paths(tmp_path / "s", None, lmq=True).conf.is_lmq is True
 
@@ -94,7 +94,7 @@ def test_what_the_command_line_says_of_lmq_wins(tmp_path: Path) -> None:
     ("text", "said"),
     [("", "no store was given"), ("storePathRootDir=/nowhere", "no folder"), ("storePathRootDir={tmp}", "no store of")],
 )
-def test_what_is_no_store_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, text: str, said: str) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(text.format(tmp=tmp_path))
     with pytest.raises(ConfigError, match=said):
@@ -110,7 +110,7 @@ def test_what_is_no_store_is_said(tmp_path: Path, text: str, said: str) -> None:
         ("messageDelayLevel=1s s", "messageDelayLevel"),
     ],
 )
-def test_what_this_program_does_not_read_is_said(tmp_path: Path, line: str, said: str) -> None:
+def test_unsupported_settings_are_reported(tmp_path: Path, line: str, said: str) -> None:
     small_store(tmp_path / "s").write()
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathRootDir={tmp_path}/s\n{line}\n")
@@ -118,12 +118,12 @@ def test_what_this_program_does_not_read_is_said(tmp_path: Path, line: str, said
         store_paths(None, conf)
 
 
-def test_an_unreadable_configuration_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_configuration_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         store_paths(None, tmp_path / "none.conf")
 
 
-def test_a_configuration_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+def test_a_missing_configuration_is_reported(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     with pytest.raises(ConfigError, match=r"none\.conf: No such file or directory: name its file with --broker-conf$"):
         store_paths(tmp_path, tmp_path / "none.conf")

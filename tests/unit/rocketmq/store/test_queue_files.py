@@ -30,7 +30,7 @@ def test_the_end_is_found_wherever_it_is(tmp_path: Path, count: int) -> None:
     assert files.later(count) is None
 
 
-def test_a_queue_may_begin_in_the_middle(tmp_path: Path) -> None:
+def test_a_queue_may_start_in_the_middle(tmp_path: Path) -> None:
     blank = struct.pack(">qiq", 0, BLANK_SIZE, 0)
     files = queue(tmp_path, [blank, blank, unit(2), unit(3), unit(4)], first_file=5)
     assert (files.start, files.end(), files.limit) == (20, 25, 28)
@@ -50,7 +50,7 @@ def test_a_unit_is_named_by_file_and_byte(tmp_path: Path) -> None:
     assert files.where(6) == f"{tmp_path}/{80:020d}, byte 40"
 
 
-def test_a_written_unit_behind_the_end_is_found(tmp_path: Path) -> None:
+def test_a_written_unit_after_the_end_is_found(tmp_path: Path) -> None:
     files = queue(tmp_path, [unit(0), bytes(20), bytes(20), bytes(20), bytes(20), unit(5), unit(6)])
     assert files.end() == 1
     assert files.later(1) == 5

@@ -39,7 +39,7 @@ def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Pat
     assert files_below(tmp_path) == before
 
 
-def test_what_an_upgrade_has_left_behind_is_forgotten_and_the_upgrade_stays(tmp_path: Path) -> None:
+def test_files_that_an_upgrade_has_left_are_forgotten_and_the_upgrade_stays(tmp_path: Path) -> None:
     """The state after a kill between the rename of CURRENT and the removal of the staging folder."""
     store = small_store(tmp_path).write()
 
@@ -84,7 +84,7 @@ def test_where_nothing_was_kept_there_is_nothing_to_forget(tmp_path: Path) -> No
     assert forgettable(paths(tmp_path)) == []
 
 
-def test_people_are_told_what_each_folder_holds(tmp_path: Path) -> None:
+def test_each_folder_is_described(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     where = paths(tmp_path)
     folders = [where.follow, where.staging, where.own / "kept-x", where.own / "export-x"]

@@ -64,7 +64,7 @@ def killed(root: Path, step: Step) -> None:
 
 @pytest.mark.parametrize("is_one_file", [False, True], ids=["many files", "one file"])
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_what_follow_has_made_is_used_though_the_run_that_took_it_over_was_cut_short(
+def test_the_database_of_follow_is_used_after_an_interrupted_takeover(
     tmp_path: Path, step: Step, is_one_file: bool
 ) -> None:
     store = followed(tmp_path, is_one_file=is_one_file)
@@ -91,7 +91,7 @@ def test_it_is_followed_further_though_a_backfill_was_cut_short(tmp_path: Path, 
     assert check(tmp_path).findings == ()
 
 
-def test_what_a_later_run_has_begun_is_not_taken_for_what_follow_has_made(tmp_path: Path) -> None:
+def test_an_unfinished_database_of_backfill_is_not_taken_for_that_of_follow(tmp_path: Path) -> None:
     store = followed(tmp_path, is_one_file=False)
     killed(tmp_path, STEPS[4])
     shutil.rmtree(tmp_path / "ledger-reaper" / "staging" / "consumequeue")  # of that, nothing is left
@@ -101,7 +101,7 @@ def test_what_a_later_run_has_begun_is_not_taken_for_what_follow_has_made(tmp_pa
     assert not (tmp_path / "ledger-reaper" / "follow").exists()
 
 
-def test_delays_that_nobody_has_told_follow_are_not_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_does_not_invent_unknown_delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit of the schedule topic says when its message is due; a wrong one would have it come at another time."""
     monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
     store = written(small_store(tmp_path))
@@ -117,7 +117,7 @@ def test_delays_that_nobody_has_told_follow_are_not_made_up(tmp_path: Path, monk
     assert database_of(tmp_path) == expected_of(store)
 
 
-def test_half_a_database_that_was_being_thrown_away_is_not_gone_on_with(
+def test_a_database_whose_deletion_was_interrupted_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = followed(tmp_path, is_one_file=False)

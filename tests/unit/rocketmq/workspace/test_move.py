@@ -33,7 +33,7 @@ def test_what_is_taken_back_counts_as_moved_in_no_more(tmp_path: Path) -> None:
     assert moved_of(where) is None
 
 
-def test_a_current_that_a_broker_made_ends_no_move_of_ours(tmp_path: Path) -> None:
+def test_a_current_of_a_broker_ends_no_move_of_ours(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     killed_before_current(tmp_path)
     where = paths(tmp_path)
@@ -48,7 +48,7 @@ def test_a_current_that_a_broker_made_ends_no_move_of_ours(tmp_path: Path) -> No
     assert (moved_of(where), where.staging.exists()) == (None, False)
 
 
-def test_current_leaves_first_so_that_no_half_database_is_ever_taken_for_one(tmp_path: Path) -> None:
+def test_current_leaves_first_so_that_no_half_database_counts(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     where, moved = paths(tmp_path), list[str]()

@@ -14,7 +14,7 @@ from tests.unit.rocketmq.converted import backfill, paths
 STARTED = staging.Started("abc", 7)
 
 
-def test_a_run_goes_on_with_what_fits_and_throws_the_rest_away(tmp_path: Path) -> None:
+def test_a_run_resumes_matching_parts_and_deletes_the_rest(tmp_path: Path) -> None:
     where = paths(small_store(tmp_path).write().root)
     where.own.mkdir()
     assert not staging.start(where, STARTED, restart=False)
@@ -29,7 +29,7 @@ def test_a_run_goes_on_with_what_fits_and_throws_the_rest_away(tmp_path: Path) -
         assert staging.finished_parts(where) == set()
 
 
-def test_a_restart_begins_anew(tmp_path: Path) -> None:
+def test_a_restart_starts_from_scratch(tmp_path: Path) -> None:
     where = paths(small_store(tmp_path).write().root)
     where.own.mkdir()
     staging.start(where, STARTED, restart=False)
@@ -48,7 +48,7 @@ def test_a_damaged_note_is_named(tmp_path: Path) -> None:
             staging.sealed_of(where)
 
 
-def test_a_database_counts_as_opened_once_its_current_says_something_else(tmp_path: Path) -> None:
+def test_a_database_counts_as_opened_once_its_current_differs(tmp_path: Path) -> None:
     where = paths(small_store(tmp_path).write().root)
     assert not staging.is_unopened(where, staging.QUEUES)
     backfill(tmp_path)
@@ -59,7 +59,7 @@ def test_a_database_counts_as_opened_once_its_current_says_something_else(tmp_pa
 
 
 @pytest.mark.parametrize("database", ["consumerOffsets", "topics"])
-def test_a_database_that_somebody_has_made_anew_is_not_ours(tmp_path: Path, database: str) -> None:
+def test_a_database_that_was_created_again_is_not_ours(tmp_path: Path, database: str) -> None:
     """The CURRENT of each database that is new says the same."""
     where = paths(small_store(tmp_path).write().root)
     backfill(tmp_path)
@@ -79,7 +79,7 @@ def test_in_a_copy_the_databases_are_still_ours(tmp_path: Path) -> None:
     assert staging.is_unopened(paths(tmp_path / "copy"), staging.QUEUES)
 
 
-def test_a_note_of_an_earlier_version_tells_by_inodes_what_is_ours(tmp_path: Path) -> None:
+def test_a_note_of_an_earlier_version_identifies_our_files_by_inode(tmp_path: Path) -> None:
     where = paths(small_store(tmp_path).write().root)
     backfill(tmp_path)
     note = json.loads((where.own / staging.MOVED).read_text())

@@ -58,7 +58,7 @@ def test_any_other_answer_is_no(answer: bytes) -> None:
         assert not knows_topic(address, "broker-a")
 
 
-def test_nobody_listening_is_no() -> None:
+def test_a_port_without_a_listener_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
 

@@ -49,7 +49,7 @@ def test_all_that_the_broker_keeps_lies_in_its_store() -> None:
 
 
 @pytest.mark.parametrize("part", Part)
-def test_both_listen_where_the_spec_says(part: Part) -> None:
+def test_both_listen_at_the_address_of_the_spec(part: Part) -> None:
     found = settings(HOME, part, SPEC)
 
     assert found["bindAddress"] == SPEC.address

@@ -15,7 +15,7 @@ def test_a_brokers_configuration_is_read_and_the_later_line_wins() -> None:
     assert conf == BrokerConf(store="/data/store", is_lmq=True, queue_file_units=300_000, log_file_bytes=1 << 30)
 
 
-def test_what_is_not_said_is_not_made_up() -> None:
+def test_missing_settings_are_not_invented() -> None:
     assert broker_conf({}) == BrokerConf(
         queue_file_units=300_000, log_file_bytes=1 << 30
     )  # the default of a broker that is known

@@ -89,7 +89,7 @@ def test_a_walk_ends_at_a_blank_at_zeros_and_at_the_end() -> None:
         pytest.param(RECORD[:92] + b"\x00\x08" + RECORD[94:], "do not fit into it", id="properties one byte too long"),
     ],
 )
-def test_damaged_records_are_named_with_their_place(damaged: bytes, said: str) -> None:
+def test_damaged_records_are_named_with_their_position(damaged: bytes, said: str) -> None:
     with pytest.raises(c.BadRecordError) as error:
         list(c.walk(memoryview(damaged), 0))
     assert error.value.position == 0

@@ -48,7 +48,7 @@ def test_a_message_is_in_each_queue_that_it_lists_and_lmq_queues_have_the_number
     assert units(record(properties=LMQ)) == [(b"T", 3, 4), (b"%LMQ%a", 0, 7), (b"other", 3, 9)]
 
 
-def test_a_broker_in_file_mode_makes_no_queue_that_would_be_a_folder_within_a_folder() -> None:
+def test_a_broker_in_file_mode_creates_no_queue_that_would_be_a_folder_within_a_folder() -> None:
     one = record(properties=LMQ.replace(b"%LMQ%a", b"%LMQ%a/b"))
     assert units(one, d.DispatchRules(DELAYS, is_multi=True, is_file_mode=True)) == [(b"T", 3, 4), (b"other", 3, 9)]
     assert (b"%LMQ%a/b", 0, 7) in units(one)

@@ -21,7 +21,7 @@ def test_units_of_a_queue_are_put_together_until_its_offsets_jump() -> None:
     assert found == {(b"A", 3): [0, 1], (b"A", 0): [2, 3], (b"B", 7): [4]}
 
 
-def test_a_queue_that_is_not_known_begins_where_it_begins() -> None:
+def test_an_unknown_queue_starts_at_its_first_unit() -> None:
     step = growth_of(None, chunk(4, 10, 20))
     assert step is not None
     assert (step.clears, step.chunk.first, step.end) == (False, 4, End(5, 20))
@@ -38,7 +38,7 @@ def test_nothing_new_is_no_step() -> None:
     assert growth_of(End(5, 20), chunk(4, 10, 20)) is None
 
 
-def test_a_later_message_with_an_offset_that_is_known_is_of_a_queue_made_anew() -> None:
+def test_a_later_message_with_a_known_offset_belongs_to_a_queue_that_was_created_again() -> None:
     step = growth_of(End(5, 20), chunk(0, 30))
     assert step is not None
     assert (step.clears, step.end) == (True, End(0, 30))

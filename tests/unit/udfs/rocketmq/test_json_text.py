@@ -77,7 +77,7 @@ def test_a_later_brokers_file_is_written_in_its_own_lines() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a":"\\n\\t1:"}', '{"a":{0:1,1:2\n\t}\n}', "{}"])
-def test_only_a_line_that_begins_with_an_integer_key_tells_of_such_lines(text: str) -> None:
+def test_only_a_line_that_starts_with_an_integer_key_counts(text: str) -> None:
     assert not has_lines(text)
 
 
@@ -127,6 +127,6 @@ def test_the_largest_and_the_smallest_java_long_are_read(number: int) -> None:
     assert parse(f"[{number}]") == [number]
 
 
-def test_a_key_that_stands_twice_is_refused() -> None:
+def test_a_repeated_key_is_refused() -> None:
     with pytest.raises(BadJsonError, match="twice"):
         parse('{"a@b":{0:1,0:2}}')

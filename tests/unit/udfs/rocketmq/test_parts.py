@@ -38,7 +38,7 @@ def test_every_unit_is_in_one_part_in_the_order_of_keys(drawn: list[tuple[bytes,
 
 
 @given(RANGES, st.integers(1, 30))
-def test_a_segment_says_how_many_units_of_its_part_stand_before_it(
+def test_a_segment_has_the_number_of_units_of_its_part_before_it(
     drawn: list[tuple[bytes, int, int, int]], limit: int
 ) -> None:
     for part in parts_of(queues(drawn), limit):

@@ -50,7 +50,7 @@ def test_each_reason_alone_refuses_a_store(facts: dict[str, Any], code: Code) ->
     assert codes(**facts) == [code]
 
 
-def test_every_reason_is_said_at_once() -> None:
+def test_all_reasons_are_reported_together() -> None:
     assert codes(has_abort=True, has_rocksdb=True, disk=DiskFacts(is_one_disk=False)) == [
         Code.ABORT,
         Code.ROCKSDB_THERE,
@@ -69,7 +69,7 @@ def test_only_a_loss_can_be_accepted() -> None:
 
 
 @pytest.mark.parametrize("code", LOSSES)
-def test_a_loss_that_is_accepted_accepts_no_other_one_and_is_named(code: Code) -> None:
+def test_an_accepted_loss_accepts_no_other_loss_and_is_named(code: Code) -> None:
     facts = StoreFacts(unread_offsets="a file", unknown_topics=(b"T",), unindexed=("a queue",))
     (loss,) = losses_of(facts, [code])
     assert loss.code == code
@@ -90,6 +90,6 @@ def test_a_broker_whose_queues_only_rocksdb_has_is_never_sent_back_to_files() ->
     assert all("file mode" not in each.text for each in refusals_of(StoreFacts(has_abort=True)))
 
 
-def test_the_docs_say_what_to_do_about_each_reason() -> None:
+def test_the_docs_have_advice_for_each_reason() -> None:
     table = (Path(__file__).parents[4] / "docs" / "rocketmq.md").read_text(encoding="utf-8")
     assert [code for code in Code if not re.search(rf"^\|[^|]*\b{code.name}\b[^|]*\|", table, re.MULTILINE)] == []

@@ -31,7 +31,7 @@ def test_any_units_come_back_in_native_order_and_leave_in_that_of_the_disk(drawn
     assert u.encode(joined) == raw * 2
 
 
-def test_bytes_behind_the_last_whole_unit_are_left_out() -> None:
+def test_bytes_after_the_last_complete_unit_are_skipped() -> None:
     assert u.decode(GOLDEN + b"\0" * 19).rows == 1
 
 
@@ -81,7 +81,9 @@ NEAR = st.tuples(st.integers(95, 130), st.integers(-1, 12), st.integers(u.EXT_AD
 
 
 @given(st.lists(NEAR, max_size=6), st.booleans())
-def test_units_are_bad_at_a_glance_or_one_by_one_alike(drawn: list[tuple[int, int, int]], are_sorted: bool) -> None:
+def test_the_fast_check_and_the_slow_check_agree_about_bad_units(
+    drawn: list[tuple[int, int, int]], are_sorted: bool
+) -> None:
     rows = sorted(drawn) if are_sorted else drawn
     before, bad = -1, None
     for place, (phy, size, tags) in enumerate(rows):

@@ -18,7 +18,7 @@ def test_the_last_stage_is_rocksdb_alone() -> None:
     ]
 
 
-def test_the_first_version_takes_the_json_only_when_it_is_told_to() -> None:
+def test_the_first_version_takes_the_json_only_with_its_option() -> None:
     assert stages_of((5, 3, 1))[2].settings["transferOffsetJsonToRocksdb"] == "true"
 
 
