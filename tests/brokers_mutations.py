@@ -134,6 +134,12 @@ BROKERS = (
     ),
     ("an answer that comes too slowly ends", HTTP, "        if time.monotonic() > until:\n", "        if False:\n"),
     (
+        "what is known of tenants and namespaces that come and go is bounded",
+        SILENCE,
+        "            del self._known[next(iter(self._known))]\n",
+        "            pass\n",
+    ),
+    (
         "a host that hangs is tried seldom",
         SILENCE,
         "            hanging.next_try_s = self._now_s() + _REST * patience_s\n",

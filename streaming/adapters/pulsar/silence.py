@@ -25,6 +25,7 @@ _TIMEOUTS = 2
 _TENANTS = 2  # timeouts of so many tenants show that the host hangs, not only one tenant's topics
 TRY_SECONDS = 2.0  # timeout of the first attempt
 _DOUBLINGS = 4  # up to 32 s, more than the default of pulsar.timeout_seconds
+_MOST = 10_000  # states; tenants and namespaces come and go without end
 _REST = 5  # the pause before the next attempt, in timeouts of the last attempt
 
 
@@ -94,10 +95,10 @@ class Silence:
                 self._count(what)
                 return
             if not self._is_slow(what, tenant):  # a slow tenant's timeout shows nothing new about the host
-                self._known.setdefault(what, _Hanging()).tenants.add(tenant)
+                self._state(what).tenants.add(tenant)
             self._count(_of(what, tenant))
             if self._is_slow(what, tenant):
-                self._rest(self._known.setdefault(_slow(what), _Hanging(_TIMEOUTS)))
+                self._rest(self._state(_slow(what), _TIMEOUTS))
 
     def answered(self, what: str, tenant: str = "") -> None:
         """Record that a complete answer arrived, of any content."""
@@ -119,8 +120,14 @@ class Silence:
         with self._lock:
             self._known.clear()
 
+    def _state(self, what: str, timeouts: int = 0) -> _Hanging:
+        """Return the target's state, and create it if needed; the oldest state makes room for it."""
+        if what not in self._known and len(self._known) >= _MOST:
+            del self._known[next(iter(self._known))]
+        return self._known.setdefault(what, _Hanging(timeouts))
+
     def _count(self, what: str) -> None:
-        hanging = self._known.setdefault(what, _Hanging())
+        hanging = self._state(what)
         hanging.timeouts += 1
         if hanging.timeouts >= _TIMEOUTS:
             self._rest(hanging)

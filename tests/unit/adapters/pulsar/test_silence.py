@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.adapters.pulsar.silence import TRY_SECONDS, Silence
+from streaming.adapters.pulsar.silence import _MOST, TRY_SECONDS, Silence
 from streaming.errors import UnavailableError
 
 HOST = "http://b:8080"
@@ -189,3 +189,13 @@ def test_a_host_that_runs_no_more_is_forgotten_and_no_other(silence: Silence) ->
         assert silence.is_due(what)
     assert silence.patience(HOST, 30.0, "a") == 30.0
     assert not silence.is_due(f"{HOST}0")
+
+
+def test_states_of_tenants_and_namespaces_that_come_and_go_are_bounded(silence: Silence) -> None:
+    for number in range(_MOST + 1):
+        silence.timed_out(f"{HOST}/tenant/namespace-{number}")
+    for number in range(_MOST + 1):
+        silence.timed_out(HOST, f"tenant-{number}")
+
+    assert len(silence._known) == _MOST
+    assert len(silence._known[HOST].tenants) <= _MOST
