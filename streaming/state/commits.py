@@ -72,12 +72,13 @@ def written_here(
     return [_added(row) for files in _Writer(path, schema, None, version)(batches) for row in files.to_pylist()]
 
 
-def commit(  # noqa: PLR0913, PLR0917  what to commit, and as what
+def commit(  # noqa: PLR0913  what to commit, and as what
     table: "Table",
     files: Sequence[AddAction],
     schema: pa.Schema,
     app: str,
     version: int,
+    *,
     mode: Literal["append", "overwrite"] = "append",
 ) -> None:
     """Add files to a table in one transaction of an application, and update `table` to that commit.
@@ -132,7 +133,14 @@ def has(table: DeltaTable, files: Sequence[AddAction]) -> bool:
 
 
 def _added(row: Any) -> AddAction:
-    return AddAction(row["path"], row["size"], {}, row["modified_ms"], True, row["stats"])
+    return AddAction(
+        path=row["path"],
+        size=row["size"],
+        partition_values={},
+        modification_time=row["modified_ms"],
+        data_change=True,
+        stats=row["stats"],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class Watched:
             (_row(version, at_ms, path, kept) for path, kept in chain(self.nodes.items(), self.notes.items())),
             (_request_row(version, request) for request in self.requests.values()),
         )
-        commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version, "overwrite")
+        commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version, mode="overwrite")
         self._version, self._commits = version, 0
         self._request_bytes = 0  # each fold writes the waiting requests again, which must not trigger the next fold
         self._durable.sync()

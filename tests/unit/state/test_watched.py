@@ -77,7 +77,7 @@ def test_all_is_written_anew_after_many_commits(
     assert len(again.nodes) == 5
 
 
-def _die(*_arguments: object) -> None:
+def _die(*_arguments: object, **_named: object) -> None:
     raise KeyboardInterrupt
 
 
