@@ -1,10 +1,11 @@
-"""The safety lines of queries, accounts and ownership, for tests/mutation.py: each once, with the tests that notice."""
+"""The safety lines of queries, accounts, ownership, clients and undo, for tests/mutation.py, with their tests."""
 
 NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_names.py"
 RUNNING, LIFE = "streaming/queries/running.py", "streaming/queries/life.py"
 LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
+CLIENTS, BOOKIES, UNDO = "streaming/clients.py", "streaming/adapters/bookkeeper/bookies.py", "streaming/undo/ledgers.py"
 ROWS = "udfs/spark.py"
 # which tests have to notice, by the file that is changed
 TESTS = {
@@ -15,6 +16,9 @@ TESTS = {
     LIFE_TABLE: ("tests/unit/udfs/test_query_life.py", "tests/unit/queries"),
     OWNERSHIP: ("tests/contract/test_ownership.py", "-m", "not cluster"),
     INSTANCE: ("tests/unit/deletion/test_instance.py",),
+    CLIENTS: ("tests/unit/test_clients.py",),
+    BOOKIES: ("tests/contract/test_bookies.py", "tests/contract/test_undo_ledgers.py"),
+    UNDO: ("tests/contract/test_undo_ledgers.py", "tests/unit/undo"),
     ROWS: ("tests/unit/udfs/test_spark.py",),
     FALLBACK: ("tests/unit/deletion/test_fallback.py",),
 }
@@ -110,6 +114,42 @@ QUERIES = (
         INSTANCE,
         "        require_writable(directory)\n",
         "        pass\n",
+    ),
+    (
+        "a bucket that is not allowed has no client",
+        CLIENTS,
+        "    if bucket not in allowed_buckets(settings):\n",
+        "    if False:\n",
+    ),
+    (
+        "a bookie that reads no control entry proves nothing",
+        BOOKIES,
+        "False if answer & trusted else None",
+        "False if answer else None",
+    ),
+    (
+        "a bookie must read control entries before and after",
+        BOOKIES,
+        "                trusted = set(able(able_before, controls))\n",
+        "                trusted = set(able_before)\n",
+    ),
+    (
+        "entries that could not be read are tried again before their metadata is removed",
+        UNDO,
+        "    readable |= are_readable(gone)\n",
+        "",
+    ),
+    (
+        "metadata stays while a bookie that may have the entries is away",
+        UNDO,
+        "    if away:\n",
+        "    if False:\n",
+    ),
+    (
+        "an undo removes only the metadata that it created",
+        UNDO,
+        "    if node != created:\n",
+        "    if False:\n",
     ),
     ("another query's batch is not read by the fallback", FALLBACK, "        _require_own(query, checkpoint)\n", ""),
 )

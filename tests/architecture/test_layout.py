@@ -66,7 +66,6 @@ COVERED = {
     "streaming.cli.accept": "tests/unit/cli/test_confirmation.py",
     "streaming.cli.state": "tests/unit/cli/test_receipts.py",
     "streaming.cli.undo": "tests/unit/undo/test_ledgers.py",
-    "streaming.clients": "tests/unit/sweep/test_task.py",
     "streaming.clock": "tests/contract/test_coordination.py",
     "streaming.config.combinations": "tests/unit/config/test_load.py",
     "streaming.config.sections": "tests/contract/test_publish.py",
