@@ -73,7 +73,8 @@ def test_an_undo_that_comes_too_late_leaves_nothing_behind_and_may_be_repeated(w
     [
         pytest.param([THERE], id="both entries"),
         pytest.param([GONE, THERE], id="one of them"),
-        pytest.param([GONE, GONE, THERE], id="both, at the second look: the bookie was busy"),
+        pytest.param([GONE, GONE, THERE], id="both, when they are read again: the bookie was busy"),
+        pytest.param([*[GONE] * 4, THERE], id="both, at the second check: the bookie was busy for longer"),
     ],
 )
 def test_what_can_be_read_stays(world: World, bookie: HttpStub, answers: list[Told]) -> None:
