@@ -294,7 +294,7 @@ class Assembly:
             # its own session has record batches of the configured size, because an audit's rows are all small
             yield auditing(self.spark.newSession(), settings)
         if settings.snapshots.guard_every_seconds:
-            from streaming.snapshots.beside_service import guarding
+            from streaming.snapshots.guard.beside_service import guarding
 
             yield guarding(settings)
         if settings.watch.enabled:

@@ -1,47 +1,47 @@
 """Lines that keep a broker from sealing ids twice after a repair, for tests/mutation.py, with the tests that notice."""
 
-REPAIR, FIRST = "streaming/snapshots/repair.py", "streaming/snapshots/first_index.py"
-JOURNAL, REPAIRED = "streaming/snapshots/repair_journal.py", "streaming/snapshots/repaired.py"
-LOADING, READING = "streaming/snapshots/loading.py", "streaming/snapshots/reading.py"
-REPLACING, TAKE_BACK = "streaming/snapshots/replacing.py", "streaming/snapshots/take_back.py"
+REPAIR, FIRST = "streaming/snapshots/repair/steps.py", "streaming/snapshots/repair/first_index.py"
+JOURNAL, REPAIRED = "streaming/snapshots/repair/journal.py", "streaming/snapshots/repair/outcome.py"
+LOADING, READING = "streaming/snapshots/repair/load.py", "streaming/snapshots/repair/verify.py"
+REPLACING, TAKE_BACK = "streaming/snapshots/repair/session.py", "streaming/snapshots/repair/undo.py"
 RULES, AUDIT = "udfs/snapshots/repairing.py", "udfs/snapshots/audit.py"
-LOADER = "streaming/snapshots/repairs.py"
-GUARD, ADMIN = "streaming/snapshots/guard.py", "streaming/adapters/pulsar/admin.py"
-TRIM = "streaming/snapshots/trim.py"
-BLOCKING, MIGRATE = "streaming/snapshots/blocking.py", "streaming/snapshots/migrate.py"
+LOADER = "streaming/snapshots/repair/wiring.py"
+GUARD, ADMIN = "streaming/snapshots/guard/guards.py", "streaming/adapters/pulsar/admin.py"
+TRIM = "streaming/snapshots/removal/trim.py"
+BLOCKING, MIGRATE = "streaming/snapshots/repair/blocking.py", "streaming/snapshots/parts/migrate.py"
 COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
-COMMAND, LEDGERS_COMMAND = "streaming/snapshots/command.py", "streaming/audit/command.py"
-PUT_BACK, STOPPING = "streaming/snapshots/put_back.py", "streaming/audit/stopping.py"
-UNDO_MIGRATION, FORMS = "streaming/snapshots/undo_migration.py", "udfs/snapshots/migration.py"
+COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/command.py", "streaming/audit/command.py"
+PUT_BACK, STOPPING = "streaming/snapshots/repair/restore.py", "streaming/audit/stopping.py"
+UNDO_MIGRATION, FORMS = "streaming/snapshots/parts/undo_migration.py", "udfs/snapshots/migration.py"
 SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
-    LOADER: (f"{_UNIT}/test_repairs.py",),
-    REPAIR: (f"{_UNIT}/test_repair.py", f"{_UNIT}/test_blocking.py"),
-    BLOCKING: (f"{_UNIT}/test_blocking.py",),
-    MIGRATE: (f"{_UNIT}/test_migrate.py", f"{_UNIT}/test_undo_migration.py"),
-    UNDO_MIGRATION: (f"{_UNIT}/test_undo_migration.py",),
-    FORMS: ("tests/unit/udfs/snapshots/test_migration.py", f"{_UNIT}/test_undo_migration.py"),
+    LOADER: (f"{_UNIT}/repair/test_wiring.py",),
+    REPAIR: (f"{_UNIT}/repair/test_steps.py", f"{_UNIT}/repair/test_blocking.py"),
+    BLOCKING: (f"{_UNIT}/repair/test_blocking.py",),
+    MIGRATE: (f"{_UNIT}/parts/test_migrate.py", f"{_UNIT}/parts/test_undo_migration.py"),
+    UNDO_MIGRATION: (f"{_UNIT}/parts/test_undo_migration.py",),
+    FORMS: ("tests/unit/udfs/snapshots/test_migration.py", f"{_UNIT}/parts/test_undo_migration.py"),
     COMPACTED: ("tests/unit/adapters/pulsar/test_compacted.py",),
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
-    COMMAND: (f"{_UNIT}/test_command.py",),
+    COMMAND: (f"{_UNIT}/audit/test_command.py",),
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
     STOPPING: ("tests/unit/audit/test_stopping.py",),
-    PUT_BACK: (f"{_UNIT}/test_put_back.py", f"{_UNIT}/test_undo_migration.py"),
+    PUT_BACK: (f"{_UNIT}/repair/test_restore.py", f"{_UNIT}/parts/test_undo_migration.py"),
     SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
-    TOPICS: (f"{_UNIT}/test_read.py",),
-    LOADING: (f"{_UNIT}/test_loading.py", f"{_UNIT}/test_repair.py"),
-    READING: (f"{_UNIT}/test_reading.py",),
-    REPLACING: (f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py", f"{_UNIT}/test_take_back.py"),
-    TAKE_BACK: (f"{_UNIT}/test_take_back.py", f"{_UNIT}/test_replacing.py", f"{_UNIT}/test_repair.py"),
-    JOURNAL: (f"{_UNIT}/test_repair_journal.py",),
-    REPAIRED: (f"{_UNIT}/test_repair.py",),
-    FIRST: (f"{_UNIT}/test_repair.py",),
-    GUARD: (f"{_UNIT}/test_guard.py",),
-    TRIM: (f"{_UNIT}/test_trim.py",),
+    TOPICS: (f"{_UNIT}/audit/test_messages.py",),
+    LOADING: (f"{_UNIT}/repair/test_load.py", f"{_UNIT}/repair/test_steps.py"),
+    READING: (f"{_UNIT}/repair/test_verify.py",),
+    REPLACING: (f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py", f"{_UNIT}/repair/test_undo.py"),
+    TAKE_BACK: (f"{_UNIT}/repair/test_undo.py", f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py"),
+    JOURNAL: (f"{_UNIT}/repair/test_journal.py",),
+    REPAIRED: (f"{_UNIT}/repair/test_steps.py",),
+    FIRST: (f"{_UNIT}/repair/test_steps.py",),
+    GUARD: (f"{_UNIT}/guard/test_guards.py",),
+    TRIM: (f"{_UNIT}/removal/test_trim.py",),
     ADMIN: ("tests/contract/test_snapshot_admin.py",),
     AUDIT: ("tests/unit/udfs/snapshots/test_audit.py",),
-    RULES: (f"{_UNIT}/test_repair.py", "tests/unit/udfs/snapshots/test_repairing.py"),
+    RULES: (f"{_UNIT}/repair/test_steps.py", "tests/unit/udfs/snapshots/test_repairing.py"),
 }
 SNAPSHOTS_LINES = (
     (

@@ -125,7 +125,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     def confirm_count(orphans: str) -> None:
         confirm(f"Request the deletion of {orphans}, in {topic}?", yes=yes)
 
-    from streaming.snapshots.command import further
+    from streaming.snapshots.audit.command import further
 
     includes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
     audit_request = AuditRequest(

@@ -23,7 +23,7 @@ def check(config: Config, json_lines: Json = False) -> None:
     from streaming.check.preflight import check as check_clients
     from streaming.check.questions import missing_files
     from streaming.clients import command_clients
-    from streaming.snapshots.preflight import guard_line
+    from streaming.snapshots.guard.check_line import guard_line
 
     marks = {Status.OK: "ok      ", Status.NOTE: "note    ", Status.PROBLEM: "PROBLEM "}
     settings = settings_of(config)

@@ -76,8 +76,8 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         confirm(f"Request the removal of {orphans}, in {settings.topics.requests[0]}?", yes=yes)
 
     from streaming.audit.options import AuditOptions, FindingFilters
-    from streaming.snapshots.command import SnapshotRequest
-    from streaming.snapshots.command import audit as run_audit
+    from streaming.snapshots.audit.command import SnapshotRequest
+    from streaming.snapshots.audit.command import audit as run_audit
 
     options = AuditOptions(
         settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
@@ -105,7 +105,7 @@ def guard(
     require_namespace(namespace, tenant)
     settings = settings_of(config)
     from streaming.audit.options import FindingFilters
-    from streaming.snapshots.guard import guard_all
+    from streaming.snapshots.guard.guards import guard_all
 
     if sys.stdin.isatty():  # a guard deletes nothing, so a script that runs this regularly needs no --yes
         confirm("Create or move the guard of each namespace with segments?", yes=yes)
@@ -183,7 +183,7 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
     if namespace:
         _repair_namespace(settings, namespace, yes=yes, json_lines=json_lines)
         return
-    from streaming.snapshots.repairs import full_name, repairs_for
+    from streaming.snapshots.repair.wiring import full_name, repairs_for
     from udfs.snapshots.repairing import Remedy
 
     topic = full_name(topic)
@@ -209,8 +209,8 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
 
 
 def _repair_namespace(settings: "Settings", namespace: str, *, yes: bool, json_lines: bool) -> None:
-    from streaming.snapshots.blocking import in_words
-    from streaming.snapshots.repairs import blocking_for
+    from streaming.snapshots.repair.blocking import in_words
+    from streaming.snapshots.repair.wiring import blocking_for
 
     with blocking_for(settings) as blocking:
         messages = blocking.messages(namespace)
@@ -243,9 +243,9 @@ def trim(
     """
     settings = settings_of(config)
     from streaming.adapters.pulsar.transactions import commit_nothing
-    from streaming.snapshots.repairs import full_name, repairs_for
-    from streaming.snapshots.trim import Left, Trims, trim_each
-    from streaming.snapshots.trimmable import topics_told
+    from streaming.snapshots.removal.candidates import topics_told
+    from streaming.snapshots.removal.trim import Left, Trims, trim_each
+    from streaming.snapshots.repair.wiring import full_name, repairs_for
 
     chosen = [full_name(topic)] if topic else topics_told(settings)
     if not chosen:
@@ -283,7 +283,7 @@ def compact(
     """
     require_namespace(namespace)
     settings = settings_of(config)
-    from streaming.snapshots.repairs import compact_segments
+    from streaming.snapshots.repair.wiring import compact_segments
 
     confirm(f"Compact the segments topic of {namespace}?", yes=yes)
     taken = compact_segments(settings, namespace)
@@ -309,7 +309,7 @@ def migrate(  # noqa: PLR0913  typer reads each option from a parameter
     read, and must have the same ids. Run the command again if it was interrupted.
     """
     settings = settings_of(config)
-    from streaming.snapshots.repairs import full_name, migrations_for
+    from streaming.snapshots.repair.wiring import full_name, migrations_for
 
     topic = full_name(topic)
     if not dry_run:
@@ -355,7 +355,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         raise ConfigError("--removed and --migrated restore different messages: run `snapshots undo` once for each")
     settings = settings_of(config)
     if namespace:
-        from streaming.snapshots.repairs import blocking_for
+        from streaming.snapshots.repair.wiring import blocking_for
 
         confirm(
             f"Publish the messages of {namespace} that no broker can decode again, so that no topic loads?", yes=yes
@@ -366,7 +366,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         for key in others:
             say(f"{key}: has another message by now, which was left as it is")
         return
-    from streaming.snapshots.repairs import full_name, put_back_all, repairs_for, undo_migration
+    from streaming.snapshots.repair.wiring import full_name, put_back_all, repairs_for, undo_migration
 
     topic = full_name(topic)
     if migrated:

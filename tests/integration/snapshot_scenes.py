@@ -15,7 +15,7 @@ from streaming.errors import UnavailableError
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Part
-from streaming.snapshots.read import snapshot_topics
+from streaming.snapshots.audit.messages import snapshot_topics
 from tests.integration.conftest import Deployment
 from tests.integration.transactions import Transactions, TxnId, admin
 from udfs.records import LedgerComponent

@@ -10,7 +10,7 @@ from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.repairs import repairs_for
+from streaming.snapshots.repair.wiring import repairs_for
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.raw_producer import RawProducer
 from tests.integration.snapshot_scenes import (

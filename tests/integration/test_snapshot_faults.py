@@ -18,8 +18,8 @@ from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import SafetyError, UnavailableError
 from streaming.sandbox import clients, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.read import snapshot_topics
-from streaming.snapshots.repairs import migrations_for, repairs_for
+from streaming.snapshots.audit.messages import snapshot_topics
+from streaming.snapshots.repair.wiring import migrations_for, repairs_for
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.snapshot_scenes import (
     PATIENCE_SECONDS,

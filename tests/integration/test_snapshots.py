@@ -24,10 +24,10 @@ from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.parts import PartsTopic, ensure
-from streaming.snapshots.publication import request_of
-from streaming.snapshots.read import snapshot_topics
-from streaming.snapshots.repairs import put_back_all
+from streaming.snapshots.audit.messages import snapshot_topics
+from streaming.snapshots.audit.publication import request_of
+from streaming.snapshots.parts.topic import PartsTopic, ensure
+from streaming.snapshots.repair.wiring import put_back_all
 from tests.integration.conftest import Deployment, _deployment, leak, payload
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (

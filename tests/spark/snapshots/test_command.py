@@ -14,8 +14,8 @@ from streaming.audit.result import AuditResult, remember
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import SafetyError
-from streaming.snapshots import columns as s
-from streaming.snapshots import command
+from streaming.snapshots.audit import columns as s
+from streaming.snapshots.audit import command
 
 pytestmark = pytest.mark.spark
 

@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming.audit import columns as a
-from streaming.snapshots import columns as s
-from streaming.snapshots import join
-from streaming.snapshots.audit import agreed, message_findings, totals
-from streaming.snapshots.facts import NamespaceTask, TopicTask, topic_facts
-from streaming.snapshots.publication import orphans_of, request_of
-from streaming.snapshots.read import row_of
-from streaming.snapshots.report import groups_of, with_advice
+from streaming.snapshots.audit import columns as s
+from streaming.snapshots.audit import join
+from streaming.snapshots.audit.facts import NamespaceTask, TopicTask, topic_facts
+from streaming.snapshots.audit.messages import row_of
+from streaming.snapshots.audit.publication import orphans_of, request_of
+from streaming.snapshots.audit.report import groups_of, with_advice
+from streaming.snapshots.audit.run import agreed, message_findings, totals
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from streaming.cli.snapshots import app
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
-from streaming.snapshots import repairs, trimmable
-from streaming.snapshots.repaired import Repaired
-from streaming.snapshots.trim import Trimmed, Trims
+from streaming.snapshots.removal import candidates as trimmable
+from streaming.snapshots.removal.trim import Trimmed, Trims
+from streaming.snapshots.repair import wiring as repairs
+from streaming.snapshots.repair.outcome import Repaired
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repairing import Remedy
 from udfs.snapshots.values import ReadValue

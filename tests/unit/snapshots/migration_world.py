@@ -9,10 +9,10 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Znode
-from streaming.snapshots.guard import Guards
-from streaming.snapshots.migrate import Migrations
-from streaming.snapshots.parts import Sender
-from streaming.snapshots.repair_journal import RepairJournal
+from streaming.snapshots.guard.guards import Guards
+from streaming.snapshots.parts.migrate import Migrations
+from streaming.snapshots.parts.topic import Sender
+from streaming.snapshots.repair.journal import RepairJournal
 from streaming.state.filesystem import Folder
 from tests.builders import list_znode
 from tests.unit.snapshots.repair_world import IDS, OLD, TAIL, TOPIC, read_at, segment_at

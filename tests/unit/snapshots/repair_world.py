@@ -10,9 +10,9 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode
-from streaming.snapshots.parts import Sender
-from streaming.snapshots.repair import Repairs
-from streaming.snapshots.repair_journal import RepairJournal
+from streaming.snapshots.parts.topic import Sender
+from streaming.snapshots.repair.journal import RepairJournal
+from streaming.snapshots.repair.steps import Repairs
 from streaming.state.filesystem import Folder
 from tests.builders import list_znode
 from udfs.formats.entry import Content

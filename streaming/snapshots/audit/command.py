@@ -1,0 +1,203 @@
+"""`ledger-reaper snapshots audit`: run one audit, show what it found, and keep findings and report."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming.audit import columns as a
+from streaming.audit.command import Further, Section
+from streaming.audit.options import AuditOptions, FindingFilters
+from streaming.audit.output import FINDINGS, Output
+from streaming.audit.progress import Phases
+from streaming.audit.result import FILE as SUMMARY
+from streaming.audit.result import AuditResult, remember, remembered, remembered_filters
+from streaming.audit.stopping import run_once
+from streaming.clock import SystemClock
+from streaming.config.settings import Settings
+from streaming.errors import ConfigError, SafetyError, StopRequestedError
+from streaming.snapshots.audit import report
+from streaming.snapshots.audit.publication import orphans_of, publish
+from streaming.snapshots.audit.run import GRAVE, SnapshotAudit, totals
+from streaming.spark.failures import one_line, our_errors, translated
+from streaming.spark.session import Jars, start
+from streaming.state.filesystem import below, folder_of
+from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
+from udfs.records import LedgerComponent
+
+log = logging.getLogger("ledger-reaper")
+
+REPORT = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The operator's choices.
+
+    confirm: asks before orphans are published; it gets their number as text, and raises unless the answer is yes.
+    """
+
+    options: AuditOptions
+    out: Path | None = None
+    as_json: bool = False
+    publish: bool = False
+    confirm: Callable[[str], None] = lambda _orphans: None
+
+
+def output_of(settings: Settings, out: Path | str | None) -> Output:
+    """--out, or `snapshots` in the state directory. Raises UnavailableError."""
+    folder = folder_of(str(out) if out else below(settings.state_dir, "snapshots"))
+    return Output(folder.location, folder.filesystem, folder.root)
+
+
+def audit(settings: Settings, request: SnapshotRequest) -> None:
+    """Run one audit.
+
+    Raises StoppedBySignalError when a signal cut it short, SafetyError if a person must look at the audit or not all
+    was published, and ConfigError where the service would refuse what --publish asks for.
+    """
+    if request.publish and LedgerComponent.TRANSACTION_SNAPSHOT not in settings.safety.allowed_components:
+        raise ConfigError(
+            f"--publish: safety.allowed_components does not name {LedgerComponent.TRANSACTION_SNAPSHOT}, so the "
+            "service would refuse every request. Name it there, beside all others that the service is to work off"
+        )
+    place = output_of(settings, request.out)
+    spark = start(settings, Jars(), with_streams=False)
+    stop = threading.Event()
+    command = SnapshotCommand(spark, settings, request, place, stop)
+    try:
+        run_once(command, "the next `snapshots audit --publish` requests the rest")
+    finally:
+        spark.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCommand:
+    """One audit. Once stop is set, it ends instead of waiting for the second look."""
+
+    spark: SparkSession
+    settings: Settings
+    request: SnapshotRequest
+    place: Output
+    stop: threading.Event
+
+    def search(self) -> AuditResult:
+        """Audit, and show the findings. Raises ReaperError's family."""
+        with our_errors():
+            result, groups = audited(self.spark, self.settings, self.request.options, self.place, self.stop)
+            self.place.write(REPORT, report.page(result, groups).encode())
+            if self.request.as_json:
+                _print_json(self._findings(), result)
+            else:
+                report.show(Terminal(), result, groups)
+                Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
+            return result
+
+    def ask(self, _result: AuditResult) -> None:
+        """Ask before orphans are published. Raises unless the answer is yes."""
+        if self.request.publish and (count := orphans_of(self._findings()).count()):
+            self.request.confirm(count_of(count, "orphan"))
+
+    def conclude(self, result: AuditResult) -> None:
+        """Publish if that was asked for. Raises SafetyError if a person must look at the audit, else as search."""
+        with our_errors():
+            faults = [
+                f"{each}; see {self.place.shown}/{REPORT}"
+                for each in shortcomings(result, self.request.options.filters)
+            ]
+            if self.request.publish:
+                faults += self._publish(result)
+            if faults:
+                raise SafetyError("; ".join(faults))
+
+    def _findings(self) -> DataFrame:
+        return self.place.load(self.spark, FINDINGS)
+
+    def _publish(self, result: AuditResult) -> list[str]:
+        """Request tombstones for the orphans; of a namespace that could not be read, nothing was called one.
+
+        Return a text about what was left out.
+        """
+        if result.certificate.errors:
+            return ["the audit requested nothing"]
+        sent = publish(self.settings, self._findings())
+        log.info("%s received %s", self.settings.topics.requests[0], count_of(sent, "request"))
+        if result.certificate.faults_within(self.request.options.filters):
+            return ["the audit requested nothing in the namespaces that it could not read"]
+        return []
+
+
+def shortcomings(result: AuditResult, filters: FindingFilters) -> list[str]:
+    """Return why a person must check this audit: grave findings, and what could not be read."""
+    grave = sum(result.totals[str(each)]["count"] for each in GRAVE)
+    unread = result.certificate.faults_within(filters)
+    faults = [f"{count_of(grave, 'finding')} of {' or '.join(GRAVE)}"] if grave else []
+    if unread:
+        faults.append(f"the audit is incomplete: {count_of(len(unread), 'fault')}. The first: {unread[0]}")
+    return faults
+
+
+def audited(
+    spark: SparkSession, settings: Settings, options: AuditOptions, place: Output, stop: threading.Event
+) -> tuple[AuditResult, list[report.Group]]:
+    """Run one audit into the place, and return what it came to with its findings added up."""
+    with Phases(spark, Terminal(stderr=True), stop) as phases:
+        result = SnapshotAudit(spark, settings, options, place, phases, SystemClock()).run()
+        remember(place, result, options.filters)
+        with phases.phase("Adding up"):
+            return result, report.groups_of(place.load(spark, FINDINGS))
+
+
+def last_audit(spark: SparkSession, place: Output, filters: FindingFilters) -> tuple[AuditResult, list[report.Group]]:
+    """Return the last audit as audited() does, restricted to the filters. Raises ConfigError if it covered less."""
+    covered, chosen = remembered_filters(place).scope, filters.scope
+    if not f"{chosen}/".startswith(covered and f"{covered}/"):
+        raise ConfigError(f"the last audit of them covered {covered} only")
+    result, found = remembered(place), place.load(spark, FINDINGS)
+    if chosen:
+        found = found.where(F.concat(a.NAMESPACE, F.lit("/")).startswith(f"{chosen}/"))
+    return replace(result, totals={**result.totals, **totals(found)}), report.groups_of(found)
+
+
+def further(settings: Settings, options: AuditOptions, *, last: bool = False) -> Further:
+    """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them.
+
+    last: use the last one there instead of another audit; without any, there is nothing to add.
+    """
+
+    def section(spark: SparkSession, stop: threading.Event) -> Section:
+        try:
+            place = output_of(settings, None)
+            if last and place.read(SUMMARY) is None:
+                return Section()
+            if last:
+                result, groups = last_audit(spark, place, options.filters)
+            else:
+                result, groups = audited(spark, settings, options, place, stop)
+        except StopRequestedError:
+            raise
+        except Exception as error:
+            if stop.is_set():  # it was told to stop, and so was the audit of ledgers
+                raise
+            # whatever else it is, the audit of ledgers must come to its end
+            why = one_line(translated(error))
+            log.warning("snapshots were not looked at: %s", why)
+            return Section(report.failed_section(why), (f"snapshots were not audited: {why}",))
+        if groups:
+            log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
+        faults = tuple(f"snapshots: {each}" for each in shortcomings(result, options.filters))
+        return Section(report.html_section(groups, result), faults)
+
+    return section
+
+
+def _print_json(found: DataFrame, result: AuditResult) -> None:
+    named = report.with_advice(found)
+    lines = named.select(F.to_json(F.struct(*named.columns), {"ignoreNullFields": "false"}))
+    for row in lines.toLocalIterator(prefetchPartitions=True):
+        say_json_line(row[0])
+    say_json({"complete": result.certificate.is_complete, "totals": result.totals})

@@ -1,0 +1,58 @@
+"""Requests tombstones for the orphans of a snapshot audit, from the service: it looks at each once more, twice.
+
+A request that is sent a second time does no harm: what has a tombstone by then is ALREADY_GONE.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from streaming.audit import columns as a
+from streaming.clients import admin_for
+from streaming.config.settings import Settings
+from streaming.snapshots.audit import columns as s
+from streaming.topics.requests import publish_lines
+from udfs import columns as c
+from udfs.paths import managed_ledger_name
+from udfs.records import LedgerComponent, LedgerType, PendingDelete, SnapshotContext
+from udfs.snapshots.audit import SnapshotClass
+from udfs.snapshots.keys import SnapshotKind
+from udfs.wire import encode
+
+log = logging.getLogger("ledger-reaper")
+
+
+def orphans_of(found: DataFrame) -> DataFrame:
+    """Choose what may be requested: messages that both looks called orphans."""
+    return found.where((F.col(a.CLASS) == str(SnapshotClass.ORPHAN)) & (F.col(s.KEY) != ""))
+
+
+def request_of(topic: str, kind: str, key: str, place: tuple[int, int]) -> PendingDelete:
+    """Return the request for the tombstone of one message."""
+    return PendingDelete(
+        managed_ledger=managed_ledger_name(topic),
+        component=LedgerComponent.TRANSACTION_SNAPSHOT,
+        ledger_type=LedgerType.COMPACTED_MESSAGE,
+        ledger_id=place[0],
+        snapshot_context=SnapshotContext(kind, key, place[1]),
+    )
+
+
+def publish(settings: Settings, found: DataFrame) -> int:
+    """Send a request for each orphan, and return how many were sent. Raises UnavailableError, ConfigError."""
+    # segments first: the service works off one topic's requests in order, and an index waits for its segments
+    is_index = F.col(s.KIND) == str(SnapshotKind.INDEX)
+    ordered = orphans_of(found).orderBy(is_index, c.TOPIC_NAME, s.KIND, s.KEY)
+
+    def lines() -> Iterator[bytes]:
+        for row in ordered.toLocalIterator(prefetchPartitions=True):
+            place = (row[s.LEDGER], row[s.ENTRY])
+            yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], place))
+
+    with admin_for(settings) as admin:
+        report = publish_lines(settings, admin, lines())
+    if report.invalid:
+        log.warning("%d orphans were not requested: %s", len(report.invalid), report.invalid[0][1])
+    return report.published

@@ -1,0 +1,77 @@
+"""The line of `check` about snapshots: whether every namespace with segments has something that keeps them.
+
+A guard keeps what lies behind it, so it is compared with the places that indexes name, as the audit does.
+"""
+
+from collections.abc import Sequence
+
+from streaming.adapters.pulsar.snapshot_store import is_guarded
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.audit import columns as a
+from streaming.audit.options import FindingFilters
+from streaming.check.preflight import Line, Status
+from streaming.clients import CommandClients
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError
+from streaming.ports import MetadataStore
+from streaming.snapshots.audit import columns as s
+from streaming.snapshots.audit.facts import segments_topics
+from streaming.snapshots.audit.messages import namespaces_with_snapshots, snapshot_topics
+from udfs import columns as c
+
+_WHAT = "guards of snapshots"
+_NAMED = 5
+
+
+def guard_line(settings: Settings, clients: CommandClients) -> Line:
+    """Look whether each namespace with segments has a guard before all that indexes name. Raises no ReaperError."""
+    try:
+        with snapshot_topics(settings) as topics:
+            return line_of(clients.store, topics)
+    except ReaperError as error:
+        return Line(
+            what=_WHAT,
+            status=Status.NOTE,
+            says=f"not known: {error}",
+            do="solve the problems above, then check again",
+        )
+
+
+def line_of(store: MetadataStore, topics: SnapshotTopics) -> Line:
+    """The same with these clients. Raises UnavailableError."""
+    namespaces, problems = namespaces_with_snapshots(store, FindingFilters())
+    rows = segments_topics(store, topics.admin, namespaces)
+    without: list[str] = []
+    late: list[str] = []
+    for row in rows:
+        namespace = str(row[a.NAMESPACE])
+        if row[s.KEEPS_ALL]:
+            continue
+        if row.get(s.GUARD_LEDGER) is None:
+            without.append(namespace)
+            problems += [(namespace, row[c.DETAIL])] if row[c.DETAIL] else []
+            continue
+        try:
+            if not is_guarded(topics, namespace):
+                late.append(namespace)
+        except ReaperError as error:
+            problems.append((namespace, str(error)))
+    says = [f"{len(without)} of {len(rows)} namespaces with segments have none: {_some(without)}"] if without else []
+    says += [f"{len(late)} have one that stands behind segments which indexes name: {_some(late)}"] if late else []
+    says += [f"{problems[0][0]}: {problems[0][1]}"] if problems else []
+    if without or late:
+        do = "`ledger-reaper snapshots guard`, or set snapshots.guard_every_seconds: else topics may not load again"
+        return Line(what=_WHAT, status=Status.NOTE, says="; ".join(says), do=do)
+    if problems:
+        return Line(
+            what=_WHAT, status=Status.NOTE, says=says[0], do="let this service list the topics and read their indexes"
+        )
+    return Line(
+        what=_WHAT,
+        status=Status.OK,
+        says=f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments",
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

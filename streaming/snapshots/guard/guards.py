@@ -1,0 +1,223 @@
+"""The guard: a durable subscription on a namespace's segments topic, which keeps what is named from being trimmed.
+
+A broker reads a segment at the place that the index names, and system topics are compacted by themselves. The cursor of
+compaction is the segments topic's only durable one, so without retention the broker trims ledgers that indexes name;
+a topic of which a named segment is gone does not load again (seen on Pulsar 4.0.8, docs/snapshots.md). The guard is
+moved forward to the first segment that may be needed (udfs/snapshots/guarding.py), so that the others can be trimmed.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streaming.adapters.pulsar.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.audit.options import FindingFilters
+from streaming.clients import clients_for
+from streaming.clock import Clock, SystemClock
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError, SafetyError, UnavailableError
+from streaming.ports import Broker, MetadataStore
+from streaming.snapshots.audit.messages import namespaces_with_snapshots, snapshot_topics
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.records import Presence
+from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.values import ReadValue
+
+MOST_CANDIDATES = 50_000  # segments before every named place that may be needed; with more, the guard stays
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What became of one namespace's guard. position: it keeps everything behind that place.
+
+    lost: how many segments are named in ledgers that were gone before, so that no guard helps. error: why nothing was
+    done; the guard, if there was one, is where it was.
+    """
+
+    namespace: str
+    is_new: bool = False
+    position: Position = BEFORE_ALL
+    moved_from: Position | None = None
+    held_by: str = ""
+    lost: int = 0
+    error: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for --json."""
+        return asdict(self)
+
+    def in_words(self) -> str:
+        """Return one line for people."""
+        if self.error:
+            return f"{self.namespace}: NOT GUARDED ANEW: {self.error}"
+        made = "guard made" if self.is_new else "guarded"
+        moved = "" if self.moved_from is None else f", moved from {_text(self.moved_from)}"
+        lost = ""
+        if self.lost:
+            lost = f"; {self.lost} segments that indexes name were trimmed before (`snapshots audit` names the topics)"
+        return f"{self.namespace}: {made} behind {_text(self.position)}{moved}; held by {self.held_by}{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Makes guards and moves them."""
+
+    topics: SnapshotTopics
+    store: MetadataStore
+    broker: Broker
+    clock: Clock
+
+    def keep(self, namespaces: Sequence[str]) -> Iterator[Guarded]:
+        """Guard each namespace that has segments, one after the other; where one fails, the rest goes on."""
+        for namespace in namespaces:
+            topic = system_topic(namespace, SnapshotKind.SEGMENT)
+            try:
+                if topic in self.topics.present(namespace):
+                    yield self._keep(namespace, topic)
+            except ReaperError as error:
+                yield Guarded(namespace, error=str(error))
+
+    def require(self, namespace: str) -> Position:
+        """Guard a namespace, and return behind which place everything is kept; (-1, -1) where it has no segments.
+
+        Raises UnavailableError where that fails, so that nothing is done without a guard.
+        """
+        for each in self.keep([namespace]):
+            if each.error:
+                raise UnavailableError(f"no guard for {namespace}, so nothing was done: {each.error}")
+            return each.position
+        return BEFORE_ALL
+
+    def hold(self, namespace: str, places: Collection[Position]) -> None:
+        """Guard places of segments that are still there, and that no index names yet. Such a guard only moves back.
+
+        Raises UnavailableError, RefusedError, SafetyError where that fails.
+        """
+        topic = system_topic(namespace, SnapshotKind.SEGMENT)
+        if topic not in self.topics.present(namespace):
+            return
+        before, is_new = self._made(topic)
+        ledgers = dict(before.ledgers)
+        first = min((place for place in places if place[0] in ledgers), default=None)
+        guarded = Guarded(namespace, is_new, before.mark_deleted(GUARD))
+        if first is not None and guarded.position >= first:
+            self._move_back(topic, guarded, first)
+
+    def _made(self, topic: str) -> tuple[InternalStats, bool]:
+        """Make the guard where there is none; returns what the broker says then, and whether it is new."""
+        admin = self.topics.admin
+        before = admin.internal_stats(topic)
+        is_new = not before.has_subscription(GUARD)
+        if is_new:
+            admin.ensure_subscription(topic, GUARD)
+            before = admin.internal_stats(topic)
+            if not before.has_subscription(GUARD):
+                raise UnavailableError(f"{topic} does not show the subscription {GUARD} that was just made")
+        return before, is_new
+
+    def _keep(self, namespace: str, topic: str) -> Guarded:
+        before, is_new = self._made(topic)
+        holds = self._holds(namespace, before)
+        bound = self._bound(namespace, before, holds)
+        guarded = Guarded(
+            namespace,
+            is_new,
+            before.mark_deleted(GUARD),
+            held_by=bound.held_by,
+            lost=sum(hold.lost for hold in holds.by_topic.values()),
+        )
+        lowest = lowest_of(holds.by_topic)
+        if lowest is not None and guarded.position >= lowest:
+            return self._move_back(topic, guarded, lowest)
+        return self._move(topic, guarded, before, bound)
+
+    def _holds(self, namespace: str, stats: InternalStats) -> Holds:
+        holds = Holds(frozenset(ledger for ledger, _entries in stats.ledgers))
+        for read in self.topics.compacted(namespace, SnapshotKind.INDEX):
+            holds.take(read)
+        return holds
+
+    def _bound(self, namespace: str, stats: InternalStats, holds: Holds) -> Bound:
+        now_ms = self.clock.now_ms()
+        gone = self._gone(holds.by_topic)
+        bound = index_bound(holds.by_topic, gone, stats.last, now_ms)
+        candidates: list[ReadValue] = []
+        for read in self.topics.stored(namespace, SnapshotKind.SEGMENT, stats.mark_deleted(GUARD)):
+            if read.position >= bound.position:
+                break
+            if is_perhaps_needed(read, holds.by_topic, frozenset(), now_ms):
+                candidates.append(read)
+            if len(candidates) > MOST_CANDIDATES:
+                return Bound(BEFORE_ALL, f"more than {MOST_CANDIDATES} segments that no index names")
+        candidates = self._without_gone(candidates, now_ms)
+        if not candidates:
+            return bound
+        wanted = {read.key for read in candidates}
+        latest: dict[str, Position | None] = {}
+        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT):
+            if read.key in wanted:
+                latest[read.key] = None if read.is_null else read.position
+        return segment_bound(bound, candidates, latest)
+
+    def _without_gone(self, candidates: Sequence[ReadValue], now_ms: int) -> list[ReadValue]:
+        gone = self._gone({read.topic for read in candidates})
+        return [read for read in candidates if is_perhaps_needed(read, {}, gone, now_ms)]
+
+    def _gone(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those topics that exist neither in ZooKeeper nor at a broker. Raises UnavailableError."""
+        gone: list[str] = []
+        names = sorted(topics)
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            nodes = self.store.read_many([managed_ledger_path(name) for name in part])
+            absent = [name for name, node in zip(part, nodes, strict=True) if node is None]
+            views = self.broker.views([managed_ledger_name(name) for name in absent])
+            gone += [name for name, view in zip(absent, views, strict=True) if view.presence is Presence.GONE]
+        return frozenset(gone)
+
+    def _move(self, topic: str, guarded: Guarded, before: InternalStats, bound: Bound) -> Guarded:
+        """Move the guard forward so that it keeps the bound itself and all behind it.
+
+        Only to the beginning of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer.
+        """
+        admin, now = self.topics.admin, guarded.position
+        wanted = (bound.position[0], 0)
+        if wanted[0] <= now[0] or wanted[0] not in dict(before.ledgers):
+            return guarded
+        self.topics.more.reset_cursor(topic, GUARD, wanted)
+        moved = admin.internal_stats(topic).mark_deleted(GUARD)
+        if moved >= (bound.position[0], max(bound.position[1], 0)):  # entry -1: the ledger has none yet
+            self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
+            raise SafetyError(f"{topic}: the guard went to {moved}, behind {bound.held_by}; it was moved back")
+        # a repair or an undo may have published an index since indexes were read, of segments that none named then
+        lowest = lowest_of(self._holds(guarded.namespace, admin.internal_stats(topic)).by_topic)
+        if lowest is not None and moved >= lowest:
+            return self._move_back(topic, guarded, lowest)
+        return Guarded(guarded.namespace, guarded.is_new, moved, now, bound.held_by, guarded.lost)
+
+    def _move_back(self, topic: str, guarded: Guarded, lowest: Position) -> Guarded:
+        """Move a guard back that stands behind a place which an index names: somebody else has moved it."""
+        self.topics.more.reset_cursor(topic, GUARD, (lowest[0], 0))
+        moved = self.topics.admin.internal_stats(topic).mark_deleted(GUARD)
+        held_by = f"a segment at {_text(lowest)}, which an index names"
+        if moved >= lowest:
+            raise SafetyError(f"{topic}: the guard stands at {_text(moved)}, behind {held_by}, and does not move back")
+        return Guarded(guarded.namespace, guarded.is_new, moved, guarded.position, held_by, guarded.lost)
+
+
+def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[Guarded]:
+    """Make or move the guard of every namespace that has segments. Raises UnavailableError where ZooKeeper is away."""
+    clients = clients_for(settings)
+    namespaces, problems = namespaces_with_snapshots(clients.store, filters)
+    for path, detail in problems:
+        yield Guarded(path, error=detail)
+    with snapshot_topics(settings) as topics:
+        yield from Guards(topics, clients.store, clients.broker, SystemClock()).keep(namespaces)
+
+
+def _text(position: Position) -> str:
+    return f"{position[0]}:{position[1]}"

@@ -1,0 +1,331 @@
+"""`ledger-reaper snapshots migrate`: bring a topic's snapshot from one form to another (udfs/snapshots/migration.py).
+
+1. The topic must not be loaded: its broker would write its own form over ours. That is asked right before each message.
+2. The journal has the topic's snapshots of every form before the first message is sent.
+3. The new form is written whole before the old one goes. A migration that was cut short is run again.
+4. Segments are guarded before the index that names them is sent. Afterwards all is read again: the new form must hold
+   exactly the ids that the old one had.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.errors import SafetyError
+from streaming.ports import MetadataStore
+from streaming.snapshots.guard.guards import Guards
+from streaming.snapshots.parts.topic import Sender, ensure
+from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.topic_state import Looks
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import namespace_of
+from udfs.snapshots import migration, segments
+from udfs.snapshots.aborts import Aborts
+from udfs.snapshots.codec import Segment, decode_index, encode_segment
+from udfs.snapshots.keys import Capacity, SnapshotKind
+from udfs.snapshots.migration import SnapshotMessage, Stored, StoredForm
+from udfs.snapshots.repairing import is_half
+from udfs.snapshots.values import ReadValue
+
+FORMS = {"parts": SnapshotKind.PARTS, "segments": SnapshotKind.INDEX, "single": SnapshotKind.SINGLE}
+NAMES = {kind: name for name, kind in FORMS.items()}
+_OVERHEAD_BYTES = 10 * 1024  # of a message, besides its value
+_PART_IDS = 100_000
+_MESSAGE_BYTES = 5 * 1024 * 1024  # Pulsar's default, where the broker does not say it
+
+
+class MigrationAdmin(Protocol):
+    """What is asked of the brokers' configuration."""
+
+    def broker_settings(self) -> tuple[bool | None, int]:
+        """Return whether the broker writes segments, and how many bytes a message may have."""
+        ...
+
+    def segment_bytes(self) -> int:
+        """Return the size of a segment that brokers are told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What a migration came to, or (is_dry) would come to. values, tombstones: how many messages of each were sent."""
+
+    topic: str
+    before: str
+    after: str
+    ids: int  # that the old form had
+    kept: int  # that the new form has; the others come after its maxReadPosition, where the broker finds them again
+    values: int
+    tombstones: int
+    is_dry: bool
+    warning: str
+
+    def in_words(self) -> str:
+        """Return lines for people."""
+        did = "would go" if self.is_dry else "went"
+        replayed = self.ids - self.kept
+        again = f", and its broker finds {replayed} again as it replays the topic" if replayed else ""
+        said = (
+            f"{self.topic} {did} from {self.before} to {self.after}: {self.kept} of {self.ids} aborted ids{again}; "
+            f"{self.values} messages and {self.tombstones} tombstones"
+        )
+        return f"{said}\n{self.warning}" if self.warning else said
+
+
+class Replaced(NamedTuple):
+    """What a migration replaced."""
+
+    entry: str  # in the journal: the first of its last run
+    values: dict[SnapshotKind, dict[str, bytes]]  # by kind and key; {}: the journal has no migration
+
+
+@dataclass(frozen=True, slots=True)
+class Migrations:
+    """Migrates one topic at a time. sender: opens a producer on a system topic. compact: of a namespace's segments."""
+
+    topics: SnapshotTopics
+    store: MetadataStore
+    guards: Guards
+    sender: Callable[[str], AbstractContextManager[Sender]]
+    journal: RepairJournal
+    compact: Callable[[str], object]
+
+    def migrate(self, topic: str, to: str, *, is_dry: bool = False) -> Migrated:
+        """Bring a topic's snapshot into the form `to`, a key of FORMS; is_dry: only say what that would take.
+
+        Raises SafetyError where that is refused, UnavailableError, RefusedError: run it again.
+        """
+        self.refuse_loaded(topic)
+        stored = self.stored(topic)
+        old = self.form(topic, stored)
+        kind = FORMS[to]
+        if old.kind is None:
+            raise SafetyError(f"{topic} has no snapshot")
+        if old.kind is kind and not _left_over(stored, kind):
+            raise SafetyError(f"the snapshot of {topic} is in the form {to} already")
+        is_segmented, most_bytes = self.topics.more.broker_settings()
+        most_bytes = (most_bytes or _MESSAGE_BYTES) - _OVERHEAD_BYTES
+        try:
+            messages = self._messages(topic, old, kind, most_bytes, stored)
+            sent, entry = (self._count(messages), "") if is_dry else self._send(topic, kind, stored, messages)
+        except (FormatError, ValueError) as error:
+            raise SafetyError(f"{topic} is not migrated: {error}") from error
+        wanted = migration.before(old, old.max_read) if kind is SnapshotKind.INDEX else old.aborts
+        if not is_dry:
+            self._verify(topic, kind, wanted)
+            self.journal.mark_done(entry)
+            if sent[SnapshotKind.SEGMENT, True]:  # no loaded topic of the namespace can be deleted as long as they show
+                self.compact(namespace_of(topic))
+        tombstones = sum(count for (_kind, is_tombstone), count in sent.items() if is_tombstone)
+        return Migrated(
+            topic=topic,
+            before=NAMES[old.kind],
+            after=to,
+            ids=old.aborts.rows,
+            kept=wanted.rows,
+            values=sum(sent.values()) - tombstones,
+            tombstones=tombstones,
+            is_dry=is_dry,
+            warning=_warning(kind, is_segmented=is_segmented),
+        )
+
+    def replaced(self, topic: str) -> Replaced:
+        """Return the topic's snapshots as they were before its last migration.
+
+        A migration that was cut short, and the runs after it, are one migration.
+        """
+        pending: list[Entry] = []
+        found: list[Entry] = []
+        newest = ""
+        for entry in self.journal.of(_name(topic)):  # newest first
+            pending.append(entry)
+            if entry.by:
+                continue
+            run = [each for each in pending if each is entry or each.by == entry.name.encode()]
+            pending = [each for each in pending if each not in run]
+            if newest and entry.is_done:
+                break
+            newest = newest or entry.name
+            if entry.was_sent:  # else it was cut short before it changed anything
+                found = run
+        values: dict[SnapshotKind, dict[str, bytes]] = {}
+        for entry in found:
+            kind, _, key = entry.key.partition("/")
+            values.setdefault(SnapshotKind(kind), {})[key] = entry.replaced
+        return Replaced(newest, values)
+
+    def refuse_loaded(self, topic: str) -> None:
+        """Raise SafetyError if a broker has the topic."""
+        if self.topics.more.buffer(topic) is not None:
+            raise SafetyError(
+                f"{topic} is loaded: its broker would write its own snapshot over the new one. Take its clients away, "
+                "unload it (`pulsar-admin topics unload`), and run the same command again"
+            )
+
+    def stored(self, topic: str) -> Stored:
+        """Read all that a topic has, in any form."""
+        namespace = namespace_of(topic)
+        present = self.topics.present(namespace)
+        kinds = [kind for kind in SnapshotKind if system_topic(namespace, kind) in present]
+        values = {kind: self._values(topic, kind) for kind in kinds}
+        reads = self.topics.stored(namespace, SnapshotKind.SEGMENT) if SnapshotKind.SEGMENT in kinds else ()
+        at = {read.position: read.value for read in reads if read.topic == topic and isinstance(read.value, Segment)}
+        return Stored(values, at)
+
+    def _values(self, topic: str, kind: SnapshotKind) -> dict[str, bytes]:
+        """Return the latest value of each key. Raises SafetyError where one can't be read."""
+        latest: dict[str, ReadValue] = {}
+        for read in self.topics.compacted(namespace_of(topic), kind, (topic,)):
+            if read.topic == topic:
+                latest.pop(read.key, None)
+                if not read.is_null:
+                    latest[read.key] = read
+        for read in latest.values():
+            if read.fault is not None:
+                raise SafetyError(f"{read.key} in {kind} is no value: {read.detail}")
+        return {
+            key: encode_segment(read.value) if isinstance(read.value, Segment) else read.data
+            for key, read in latest.items()
+        }
+
+    def form(self, topic: str, stored: Stored) -> StoredForm:
+        """Return the form that counts. Raises SafetyError where it can't be read, or must be repaired first."""
+        ledgers = Looks(self.topics, self.store).ledgers(topic)
+        if not ledgers:
+            raise SafetyError(f"ZooKeeper does not have {topic}, or it has no ledger")
+        index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)
+        try:
+            form = migration.current(stored, topic, ledgers, (max(ledgers), 1 << 40))
+            if form.kind is SnapshotKind.INDEX and index is not None and is_half(decode_index(index)):
+                raise FormatError("its index was written in the midst of a replay: repair it first")
+        except FormatError as error:
+            raise SafetyError(f"the snapshot of {topic} can't be used: {error}") from error
+        return form
+
+    def _messages(
+        self, topic: str, old: StoredForm, kind: SnapshotKind, most_bytes: int, stored: Stored
+    ) -> Generator[SnapshotMessage, Position, None]:
+        if kind is SnapshotKind.INDEX:
+            ids = segments.ids_of_a_segment(self.topics.more.segment_bytes(), topic)
+            yield from migration.to_segments(topic, old, ids, stored.keys)
+        elif kind is SnapshotKind.SINGLE:
+            for message in migration.to_single(topic, old, most_bytes, stored.keys):
+                yield message
+        else:
+            capacity = Capacity(_PART_IDS, most_bytes)
+            for message in migration.to_parts(topic, old, capacity, stored.keys):
+                yield message
+
+    def _count(self, messages: Generator[SnapshotMessage, Position, None]) -> Counter[tuple[SnapshotKind, bool]]:
+        counted: Counter[tuple[SnapshotKind, bool]] = Counter()
+        for message in _steps(messages, lambda _message: BEFORE_ALL):
+            counted[message.kind, message.value is None] += 1
+        return counted
+
+    def _send(
+        self, topic: str, kind: SnapshotKind, stored: Stored, messages: Generator[SnapshotMessage, Position, None]
+    ) -> tuple[Counter[tuple[SnapshotKind, bool]], str]:
+        """Send the messages; returns how many of each, and the run's first entry in the journal."""
+        namespace = namespace_of(topic)
+        first = next(messages)  # refused before anything is sent, where a single snapshot would be too large
+        self._prepare(namespace, kind)
+        entry = self._write_down(topic, stored)
+        sent: Counter[tuple[SnapshotKind, bool]] = Counter()
+        places: list[Position] = []
+        with ExitStack() as stack:
+            senders: dict[SnapshotKind, Sender] = {}
+
+            def send(message: SnapshotMessage) -> Position:
+                if message.kind not in senders:
+                    senders[message.kind] = stack.enter_context(self.sender(system_topic(namespace, message.kind)))
+                if message.kind is SnapshotKind.INDEX and message.value is not None:
+                    self.guards.hold(namespace, places)
+                self.refuse_loaded(topic)
+                # allowed: no broker has the topic, the new form is there as far as the old one goes, and the journal
+                # has what is replaced
+                place = senders[message.kind].send(message.key, message.value)
+                if message.kind is SnapshotKind.SEGMENT and message.value is not None:
+                    places.append(place)
+                return place
+
+            for message in _steps(messages, send, first):
+                sent[message.kind, message.value is None] += 1
+        if places:
+            self.guards.hold(namespace, places)
+        return sent, entry
+
+    def _prepare(self, namespace: str, kind: SnapshotKind) -> None:
+        """Create the topics of the new form where they are missing, not partitioned, and the guard of segments."""
+        if kind is SnapshotKind.PARTS:
+            ensure(self.topics.admin, namespace)
+            return
+        for each in (SnapshotKind.SEGMENT, SnapshotKind.INDEX) if kind is SnapshotKind.INDEX else (kind,):
+            self.topics.admin.create_topic(system_topic(namespace, each))
+        if kind is SnapshotKind.INDEX:
+            self.guards.require(namespace)
+
+    def _write_down(self, topic: str, stored: Stored) -> str:
+        """Write all that the topic has to the journal; returns the first entry, which the others name."""
+        first = ""
+        for kind, values in stored.latest.items():
+            for key, value in values.items():
+                about = ReadValue(kind, f"{kind}/{key}", _name(topic), BEFORE_ALL, 0, len(value), data=value)
+                name = self.journal.write(about, first.encode(), 0, Act.MIGRATION, BEFORE_ALL)
+                first = first or name
+        self.journal.mark_sent(first)
+        return first
+
+    def _verify(self, topic: str, kind: SnapshotKind, wanted: Aborts) -> None:
+        new = self.form(topic, self.stored(topic))
+        if new.kind is not kind or migration.missing(new.aborts, wanted) or migration.missing(wanted, new.aborts):
+            raise SafetyError(
+                f"{topic}: the new form does not hold what the old one did ({new.aborts.rows} aborted ids instead of "
+                f"{wanted.rows}). Keep its clients away: `ledger-reaper snapshots undo --migrated --topic {topic}` "
+                "puts back what was taken away"
+            )
+
+
+def _steps(
+    messages: Generator[SnapshotMessage, Position, None],
+    send: Callable[[SnapshotMessage], Position],
+    first: SnapshotMessage | None = None,
+) -> Iterator[SnapshotMessage]:
+    """Send the messages one by one, and yield each; the generator is given the position of each."""
+    try:
+        message = next(messages) if first is None else first
+        while True:
+            place = send(message)
+            yield message
+            message = messages.send(place)
+    except StopIteration:
+        return
+
+
+def _left_over(stored: Stored, kind: SnapshotKind) -> bool:
+    """Whether a topic whose snapshot has that form has others, which a migration that was cut short left there."""
+    others = {
+        SnapshotKind.PARTS: (SnapshotKind.INDEX, SnapshotKind.SEGMENT, SnapshotKind.SINGLE),
+        SnapshotKind.SINGLE: (SnapshotKind.SEGMENT, SnapshotKind.PARTS),
+        SnapshotKind.INDEX: (SnapshotKind.PARTS,),  # a single one stays, as where a broker starts with segments
+    }
+    return any(stored.latest.get(each) for each in others[kind])
+
+
+def _warning(kind: SnapshotKind, *, is_segmented: bool | None) -> str:
+    if kind is SnapshotKind.PARTS:
+        return "No broker reads parts: keep clients away until the topic is migrated to segments or to a single one"
+    if kind is SnapshotKind.INDEX and is_segmented is False:
+        return (
+            "The broker does not read segments (transactionBufferSegmentedSnapshotEnabled is off): keep clients away "
+            "until all brokers were restarted with it on"
+        )
+    return ""
+
+
+def _name(topic: str) -> str:
+    """Return the name under which the journal has what migrations of a topic replaced."""
+    return f"migration of {topic}"

@@ -1,0 +1,197 @@
+"""`ledger-reaper snapshots repair --namespace`: take away the messages that keep a namespace's topics from loading.
+
+A broker that loads a topic decodes every message of the namespace's indexes, or of its single snapshots, and closes the
+topic at the first that it can't decode (seen on Pulsar 4.0.8). Compaction keeps such a message while it is the last one
+of its key, so something else has to replace it:
+1. A key that names a topic of the namespace gets an empty snapshot, with which a broker replays the topic: that loses
+   nothing, whatever the topic's broker does. Any other key gets a tombstone; no broker ever asks for it.
+2. The bytes are in the journal before anything is sent, and only messages that the operator was shown are replaced,
+   and never a value of the topic that its key names.
+3. Then the topic is compacted, and read again to see that no such message is left.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.errors import ConfigError, SafetyError, UnavailableError
+from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.aborts import aborts_of
+from udfs.snapshots.codec import Snapshot, encode_snapshot
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.values import READ_WHOLE, Fault, ReadValue, names_its_topic
+
+MOST = 1_000  # messages of one namespace that one run takes away
+_BYTES_AT_ONCE = 64 * 1024 * 1024  # of values in memory
+_NAMED = 5
+_TOMBSTONE = b""  # in the journal; no value of a snapshot is empty
+
+
+class Compacted(Protocol):
+    """What is read of a namespace's snapshot topics."""
+
+    def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
+        """Yield what a compacted reader gets: of a key, the last message counts."""
+        ...
+
+
+class Store(Compacted, Protocol):
+    """A namespace's snapshot topics, as SnapshotStore has them. Every method raises UnavailableError, RefusedError."""
+
+    def kinds(self, namespace: str) -> set[SnapshotKind]:
+        """Return which of the topics the namespace has."""
+        ...
+
+    def last(self, namespace: str, kind: SnapshotKind) -> Position:
+        """Return the position of the topic's newest entry."""
+        ...
+
+    def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
+        """Send a value, or a tombstone (None), and return its position once it is stored."""
+        ...
+
+    def compact(self, namespace: str, kind: SnapshotKind) -> bool:
+        """Have the topic compacted; False where it did not end in time."""
+        ...
+
+
+def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKind]) -> list[ReadValue]:
+    """Return the messages that no broker can decode, up to MOST of them. Raises UnavailableError, RefusedError."""
+    found: list[ReadValue] = []
+    for kind in READ_WHOLE:
+        for read in topics.compacted(namespace, kind) if kind in kinds else ():
+            if read.is_blocking and len(found) < MOST:
+                found.append(read)
+    return found
+
+
+def named(messages: Sequence[ReadValue]) -> str:
+    """Name some of the messages."""
+    more = f" and {len(messages) - _NAMED} more" if len(messages) > _NAMED else ""
+    return ", ".join(map(in_words, messages[:_NAMED])) + more
+
+
+def in_words(read: ReadValue) -> str:
+    """Name one message: its topic, position and key, and why no broker can decode it."""
+    return f"{read.kind} {read.position[0]}:{read.position[1]} (key {read.key!r}: {read.detail})"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Takes away what blocks loading, in one namespace at a time."""
+
+    store: Store
+    journal: RepairJournal
+
+    def messages(self, namespace: str) -> list[ReadValue]:
+        """Return what blocks loading. Raises UnavailableError, RefusedError."""
+        return blocking_in(self.store, namespace, self.store.kinds(namespace))
+
+    def remove(self, namespace: str, shown: Sequence[ReadValue]) -> None:
+        """Take these messages away.
+
+        Raises SafetyError where some can't be taken away, UnavailableError: run it again.
+        """
+        for kind in READ_WHOLE:
+            mine = {read.position: read for read in shown if read.kind is kind}
+            if not mine:
+                continue
+            for chunk in _chunks(self._last_of_their_keys(namespace, kind, mine)):
+                self._replace(namespace, kind, chunk)
+            if not self.store.compact(namespace, kind):
+                raise UnavailableError(
+                    f"the compaction of {system_topic(namespace, kind)} has not ended yet: run the same command again"
+                )
+        if left := self.messages(namespace):
+            raise SafetyError(
+                f"{namespace}: {len(left)} messages that no broker can decode are left: {named(left)}. Where the same "
+                "one is left again, its key or its metadata can't be written by a client, and no command removes it"
+            )
+
+    def undo(self, namespace: str) -> tuple[int, list[str]]:
+        """Publish again what was taken away; returns how many messages, and the keys that another message has by now.
+
+        Raises ConfigError where the journal has nothing, SafetyError, UnavailableError, RefusedError.
+        """
+        count, others = 0, list[str]()
+        kinds = self.store.kinds(namespace)
+        known = 0
+        for kind in (each for each in READ_WHOLE if each in kinds):
+            newest: dict[str, Entry] = {}
+            for entry in self.journal.of(system_topic(namespace, kind)):
+                newest.setdefault(entry.key, entry)
+            known += len(newest)
+            for key, now in self._latest(namespace, kind, newest).items():
+                entry = newest[key]
+                has = _TOMBSTONE if now is None or now.is_null else now.data
+                if has == entry.by:
+                    self.store.send(namespace, kind, key, entry.replaced)
+                    count += 1
+                elif has != entry.replaced:
+                    others.append(key)
+        if not known:
+            raise ConfigError(f"the journal {self.journal.folder.location} holds no message of {namespace}")
+        return count, others
+
+    def _last_of_their_keys(
+        self, namespace: str, kind: SnapshotKind, mine: Mapping[Position, ReadValue]
+    ) -> Iterator[ReadValue]:
+        """Yield those that compaction keeps: the last ones of their keys."""
+        keys = {read.key for read in mine.values()}
+        last = {read.key: read for read in self.store.compacted(namespace, kind) if read.key in keys}
+        return (read for read in last.values() if read.key and read.is_blocking and read.position in mine)
+
+    def _replace(self, namespace: str, kind: SnapshotKind, chunk: Sequence[ReadValue]) -> None:
+        now = self._latest(namespace, kind, [read.key for read in chunk])
+        end = self.store.last(namespace, kind)
+        for read in chunk:
+            latest = now.get(read.key)
+            if latest is None or latest.position != read.position:
+                continue  # another message replaced it meanwhile
+            _refuse_value(latest)
+            value = _instead(latest)
+            about = replace(latest, topic=system_topic(namespace, kind))
+            name = self.journal.write(about, value or _TOMBSTONE, 0, Act.REMOVAL, end)
+            # allowed: no broker can decode it, and it is in the journal
+            self.store.send(namespace, kind, read.key, value)
+            self.journal.mark_sent(name)
+
+    def _latest(self, namespace: str, kind: SnapshotKind, keys: Collection[str]) -> dict[str, ReadValue | None]:
+        """Return the latest message of each key, with its bytes; None where it has none."""
+        latest: dict[str, ReadValue | None] = dict.fromkeys(keys)
+        for read in self.store.compacted(namespace, kind, latest) if latest else ():
+            if read.key in latest:
+                latest[read.key] = read
+        return latest
+
+
+def _refuse_value(read: ReadValue) -> None:
+    """Raise SafetyError where a topic may live by the message, although it was called one that no broker can decode."""
+    was_delivered = read.fault is not Fault.UNREADABLE  # the bytes of an encrypted message are none
+    if was_delivered and names_its_topic(read):
+        raise SafetyError(f"{in_words(read)} is a value of its own topic, and was not removed")
+
+
+def _instead(read: ReadValue) -> bytes | None:
+    """Return what a key gets; None: a tombstone."""
+    if not read.topic:
+        return None
+    if read.kind is SnapshotKind.INDEX:
+        return empty_index(read.topic)
+    return encode_snapshot(Snapshot(read.topic, BEFORE_ALL, aborts_of([])))
+
+
+def _chunks(reads: Iterator[ReadValue]) -> Iterator[list[ReadValue]]:
+    chunk: list[ReadValue] = []
+    size = 0
+    for read in reads:
+        chunk.append(read)
+        size += read.size_bytes
+        if size >= _BYTES_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,208 @@
+"""`ledger-reaper snapshots undo --removed|--migrated`: publish again what the service or a migration removed.
+
+1. The bytes come from the journal, the newest of each key. A key that has a value by now keeps it.
+2. A guard is made first, so that what is put back is not trimmed at once. What lies before it may be trimmed at any
+   time, and counts as gone: a guard has moved over a segment when nothing named it. A topic that is loaded is refused:
+   its broker has a list of its own, and would write over ours.
+3. Segments go before the index of their topic. An index names segments by place: where the old place of a segment is
+   not kept any more, the index that is put back names the one where that very segment is now, with the same number and
+   last marker. An index of which any segment is nowhere is refused: its topic would not load. Before anything is sent,
+   we look whether all of them will be there, and before the index is sent, whether they are.
+4. Of parts, `end` goes last: without it, the others count for nothing.
+5. Nothing is deleted, and what is not in the journal is not made up. One that broke off is run again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.errors import ConfigError, RefusedError, SafetyError
+from streaming.snapshots.parts.topic import Sender
+from udfs.formats.errors import FormatError
+from udfs.formats.internal_stats import Position
+from udfs.paths import managed_ledger_name, namespace_of
+from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
+from udfs.snapshots.keys import SegmentKey, SnapshotKind, part_key_of
+from udfs.snapshots.repairing import Named, before_the_end, moved_index
+from udfs.snapshots.segments import places_of
+from udfs.snapshots.values import ReadValue
+
+Values: TypeAlias = Mapping[tuple[SnapshotKind, str], bytes]
+_NAMED = 10
+_WITHOUT_INDEX = (
+    "Keep its consumers away if it has messages; without an index they would get those of aborted transactions, too"
+)
+_IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.PARTS)
+
+
+class Compacted(Protocol):
+    """What is read of a namespace's snapshot topics. Both raise UnavailableError, RefusedError."""
+
+    def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
+        """Yield what a compacted reader gets: of a key, the last message counts."""
+        ...
+
+    def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
+        """Yield what lies in the topic's own ledgers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What became of one message. place: where it is now; None: its key had a value, and nothing was sent."""
+
+    kind: SnapshotKind
+    key: str
+    place: Position | None
+
+    def in_words(self) -> str:
+        """Return one line for people."""
+        if self.place is None:
+            return f"{self.key}: has a value in {self.kind}, which was left as it is"
+        return f"{self.key}: put back in {self.kind} at {self.place[0]}:{self.place[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutBacks:
+    """Publishes again what was removed. is_loaded: of a topic.
+
+    guard: guards a namespace, and returns behind which place of its segments topic everything is kept, or raises an
+    error.
+    """
+
+    topics: Compacted
+    sender: Callable[[str], AbstractContextManager[Sender]]
+    guard: Callable[[str], Position]
+    is_loaded: Callable[[str], bool]
+
+    def put_back(
+        self, topic: str, journaled: Iterable[Mapping[str, Any]], remedy: str = _WITHOUT_INDEX
+    ) -> Iterator[PutBack]:
+        """Publish again what the journal has of a topic, one message after the other.
+
+        journaled: rows of the snapshots' journal. remedy: what to do if the index is refused. Raises ConfigError where
+        it has none, SafetyError where that is refused, UnavailableError, RefusedError.
+        """
+        namespace = namespace_of(topic)
+        values = _newest(topic, journaled)
+        if not values:
+            raise ConfigError(f"the journal holds no message about {topic} that was removed")
+        self._refuse_loaded(topic)
+        guard = self.guard(namespace)
+        has_value = {kind: self._with_value(topic, kind, values, guard) for kind in {kind for kind, _key in values}}
+        missing = {what: value for what, value in values.items() if what[1] not in has_value[what[0]]}
+        self._refuse_dangling(topic, missing, guard, remedy)
+        for kind in _IN_ORDER:
+            mine = {key: values[of_kind, key] for of_kind, key in sorted(values, key=_by_key) if of_kind is kind}
+            if not mine:
+                continue
+            kept = self._with_value(topic, kind, values, guard)
+            with self.sender(system_topic(namespace, kind)) as opened:
+                for key, value in mine.items():
+                    if key in kept:
+                        yield PutBack(kind, key, None)
+                        continue
+                    if kind is not SnapshotKind.SEGMENT:  # a broker that has loaded the topic reads segments no more
+                        self._refuse_loaded(topic)
+                    data = self._named_anew(topic, value, guard) if kind is SnapshotKind.INDEX else value
+                    yield PutBack(kind, key, opened.send(key, data))
+
+    def _refuse_loaded(self, topic: str) -> None:
+        if self.is_loaded(topic):
+            raise SafetyError(
+                f"{topic} is loaded: its broker has its own list of aborted transactions, and would write over what is "
+                "put back. Take its clients away, unload it, and try again"
+            )
+
+    def _with_value(self, topic: str, kind: SnapshotKind, values: Values, guard: Position) -> set[str]:
+        """Return the keys that have a value; not those of segments that are ours, and lie where nothing keeps them."""
+        keys: set[str] = set()
+        for read in self.topics.compacted(namespace_of(topic), kind):
+            if read.topic == topic:
+                is_ours = isinstance(read.value, Segment) and encode_segment(read.value) == values.get((kind, read.key))
+                is_free = read.is_null or (is_ours and read.position <= guard)
+                (keys.discard if is_free else keys.add)(read.key)
+        return keys
+
+    def _refuse_dangling(self, topic: str, missing: Values, guard: Position, remedy: str) -> None:
+        """Refuse an index of which a segment is neither there nor among those that will be sent."""
+        value = missing.get((SnapshotKind.INDEX, topic))
+        if value is None:
+            return
+        index, stored = _index(topic, value), self._stored(topic, guard)
+        there = {*stored.values(), *_segments(topic, missing)}
+        lost = [
+            number
+            for number, place, marker in places_of(index)
+            if (number, marker) not in there and not _is_at(place, number, stored)
+        ]
+        if lost:
+            raise SafetyError(
+                f"{topic}: segments {_some(lost)} that its index names are neither in the segments topic nor in the "
+                f"journal, so the topic would not load with it: nothing was sent. {remedy}"
+            )
+
+    def _stored(self, topic: str, guard: Position) -> dict[Position, Named]:
+        """Return the topic's segments by the places where a broker reads them, as far as they are kept there."""
+        return {
+            read.position: (read.sequence, read.value.marker)
+            for read in self.topics.stored(namespace_of(topic), SnapshotKind.SEGMENT)
+            if read.topic == topic and isinstance(read.value, Segment) and read.position > guard
+        }
+
+    def _named_anew(self, topic: str, value: bytes, guard: Position) -> bytes:
+        """Return the index with the new places of segments whose old ones are gone, up to its maxReadPosition."""
+        old, stored = _index(topic, value), self._stored(topic, guard)
+        index = before_the_end(old)  # a broker finds again what lies behind it, and would seal that twice
+        now = {named: place for place, named in stored.items()}
+        gone = [(number, marker) for number, place, marker in places_of(index) if not _is_at(place, number, stored)]
+        if lost := [named[0] for named in gone if named not in now]:
+            raise SafetyError(
+                f"{topic}: segments {_some(lost)} were put back and are not where they were sent to, so its index was "
+                "not put back. Try again"
+            )
+        is_whole = not old.tail.rows and list(places_of(index)) == list(places_of(old))
+        return moved_index(old if is_whole else index, {named: now[named] for named in gone})
+
+
+def _is_at(place: Position, number: int, stored: Mapping[Position, Named]) -> bool:
+    return place in stored and stored[place][0] == number
+
+
+def _by_key(what: tuple[SnapshotKind, str]) -> tuple[bool, str]:
+    part = part_key_of(what[1])
+    return part is not None and part.number is None, what[1]
+
+
+def _some(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return ", ".join(map(str, numbers[:_NAMED])) + more
+
+
+def _index(topic: str, value: bytes) -> Index:
+    try:
+        return decode_index(value)
+    except FormatError as error:
+        raise RefusedError(f"the journal's index of {topic} is none: {error}") from error
+
+
+def _segments(topic: str, values: Values) -> Iterator[Named]:
+    for (kind, key), value in values.items():
+        if kind is SnapshotKind.SEGMENT:
+            with suppress(FormatError):  # one that is none stands for nothing
+                segment = decode_segment(value)
+                if key == str(SegmentKey(segment.sequence, topic)):
+                    yield segment.sequence, segment.marker
+
+
+def _newest(topic: str, journaled: Iterable[Mapping[str, Any]]) -> dict[tuple[SnapshotKind, str], bytes]:
+    owner = f"data:{managed_ledger_name(topic)}"
+    newest: dict[tuple[SnapshotKind, str], Mapping[str, Any]] = {}
+    for row in journaled:
+        if row["reference_key"] == owner:
+            what = (SnapshotKind(str(row["topic"]).rpartition("/")[2]), str(row["key"]))
+            if what not in newest or row["at_ms"] >= newest[what]["at_ms"]:
+                newest[what] = row
+    return {what: row["value"] for what, row in newest.items()}

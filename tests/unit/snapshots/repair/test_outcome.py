@@ -1,0 +1,32 @@
+"""A repair says what it could not find out."""
+
+import pytest
+
+from streaming.snapshots.repair.outcome import Repaired, ignorance
+from udfs.snapshots.repairing import Told
+
+ALL = frozenset({(0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("told", "is_whole", "says"),
+    [
+        pytest.param(Told(ALL, ALL, ()), True, "", id="all is known"),
+        pytest.param(Told(ALL, ALL, ()), False, "in the midst of a replay", id="it was half an index"),
+        pytest.param(Told(frozenset(), frozenset(), (1,)), True, "no old ids", id="nothing is known"),
+        pytest.param(Told(ALL, ALL, (1, 2)), True, "segments 1, 2 are not", id="some is not"),
+        pytest.param(Told(ALL, ALL, tuple(range(12))), True, "8, 9 and 2 more are not", id="much is not"),
+    ],
+)
+def test_what_is_not_known_of_the_old_ids_is_told(told: Told, is_whole: bool, says: str) -> None:
+    said = ignorance(told, is_whole=is_whole)
+    assert says in said
+    assert bool(says) is bool(said)
+
+
+def test_what_a_repair_came_to_stands_in_one_line() -> None:
+    said = Repaired("T", "1.json", 3, 4, 3, 2).in_words()
+    assert said == (
+        "T is loaded again and has 3 aborted ids (its old snapshot told of 4); a reader gets 2 entries, none of them "
+        "aborted. The old index is 1.json in the journal"
+    )
