@@ -2,9 +2,9 @@
 
     .venv/bin/python -m bench.audit_antijoin [--listed 11000000] [--referenced 10000000] [--runs 5]
 
-It makes both sides once, as Parquet: the listing in the order of the folders, the references in the order of their
-owners, 5 % of them without a ledger. Each run is the audit's own comparison (streaming.audit.join) on two cores and
-writes what it found. After two warm-ups it prints the median with its range, and the peak memory of all processes.
+It creates both sides once, as Parquet: the listing in the order of the folders, the references in the order of their
+owners, 5 % of them without a ledger. Each run is the audit's own comparison (streaming.audit.join) on two cores, and
+writes its findings. After two warm-ups it prints the median with its range, and the peak memory of all processes.
 """
 
 import json

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m bench.audit_listing --home DIR [--ledgers 100000] [--runs 5]
 
-`ledger-reaper sandbox up --home DIR` starts the cluster that this needs. The script puts made-up ledgers below /ledgers
-and removes them at the end. An audit lists every ledger, and reads those that no reference names.
+`ledger-reaper sandbox up --home DIR` starts the necessary cluster. The script creates synthetic ledgers below /ledgers
+and deletes them at the end. An audit lists every ledger, and reads those that no reference names.
 """
 
 import json

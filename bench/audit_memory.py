@@ -2,10 +2,10 @@
 
     .venv/bin/python -m bench.audit_memory [--ledgers 1000000 5000000 11000000] [--heap 2g]
 
-All of it is the product's own code but for ZooKeeper, which bench.made_up makes up, so that millions of ledgers need
-no znodes. The audit asks no brokers. Each size runs in a process of its own, on two cores. Twice a second, the script
-looks at the resident bytes of the driver's JVM (executors run inside), of the Python workers together, and of the
-driver's Python. It fails unless the audit finds exactly what there is to find.
+The audit is the product's own code on a simulated ZooKeeper (bench/simulated_zookeeper.py), so that millions of ledgers
+need no znodes, and asks no brokers. Each size runs in a process of its own, on two cores. Twice a second, the script
+samples the resident bytes of the driver's JVM (executors run inside), of all Python workers, and of the driver's
+Python. It fails unless the findings are exactly those expected.
 """
 
 import argparse
@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import made_up
+from bench import simulated_zookeeper
 from bench.sampler import Sampler
 from bench.session import command_line
 
 CONFIG = """
 [zookeeper]
-hosts = "made-up:2181"
+hosts = "simulated:2181"
 [safety]
 ask_broker = false
 [spark]
@@ -44,14 +44,17 @@ def main() -> None:
     parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.single:
-        run(options.ledgers[0] // made_up.LEDGERS, options.heap)
+        run(options.ledgers[0] // simulated_zookeeper.LEDGERS, options.heap)
         return
     with tempfile.TemporaryDirectory() as site:
-        (Path(site) / "sitecustomize.py").write_text(made_up.SITE)
+        (Path(site) / "sitecustomize.py").write_text(simulated_zookeeper.SITE)
         for ledgers in options.ledgers:
             command = [sys.executable, "-m", "bench.audit_memory", "--single", "--heap", options.heap]
             path = os.pathsep.join([site, str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
-            environment = os.environ | {made_up.TOPICS: str(ledgers // made_up.LEDGERS), "PYTHONPATH": path}
+            environment = os.environ | {
+                simulated_zookeeper.TOPICS: str(ledgers // simulated_zookeeper.LEDGERS),
+                "PYTHONPATH": path,
+            }
             subprocess.run([*command, "--ledgers", str(ledgers)], check=True, env=environment)
 
 
@@ -71,12 +74,12 @@ def run(topics: int, heap: str) -> None:
         command.audit(load(config), command.AuditRequest(options, str(config), is_quiet=True))
         seconds = time.monotonic() - started_s
         totals = json.loads((Path(folder) / "state" / "audit" / "summary.json").read_text())["totals"]
-    found = {each: totals[each]["count"] for each in ("ORPHAN", "MISSING")}
-    result = {"ledgers": totals["ledgers"], "heap": heap, **found, "seconds": round(seconds), **sampler.peak_mb()}
+    counts = {name: totals[name]["count"] for name in ("ORPHAN", "MISSING")}
+    result = {"ledgers": totals["ledgers"], "heap": heap, **counts, "seconds": round(seconds), **sampler.peak_mb()}
     print(json.dumps(result), flush=True)
-    there_is = {"ORPHAN": topics, "MISSING": -(-topics // made_up.LOST_EVERY)}
-    if found != there_is or totals["ledgers"] != topics * made_up.LEDGERS:
-        sys.exit(f"it should have found {there_is} among {topics * made_up.LEDGERS} ledgers")
+    expected = {"ORPHAN": topics, "MISSING": -(-topics // simulated_zookeeper.LOST_EVERY)}
+    if counts != expected or totals["ledgers"] != topics * simulated_zookeeper.LEDGERS:
+        sys.exit(f"expected {expected} among {topics * simulated_zookeeper.LEDGERS} ledgers")
 
 
 if __name__ == "__main__":

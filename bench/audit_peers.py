@@ -1,12 +1,12 @@
-"""Measures the audit's comparison beside two tools that do the same for files: find what nothing refers to.
+"""Measures the audit's comparison beside two tools that do the same for files: find those without references.
 
     .venv/bin/python -m bench.audit_peers [--listed 1100000] [--referenced 1000000] [--runs 3]
 
 The others are Iceberg's remove_orphan_files and Delta's vacuum. Each tool gets a listing (file_list_view, USING
 INVENTORY) and reads the references from its own metadata; none deletes anything (dry run), and no file exists. Every
-20th reference names a file that the listing lacks. Each tool runs on two cores with a heap of 2 GiB, once to warm up;
-then the script prints the median with its range. It compares what each run found, id by id, with what there is to find,
-and ends with 1 if a tool found anything else.
+20th reference names a file that is not in the listing. Each tool runs on two cores with a heap of 2 GiB, once to warm
+up; then the script prints the median with its range. It compares the results of each run with the expected ids, and
+exits with 1 if a tool found any others.
 """
 
 import json
@@ -115,15 +115,15 @@ def main() -> None:
 
 
 def _to_be_found(spark: SparkSession, listed: int, referenced: int) -> DataFrame:
-    """Return the ids that were listed and that nothing refers to."""
+    """Return the listed ids without references."""
     ids = spark.range(listed)
     return ids.where((F.col("id") % MISSING_EVERY == 0) | (F.col("id") >= referenced))
 
 
-def _faults(found: DataFrame, there_is: DataFrame) -> list[str]:
-    """Say how many ids a tool missed, and how many it should not have found."""
-    missed, too_much = there_is.exceptAll(found).count(), found.exceptAll(there_is).count()
-    return [f"missed {missed} and found {too_much} that are none"] if missed or too_much else []
+def _faults(found: DataFrame, expected: DataFrame) -> list[str]:
+    """Describe how many ids a tool missed, and how many it found wrongly."""
+    missed, wrong = expected.exceptAll(found).count(), found.exceptAll(expected).count()
+    return [f"missed {missed} and found {wrong} wrongly"] if missed or wrong else []
 
 
 def _conf(jars: list[Path], here: Path) -> dict[str, str]:
@@ -197,7 +197,7 @@ def _delta(spark: SparkSession, here: Path, listed: int, referenced: int) -> Cal
             name = number + listed if number % MISSING_EVERY == 0 else number
             add = {"path": f"data/{name}.parquet", "partitionValues": {}, "size": 1000, "modificationTime": 1}
             out.write(json.dumps({"add": add | {"dataChange": True}}) + "\n")
-    # with the scheme: Delta takes a path without one for a file outside the table
+    # with the scheme: Delta treats a path without a scheme as a file outside the table
     files = _listing(spark, here, listed, f"file:{location}")
     inventory = files.select(
         "path",
@@ -205,7 +205,7 @@ def _delta(spark: SparkSession, here: Path, listed: int, referenced: int) -> Cal
         F.lit(False).alias("isDir"),
         F.lit(1).cast("bigint").alias("modificationTime"),
     )
-    # written and read once, because Delta takes only columns that may be null
+    # written and read once, because Delta accepts only nullable columns
     inventory.write.parquet(f"{here}/inventory")
     spark.read.parquet(f"{here}/inventory").createOrReplaceTempView("inventory")
 

@@ -1,12 +1,12 @@
-"""Measures how long the service takes for a backlog: requests that lie in the topic when it starts, all in one batch.
+"""Measures how long the service takes for a backlog: requests that are in the topic when it starts, all in one batch.
 
     .venv/bin/python -m bench.backlog [--requests 200000] [--leaked 50000] [--chunk-rows 50000] [--large 0]
 
-It runs on a cluster of its own. --leaked of the requests name ledgers that exist and that no topic uses (metadata in
-ZooKeeper, no entries on a bookie); the others name ledgers that never existed. The connector does not limit a batch, so
-the first one holds all requests. The script prints the seconds from the start of the process to the first and the last
+It runs on a new cluster. --leaked of the requests name existing ledgers that no topic uses (metadata in ZooKeeper, no
+entries on a bookie); the others name ledgers that never existed. The connector does not limit a batch, so the first
+batch contains all requests. The script prints the seconds from the start of the process to the first and the last
 receipts, and the highest resident memory. It fails unless each request has one final receipt and each leaked ledger is
-gone. --large: so many messages of 5 MiB, which cost their sender kilobytes (compressed), lie beside them.
+gone. --large adds messages of 5 MiB, which cost their sender kilobytes because they are compressed.
 """
 
 import re
@@ -51,7 +51,7 @@ def messages(leaked: range, count: int) -> Iterator[OutgoingRequest]:
 
 
 def drain(settings: Settings, service: Supervisor) -> None:
-    """Work the backlog off and print how long it took."""
+    """Process the backlog and print how long it took."""
     began_s = time.monotonic()
     running = service.start("--until-idle")
     seen: list[tuple[float, int]] = []  # seconds since the start, receipts
@@ -70,7 +70,7 @@ def drain(settings: Settings, service: Supervisor) -> None:
 
 
 def send_large(settings: Settings, count: int) -> None:
-    """Publish messages of 5 MiB, compressed in each of the ways that a client knows."""
+    """Publish messages of 5 MiB, with each compression that the client has."""
     kinds = (CompressionType.LZ4, CompressionType.ZLib, CompressionType.ZSTD)
     with client(settings.pulsar) as opened:
         for number, kind in enumerate(kinds):
@@ -87,7 +87,7 @@ def send_large(settings: Settings, count: int) -> None:
 
 
 def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> None:
-    """Exit and say what is wrong, if anything is."""
+    """Exit with a message if anything is wrong."""
     found = reckon(settings)
     left = set(leaked) & ledgers.every_ledger(cluster).keys()
     if (found.requests, found.open, found.wrong, left) != (count, 0, [], set()):
@@ -103,7 +103,7 @@ def configured(text: str, chunk_rows: int) -> str:
 
 
 def run(home: Path, requests: int, leaked: int, chunk_rows: int, large: int = 0) -> None:
-    """Make the backlog, drain it, check it."""
+    """Create the backlog, process it, and check the result."""
     cluster = clusters.up(home)
     config = home / "local.toml"
     config.write_text(configured(config.read_text(), chunk_rows))

@@ -1,10 +1,11 @@
-"""What executors delete a second beside one another: `python -m bench.executors [--executors 1 2 4] [--ledgers 20000]`.
+"""Measures how many ledgers concurrent executors delete a second.
 
-Each executor is a process with a ZooKeeper session of its own that runs the service's sweep (read in bulk, judge, write
-the journal, delete under guard, look again), as a Spark task does, but without Spark. All delete at once, each the
-ledgers of an owner of its own, in chunks of --chunk-rows. The sandbox's ZooKeeper runs on the same cores, so the wall
-time is this machine's; the CPU seconds of executors and of ZooKeeper for 1,000 ledgers are what docs/scaling.md
-reckons with.
+    python -m bench.executors [--executors 1 2 4] [--ledgers 20000]
+
+Each executor is a process with its own ZooKeeper session that runs the service's sweep (read in bulk, judge, write the
+journal, delete under guard, check again), like a Spark task but without Spark. All delete at the same time, each the
+ledgers of its own owner, in chunks of --chunk-rows. The sandbox's ZooKeeper runs on the same cores, so the wall time
+depends on this machine; docs/scaling.md uses the CPU seconds of executors and of ZooKeeper for 1,000 ledgers.
 """
 
 import multiprocessing
@@ -39,7 +40,7 @@ _LOT = 10_000
 
 
 def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: Barrier) -> float:
-    """Delete these ledgers as an executor would; returns the CPU seconds that it took."""
+    """Delete these ledgers like an executor, and return the CPU seconds used."""
     settings, clock = load(config), SystemClock()
     store = clients_for(settings).store
     rules = SweepRules(
@@ -74,7 +75,7 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
 
 
 def measure(cluster: Cluster, executors: int, count: int, chunk_rows: int, first: int) -> str:
-    """Make the ledgers, have so many executors delete them, and return a line of the table."""
+    """Create ledgers, let so many executors delete them, and return a line of the table."""
     names = [f"persistent://public/default/bench-{number}" for number in range(executors)]
     shares = [range(first + _ROOM * number, first + _ROOM * number + count // executors) for number in range(executors)]
     for name, ids in zip(names, shares, strict=True):

@@ -1,11 +1,13 @@
-"""What a hostile tenant costs the others: `python -m bench.soak --hostile [--hanging-broker] [--minutes 20]`.
+"""Measures how much a hostile tenant delays the others.
 
-Honest load runs all the time. For a quarter of --minutes nothing else happens; for --minutes a tenant then publishes,
-to its own request topic, whatever tests/integration/drawn_messages.py draws. With --hanging-broker the tenant's topics
-are on a second broker, which answers nothing for 20 of every 30 seconds of that time (SIGSTOP), and the tenant asks for
-ledgers of 200 topics there as well. It prints how long honest requests
-waited in both phases, and the account of bench.soak. The exit code is 1 if the service ended, if a request was lost or
-answered wrongly, if a ledger in use is gone, or if a message of the tenant's has no receipt, or two.
+    python -m bench.soak --hostile [--hanging-broker] [--minutes 20]
+
+Honest load runs all the time: alone for a quarter of --minutes, and then for --minutes beside a tenant that publishes
+random messages (tests/integration/drawn_messages.py) to its own request topic. With --hanging-broker the tenant's
+topics are on a second broker, which does not answer for 20 of every 30 seconds (SIGSTOP), and the tenant also requests
+ledgers of 200 topics there. The script prints how long honest requests waited in both phases, and the account of
+bench.soak. The exit code is 1 if the service ended, if a request was lost or answered wrongly, if a ledger in use is
+gone, or if a message of the tenant has no receipt or several.
 """
 
 import json
@@ -41,14 +43,15 @@ TENANT, PARTITIONS = "hostile", 2
 TOPIC = f"persistent://{TENANT}/reaper/requests"
 EVERYTHING = (1 << 62, 1 << 62)
 _OTHERS = 200
-_UNDER_WAY_S = 60.0  # what is sent so late may meet the stop at the end, which is none of the tenant's doing
+_UNDER_WAY_S = 60.0  # requests sent later may be delayed by the stop at the end instead of by the tenant
 
 
 @dataclass
 class HostileTenant:
-    """Publishes drawn messages to its own topic, a few a second.
+    """Publishes random messages to its own topic, a few a second.
 
-    others: its topics on a broker that hangs, of which it asks for ledgers.
+    Args:
+        others: its topics on a broker that hangs, whose ledgers it requests too.
     """
 
     cluster: Cluster
@@ -86,7 +89,7 @@ class HostileTenant:
 
 @dataclass
 class HangingBroker:
-    """Freezes a broker for 20 of every 30 seconds: less than its session lasts, so that it keeps its topics."""
+    """Freezes a broker for 20 of every 30 seconds, less than its session timeout, so that it keeps its topics."""
 
     cluster: Cluster
     times: int = 0
@@ -100,7 +103,11 @@ class HangingBroker:
 
 
 def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int, hangs: bool = False) -> int:
-    """Run both phases, and print what came of them; 1: something is wrong. hangs: with a broker that hangs."""
+    """Run both phases and print the results; return 1 if anything is wrong.
+
+    Args:
+        hangs: with a broker that hangs.
+    """
     broker_settings = {"transactionCoordinatorEnabled": "true"}
     if hangs:
         broker_settings |= {"metadataStoreSessionTimeoutMillis": "30000", "loadBalancerSheddingEnabled": "false"}
@@ -132,8 +139,8 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int, hangs: bo
     phases = (("quiet", quiet_s, hostile_s), ("beside the tenant", hostile_s, ends_s - _UNDER_WAY_S))
     _say_waits("before the rest: ", phases, settings, honest)
     ended = rest(service)
-    # the account knows the listed topic only, so the tenant's receipts seem to belong to no request there
-    wrong = [each for each in account(cluster, honest, before) if "belong to no request" not in each]
+    # the account covers only the listed topic, so the tenant's receipts seem to belong to no request there
+    wrong = [fault for fault in account(cluster, honest, before) if "belong to no request" not in fault]
     wrong += [f"the last run ended with {ended}"] * (ended != 0) + service.unexpected
     wrong += [f"the service ended by itself: {dict(service.ends)}"] * bool(service.ends)
     wrong += _unaccounted(settings)
@@ -144,7 +151,7 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int, hangs: bo
 
 
 def _move_the_tenant(cluster: Cluster) -> list[str]:
-    """Have the second broker own the tenant's topics, and the first all others; return 200 topics of the tenant."""
+    """Move the tenant's topics to the second broker and all others to the first; return 200 topics of the tenant."""
     first, second = (f"127.0.0.1:{cluster.spec.port(each, 'broker_http')}" for each in cluster.spec.all_of(Part.BROKER))
     names = [f"persistent://{TENANT}/reaper/other-{number}" for number in range(_OTHERS)]
     for name in names:
@@ -181,7 +188,7 @@ def _wait_for_a_receipt(settings: Settings) -> None:
 
 
 def _waits(settings: Settings, honest: Load, since_s: float, until_s: float) -> str:
-    """How long requests that were sent in this time waited for their ledger's end."""
+    """Describe how long requests sent in this time waited until their ledger was deleted."""
     rows = receipts.rows(settings.state.dir, columns=[c.LEDGER_ID, c.OUTCOME, c.AT_MS])
     ends = {row[c.LEDGER_ID]: row[c.AT_MS] / 1000 for row in rows if row[c.OUTCOME] == Outcome.DELETED}
     asked = {each: sent_s for each, sent_s in honest.asked.items() if since_s <= sent_s < until_s}
@@ -193,16 +200,16 @@ def _waits(settings: Settings, honest: Load, since_s: float, until_s: float) -> 
 
 
 def _unaccounted(settings: Settings) -> list[str]:
-    """Messages of the tenant's without a receipt, or with two, in words."""
+    """Describe the tenant's messages that have no receipt or several."""
     rows = receipts.rows(settings.state.dir, columns=list(c.POSITION))
     known = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
     stored = set()
     with admin_for(settings) as admin:
         for partition in (f"{TOPIC}-partition-{number}" for number in range(PARTITIONS)):
             spans = list(spans_of(admin.internal_stats(partition).ledgers, Range(BEFORE_ALL, EVERYTHING)))
-            for position, found in fallback_entries(settings.pulsar, admin, partition, spans):
-                stored.add((partition, *position, found.batch_index))
+            for position, message in fallback_entries(settings.pulsar, admin, partition, spans):
+                stored.add((partition, *position, message.batch_index))
     lost = sorted(stored - known.keys())
-    twice = sorted(place for place, count in known.items() if count > 1)
-    said = [f"{len(lost)} messages of the tenant's have no receipt, such as {lost[:3]}"] * bool(lost)
-    return said + [f"{len(twice)} messages have several receipts, such as {twice[:3]}"] * bool(twice)
+    twice = sorted(position for position, count in known.items() if count > 1)
+    faults = [f"{len(lost)} messages of the tenant have no receipt, such as {lost[:3]}"] * bool(lost)
+    return faults + [f"{len(twice)} messages have several receipts, such as {twice[:3]}"] * bool(twice)

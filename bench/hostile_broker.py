@@ -1,9 +1,10 @@
-"""How long questions about an honest broker's topics take beside one that hangs, fails or dribbles bytes.
+"""Measures requests about an honest broker's topics beside a broker that hangs, fails or answers very slowly.
 
     python -m bench.hostile_broker [--chunks N] [--topics N] [--timeout SECONDS]
 
-Prints the median, the 99th percentile and the longest time of a chunk's questions for each misbehaviour. The first
-chunks beside a broker that hangs take its timeout; then the process knows it (streaming/adapters/pulsar/silence.py).
+Prints the median, the 99th percentile and the longest time of a chunk's requests for each misbehaviour. The first
+chunks beside a broker that hangs take its timeout; then the process has recorded that it hangs
+(streaming/adapters/pulsar/silence.py).
 """
 
 import argparse
@@ -29,7 +30,7 @@ WARM_UP = 2
 
 
 def measure(misbehave: Misbehave | None, options: argparse.Namespace) -> list[float]:
-    """Return how long each chunk took, in seconds; the questions about the hostile broker's topics are in it."""
+    """Return the seconds of each chunk, including the requests about the hostile broker's topics."""
     honest, hostile = Server("honest"), Server("hostile", misbehave)
     with ExitStack() as stack:
         stack.enter_context(serving(honest, hostile))

@@ -1,12 +1,12 @@
-"""Measures how fast a Spark cluster of one host, and of two, deletes leaked ledgers, and what an executor's core does.
+"""Measures how fast a Spark cluster of one host, and of two, deletes leaked ledgers, and the CPU time of executors.
 
     .venv/bin/python -m bench.hosts --built DIR [--leaked 20000] [--owners 20] [--workers 1 2]
 
-The hosts are namespaces of this machine (tests/integration/hosts.py), so it has to be root's. State and checkpoints are
-on S3, each executor has one core, and nothing bounds the pace. --built: a folder with what deploy/install.sh
-(`ledger-reaper/`) and deploy/dist.sh (`dist/`) have built. For each number of workers the script prints ledgers a
-second between a tenth and nine tenths, and CPU seconds of executors per 1,000 ledgers. The cluster, the driver and all
-executors share the machine's cores: where they are busy, a second worker adds none.
+The hosts are namespaces of this machine (tests/integration/hosts.py), so the script needs root. State and checkpoints
+are on S3, each executor has one core, and the rate is not limited. --built: a folder with the results of
+deploy/install.sh (`ledger-reaper/`) and deploy/dist.sh (`dist/`). For each number of workers the script prints ledgers
+a second between a tenth and nine tenths, and CPU seconds of executors per 1,000 ledgers. The cluster, the driver and
+all executors share the machine's cores, so a second worker adds nothing if they are busy.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _LIMITS = "max_deletes_per_batch = 10_000_000"
 
 
 def measured(workers: int, leaked: int, owners: int, built: Path) -> str:
-    """One run on so many workers, as a line of text."""
+    """Run on so many workers, and return a line of text."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         here = Path(folder)
         hosts = stack.enter_context(separate(here))

@@ -1,17 +1,17 @@
-"""Counts what brokers leak while they are killed, and what is left of it when the watcher has seen them do it.
+"""Counts the ledgers that brokers leak when they are killed, and those that are left if the watcher was running.
 
     .venv/bin/python -m bench.leaks [--minutes 20] [--topics 50] [--every 25] [--home DIR] [--without-watcher]
 
-It runs on a cluster of its own, under load on small ledgers: messages are sent, read and acknowledged on every topic;
-subscriptions, schemas and short-lived topics come and go. At random moments ledgers can't be deleted for some seconds,
-and mostly the broker is killed with -9 meanwhile. `ledger-reaper watch` runs beside it and is treated no better: it is
-killed with -9, frozen until its session has expired, and away for a while. Nothing deletes for us in that time, so
-an audit then counts what leaks without the watcher. After that the service runs for ten minutes, and a second audit
-counts what is left. The exit code is 1 if an orphan is left, if no request names a ledger that leaked, if the audits
-say that data is missing, if a topic has lost a message, or if the watcher sent a request twice. By default ledgers that
-are OPEN wait a day; here it is a minute (safety.open_quiet_period).
+It runs on a new cluster, under load on small ledgers: messages are sent, read and acknowledged on every topic;
+subscriptions, schemas and short-lived topics are created and deleted. At random moments ledgers can't be deleted for
+some seconds, and usually the broker is killed with -9 in that time. `ledger-reaper watch` runs beside it and is killed
+with -9, frozen until its session has expired, or stopped for a while. The service does not run in that time, so a first
+audit counts what leaks. Then the service runs for ten minutes, and a second audit counts what is left. The exit code is
+1 if an orphan is left, if no request names a leaked ledger, if an audit reports missing data, if a topic has lost a
+message, or if the watcher sent a request twice. OPEN ledgers wait a minute instead of a day here
+(safety.open_quiet_period).
 
---without-watcher does the same without it, and shows that the service by itself deletes none of what leaked.
+--without-watcher does the same without the watcher, and shows that the service alone deletes no leaked ledger.
 """
 
 import argparse
@@ -51,7 +51,7 @@ NAMESPACE = "public/leaks"
 KEPT_TOPICS = 3  # which nobody reads
 WATCHER_HARMED = 0.7  # of the rounds
 SETTLE_SECONDS = 15
-FIRST_LOOK_SECONDS = 20  # in which the watcher takes what there is as it is
+FIRST_LOOK_SECONDS = 20  # in which the watcher records the present state
 QUIET_PERIOD = '\nopen_quiet_period = "1m"'
 SESSION = "\nsession_timeout_seconds = 10\ntimeout_seconds = 12\n"  # a watcher that is frozen loses it
 WATCH = """
@@ -63,7 +63,7 @@ unlisted_after_seconds = 60
 
 @dataclass
 class Traffic:
-    """Messages on some topics: each is sent, read and acknowledged; whatever a crash breaks is tried again."""
+    """Sends, reads and acknowledges messages on some topics, and retries after crashes."""
 
     cluster: Cluster
     names: list[str]
@@ -108,7 +108,7 @@ class Traffic:
 
 @dataclass
 class Comings:
-    """Subscriptions, schemas and topics that come and go on one topic of their own each."""
+    """Creates and deletes subscriptions, schemas and topics, each on its own topic."""
 
     cluster: Cluster
     chance: random.Random
@@ -116,7 +116,7 @@ class Comings:
     done: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> None:
-        """Do one at a time."""
+        """Run one operation at a time."""
         number = 0
         while not self.stop.wait(1.0):
             number += 1
@@ -124,7 +124,7 @@ class Comings:
             act = self.chance.choice([self._topic, self._schema, self._subscription])
             try:
                 act(topic)
-            except Exception:  # the broker was killed meanwhile
+            except Exception:  # the broker was killed during the operation
                 self.done["failed"] += 1
             else:
                 self.done[act.__name__.strip("_")] += 1
@@ -145,7 +145,7 @@ class Comings:
 
 @dataclass
 class WatcherProcess:
-    """`ledger-reaper watch`, which is started again whenever it ends."""
+    """Starts `ledger-reaper watch`, and starts it again after each end."""
 
     config: Path
     log: Path
@@ -174,7 +174,7 @@ def started(config: Path, log: Path, *arguments: str) -> "subprocess.Popen[bytes
 
 
 def harm_watcher(watcher: WatcherProcess, chance: random.Random) -> str:
-    """Do the watcher one of several harms, and return its name."""
+    """Inject one of several faults into the watcher, and return its name."""
 
     def freeze() -> None:
         watcher.send(signal.SIGSTOP)
@@ -219,7 +219,7 @@ def harm_brokers(cluster: Cluster, chance: random.Random) -> str:
 
 
 def audited(config: Path, out: Path) -> tuple[Counter[str], dict[str, Any]]:
-    """Run the audit; returns orphans and missing data by class and component, and its last line."""
+    """Run the audit; return orphans and missing data by class and component, and its last line."""
     out.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "streaming", "audit", "--json", "--recheck-seconds", "5", "--out", str(out)]
     done = subprocess.run([*command, "--config", str(config)], stdout=subprocess.PIPE, check=False, timeout=900)
@@ -230,7 +230,7 @@ def audited(config: Path, out: Path) -> tuple[Counter[str], dict[str, Any]]:
 
 
 def sent_by_watcher(settings: Settings) -> Iterator[tuple[str, int]]:
-    """The number and the ledger of each request that the watcher sent."""
+    """Return the number and the ledger of each request that the watcher sent."""
     topic = settings.topics.watch
     with admin_for(settings) as admin:
         last = admin.last_positions(topic)
@@ -240,15 +240,15 @@ def sent_by_watcher(settings: Settings) -> Iterator[tuple[str, int]]:
 
 
 def account(settings: Settings, leaked: Set[int]) -> list[str]:
-    """Print what became of the requests, and return what is wrong."""
+    """Print the results of the requests, and return the faults."""
     sent = list(sent_by_watcher(settings))
     twice = [number for number, n in Counter(number for number, _ledger in sent).items() if n > 1]
     ids = Counter(ledger for _number, ledger in sent)
     outcomes = Counter((row["outcome"], row["reason"]) for row in receipts_of(settings) if row["outcome"] != "RETRY")
     shown: dict[str, object] = {
         "requests sent": len(sent),
-        "ledgers asked for more than once": sum(n > 1 for n in ids.values()),
-        "requests that a leak needed": len(leaked & ids.keys()),
+        "ledgers requested more than once": sum(n > 1 for n in ids.values()),
+        "requests for leaked ledgers": len(leaked & ids.keys()),
         "leaks that no request named": sorted(leaked - ids.keys()),
         "needed / sent": f"{len(leaked & ids.keys()) / max(1, len(sent)):.3f}",
         "final receipts": dict(outcomes),
@@ -256,12 +256,14 @@ def account(settings: Settings, leaked: Set[int]) -> list[str]:
     for name, value in shown.items():
         print(f"{name:36} {value}", flush=True)
     wrong = [f"{len(twice)} requests were sent twice, such as {twice[:3]}"] * bool(twice)
-    return wrong + [f"no request names what leaked: {sorted(leaked - ids.keys())[:5]}"] * bool(leaked - ids.keys())
+    return wrong + [f"no request names these leaked ledgers: {sorted(leaked - ids.keys())[:5]}"] * bool(
+        leaked - ids.keys()
+    )
 
 
 def orphans_of(cluster: Cluster, names: list[str]) -> dict[int, LedgerMetadata]:
-    """Data ledgers whose metadata name a topic that does not list them, by the broker's own lists."""
-    made = ledgers.every_ledger(cluster)  # before the lists: what is made later is listed
+    """Return data ledgers whose metadata name a topic that does not list them, by the broker's own lists."""
+    made = ledgers.every_ledger(cluster)  # read before the lists, so that ledgers created later are listed
     owners = {managed_ledger_name(topic).encode() for topic in names}
     listed = {each for topic in names for each in topics.data_ledgers(cluster, topic)}
     return {
@@ -274,7 +276,7 @@ def orphans_of(cluster: Cluster, names: list[str]) -> dict[int, LedgerMetadata]:
 
 
 def configured(cluster: Cluster, config: Path) -> Settings:
-    """Write the configuration of the watcher and of the service; waits are cut to seconds."""
+    """Write the configuration of the watcher and of the service, with waits of seconds."""
     text = merged(cluster.home.config.read_text()).replace("[zookeeper]\n", f"[zookeeper]{SESSION}")
     text = text.replace("[safety]", f"[safety]{QUIET_PERIOD}")
     config.write_text(text.replace("send_delay_seconds = 0", "send_delay_seconds = 5") + WATCH)
@@ -282,7 +284,7 @@ def configured(cluster: Cluster, config: Path) -> Settings:
 
 
 def trouble(cluster: Cluster, watcher: WatcherProcess, names: list[str], options: argparse.Namespace) -> None:
-    """Use the topics, and harm the brokers and the watcher, for some minutes."""
+    """Use the topics, and inject faults into the brokers and the watcher, for some minutes."""
     chance, stop, broke = random.Random(options.seed), threading.Event(), Counter[str]()
     traffic = [Traffic(cluster, names[start::5], random.Random(options.seed + start), stop) for start in range(5)]
     comings = Comings(cluster, random.Random(options.seed + 9), stop)
@@ -305,14 +307,14 @@ def trouble(cluster: Cluster, watcher: WatcherProcess, names: list[str], options
         stop.set()
         for thread in threads:
             thread.join(120)
-    # what a broker still repeats from its memory would count as leaked, and not be
+    # deletes that a broker still repeats from its memory would otherwise count as leaks
     faults.kill_brokers(cluster)
     faults.restart_brokers(cluster)
     print(f"short-lived: {dict(comings.done)}; watcher started {watcher.starts} times", flush=True)
 
 
 def measure(home: Path, options: argparse.Namespace) -> int:
-    """Run it all; returns the exit code."""
+    """Run the benchmark, and return the exit code."""
     cluster = clusters.up(home)
     with suppress(ReaperError):
         topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}", {})
@@ -335,7 +337,9 @@ def measure(home: Path, options: argparse.Namespace) -> int:
         time.sleep(FIRST_LOOK_SECONDS)
         trouble(cluster, watcher, names, options)
         time.sleep(options.rest)
-        orphans_of(cluster, names)  # asking for a list loads its topic, and the broker drops what was read by then
+        orphans_of(
+            cluster, names
+        )  # a request for a list loads its topic, and the broker then drops ledgers that were read
         time.sleep(SETTLE_SECONDS)
         found = orphans_of(cluster, names)
         leaked = found.keys()
@@ -365,7 +369,7 @@ def measure(home: Path, options: argparse.Namespace) -> int:
     wrong += [f"the audit finds {n} of {name}" for name, n in after.items() if name.startswith("ORPHAN")]
     wrong += [f"missing: {name}" for name in after if name.startswith("MISSING")]
     changed = [topic for topic, messages in kept.items() if topics.read_all(cluster, topic) != messages]
-    wrong += [f"topics that nobody reads read otherwise: {changed}"] * bool(changed)
+    wrong += [f"topics without readers have other messages: {changed}"] * bool(changed)
     print(f"WRONG {wrong}", flush=True)
     return 1 if wrong else 0
 
@@ -374,7 +378,7 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--topics", type=int, default=50)
-    parser.add_argument("--every", type=float, default=25, help="seconds between two harms, on the average")
+    parser.add_argument("--every", type=float, default=25, help="average seconds between two faults")
     parser.add_argument("--rest", type=float, default=30, help="seconds for the broker to settle at the end")
     parser.add_argument("--work", type=float, default=600, help="seconds for the service at the end")
     parser.add_argument("--home", type=Path)

@@ -1,7 +1,9 @@
-"""How long `ledger-reaper receipts` takes over many receipts: on a disk, and on one moto server in its own process.
+"""Measures `ledger-reaper receipts` with many receipts, on a disk and on a moto server in its own process.
 
-python -m bench.receipts [--rows 1000000] [--runs 5]. The receipts come in chunks of 50,000, four files each, as the
-service writes them. A run is the whole command, from the start of Python to the end of the table.
+    python -m bench.receipts [--rows 1000000] [--runs 5]
+
+The receipts are in chunks of 50,000, four files each, as the service writes them. A run is the whole command, from the
+start of Python to the end of the table.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Looks at the memory of a running service or audit twice a second: its Python driver, its JVM, its Python workers."""
+"""Samples the memory of a running service or audit twice a second: its Python driver, its JVM, its Python workers."""
 
 import contextlib
 import threading
@@ -9,8 +9,10 @@ _SAMPLE_SECONDS = 0.5
 
 
 class Sampler:
-    """Remembers the highest resident bytes of each kind of process, and of all at one moment. pid: the driver's Python;
-    without one, this process.
+    """Records the highest resident bytes of each kind of process, and of all together.
+
+    Args:
+        pid: of the driver's Python; by default of this process.
     """
 
     def __init__(self, pid: int | None = None) -> None:
@@ -33,7 +35,7 @@ class Sampler:
         return {f"{kind}_mb": peak // 1_000_000 for kind, peak in sorted(self._peaks.items())}
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of all processes, as of when each was last seen."""
+        """Return the CPU time of all processes, each at its last sample."""
         return sum(self._cpu.values())
 
     def _sample(self) -> None:

@@ -1,4 +1,4 @@
-"""What the measurements share: their command line, and a quiet Spark on two cores."""
+"""Shared by the benchmarks: the command line, and a quiet Spark on two cores."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-# What is measured compiles our modules once, as it does for users, and not at each start.
+# The measured processes compile the modules once, as for users, and not at each start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _OWN = {
@@ -17,12 +17,12 @@ _OWN = {
 
 
 def command_line(doc: str | None) -> argparse.ArgumentParser:
-    """Make a parser whose --help is the script's docstring as it stands."""
+    """Create a parser whose --help is the script's docstring, unchanged."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def local_spark(conf: Mapping[str, str]) -> SparkSession:
-    """Start Spark on local[2] with a heap of 2 GiB; conf comes on top."""
+    """Start Spark on local[2] with a heap of 2 GiB and these further settings."""
     builder = SparkSession.builder.appName("bench").master("local[2]")
     for key, value in {**_OWN, **conf}.items():
         builder = builder.config(key, value)

@@ -1,9 +1,11 @@
-"""How large the state is that a ledger leaves, and what an owner takes in memory: `python -m bench.sizes`.
+"""Measures the state that each ledger leaves, and the memory that each owner takes.
 
-[--ledgers 100000]: so many ledgers of 100 owners, and of an owner each, in chunks of 50,000. Receipts are written and
-merged by the service's own tables, the journal by its own writer, in lots of 5,000 as a task has them. Names, ids and
-lengths are drawn at random. Then, by tracemalloc, what references take that name ten ledgers, or 10,000, of owners with
-two subscriptions. Sizes do not depend on how busy the machine is.
+    python -m bench.sizes [--ledgers 100000]
+
+The ledgers belong to 100 owners, and then each to an owner of its own, in chunks of 50,000. Receipts are written and
+merged by the service's own tables, the journal by its own writer, in batches of 5,000 like a task's. Names, ids and
+lengths are random. Then tracemalloc measures references to ten, 1,000 and 10,000 ledgers of owners with two
+subscriptions. Sizes do not depend on the load of the machine.
 """
 
 import random
@@ -51,7 +53,7 @@ BOOKIES = ("bookie-0.example.com:3181", "bookie-1.example.com:3181")
 
 
 def requests(count: int, owners: int) -> list[PendingDelete]:
-    """Requests for ledgers, one owner's beside one another as a task has them."""
+    """Yield requests for ledgers, ordered by owner as in a task."""
     drawn, ledger_id, found = random.Random(1), 1_000_000, []
     names = [f"tenant-{each % 50}/orders/persistent/topic-{drawn.randbytes(6).hex()}" for each in range(owners)]
     for number in range(count):
@@ -69,7 +71,7 @@ def requests(count: int, owners: int) -> list[PendingDelete]:
 
 
 def reference(key: str, ledgers: int = 10, cursors: int = 2) -> Reference:
-    """What an owner refers to that has so many ledgers and cursors."""
+    """Return the reference of an owner with so many ledgers and cursors."""
     paths = [f"/managed-ledgers/{key}", *(f"/managed-ledgers/{key}/subscription-{each}" for each in range(cursors))]
     checks = tuple((path, 1_000 + len(path)) for path in paths)
     in_use = array("q", range(2_000_000, 2_000_000 + ledgers))
@@ -85,7 +87,7 @@ def reference(key: str, ledgers: int = 10, cursors: int = 2) -> Reference:
 
 
 def receipt(request: PendingDelete, number: int, *, is_retry: bool) -> dict[str, Any]:
-    """The receipt of a deleted ledger; or of one that is too young yet, with its copy."""
+    """Return the receipt of a deleted ledger, or of a ledger that is too young, with its copy."""
     chunk, key, drawn = number // CHUNK + 1, key_of(request), random.Random(number)
     origin = f"{70_000 + number // 40_000}:{number % 40_000}:{number % 4}:-1"
     found: dict[str, Any] = dict.fromkeys(schemas.RECEIPT.names) | {
@@ -130,7 +132,7 @@ def receipt(request: PendingDelete, number: int, *, is_retry: bool) -> dict[str,
 
 
 def entry(request: PendingDelete) -> JournalEntry:
-    """What the journal keeps of a ledger."""
+    """Return the journal's entry of a ledger."""
     custom = {
         "application": b"pulsar",
         "component": b"managed-ledger",
@@ -160,12 +162,12 @@ def entry(request: PendingDelete) -> JournalEntry:
 
 
 def lots(rows: Sequence[PendingDelete], size: int) -> Iterator[range]:
-    """Numbers of the rows, cut into lots."""
+    """Yield the numbers of the rows in batches."""
     return (range(at, min(at + size, len(rows))) for at in range(0, len(rows), size))
 
 
 def state_bytes(asked: Sequence[PendingDelete], *, is_retry: bool) -> Iterator[tuple[str, float]]:
-    """(what it is, bytes for each ledger)."""
+    """Yield (name, bytes per ledger)."""
     with tempfile.TemporaryDirectory() as scratch:
         spark: Any = None
         table = Receipts(spark, scratch)
@@ -195,11 +197,11 @@ def _size(folder: Path, pattern: str) -> int:
 
 
 def owner_bytes(owners: int, ledgers: int) -> tuple[float, float]:
-    """Bytes in memory of each owner's reference, and what the cache reckons for it."""
+    """Return the bytes of each owner's reference in memory, and the cache's estimate."""
     keys = [key_of(each) for each in requests(owners, owners)]
     tracemalloc.start()
     before, _peak = tracemalloc.get_traced_memory()
-    held = {"".join(list(key)): reference("".join(list(key)), ledgers) for key in keys}  # texts of their own
+    held = {"".join(list(key)): reference("".join(list(key)), ledgers) for key in keys}  # separate strings
     after, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return (after - before) / owners, sum(map(estimated_bytes, held.values())) / owners

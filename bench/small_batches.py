@@ -1,12 +1,11 @@
-"""Measures what it costs to look whether the connector delivered a small batch whole (queries/completion.py).
+"""Measures the cost of checking whether the connector delivered a complete small batch (queries/completion.py).
 
     .venv/bin/python -m bench.small_batches [--batches 40] [--messages 10]
 
-A stream reads files in the connector's place, two a batch, as two partitions of a topic; the topic says that it stores
-just what they hold. Each batch is annotated, kept, and counted once before, so that reading it is not measured. Then
-the script prints, for the second half of the batches, medians of one look: how long it took, how much CPU all
-processes took meanwhile, how many Spark jobs and tasks it was, and how often Spark compiled code that it had
-generated.
+A stream reads files instead of the connector, two per batch, as two partitions of a topic that stores exactly the
+messages in them. Each batch is annotated, persisted and counted before the check, so that reading it is not measured.
+The script then prints medians for the second half of the batches: the time of a check, the CPU time of all processes
+during it, the number of Spark jobs and tasks, and how often Spark compiled generated code.
 """
 
 import json
@@ -65,7 +64,7 @@ REQUEST = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one look at one batch."""
+    """The cost of checking a batch."""
 
     ms: float
     cpu_ms: float
@@ -86,7 +85,7 @@ def _compilations(spark: SparkSession) -> int:
 
 
 def _jobs(spark: SparkSession, newer_than: int) -> list[tuple[int, int]]:
-    """(id, tasks) of the jobs that Spark remembers."""
+    """Return (id, tasks) of the jobs that Spark has recorded."""
     context: Any = spark.sparkContext._jsc
     found = context.sc().statusStore().jobsList(None)
     jobs = [(found.apply(n).jobId(), found.apply(n).numTasks()) for n in range(found.size())]
@@ -94,7 +93,7 @@ def _jobs(spark: SparkSession, newer_than: int) -> list[tuple[int, int]]:
 
 
 def write(folder: Path, batches: int, each: int) -> None:
-    """Write the files of all batches: one for each partition, each a second younger than the one before."""
+    """Write the files of all batches, one per partition, each a second younger than the previous file."""
     folder.mkdir()
     now = datetime.now(UTC)
     for batch in range(batches):
@@ -110,7 +109,7 @@ def write(folder: Path, batches: int, each: int) -> None:
 
 
 def begin(checkpoint: Path, number: int, each: int) -> None:
-    """Write down, as the connector would, up to where a batch reads; the batch before it is committed."""
+    """Write the end offsets of a batch as the connector does, and commit the previous batch."""
     for kind in ("offsets", "commits"):
         (checkpoint / kind).mkdir(parents=True, exist_ok=True)
     end = [*MessageIdData(ledgerId=LEDGER, entryId=(number + 1) * each - 1).SerializeToString()]
@@ -121,7 +120,7 @@ def begin(checkpoint: Path, number: int, each: int) -> None:
 
 
 def run(scratch: Path, batches: int, each: int) -> list[Cost]:
-    """Look at so many batches, and return what each look cost."""
+    """Check so many batches, and return the cost of each check."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = local_spark(_AS_THE_SERVICE)
     try:
@@ -138,14 +137,14 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
         )
         costs: list[Cost] = []
 
-        def look(source: DataFrame, batch_id: int) -> None:
+        def check(source: DataFrame, batch_id: int) -> None:
             begin(Path(checkpoint_of(settings, REQUESTS)), batch_id, each)
             delivered = messages(source, 1_048_576, 2).persist()
             delivered.count()
             newest = max((job for job, _ in _jobs(spark, -1)), default=-1)
             compiled, cpu_s, began_s = _compilations(spark), _cpu_s(), time.monotonic()
             if completion(REQUESTS, batch_id, delivered).rows is not delivered:
-                raise AssertionError("something is said to be missing")
+                raise AssertionError("messages are reported missing")
             ms, cpu_ms = (time.monotonic() - began_s) * 1000, (_cpu_s() - cpu_s) * 1000
             jobs = _jobs(spark, newest)
             tasks = sum(tasks for _, tasks in jobs)
@@ -157,7 +156,7 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
             stream.parquet(str(scratch / "in"))
             .writeStream.option("checkpointLocation", str(scratch / "stream"))
             .trigger(availableNow=True)
-            .foreachBatch(look)
+            .foreachBatch(check)
             .start()
         )
         query.awaitTermination()
@@ -167,7 +166,7 @@ def run(scratch: Path, batches: int, each: int) -> list[Cost]:
 
 
 def _refuse(_query: str, missing: object, /, *, gives_up: bool = False) -> DataFrame:
-    raise AssertionError(f"{gives_up}: said to be missing: {missing}")
+    raise AssertionError(f"{gives_up}: reported missing: {missing}")
 
 
 def _print(costs: Sequence[Cost]) -> None:

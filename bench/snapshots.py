@@ -1,4 +1,4 @@
-"""How long ten million aborted ids take to encode and decode, part by part, and how much memory one part needs.
+"""Measures the encoding and decoding of ten million aborted ids, part by part, and the memory of a part.
 
 .venv/bin/python -m bench.snapshots [--ids 10000000] [--part 500000]
 """
@@ -21,13 +21,13 @@ _SEGMENT_IDS = 87_364  # of Pulsar's default size
 
 
 def _made(first: int, rows: int) -> Aborts:
-    """Ids of a cluster of a million transactions a coordinator, in ledgers near 100,000."""
+    """Return ids of a cluster with a million transactions per coordinator, in ledgers near 100,000."""
     at = np.arange(first, first + rows, dtype=np.int64)
     return Aborts(at % 16, 1_000_000 + at // 16, 100_000 + at // 50_000, at % 50_000)
 
 
 def _moved(ids: int, part: int) -> int:
-    """Read parts one by one and seal them as segments, as to_segments_of does; returns how many ids came out."""
+    """Read parts one by one and seal them as segments, like to_segments_of; return the number of ids in them."""
     capacity = Capacity(part, 1 << 40)
     keys = [PartKey(1, capacity, number + 1, TOPIC) for number in range(-(-ids // part))]
 

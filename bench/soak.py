@@ -1,15 +1,15 @@
-"""Runs the service under load while parts of it and of the cluster die, and checks that nothing was lost.
+"""Runs the service under load while parts of it and of the cluster die, and checks that no request is lost.
 
     .venv/bin/python -m bench.soak [--minutes 20] [--every 60] [--home DIR] [--seed N] [--only FAULT] [--hostile]
 
-It runs on a cluster of its own; a supervisor starts the service again whenever it ends. Requests are of four kinds: for
-leaked ledgers, for ledgers in use, for ledgers that never existed, and bytes that are no request. Every --every seconds
-the script does one of these, at random: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some
-seconds, or stop the service. At the end it lets everything come to rest and prints an account from the topics, the
-receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly, if a
-ledger in use is gone, or if the service ended with an exit code that it does not document. With --hostile nothing dies;
-instead a tenant publishes odd messages to its own topic, and with --hanging-broker the broker
-of that topic hangs most of the time (bench/hostile.py).
+It runs on a new cluster; a supervisor starts the service again after each end. There are four kinds of requests: for
+leaked ledgers, for ledgers in use, for ledgers that never existed, and bytes that are not a request. Every --every
+seconds the script injects a random fault: kill -9 the service, the broker or the bookie, freeze ZooKeeper for some
+seconds, or stop the service. At the end it lets the service process all requests, and prints an account from the
+topics, the receipts and BookKeeper's metadata. The exit code is 1 if a request was lost, doubled or answered wrongly,
+if a ledger in use is gone, or if the service ended with an undocumented exit code. With --hostile no part dies;
+instead a tenant publishes odd messages to its own topic, and with --hanging-broker the broker of that topic hangs most
+of the time (bench/hostile.py).
 """
 
 import random
@@ -59,7 +59,7 @@ share_applies_above_ledgers = 1000000000
 
 @dataclass
 class Load:
-    """Publishes requests, and remembers which ledgers must go and which must stay."""
+    """Publishes requests, and records which ledgers must be deleted and which must be kept."""
 
     cluster: Cluster
     settings: Settings
@@ -75,17 +75,17 @@ class Load:
         while not stop.wait(1.0):
             topic = self.random.choice(TOPICS)
             try:
-                made = ledgers.make_synthetic(self.cluster, topic, count=LOT, first_id=first)
-            except Exception:  # ZooKeeper is frozen, or it made half of the lot; the next lot has other ids
+                created = ledgers.make_synthetic(self.cluster, topic, count=LOT, first_id=first)
+            except Exception:  # ZooKeeper is frozen, or created only half of them; the next batch has other ids
                 first += LOT
                 continue
             first += LOT
-            self._send(topic, list(made))
+            self._send(topic, list(created))
 
     def _send(self, topic: str, made: list[int]) -> None:
         lines = [payload(topic, each) for each in made]
         lines += [payload(topic, self.random.choice(self.listed[topic])), payload(topic, NOWHERE), b"\xff no request"]
-        # a request that was not acknowledged may be stored all the same; it is sent again, so some come twice
+        # a request without acknowledgement may be stored; it is sent again, so some are stored twice
         self.asked |= dict.fromkeys(made, time.time())
         while True:
             try:
@@ -100,7 +100,7 @@ class Load:
 
 
 def chaos(cluster: Cluster, service: Supervisor, chance: random.Random, only: str) -> str:
-    """Break one of the things whose name begins with `only`, and return its name."""
+    """Inject a random fault whose name starts with `only`, and return its name."""
 
     def broken(part: Part) -> Callable[[], None]:
         def act() -> None:
@@ -133,7 +133,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
     for topic in TOPICS:
         topics.fill(cluster, topic, 3, ["s"])
     before = {topic: topics.read_all(cluster, topic) for topic in TOPICS}
-    # without the ledger being written, which a broker replaces when it starts again
+    # without the current ledger, which a broker replaces when it starts again
     listed = {topic: topics.data_ledgers(cluster, topic)[:-1] for topic in TOPICS}
     config = home / "soak.toml"
     config.write_text(merged(cluster.home.config.read_text()))
@@ -166,7 +166,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
 
 
 def merged(local: str) -> str:
-    """Return the cluster's configuration with the sections of CONFIG in place of its own."""
+    """Return the cluster's configuration with the sections of CONFIG instead of its own."""
     mine = {line for line in CONFIG.splitlines() if line.startswith("[")}
     kept, keeps = [], True
     for line in local.splitlines():
@@ -179,7 +179,7 @@ def merged(local: str) -> str:
 
 
 def rest(service: Supervisor) -> int:
-    """Let the service work off everything that waits; returns the exit code of its last run."""
+    """Let the service process all waiting requests; return the exit code of its last run."""
     ended = 1
     for _ in range(5):
         ended = service.start("--until-idle").wait(1800)
@@ -189,11 +189,11 @@ def rest(service: Supervisor) -> int:
 
 
 def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]]) -> list[str]:
-    """Print the account, and return what is wrong."""
+    """Print the account, and return the faults."""
     settings = load_thread.settings
     found = reckon(settings)
     left = shell.list_ledgers(cluster)
-    in_use = {each for some in load_thread.listed.values() for each in some}
+    in_use = {ledger_id for listed in load_thread.listed.values() for ledger_id in listed}
     with admin_for(settings) as admin:
         accounts = reconcile(settings, Pulsar(admin, reader_for(settings)), SystemClock().now_ms())
     wrong = [*found.wrong, *accounts.gaps, *filter(None, [accounts.doubt])]
@@ -201,10 +201,10 @@ def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]])
     wrong += [f"{len(in_use - left)} ledgers in use are gone: {sorted(in_use - left)[:5]}"] * bool(in_use - left)
     undeleted = set(load_thread.leaked) & left
     wrong += [f"{len(undeleted)} leaked ledgers are still there: {sorted(undeleted)[:5]}"] * bool(undeleted)
-    wrong += [f"{topic} reads otherwise" for topic in TOPICS if topics.read_all(cluster, topic) != before[topic]]
+    wrong += [f"{topic} has other messages" for topic in TOPICS if topics.read_all(cluster, topic) != before[topic]]
     for name, value in (
         ("sent (acknowledged)", dict(load_thread.sent)),
-        ("times a lot had to be sent again", load_thread.refused),
+        ("times a batch was sent again", load_thread.refused),
         ("requests stored", found.requests),
         ("final receipts", dict(found.outcomes)),
         ("retries, dead letters stored", (found.retries, found.dead_letters)),
@@ -223,8 +223,8 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=60)
     parser.add_argument("--home", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--only", default="", help="only faults whose names begin like this, as in 'kill -9'")
-    parser.add_argument("--hostile", action="store_true", help="nothing dies; a tenant publishes odd messages")
+    parser.add_argument("--only", default="", help="only faults whose names start like this, as in 'kill -9'")
+    parser.add_argument("--hostile", action="store_true", help="no part dies; a tenant publishes odd messages")
     parser.add_argument("--hanging-broker", action="store_true", help="with --hostile: the tenant's broker hangs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:

@@ -1,4 +1,4 @@
-"""The service under measurement: it is started again whenever it ends, gets requests, and its tables are counted."""
+"""Runs the measured service: starts it again after each end, creates requests, and counts the rows of its tables."""
 
 import json
 import os
@@ -13,15 +13,19 @@ from pathlib import Path
 from streaming.config.settings import Settings
 from streaming.state.tables import opened
 
-NOWHERE = 5 * 10**15  # a ledger id that no cluster reaches
-EXPECTED_ENDS = (0, 3, -signal.SIGKILL)  # it was stopped; ZooKeeper or Pulsar was away for too long; it was killed
+NOWHERE = 5 * 10**15  # above the ledger ids of any cluster
+EXPECTED_ENDS = (
+    0,
+    3,
+    -signal.SIGKILL,
+)  # it was stopped; ZooKeeper or Pulsar did not answer for too long; it was killed
 _POLL_S = 0.5
 _STOP_S = 90
 
 
 @dataclass
 class Supervisor:
-    """Starts the service again whenever it ends, as systemd or Kubernetes would."""
+    """Starts the service again after each end, like systemd or Kubernetes."""
 
     config: Path
     log: Path
@@ -63,6 +67,6 @@ def payload(topic: str, ledger_id: int) -> bytes:
 
 
 def rows_in(settings: Settings, name: str) -> int:
-    """Count the rows of a table in the state directory; 0 where there is no table yet."""
+    """Count the rows of a table in the state directory; 0 if there is no table yet."""
     table = opened(settings.state.dir, name)
     return 0 if table is None else table.to_pyarrow_dataset().count_rows()

@@ -2,12 +2,11 @@
 
     .venv/bin/python -m bench.tiered [--pairs 4000] [--loop-pairs 400] [--latency-ms 0] [--keys-per-second 0]
 
-A moto server in a process of its own holds objects of the same kind for each of three ways, which run one after the
-other. "loop" deletes blindly. "proof" does what a careful script does, object by object: read the index, delete both
-objects, look for both. "sweep" is the service's own code: read the indexes, read the owner (in memory here), write the
-journal with fsync, delete in bulk, look for all. With --keys-per-second the server answers SlowDown above that rate, as
-S3 does above 3,500 writes a second. --latency-ms is added to each answer. moto itself manages about 9,000 deletes a
-second.
+A moto server in its own process has objects of the same kind for each of three methods, which run in succession. "loop"
+deletes without checks. "proof" works like a careful script, object by object: read the index, delete both objects,
+check both. "sweep" is the service's own code: read the indexes, read the owner (in memory here), write the journal with
+fsync, delete in bulk, check all. With --keys-per-second the server answers SlowDown above that rate, like S3 above
+3,500 writes a second. --latency-ms is added to each answer. moto itself can do about 9,000 deletes a second.
 """
 
 import argparse
@@ -62,7 +61,7 @@ EPOCH = "/epoch"
 
 
 def uuid_of(number: int) -> str:
-    """Return a UUID; they spread over the key space as random ones do."""
+    """Return a UUID; the UUIDs are spread over the key space like random ones."""
     return str(UUID(int=(number * 0x9E3779B97F4A7C15F39CC0605CEDC835) & ((1 << 128) - 1)))
 
 
@@ -191,7 +190,7 @@ def sweeper(bucket: Bucket, state: str, pairs: int, credentials: str) -> Offload
 
 
 class NoConfiguration:
-    """Nobody asks it, because every request names its bucket."""
+    """Is not used, because every request names its bucket."""
 
     def cluster_name(self) -> str:
         return "bench"
@@ -201,7 +200,7 @@ class NoConfiguration:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Run moto's S3, filled without HTTP; it counts requests, and limits them if it is told to."""
+    """Run moto's S3, filled without HTTP, which counts requests and can limit them."""
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import run_simple
 
@@ -274,7 +273,7 @@ def deleted_keys(environ: dict[str, Any]) -> int:
         return 1
     if environ["REQUEST_METHOD"] != "POST" or not environ["QUERY_STRING"].startswith("delete"):
         return 0
-    return round(int(environ["CONTENT_LENGTH"]) / 90)  # <Object><Key>…</Key></Object>, near enough
+    return round(int(environ["CONTENT_LENGTH"]) / 90)  # approximately the size of <Object><Key>…</Key></Object>
 
 
 def answer(start_response: Callable[..., Any], status: str, text: str) -> list[bytes]:

@@ -1,8 +1,8 @@
-"""Measures what a service costs that only waits: all its retries are due in a week.
+"""Measures the cost of a service that only waits: all its retries are due in a week.
 
     .venv/bin/python -m bench.waiting [--retries 100000] [--seconds 60]
 
-It runs on a cluster of its own. When the service has read all retries, the script takes the CPU time of its processes
+It runs on a new cluster. After the service has read all retries, the script measures the CPU time of its processes
 (driver, JVM, Python workers) over --seconds and prints it in cores, with their resident bytes at the end. Then it stops
 the service and prints how long that took.
 """
@@ -25,12 +25,12 @@ from streaming.state.waiting import TABLE
 from streaming.topics.setup import ensure_topics
 
 NOWHERE = "public/default/persistent/nowhere"
-FIRST = 3 * 10**15  # no cluster's ledger ids reach this
+FIRST = 3 * 10**15  # above the ledger ids of any cluster
 WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 def publish(settings: Settings, count: int) -> None:
-    """Put retries into the topic as a consumer's reconsumeLater would."""
+    """Publish retries like a consumer's reconsumeLater."""
     with client(settings.pulsar) as connected:
         producer = connected.create_producer(
             settings.topics.retry, batching_enabled=True, block_if_queue_full=True, batching_max_messages=1000
@@ -45,7 +45,7 @@ def publish(settings: Settings, count: int) -> None:
 
 
 def used(process: psutil.Process) -> tuple[float, int]:
-    """Return the CPU seconds and resident bytes of a process and all below it."""
+    """Return the CPU seconds and resident bytes of a process and all its descendants."""
     seconds, resident = 0.0, 0
     for each in [process, *process.children(recursive=True)]:
         times = each.cpu_times()
@@ -55,7 +55,7 @@ def used(process: psutil.Process) -> tuple[float, int]:
 
 
 def run(home: Path, retries: int, seconds: float) -> None:
-    """Start everything, wait for rest, measure, print."""
+    """Start everything, wait until the service is idle, measure, and print."""
     clusters.up(home)
     config = home / "local.toml"
     settings = load(config)

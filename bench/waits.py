@@ -1,21 +1,21 @@
-"""Measures how long people wait for the service (at its start, for one request, for many), and what idling takes.
+"""Measures waits for the service (at its start, for one request, for many), and the CPU time of an idle service.
 
     .venv/bin/python -m bench.waits [--starts 3] [--requests 60] [--idle-seconds 60] [--ledgers 100000] [--owners 100]
 
-It runs on a cluster of its own, on the same machine, with the JVM options of production and a trigger of one second.
+It runs on a new cluster on the same machine, with the JVM options of production and a trigger of one second.
 
 1. start: seconds from the start of `run` to the commit of the first receipt, for a request that waits in the topic.
-2. lone: seconds from before a request is published to the commit of its receipt, while the service has nothing else to
-   do; requests come after random pauses.
-3. idle: cores that a service uses which has nothing to do.
+2. lone: seconds from the publication of a request to the commit of its receipt, while the service is otherwise idle;
+   requests follow each other after random pauses.
+3. idle: cores that an idle service uses.
 4. many: leaked ledgers (metadata in ZooKeeper, no entries on a bookie) of many owners, whose requests wait when `run`
-   starts: how many go a second between the first tenth and the last tenth, and when all are gone.
+   starts: deletes a second between the first and the last tenth, and the time until all are gone.
 
-Before that, a start that is not measured has the archive of Java classes made, if there is none
-(streaming/spark/classes.py).
+Before that, an unmeasured start creates the archive of Java classes if there is none (streaming/spark/classes.py).
 
-A receipt counts when Delta's log has its commit. "cpu" is that of the service's processes, which says more than seconds
-do on a busy machine. The script fails unless each request has one final receipt and each leaked ledger is gone.
+A receipt counts once Delta's log has its commit. "cpu" is the CPU time of the service's processes, which is a better
+measure than seconds on a busy machine. The script fails unless each request has one final receipt and each leaked
+ledger is gone.
 """
 
 import random
@@ -48,7 +48,7 @@ from streaming.spark.ivy import default_cache
 from streaming.state.receipts import TABLE
 from streaming.topics.setup import ensure_topics
 
-CHUNK_ROWS = 50_000  # as conf/default.toml has it
+CHUNK_ROWS = 50_000  # as in conf/default.toml
 FIRST_LONE, FIRST_MANY = 1_000_000, 2_000_000
 _SETTLE_S = 20.0
 _PATIENCE_S = 240.0
@@ -61,14 +61,14 @@ def _topic(number: int) -> str:
 
 
 class Cpu:
-    """CPU seconds of a service's processes, those that have ended among them, as far as they were seen."""
+    """The CPU seconds of a service's processes, including sampled processes that have ended."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
         self._seen: dict[tuple[int, float], float] = {}
 
     def seconds(self) -> float:
-        """Look now."""
+        """Sample the processes, and return their CPU seconds."""
         with suppress(psutil.NoSuchProcess):
             for process in (self._root, *self._root.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
@@ -78,17 +78,17 @@ class Cpu:
 
 
 class Commits:
-    """The commits of the receipts, as files of Delta's log."""
+    """The commits of the receipts, which are files of Delta's log."""
 
     def __init__(self, settings: Settings) -> None:
         self._log = Path(settings.state.dir, TABLE, "_delta_log")
 
     def has_more_than(self, known: int) -> bool:
-        """Whether one has come since."""
+        """Whether there are more commits."""
         return self.count() > known
 
     def count(self) -> int:
-        """How many there are; the first one makes the table."""
+        """Return how many commits there are; the first creates the table."""
         with suppress(FileNotFoundError):
             return sum(1 for file in self._log.iterdir() if file.suffix == ".json" and file.stem.isdigit())
         return 0
@@ -121,7 +121,7 @@ def _told(name: str, values: Sequence[float], unit: str = "s") -> None:
 
 
 class Bench:
-    """One cluster, its configuration, and the requests that were sent."""
+    """A cluster, its configuration, and the requests that were sent."""
 
     def __init__(self, cluster: Cluster, home: Path) -> None:
         self.cluster = cluster
@@ -134,7 +134,7 @@ class Bench:
         self.lone = iter(range(0))
 
     def prepare(self, lone: int) -> None:
-        """Make our topics, an owner, and a ledger that it lost for each lone request."""
+        """Create the topics, an owner, and a ledger that it lost for each lone request."""
         topics.fill(self.cluster, _topic(0), 3, ["s"])
         ledgers.make_synthetic(self.cluster, _topic(0), count=lone, first_id=FIRST_LONE)
         self.lone = iter(range(FIRST_LONE, FIRST_LONE + lone))
@@ -142,7 +142,7 @@ class Bench:
             ensure_topics(admin, self.settings)
 
     def starts(self, count: int) -> None:
-        """Start with a request that waits, again and again; the first time, only for the archive of Java classes."""
+        """Start repeatedly with a waiting request; the first start only creates the archive of Java classes."""
         took, cpu = [], []
         for number in range(count + 1):
             messages = [OutgoingRequest(None, payload(_topic(0), next(self.lone)))]
@@ -164,8 +164,8 @@ class Bench:
         _told("cpu of that", cpu)
 
     def alone(self, count: int, idle_s: float) -> None:
-        """Send requests to a service that has nothing else to do; then leave it alone."""
-        pauses = random.Random(14)  # the same ones in each run
+        """Send requests to an otherwise idle service, and then measure it while it is idle."""
+        pauses = random.Random(14)  # the same pauses in each run
         service = self.service.start()
         used = Cpu(service.pid)
         _wait(lambda: "reading " in self.service.log.read_text()[-2000:], service, 0.2)
@@ -184,7 +184,9 @@ class Bench:
                 self.sent += 1
             cpu_s = used.seconds() - cpu_s
         _told("lone request", took)
-        print(f"  in their order: {' '.join(f'{each:.1f}' for each in took)}", flush=True)  # the first one may be cold
+        print(
+            f"  in their order: {' '.join(f'{each:.1f}' for each in took)}", flush=True
+        )  # the first request may meet a cold service
         print(f"cpu of that: {cpu_s / count:.2f} s for each, with the pauses", flush=True)
         time.sleep(_SETTLE_S)
         cpu_s, began_s = used.seconds(), time.monotonic()
@@ -193,7 +195,7 @@ class Bench:
         _stop(service)
 
     def many(self, count: int, owners: int) -> None:
-        """Leak ledgers of many owners, ask for all of them, start, and watch them go."""
+        """Leak ledgers of many owners, request all of them, start the service, and count those that are left."""
         each = count // owners
         for number in range(owners):
             topics.fill(self.cluster, _topic(number), 1, ["s"])
@@ -232,7 +234,7 @@ class Bench:
             sys.exit(f"the service ended with {service.returncode}")
 
     def account(self) -> None:
-        """Exit and say what is wrong, if anything is."""
+        """Exit with a message if anything is wrong."""
         found = reckon(self.settings)
         left = [number for number in ledgers.every_ledger(self.cluster) if number >= FIRST_LONE]
         if (found.requests, found.open, found.wrong) != (self.sent, 0, []) or len(left) > len(list(self.lone)):

@@ -1,13 +1,13 @@
-"""Measures what watching costs: 100,000 topics, of which 100 change their lists in a second.
+"""Measures the cost of the watcher with 100,000 topics, while 100 lists change per second.
 
     .venv/bin/python -m bench.watch [--topics 100000] [--ledgers 10] [--changes 100] [--seconds 180]
 
-It runs the watcher in this process on a ZooKeeper of its own (PySpark's, without fsync), on topics that exist there
-only: each has a list and one cursor. Requests go nowhere. It prints how long the first look takes, which writes down
-all there is, and a later one, which compares; then, while another process changes lists at random (each change drops a
-ledger and adds one), events and reads a second, memory and CPU of the watcher, and CPU of ZooKeeper, with hints and
-without. Last come marks ahead: every topic's retention is over and its cursor is past everything, so that each one that
-is asked about is marked, in ZooKeeper. No broker answers there; its answers are in memory and cost nothing.
+It runs the watcher in this process on a new ZooKeeper (PySpark's, without fsync), on topics that exist only there, with
+a list and a cursor each. Requests are dropped. It prints the time of the first scan, which records everything, and of a
+later scan, which compares. Then another process changes lists at random (each change drops a ledger and adds one), and
+the script prints events and reads a second, memory and CPU of the watcher, and CPU of ZooKeeper, with and without
+hints. Finally it measures marks ahead: the retention of every topic is over and its cursor is at the end, so that every
+topic that is checked is marked, in ZooKeeper. The answers of brokers are simulated in memory and cost nothing.
 """
 
 import argparse
@@ -71,23 +71,23 @@ DELAY_MS = 60_000
 
 
 class Znodes:
-    """Topic properties, written as a broker writes them, but without a broker. calls: how many there were."""
+    """Writes topic properties to ZooKeeper like a broker, and counts the calls."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
         self.calls = 0
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
-        """Write properties; others stay."""
+        """Write these properties and keep the others."""
         self._change(topic, lambda known: {**known, **properties})
 
     def remove(self, topic: str, key: str) -> bool:
-        """Remove one property."""
+        """Remove a property."""
         self._change(topic, lambda known: {name: value for name, value in known.items() if name != key})
         return True
 
     def close(self) -> None:
-        """Do nothing: the client is not ours."""
+        """Do nothing: the caller closes the client."""
 
     def _change(self, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         self.calls += 1
@@ -97,13 +97,13 @@ class Znodes:
 
 
 class Answers:
-    """What brokers would say of topics that are all loaded, and whose cursors are past everything."""
+    """Answers like brokers that have all topics loaded, with cursors at the end."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def is_loaded(self, _topic: str) -> bool:
-        """Say yes."""
+        """Return True."""
         self.calls += 1
         return True
 
@@ -113,7 +113,7 @@ class Answers:
         return Retention(1, NO_LIMIT)
 
     def internal_stats(self, _topic: str) -> InternalStats:
-        """Return one cursor at the end."""
+        """Return a cursor at the end."""
         self.calls += 1
         newest = 1 << 40
         return InternalStats(
@@ -125,7 +125,7 @@ class Answers:
 
 
 class Nowhere:
-    """A request topic that takes everything and keeps nothing."""
+    """A request topic that accepts and drops all requests."""
 
     topic = "persistent://pulsar/ledger-deletion/nowhere"
     sent = 0
@@ -135,7 +135,7 @@ class Nowhere:
         return {f"{self.topic}-partition-{number}": (0, -1) for number in range(2)}
 
     def send(self, _partition: str, _sender: str, sends: Sequence[Send], _after: Position | None, _knows: Knows) -> int:
-        """Count them."""
+        """Count the requests."""
         self.sent += len(sends)
         return len(sends)
 
@@ -150,7 +150,7 @@ def list_of(topic: int, changes: int, ledgers: int) -> bytes:
 
 
 def make_topics(hosts: str, count: int, ledgers: int) -> None:
-    """Make topics with a cursor each, in ZooKeeper only."""
+    """Create topics with a cursor each, only in ZooKeeper."""
     client = KazooClient(hosts)
     client.start()
     client.ensure_path(PARENT)
@@ -173,7 +173,7 @@ def make_topics(hosts: str, count: int, ledgers: int) -> None:
 
 
 def change_lists(hosts: str, count: int, ledgers: int, per_second: int) -> None:
-    """Change lists at random until killed; what a list holds says how often it changed."""
+    """Change lists at random until killed; a list's ledgers show how often it changed."""
     client = KazooClient(hosts)
     client.start()
     chance = random.Random(1)
@@ -214,7 +214,7 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
 
 
 def timed(what: str, call: Callable[[], object], zookeeper: psutil.Process) -> None:
-    """Call it and print how long that took, here and in ZooKeeper."""
+    """Make a call, and print the time that it took here and in ZooKeeper."""
     here = psutil.Process()
     began_s, mine_s, theirs_s = time.monotonic(), cpu_s(here), cpu_s(zookeeper)
     call()
@@ -226,13 +226,13 @@ def timed(what: str, call: Callable[[], object], zookeeper: psutil.Process) -> N
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of a process so far."""
+    """Return the CPU seconds of a process so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def counted(parts: Parts, name: str) -> float:
-    """Return a counter of the watcher's."""
+    """Return a counter of the watcher."""
     for metric in parts.metrics.registry.collect():
         for sample in metric.samples:
             if sample.name == f"ledger_deletion_watch_{name}":
@@ -241,7 +241,7 @@ def counted(parts: Parts, name: str) -> float:
 
 
 def run_for(what: str, seconds: float, watcher: Watcher, parts: Parts, zookeeper: psutil.Process) -> None:
-    """Let the watcher run, a turn a second, and print what it did and cost."""
+    """Run the watcher, a turn a second, and print its work and its cost."""
     here = psutil.Process()
     names = ("events_total", "reads_total", "changes_total", "requests_noticed_total", "looks_total")
     before = {name: counted(parts, name) for name in names}
@@ -266,7 +266,7 @@ def run_for(what: str, seconds: float, watcher: Watcher, parts: Parts, zookeeper
 
 
 def idle_cost(seconds: float, zookeeper: psutil.Process) -> None:
-    """Print what the changes alone cost ZooKeeper."""
+    """Print ZooKeeper's cost of the changes alone."""
     theirs_s = cpu_s(zookeeper)
     time.sleep(seconds)
     print(f"ZooKeeper without a watcher: {(cpu_s(zookeeper) - theirs_s) / seconds:.3f} cores", flush=True)
@@ -274,7 +274,7 @@ def idle_cost(seconds: float, zookeeper: psutil.Process) -> None:
 
 @contextlib.contextmanager
 def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
-    """Mark ahead for this watcher in a thread, until the block is left."""
+    """Mark ahead for this watcher in a thread until the with block ends."""
     client = KazooClient(hosts)
     client.start()
     store = ZooKeeperStore(ZooKeeperClientSettings(hosts=hosts))
@@ -305,25 +305,25 @@ def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
 
 
 def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) -> None:
-    """Run it all."""
+    """Run the benchmark."""
     assert server.process is not None
     hosts, zookeeper = server.hosts, psutil.Process(server.process.pid)
     print(f"before: {psutil.Process().memory_info().rss >> 20} MiB resident", flush=True)
-    timed(f"making {options.topics} topics", lambda: make_topics(hosts, options.topics, options.ledgers), zookeeper)
+    timed(f"creating {options.topics} topics", lambda: make_topics(hosts, options.topics, options.ledgers), zookeeper)
     state = home / "watch-state"
     watcher, parts = watcher_on(hosts, state, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
-    timed("the first look, written down", watcher.turn, zookeeper)
+    timed("the first scan, recorded", watcher.turn, zookeeper)
     parts.hints.close()
     opened: list[tuple[Watcher, Parts]] = []
     timed(
-        "opening what is known",
+        "opening the recorded state",
         lambda: opened.append(watcher_on(hosts, state, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))),
         zookeeper,
     )
     watcher, parts = opened[0]
-    timed("the look after that, compared", watcher.turn, zookeeper)
+    timed("the scan after a restart, compared", watcher.turn, zookeeper)
     watcher.scan_soon()
-    timed("a look where nothing has changed", watcher.turn, zookeeper)
+    timed("a scan without changes", watcher.turn, zookeeper)
     changer = subprocess.Popen(
         [
             *(sys.executable, "-m", "bench.watch", "--change", hosts, "--topics", str(options.topics)),
@@ -339,10 +339,10 @@ def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) ->
         answers = Answers()
         with marking_on(hosts, parts, answers) as parts:
             watcher = Watcher(parts, 60.0, Event())
-            watcher.turn()  # what it finds changed at its first look counts for nothing
+            watcher.turn()  # the changes that the first scan finds are not measured
             run_for("with hints and marks ahead", options.seconds, watcher, parts, zookeeper)
         print(
-            f"marks ahead: {answers.calls / options.seconds:.1f} questions to brokers a second, "
+            f"marks ahead: {answers.calls / options.seconds:.1f} requests to brokers a second, "
             f"{counted(parts, 'marks_set_total') / options.seconds:.1f} marks set, "
             f"{counted(parts, 'marks_worked_off_total') / options.seconds:.1f} worked off, "
             f"{counted(parts, 'marking_failures_total'):.0f} failures",

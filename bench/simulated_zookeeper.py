@@ -1,8 +1,8 @@
-"""A ZooKeeper of any size that makes up each answer when it is asked, so that it needs no memory and no network.
+"""A simulated ZooKeeper of any size that computes each answer, so that it needs no memory and no network.
 
-Every topic has LEDGERS ledgers: one is its cursor's, one leaked (the topic's list does not name it), and every 1000th
-topic's list names one that does not exist. SITE, as sitecustomize.py in a folder of PYTHONPATH, shows it to all Python
-processes that start, Spark's workers among them.
+Every topic has LEDGERS ledgers, including its cursor's and a leaked ledger that the topic's list does not name; the
+list of every 1000th topic names a ledger that does not exist. SITE, as sitecustomize.py in a folder of PYTHONPATH,
+installs it in all Python processes that start, including Spark's workers.
 """
 
 import os
@@ -21,8 +21,8 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.records import LedgerMetadata, LedgerState
 
-SITE = "from bench import made_up\n\nmade_up.install()\n"
-TOPICS = "LEDGER_REAPER_BENCH_TOPICS"  # environment variable: how many topics there are; the workers inherit it
+SITE = "from bench import simulated_zookeeper\n\nsimulated_zookeeper.install()\n"
+TOPICS = "LEDGER_REAPER_BENCH_TOPICS"  # environment variable with the number of topics, which the workers inherit
 LEDGERS = 100
 NAMESPACES = 50
 LOST_EVERY = 1_000
@@ -30,14 +30,14 @@ BORN_MS = 1_700_000_000_000
 _LEAKED, _CURSOR = (
     2,
     LEDGERS - 2,
-)  # the list names newer ledgers than the leaked one; otherwise it would count as too young
+)  # the list names newer ledgers than the leaked ledger, which would otherwise count as too young
 _FIXED = {
     "/ledgers/LAYOUT": b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1",
     "/ledgers/INSTANCEID": b"made-up",
 }
 
 
-class MadeUpStore:
+class SimulatedStore:
     """The part of MetadataStore that an audit uses."""
 
     @cached_property
@@ -78,7 +78,7 @@ class MadeUpStore:
         return ["reader"] if len(parts) == len(below) + 2 else []
 
     def _folders(self, parts: Sequence[str]) -> Iterator[str]:
-        """Return the children in the tree of ledgers: 2, 4 and 4 digits of the id."""
+        """Return the children in the tree of ledgers, whose levels have 2, 4 and 4 digits of the id."""
         if parts and parts[0] == "available":
             return
         digits, wide = "".join(parts), 4 if parts else 2
@@ -127,6 +127,6 @@ class MadeUpStore:
 
 
 def install() -> None:
-    """Show the made-up ZooKeeper to every client of this process, and of the processes that fork from it."""
-    store = MadeUpStore()
+    """Use the simulated ZooKeeper for every client of this process, and of the processes that fork from it."""
+    store = SimulatedStore()
     clients.store_for = lambda _settings: store  # type: ignore[attr-defined, assignment, return-value]
