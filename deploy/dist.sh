@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds what a Spark cluster needs to run Ledger Reaper (docs/deploying.md) into a folder: `make dist` does.
+# Builds the files with which a Spark cluster runs Ledger Reaper (docs/deploying.md); `make dist` calls it.
 #
 #   deploy/dist.sh dist
-#   deploy/dist.sh dist /opt/ledger-reaper     # from what deploy/install.sh has installed there
+#   deploy/dist.sh dist /opt/ledger-reaper     # from an installation by deploy/install.sh
 #
-# The wheel; environment.tar.gz for spark-submit's --archives, with which a worker needs Python 3.11 and Java only; jars/
-# with SHA512SUMS.
+# The folder then contains the wheel; environment.tar.gz for spark-submit's --archives, so that a worker needs only
+# Python 3.11 and Java; and jars/ with SHA512SUMS.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,14 +25,14 @@ fi
 venv=$scratch/made/venv
 packages=lib/python3.11/site-packages
 
-# A worker's Python may stand elsewhere than ours, so the environment brings none: it takes the worker's.
+# A worker's Python may be in another folder, so the environment contains no Python and uses the worker's.
 rm "$venv"/bin/python*
 cp "$here/worker-python" "$venv/bin/python"
 chmod 0755 "$venv/bin/python"
 ln -s python "$venv/bin/python3"
 ln -s python "$venv/bin/python3.11"
 
-# Workers have Spark's Java archives. Only tests import tests, and only installers import pip.
+# Workers have Spark's Java archives, and need neither the packages' tests nor pip.
 TMPDIR=$scratch "$pack" --quiet --force --prefix "$venv" --output "$into/environment.tar.gz" \
   --exclude "$packages/pyspark/jars/*" --exclude "$packages/pyspark/python/*" --exclude "$packages/pyspark/examples/*" \
   --exclude "$packages/pyspark/data/*" --exclude "$packages/pip/*" --exclude "$packages/setuptools/*" \

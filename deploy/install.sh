@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Installs Ledger Reaper below a folder: what the image and the systemd unit start. Java archives pass through the
-# user's cache folder; nothing else is written elsewhere.
+# Installs Ledger Reaper below a folder, for the image and the systemd unit. Java archives are also written to the
+# user's cache folder; everything else is written below the folder.
 #
 #   deploy/install.sh /opt/ledger-reaper
 #
-# It needs Python 3.11 (PYTHON names another than python3.11), Java 17, and a package index. Then the folder has
+# It needs Python 3.11 (PYTHON names an interpreter other than python3.11), Java 17, and a package index. The folder
+# then contains
 #   wheel/   the program, built from this checkout
-#   venv/    it and all it imports, at the versions of constraints.txt
-#   jars/    the Java archives, with SHA512SUMS; the program fetches none where LEDGER_REAPER_JARS names this folder
-#   bin/     start (the service, on whatever spark.master says), healthy (for a health check), entrypoint (of the image)
+#   venv/    the program and its dependencies, at the versions of constraints.txt
+#   jars/    the Java archives, with SHA512SUMS; if LEDGER_REAPER_JARS names this folder, the program fetches none
+#   bin/     start (the service, for any spark.master), healthy (a health check), entrypoint (of the image)
 set -euo pipefail
 
 source=$(cd "$(dirname "$0")/.." && pwd)
 into=${1:?name the folder to install into, for example /opt/ledger-reaper}
 python=${PYTHON:-python3.11}
 
-umask 022 # the service runs as another user than the one who installs
+umask 022 # the service runs as another user than the installer
 mkdir -p "$into/wheel" "$into/bin"
 into=$(cd "$into" && pwd)
 scratch=$(mktemp -d)
@@ -25,7 +26,7 @@ trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv "$into/venv"
 pip() { "$into/venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
-# Setuptools writes beside what it builds, so it builds a copy.
+# Setuptools writes into the source folder, so it builds a copy.
 mkdir "$scratch/source"
 cp -R "$source"/{pyproject.toml,README.md,LICENSE,conf,streaming,udfs} "$scratch/source"
 pip wheel --no-deps --wheel-dir "$into/wheel" "$scratch/source"
