@@ -14,7 +14,7 @@ DELETED = (Outcome.DELETED, Reason.UNREFERENCED)
 
 
 def whys(swept: Sequence[Swept]) -> list[tuple[Outcome, Reason]]:
-    return [(one.verdict.outcome, one.verdict.reason) for one in swept]
+    return [(result.verdict.outcome, result.verdict.reason) for result in swept]
 
 
 def why(swept: Sequence[Swept]) -> tuple[Outcome, Reason]:

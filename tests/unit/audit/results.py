@@ -1,4 +1,4 @@
-"""One audit's result, small, for the tests of what shows and remembers it."""
+"""A small result of an audit, for the tests that print and store it."""
 
 from pathlib import Path
 from typing import cast
@@ -37,13 +37,13 @@ LOST = Sample(
 )
 
 
-def place_at(folder: Path) -> Output:
-    """An empty place to write reports to."""
+def output_at(folder: Path) -> Output:
+    """Return an empty folder to write reports to."""
     return Output(str(folder), pafs.LocalFileSystem(), str(folder))
 
 
 class Session:
-    """A session of Spark without jobs."""
+    """A Spark session without jobs."""
 
     sparkContext: "Session"  # noqa: N815  Spark's name
 

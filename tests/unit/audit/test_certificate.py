@@ -1,4 +1,4 @@
-"""What an audit could not read, and what it does not believe because of that."""
+"""Paths that an audit could not read, and the findings that they affect."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ from tests.unit.audit.results import CERTIFICATE
         pytest.param("s3 http://x b", FindingFilters(tenant="a"), True, id="objects may be anybody's"),
     ],
 )
-def test_an_unreadable_path_concerns_a_publication_that_it_may_hide_something_from(
+def test_an_unreadable_path_affects_publications_that_it_may_hide_findings_from(
     path: str, filters: FindingFilters, concerns: bool
 ) -> None:
     certificate = replace(CERTIFICATE, unreadable=((path, "no right"),))
@@ -38,34 +38,34 @@ def test_an_unreadable_path_concerns_a_publication_that_it_may_hide_something_fr
     assert not certificate.is_complete
 
 
-def test_a_fault_of_the_whole_audit_concerns_every_publication() -> None:
+def test_a_fault_of_the_whole_audit_affects_every_publication() -> None:
     certificate = replace(CERTIFICATE, errors=("wrong cluster",))
 
     assert certificate.faults_within(FindingFilters(tenant="a")) == ("wrong cluster",)
     assert blocked_paths([], certificate.errors) == ("/",)
 
 
-def test_too_many_unreadable_paths_are_no_exceptions_any_more() -> None:
+def test_too_many_unreadable_paths_make_everything_unreadable() -> None:
     problems = [(f"/managed-ledgers/{n}", "") for n in range(MAX_PROBLEMS)]
 
     assert len(blocked_paths(problems, ())) == MAX_PROBLEMS
     assert blocked_paths([*problems, ("/schemas", "")], ()) == ("/",)
 
 
-def test_ledgers_that_name_owners_without_one_owner_look_like_a_wrong_cluster() -> None:
+def test_ledgers_that_name_owners_without_any_owner_indicate_a_wrong_cluster() -> None:
     assert whole_errors({"owners": 0}, claimed=3)
     assert not whole_errors({"owners": 1}, claimed=3)
     assert not whole_errors({"owners": 0}, claimed=0)
 
 
-def test_a_certificate_survives_being_written_down() -> None:
+def test_a_certificate_survives_a_round_trip_through_json() -> None:
     certificate = replace(CERTIFICATE, unreadable=(("/a", "b"),), errors=("c",))
 
     assert Certificate.from_json(certificate.as_json()) == certificate
     assert certificate.as_json()["complete"] is False
 
 
-def test_suspects_that_no_broker_answered_for_make_an_audit_incomplete_where_the_filters_choose_them() -> None:
+def test_suspects_without_an_answer_of_brokers_make_an_audit_incomplete_if_the_filters_select_them() -> None:
     found = unjudged([("a/b", 217, "maybe loaded: no answer in time"), ("c/d", 1, "")], [("/managed-ledgers/c", "no")])
     certificate = replace(CERTIFICATE, unreadable=tuple(found))
 
@@ -77,7 +77,7 @@ def test_suspects_that_no_broker_answered_for_make_an_audit_incomplete_where_the
 
 
 @pytest.mark.parametrize("counts", [[("", 1, "")], [(f"t/{n}", 1, "") for n in range(MAX_NAMESPACES + 1)]])
-def test_what_has_no_namespace_or_too_many_concerns_every_filter(counts: list[tuple[str, int, str]]) -> None:
+def test_suspects_without_a_namespace_or_in_too_many_affect_every_filter(counts: list[tuple[str, int, str]]) -> None:
     certificate = replace(CERTIFICATE, unreadable=tuple(unjudged(counts, [])))
 
     assert len(certificate.faults_within(FindingFilters(tenant="z"))) == 1

@@ -1,4 +1,4 @@
-"""An audit reports missing data and its own gaps to a person, and filters narrow rows and totals alike."""
+"""An audit reports missing data and its own gaps to the operator, and filters apply to rows and totals."""
 
 from dataclasses import replace
 from threading import Event
@@ -21,11 +21,11 @@ LOST = replace(SUMMARY, by_class=(*SUMMARY.by_class, Amount("MISSING", "NOT_FOUN
 BLOCKED: Certificate = replace(CERTIFICATE, unreadable=(("/managed-ledgers/shop/ns/persistent/t", "no right"),))
 
 
-def test_an_audit_that_is_complete_and_misses_nothing_needs_no_person() -> None:
+def test_a_complete_audit_without_missing_data_needs_no_operator() -> None:
     assert faults_to_check(RESULT, SUMMARY, FindingFilters(), "report.html") == []
 
 
-def test_missing_data_and_an_incomplete_audit_need_a_person() -> None:
+def test_missing_data_and_an_incomplete_audit_need_an_operator() -> None:
     missing, incomplete = faults_to_check(replace(RESULT, certificate=BLOCKED), LOST, FindingFilters(), "report.html")
     assert missing == "data is missing: topics refer to 1 ledger or object that does not exist; see report.html"
     assert incomplete == (
@@ -33,14 +33,14 @@ def test_missing_data_and_an_incomplete_audit_need_a_person() -> None:
     )
 
 
-def test_what_could_not_be_read_outside_the_filters_is_no_fault_of_what_they_choose() -> None:
+def test_an_unreadable_path_outside_the_filters_is_no_fault() -> None:
     blocked = replace(RESULT, certificate=BLOCKED)
     assert faults_to_check(blocked, SUMMARY, FindingFilters(tenant="public"), "report.html") == []
     assert totals_of(blocked, SUMMARY, FindingFilters(tenant="public"))["complete"] is True
     assert totals_of(blocked, SUMMARY, FindingFilters(tenant="shop"))["complete"] is False
 
 
-def test_totals_count_the_rows_that_the_filters_choose_and_name_what_is_missing_elsewhere() -> None:
+def test_totals_count_the_selected_rows_and_missing_data_elsewhere() -> None:
     everything = {"ORPHAN": {"count": 217, "bytes": 9}, "MISSING": {"count": 3, "bytes": 9}}
     whole = replace(RESULT, totals={"ledgers": 400, "objects": 0, "in_use": 180, **everything})
     assert totals_of(whole, LOST, FindingFilters(tenant="public")) == {
@@ -62,7 +62,7 @@ def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
     command.conclude(Found(result, cast("DataFrame", None), summary, "report.html", section))
 
 
-def test_an_audit_ends_with_4_for_the_faults_of_snapshots_too() -> None:
+def test_an_audit_ends_with_4_for_faults_of_snapshots_too() -> None:
     _concludes(RESULT, SUMMARY, Section("a section"))
     with pytest.raises(SafetyError, match=r"^snapshots: 1 finding of MISSING or DANGER$"):
         _concludes(RESULT, SUMMARY, Section("a section", ("snapshots: 1 finding of MISSING or DANGER",)))

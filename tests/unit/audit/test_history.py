@@ -4,14 +4,14 @@ from pathlib import Path
 
 from streaming.audit import history
 from streaming.audit.history import PastAudit
-from tests.unit.audit.results import place_at
+from tests.unit.audit.results import output_at
 
 
-def test_history_grows_and_outlives_a_damaged_line(tmp_path: Path) -> None:
-    place = place_at(tmp_path)
+def test_history_grows_and_skips_a_damaged_line(tmp_path: Path) -> None:
+    output = output_at(tmp_path)
     first, second = (PastAudit(at, True, 1, 2, 0, 4) for at in (1, 2))
-    history.add(place, first)
+    history.add(output, first)
     (tmp_path / "history.jsonl").write_bytes((tmp_path / "history.jsonl").read_bytes() + b"{broken\n")
 
-    assert history.add(place, second) == [first, second]
-    assert history.read(place) == [first, second]
+    assert history.add(output, second) == [first, second]
+    assert history.read(output) == [first, second]

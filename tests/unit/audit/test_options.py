@@ -1,4 +1,4 @@
-"""What an operator can choose for one audit."""
+"""The options and filters of an audit."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from streaming.errors import ConfigError
 from udfs.records import LedgerComponent
 
 
-def test_a_component_is_read_in_any_case_and_a_wrong_one_is_answered_with_those_there_are() -> None:
+def test_a_component_is_parsed_in_any_case_and_an_error_lists_all_components() -> None:
     assert component_of("schema_storage") is LedgerComponent.SCHEMA_STORAGE
     assert component_of("") is None
     with pytest.raises(ConfigError, match="COMPACTED_LEDGER"):
@@ -15,12 +15,12 @@ def test_a_component_is_read_in_any_case_and_a_wrong_one_is_answered_with_those_
 
 
 @pytest.mark.parametrize("text", ["0s", "soon"])
-def test_a_watch_needs_time_between_its_turns(text: str) -> None:
+def test_a_watch_needs_an_interval(text: str) -> None:
     with pytest.raises(ConfigError, match="--watch"):
         every_seconds_of(text, last=False)
 
 
-def test_a_watch_looks_anew_and_so_refuses_the_last_audit() -> None:
+def test_a_watch_searches_each_time_and_refuses_the_last_audit() -> None:
     assert (every_seconds_of("", last=True), every_seconds_of("2m", last=False)) == (0, 120)
     with pytest.raises(ConfigError, match="--last"):
         every_seconds_of("2m", last=True)
@@ -38,5 +38,5 @@ def test_a_watch_looks_anew_and_so_refuses_the_last_audit() -> None:
         ),
     ],
 )
-def test_filters_are_told_as_the_options_that_choose_the_same(filters: FindingFilters, arguments: str) -> None:
+def test_filters_are_converted_to_the_options_of_the_same_selection(filters: FindingFilters, arguments: str) -> None:
     assert filters.arguments() == arguments

@@ -1,4 +1,4 @@
-"""What was deleted, and what bookies freed on their disks since."""
+"""Deleted bytes, and bytes that bookies have freed on their disks since."""
 
 from dataclasses import replace
 
@@ -28,13 +28,13 @@ DISK = BookieDisk(
         pytest.param([DISK], [], 0, id="did not answer"),
     ],
 )
-def test_given_back_is_what_bookies_counted_between_two_looks(
+def test_freed_bytes_are_those_that_bookies_counted_between_two_reads(
     before: list[BookieDisk], now: list[BookieDisk], reclaimed: int
 ) -> None:
     assert reclaimed_between(before, now) == reclaimed
 
 
-def test_what_bookies_gave_back_adds_up_over_audits_also_where_one_is_silent_for_a_while() -> None:
+def test_freed_bytes_add_up_over_audits_even_if_a_bookie_does_not_answer_for_a_while() -> None:
     other = replace(DISK, url="http://b2:8000")
     seen = seen_now(None, [DISK, other], 1_000)
     for number, answers in enumerate(
@@ -47,13 +47,13 @@ def test_what_bookies_gave_back_adds_up_over_audits_also_where_one_is_silent_for
 
 
 @pytest.mark.parametrize(("deleted", "reclaimed", "held"), [(10, 4, 6), (10, 10, 0), (10, 30, 0)])
-def test_still_on_disk_is_what_was_deleted_and_not_given_back(deleted: int, reclaimed: int, held: int) -> None:
+def test_bytes_still_on_disk_are_those_deleted_and_not_freed(deleted: int, reclaimed: int, held: int) -> None:
     space = replace(ALONE.space, since_ms=1, bookies=1, deleted_since=deleted, reclaimed=reclaimed)
 
     assert ("deleted since then and still on the disks, at least", held) in space.lines()
 
 
-def test_why_the_rest_is_on_disk_names_the_bookies_own_settings() -> None:
+def test_the_reasons_for_bytes_on_disk_name_the_bookies_own_settings() -> None:
     text = " ".join(reasons([DISK, replace(DISK, major_threshold=0.5, gc_wait_seconds=60)]))
 
     assert "every 900 s" in text

@@ -27,7 +27,7 @@ def test_work_does_not_start_after_a_signal() -> None:
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(number: int, exit_code: int) -> None:
+def test_a_signal_at_the_end_of_the_search_stops_the_audit_before_its_publication(number: int, exit_code: int) -> None:
     class Command:
         spark, stop = SPARK, threading.Event()
 
@@ -48,7 +48,7 @@ def test_a_signal_as_the_search_ends_stops_the_audit_before_its_publication(numb
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
-def test_nothing_is_published_before_the_question_is_answered_with_yes(answer: str) -> None:
+def test_nothing_is_published_before_the_answer_is_yes(answer: str) -> None:
     done: list[str] = []
 
     class Command:

@@ -1,4 +1,4 @@
-"""What a command that starts no Spark loads, and what it does not."""
+"""The imports of a command that starts no Spark."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ import numpy, pandas
 """
 
 
-def test_receipts_are_shown_without_what_takes_longer_to_load_than_they_to_read(tmp_path: Path) -> None:
+def test_receipts_are_printed_without_importing_slow_packages(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'[state]\ndir = "{tmp_path}/state"\n')
     write_rows(tmp_path / "state", TABLE, [(1, 2, -1)], about=receipt())

@@ -1,4 +1,4 @@
-"""Commands that act on many things at once ask the person at the terminal, with the count; a script says --yes."""
+"""Commands that act on many objects at once ask the operator at the terminal, with the count; a script needs --yes."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ from udfs.units import DAY_MS
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Standard input is a terminal; what is written to the file descriptor is what the person types."""
+    """Standard input is a terminal; bytes written to the file descriptor are the operator's input."""
     person, ours = pty.openpty()
     with open(ours) as stdin:  # noqa: PTH123  a descriptor, no path
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -44,9 +44,7 @@ EVERY = pytest.mark.parametrize(
 
 
 @EVERY
-def test_a_script_that_did_not_answer_beforehand_is_refused_before_any_service_is_asked(
-    arguments: list[str], tmp_path: Path
-) -> None:
+def test_a_script_without_yes_is_refused_before_any_service_is_called(arguments: list[str], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, "--config", str(config_at(tmp_path))])
     assert isinstance(result.exception, ConfigError), result.output
     assert "--yes answers the question beforehand" in str(result.exception)
@@ -59,7 +57,7 @@ def test_a_script_that_did_not_answer_beforehand_is_refused_before_any_service_i
         pytest.param(["audit", "--publish", "--watch", "6h"], id="every orphan, again and again"),
     ],
 )
-def test_no_for_an_answer_ends_the_command(
+def test_the_answer_no_ends_the_command(
     arguments: list[str], terminal: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.write(terminal, b"n\n")
@@ -76,7 +74,7 @@ def config_at(folder: Path) -> Path:
     return config
 
 
-def test_accepting_every_list_names_how_many_shrank(
+def test_accepting_every_list_counts_those_that_shrank(
     terminal: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, now_ms = config_at(tmp_path), SystemClock().now_ms()

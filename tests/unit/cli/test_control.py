@@ -1,4 +1,4 @@
-"""`pause` and `resume`: one hold at a time, a reason that is no secret, and no pause that is taken over by accident."""
+"""`pause` and `resume`: one hold at a time, a required reason, and no pause that is replaced by accident."""
 
 from pathlib import Path
 
@@ -67,13 +67,13 @@ def test_a_pause_needs_a_reason(why: str) -> None:
 def test_a_pause_that_another_operator_set_is_replaced_only_by_force(held: Held) -> None:
     with pytest.raises(SafetyError, match="paused already: broker upgrade"):
         control.pause(SETTINGS, held.store, "restore")
-    said = control.pause(SETTINGS, held.store, "restore", force=True)
-    assert said.startswith("paused: restore (by ")
-    assert "it replaces the pause: broker upgrade (by " in said
+    message = control.pause(SETTINGS, held.store, "restore", force=True)
+    assert message.startswith("paused: restore (by ")
+    assert "it replaces the pause: broker upgrade (by " in message
 
 
-def test_a_pause_whose_time_is_over_needs_no_force() -> None:
-    zookeepers = ManualClock(1_000)  # of the two clocks the agreed one is the earlier
+def test_an_expired_pause_needs_no_force() -> None:
+    zookeepers = ManualClock(1_000)  # the agreed clock is the earlier of the two
     store = MemoryStore(MemoryTree(zookeepers))
     control.pause(SETTINGS, store, "an hour", for_ms=3_600_000)
     with pytest.raises(SafetyError):
@@ -82,7 +82,7 @@ def test_a_pause_whose_time_is_over_needs_no_force() -> None:
     assert control.pause(SETTINGS, store, "another").startswith("paused: another")
 
 
-def test_the_command_takes_one_hold_at_a_time(tmp_path: Path) -> None:
+def test_the_command_releases_one_hold_at_a_time(tmp_path: Path) -> None:
     from streaming.cli.main import app
 
     config = tmp_path / "config.toml"

@@ -1,4 +1,4 @@
-"""A command ends with its exit code, whatever native libraries do when Python takes its interpreter down."""
+"""A command ends with its exit code, whatever native libraries do when Python shuts down its interpreter."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# A native library that ends the process where C's exit calls it; a thread of Python's that is late; something to tidy.
+# A native library that ends the process in C's exit; a Python thread that is late; an exit handler.
 RUN = """
 import atexit, ctypes, sys, threading, time
 libc = ctypes.CDLL(None)
@@ -60,15 +60,13 @@ def _ended(*arguments: str, script: str = RUN, out: int | None = subprocess.PIPE
         pytest.param(["no-such-command"], 2, id="no such command"),
     ],
 )
-def test_a_command_ends_with_its_code_after_all_else_that_python_does_at_an_exit(
-    arguments: list[str], code: int
-) -> None:
+def test_a_command_ends_with_its_code_after_all_exit_handlers_of_python(arguments: list[str], code: int) -> None:
     ended, out, _err = _ended(*arguments)
     assert ended == code
     assert out.splitlines()[-2:] == ["late", "tidied"]
 
 
-def test_a_fault_of_ours_ends_with_1_and_is_told(tmp_path: Path) -> None:
+def test_a_fault_of_this_program_ends_with_1_and_is_reported(tmp_path: Path) -> None:
     ended, _out, err = _ended("fail", script=FAILING + RUN)
     assert ended == 1
     assert err.splitlines()[-1].strip() == "ValueError: a fault \\x1b[2J"
@@ -80,7 +78,7 @@ def test_a_command_that_a_signal_stopped_waits_for_no_thread_of_a_pool() -> None
     assert err.splitlines()[-1] == "ledger-reaper: stopped by SIGTERM: nothing was changed"
 
 
-def test_a_command_whose_output_could_not_be_stored_has_not_done_it() -> None:
+def test_a_command_whose_output_could_not_be_written_fails() -> None:
     with Path("/dev/full").open("wb") as full:
         ended, _out, _err = _ended("--version", out=full.fileno())
     assert ended == 1

@@ -1,4 +1,4 @@
-"""A command refuses an option that would change nothing beside the others, before it asks or changes anything."""
+"""A command refuses an option that the other options make useless, before it asks or changes anything."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.unit.cli.test_confirmation import config_at
         ("audit --last --watch 6h", "--watch", "leave one of them out"),
         ("audit --publish-per-second 500", "--publish-per-second", "Add --publish"),
         ("snapshots audit --verify-only --publish", "--publish", "Leave out --verify-only"),
-        # a namespace beside another tenant, or what is none: nothing would be found, as if all were well
+        # a namespace of another tenant, or an invalid name: nothing would be found, as if all were well
         ("audit --tenant shop --namespace t/ns", "--namespace t/ns", "leave out --tenant"),
         ("audit --namespace shop", "--namespace shop", "shop/prod"),
         ("audit --tenant shop/prod", "--tenant shop/prod", "--namespace"),
@@ -33,24 +33,24 @@ from tests.unit.cli.test_confirmation import config_at
         ("snapshots repair --yes --namespace shop", "--namespace shop", "shop/prod"),
         ("snapshots undo --yes --namespace shop", "--namespace shop", "shop/prod"),
         ("snapshots compact --yes --namespace shop", "--namespace shop", "shop/prod"),
-        # options of a topic beside a namespace
+        # options of a topic together with a namespace
         ("snapshots repair --yes --namespace t/ns --republish", "--republish", "belongs to --topic"),
         ("snapshots repair --yes --namespace t/ns --replay", "--replay", "belongs to --topic"),
         ("snapshots undo --yes --namespace t/ns --removed", "--removed", "belongs to --topic"),
         ("snapshots undo --yes --namespace t/ns --migrated", "--migrated", "belongs to --topic"),
         ("snapshots undo --yes --topic a --removed --migrated", "--migrated", "once for each"),
-        # all dead letters, and some of them
+        # all dead letters together with some of them
         ("dlq replay --yes --all --reason IN_USE", "--all", "leave out --all"),
         ("dlq replay --yes --all 1:2:3", "--all", "leave out --all"),
         ("dlq write-off --yes --all --why x --owner shop", "--all", "leave out --all"),
-        # what only waiting, watching and serving use
+        # options that only waiting, watching and serving use
         ("request --timeout 5", "--timeout", "Add --wait"),
         ("request --json", "--json", "Add --wait"),
         ("status --every 2", "--every", "Add --watch"),
         ("rocketmq follow --metrics-address 127.0.0.1", "--metrics-address", "Add --metrics-port"),
     ],
 )
-def test_an_option_that_would_be_ignored_is_refused_with_what_to_do(
+def test_an_option_that_would_be_ignored_is_refused_with_a_remedy(
     command: str, ignored: str, remedy: str, tmp_path: Path
 ) -> None:
     words = command.split()

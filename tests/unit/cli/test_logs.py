@@ -36,12 +36,12 @@ def test_a_line_of_python_is_in_utc_and_names_its_level_as_log4j_does(level: int
     assert Log4jFormatter().format(record) == f"2023-11-14T22:13:20.007Z {name} ledger-reaper: 3 ledgers"
 
 
-def test_java_is_given_the_same_layout() -> None:
+def test_java_has_the_same_layout() -> None:
     lines = (CONF / "log4j2.properties").read_text().splitlines()
     assert f"appender.stderr.layout.pattern = {PATTERN}" in lines
 
 
-def test_our_information_is_logged_and_that_of_libraries_is_not() -> None:
+def test_information_of_this_program_is_logged_and_that_of_libraries_is_not() -> None:
     root, out = logging.getLogger(), io.StringIO()
     before, level = root.handlers[:], root.level
     try:
@@ -56,7 +56,7 @@ def test_our_information_is_logged_and_that_of_libraries_is_not() -> None:
     assert lines == ["INFO ledger-reaper: started", "WARN kazoo.client: lost"]
 
 
-def test_what_a_message_quotes_forges_no_line_and_reaches_no_terminal() -> None:
+def test_quoted_text_in_a_message_forges_no_line_and_controls_no_terminal() -> None:
     record = logging.LogRecord(
         "ledger-reaper", logging.INFO, "f.py", 1, "reading %s", ("a\n2023 INFO x\x1b[2J\u202e",), None
     )

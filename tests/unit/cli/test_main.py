@@ -1,4 +1,4 @@
-"""What a newcomer meets first: help, version, completion, and commands in the order of use."""
+"""Help, version, completion, and commands in the order of use."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def every_command() -> list[list[str]]:
     ]
 
 
-def test_commands_are_listed_in_the_order_of_use_but_for_what_is_unfinished_or_an_older_name() -> None:
+def test_commands_are_listed_in_the_order_of_use_without_unfinished_and_older_names() -> None:
     code, text = run("-h")
     assert code == 0
     listed = [line.split()[1] for line in text.splitlines() if line.startswith("│ ") and line[2].isalpha()]
@@ -36,7 +36,7 @@ def test_commands_are_listed_in_the_order_of_use_but_for_what_is_unfinished_or_a
 
 
 @pytest.mark.parametrize("path", every_command(), ids=" ".join)
-def test_every_command_has_both_ways_to_ask_for_help(path: list[str]) -> None:
+def test_every_command_has_both_help_options(path: list[str]) -> None:
     code, text = run(*path, "-h")
     assert (code, text) == run(*path, "--help")
     assert code == 0
@@ -44,13 +44,13 @@ def test_every_command_has_both_ways_to_ask_for_help(path: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["sandbox", "cluster"])
-def test_the_sandbox_answers_to_both_names(name: str) -> None:
+def test_the_sandbox_has_both_names(name: str) -> None:
     code, text = run(name, "-h")
     assert code == 0
     assert all(command in text for command in ("up", "down", "status"))
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     assert run("--version") == (0, f"ledger-reaper {version('ledger-reaper')}\n")
 
 
@@ -96,7 +96,7 @@ def test_explain_takes_one_ledger(ledgers: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", ["explain", "undo", "receipts"])
 @pytest.mark.parametrize("ledger", ["-5", "9223372036854775808", "x"])
-def test_what_is_no_ledger_id_is_refused_before_anything_is_read(command: str, ledger: str) -> None:
+def test_an_invalid_ledger_id_is_refused_before_anything_is_read(command: str, ledger: str) -> None:
     code, text = run(command, "--ledger", ledger, "--config", "unread.toml")
     assert code == 2
     assert "--ledger" in text

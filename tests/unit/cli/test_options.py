@@ -1,4 +1,4 @@
-"""Where a command finds its configuration, and whom it asks before a big step."""
+"""The search for a configuration, and the question before a change."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ def takes(config: OptionalConfig = None) -> None:
 
 
 class Places:
-    """A system's file and an operator's file, of which each test makes the ones it wants."""
+    """A system's file and an operator's file; each test creates the files that it needs."""
 
     def __init__(self, folder: Path) -> None:
         self.system, self.named, self.of_variable = (folder / f"{name}.toml" for name in ("system", "named", "var"))
@@ -56,14 +56,14 @@ def test_the_option_comes_before_the_variable_and_the_variable_before_the_system
     assert places.chosen(command, variable="") == str(places.system)
 
 
-def test_without_any_configuration_the_error_says_where_it_may_be(places: Places) -> None:
+def test_without_any_configuration_the_error_lists_the_possible_files(places: Places) -> None:
     with pytest.raises(ConfigError) as refused:
         places.chosen("needs")
     for place in ("--config", CONFIG_VARIABLE, str(places.system)):
         assert place in str(refused.value)
 
 
-def test_a_command_that_can_do_without_goes_on_without(places: Places) -> None:
+def test_a_command_that_needs_no_configuration_works_without(places: Places) -> None:
     assert places.chosen("takes") == "None"
 
 
@@ -115,7 +115,7 @@ def ask(*arguments: str, answer: str | None) -> tuple[int, str]:
         pytest.param(["--yes"], None, 0, False, id="a script that did"),
     ],
 )
-def test_a_person_at_a_terminal_is_asked_and_a_script_must_answer_beforehand(
+def test_a_question_is_asked_at_a_terminal_and_a_script_must_answer_beforehand(
     arguments: list[str], answer: str | None, code: int, asks: bool
 ) -> None:
     ended, text = ask(*arguments, answer=answer)

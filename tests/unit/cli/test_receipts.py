@@ -1,4 +1,4 @@
-"""What `receipts` shows; a state directory that is not there must not look like one without receipts."""
+"""The output of `receipts`; a missing state directory is not the same as one without receipts."""
 
 import json
 import subprocess
@@ -59,9 +59,7 @@ def ask(config: Path, *arguments: str) -> str:
     ],
     ids=" ".join,
 )
-def test_a_state_directory_that_does_not_exist_is_a_fault_of_the_configuration(
-    config: Path, arguments: list[str]
-) -> None:
+def test_a_missing_state_directory_is_a_fault_of_the_configuration(config: Path, arguments: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
         ask(config, *arguments)
     assert f"{config.parent / 'state'} does not exist" in str(refused.value)
@@ -75,7 +73,7 @@ def test_an_error_is_a_line_on_stderr_and_an_exit_code(config: Path) -> None:
     assert done.stderr.startswith("ledger-reaper: the state directory ")
 
 
-def test_a_state_directory_without_receipts_says_that_there_are_none_yet(config: Path) -> None:
+def test_a_state_directory_without_receipts_has_its_own_message(config: Path) -> None:
     (config.parent / "state").mkdir()
     assert ask(config, "receipts").startswith("No receipts yet")
     assert ask(config, "receipts", "--ledger", "17") == "No receipt matches.\n"
@@ -93,7 +91,7 @@ HOSTILE = "persistent://a/b/orders[blink]-x\x1b[2J\u202e\n2026 INFO forged"
 
 
 @pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"]], ids=" ".join)
-def test_what_others_wrote_is_shown_as_it_is(config: Path, arguments: list[str]) -> None:
+def test_texts_of_other_programs_are_printed_unchanged(config: Path, arguments: list[str]) -> None:
     write_rows(config.parent / "state", "receipts", [(1, 2, -1)], about=receipt(**{c.TOPIC_NAME: HOSTILE}))
     hold.note(str(config.parent / "state"), f"paused: {HOSTILE}", now_ms=AT_MS)
     shown = CliRunner().invoke(app, [*arguments, "--config", str(config)]).output
@@ -105,7 +103,7 @@ def test_what_others_wrote_is_shown_as_it_is(config: Path, arguments: list[str])
     assert "paused: persistent://a/b/orders[blink]-x\\x1b" in shown
 
 
-def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
+def test_parked_topics_are_printed_with_the_receipts(config: Path) -> None:
     state = config.parent / "state"
     state.mkdir()
     waits = ParkedQuery(topic="persistent://acme/reaper/d", why="no rights", since_ms=AT_MS)
@@ -118,22 +116,20 @@ def test_parked_topics_are_told_beside_the_receipts(config: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"]], ids=" ".join)
-def test_receipts_are_unknown_where_the_service_has_not_run(config: Path, arguments: list[str]) -> None:
+def test_receipts_are_unknown_if_the_service_has_not_run(config: Path, arguments: list[str]) -> None:
     with pytest.raises(UnavailableError, match=f"{config.parent / 'state'} does not exist"):
         ask(config, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [["receipts"], ["undo", "--ledger", "17"]], ids=" ".join)
-def test_a_file_in_place_of_the_state_directory_is_called_one(config: Path, arguments: list[str]) -> None:
+def test_a_file_instead_of_the_state_directory_is_reported_as_a_file(config: Path, arguments: list[str]) -> None:
     (config.parent / "state").touch()
     with pytest.raises(ConfigError, match="state is a file, not a directory"):
         ask(config, *arguments)
 
 
 @pytest.mark.parametrize("named", ["shop/prod/carts", "persistent://shop/prod/carts", "shop/prod/persistent/carts"])
-def test_a_topic_is_found_by_the_names_that_tables_and_pulsar_admin_print_with_its_partitions(
-    config: Path, named: str
-) -> None:
+def test_a_topic_is_found_with_its_partitions_by_the_names_of_tables_and_pulsar_admin(config: Path, named: str) -> None:
     topics = [
         f"persistent://shop/prod/{name}" for name in ("carts", "carts-partition-1", "carts-2", "cartsXpartition-1")
     ]

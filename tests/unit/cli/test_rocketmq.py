@@ -37,7 +37,7 @@ def test_a_store_is_not_changed_without_an_answer(tmp_path: Path, command: str) 
     assert not (tmp_path / "ledger-reaper").exists()
 
 
-def test_what_is_accepted_is_in_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_question_names_the_accepted_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_store(tmp_path).write()
     shutil.copytree(tmp_path / "consumequeue" / "Orders", tmp_path / "consumequeue" / "Gone")
     asked = list[str]()
@@ -59,7 +59,7 @@ def test_what_is_accepted_is_in_the_question(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("code", ["ABORT", "", "everything"])
-def test_what_is_no_loss_is_not_accepted(tmp_path: Path, code: str) -> None:
+def test_a_code_that_is_no_loss_is_not_accepted(tmp_path: Path, code: str) -> None:
     small_store(tmp_path).write()
     with pytest.raises(ConfigError, match=r"--accept-loss.*: one of UNREAD_OFFSETS, UNKNOWN_TOPICS, UNINDEXED"):
         run("backfill", "--yes", "--store", tmp_path, "--accept-loss", code)
@@ -86,7 +86,7 @@ def test_a_plan_is_printed_and_a_refusal_is_an_error(tmp_path: Path) -> None:
         run("plan", "--store", tmp_path / "s")
 
 
-def test_a_plan_beside_a_running_broker_is_no_error_unless_something_else_speaks_against_it(tmp_path: Path) -> None:
+def test_a_plan_next_to_a_running_broker_is_no_error_without_another_refusal(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     (tmp_path / "abort").touch()
     with broker(tmp_path):
@@ -111,15 +111,15 @@ def test_export_and_rollback_print_what_they_wrote(tmp_path: Path) -> None:
     assert "stay as they are in the JSON files" in run("rollback", "--store", tmp_path / "s", "--yes")
 
 
-def test_rollback_names_what_it_leaves_out_and_what_only_the_files_have(tmp_path: Path) -> None:
+def test_rollback_names_entries_it_leaves_out_and_entries_that_only_the_files_have(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     backfill(tmp_path)
     with_a_row(tmp_path, b"%LMQ%a/\x1b[2J")
     with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
         database.delete("default", b"Orders")
-    said = run("rollback", "--store", tmp_path, "--yes", "--offsets-of", "both")
-    assert "topics.json: 1 entries that are missing in RocksDB, perhaps deleted there: 'Orders'" in said
-    assert r"'%LMQ%a/\x1b[2J' has 1 messages in RocksDB, and gets no file queue" in said
+    output = run("rollback", "--store", tmp_path, "--yes", "--offsets-of", "both")
+    assert "topics.json: 1 entries that are missing in RocksDB, perhaps deleted there: 'Orders'" in output
+    assert r"'%LMQ%a/\x1b[2J' has 1 messages in RocksDB, and gets no file queue" in output
 
 
 @pytest.mark.parametrize("command", ["plan", "check"])
@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_store_is_reported(tmp_path: Path) -> None:
         run("plan", "--store", tmp_path)
 
 
-def test_a_plan_is_printed_where_its_report_can_t_be_written(tmp_path: Path) -> None:
+def test_a_plan_is_printed_even_if_its_report_cannot_be_written(tmp_path: Path) -> None:
     """/dev/full takes no byte, as a full disk does."""
     small_store(tmp_path).write()
     result = RUNNER.invoke(app, ["plan", "--store", str(tmp_path), "--json", "--report", "/dev/full"])
@@ -150,10 +150,10 @@ def test_a_plan_is_printed_where_its_report_can_t_be_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_sound", [True, False])
-def test_a_check_is_printed_where_its_report_can_t_be_written(
+def test_a_check_is_printed_even_if_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_sound: bool
 ) -> None:
-    """Its result took hours, and findings are told by the exit code whatever becomes of the page."""
+    """The result took hours, and the exit code reports findings even if the page can't be written."""
     small_store(tmp_path).write()
     backfill(tmp_path)
     if not is_sound:

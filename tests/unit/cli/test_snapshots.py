@@ -23,7 +23,7 @@ TOPIC = "persistent://t/ns/orders"
 
 @dataclass
 class Done:
-    """Repairs of which this one comes to that."""
+    """Repairs that return this result."""
 
     not_verified: str
     not_written: str
@@ -49,29 +49,33 @@ def _run(
     return (error.exit_code if isinstance(error, ReaperError) else result.exit_code), f"{result.stdout}{error or ''}"
 
 
-def test_a_repair_that_is_verified_ends_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, said = _run(monkeypatch, tmp_path, "", "--json")
-    assert (code, json.loads(said)["is_verified"]) == (0, True)
+def test_a_verified_repair_succeeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, output = _run(monkeypatch, tmp_path, "", "--json")
+    assert (code, json.loads(output)["is_verified"]) == (0, True)
 
 
-def test_one_that_is_not_says_what_came_out_and_ends_with_4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, said = _run(monkeypatch, tmp_path, "no old ids are known")
+def test_an_unverified_repair_names_the_messages_and_ends_with_4(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code, output = _run(monkeypatch, tmp_path, "no old ids are known")
     assert code == 4
-    assert "is loaded again" in said
-    assert "not verified: no old ids are known" in said
-    assert "snapshots undo --topic" in said
-    code, said = _run(monkeypatch, tmp_path, "no old ids are known", "--json")
-    found = json.loads(said.splitlines()[0])
+    assert "is loaded again" in output
+    assert "not verified: no old ids are known" in output
+    assert "snapshots undo --topic" in output
+    code, output = _run(monkeypatch, tmp_path, "no old ids are known", "--json")
+    found = json.loads(output.splitlines()[0])
     assert (code, found["is_verified"], found["not_verified"]) == (4, False, "no old ids are known")
 
 
-def test_one_after_which_the_broker_writes_nothing_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_repair_after_which_the_broker_writes_nothing_reports_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lacks = "its broker has sealed 2 segments, and its index lacks 1 of them"
-    code, said = _run(monkeypatch, tmp_path, "", not_written=lacks)
+    code, output = _run(monkeypatch, tmp_path, "", not_written=lacks)
     assert code == 0
-    assert f"Its broker has not written its own snapshot yet: {lacks}" in said
-    code, said = _run(monkeypatch, tmp_path, "", "--json", not_written=lacks)
-    assert (code, json.loads(said)["not_written"]) == (0, lacks)
+    assert f"Its broker has not written its own snapshot yet: {lacks}" in output
+    code, output = _run(monkeypatch, tmp_path, "", "--json", not_written=lacks)
+    assert (code, json.loads(output)["not_written"]) == (0, lacks)
 
 
 FAILS: dict[str, ReaperError] = {
@@ -101,18 +105,18 @@ def _trim(monkeypatch: pytest.MonkeyPatch, path: Path, *topics: str) -> tuple[in
     return (error.exit_code if isinstance(error, ReaperError) else result.exit_code), f"{result.output}{error or ''}"
 
 
-def test_where_a_topic_can_not_be_trimmed_the_others_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, said = _trim(monkeypatch, tmp_path, "a", "b", "c", "d", "e")
-    assert [line.split()[-1] for line in said.splitlines() if "has dropped" in line] == ["c", "e"]
-    assert "b was left: no broker answers" in said
-    assert said.endswith("2 of 5 topics were left, try again: b, d")
+def test_if_a_topic_cannot_be_trimmed_the_others_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, output = _trim(monkeypatch, tmp_path, "a", "b", "c", "d", "e")
+    assert [line.split()[-1] for line in output.splitlines() if "has dropped" in line] == ["c", "e"]
+    assert "b was left: no broker answers" in output
+    assert output.endswith("2 of 5 topics were left, try again: b, d")
     assert code == UnavailableError.exit_code
 
 
-def test_a_topic_with_nothing_to_trim_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, said = _trim(monkeypatch, tmp_path, "a", "c")
+def test_a_topic_without_ids_to_trim_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, output = _trim(monkeypatch, tmp_path, "a", "c")
     assert code == 0
-    assert "it has no ids" in said
+    assert "it has no ids" in output
 
 
 @pytest.mark.parametrize("command", ["repair", "undo"])
@@ -138,7 +142,7 @@ class _Blocked:
 
 
 @pytest.mark.parametrize(("options", "code", "removed"), [((), 2, 0), (("--yes",), 0, 1)])
-def test_what_blocks_loading_is_named_before_it_is_removed(
+def test_messages_that_block_loading_are_named_before_they_are_removed(
     options: tuple[str, ...], code: int, removed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     blocked = _Blocked()

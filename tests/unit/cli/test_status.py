@@ -1,4 +1,4 @@
-"""What `status` says of a moment, and which calls it refuses."""
+"""The output of `status`, and the options it refuses."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def busy() -> Now:
     )
 
 
-def test_a_person_reads_one_line_for_each_thing() -> None:
+def test_the_terminal_has_one_line_for_each_fact() -> None:
     assert list(status.status_lines(busy())) == [
         "service     main runs: pid 4711 on host-1 since 2023-11-14T22:00:00Z",
         "watcher     does not run; last full scan 2023-11-14 22:13:20 UTC: 7 znodes known, 2 requests not sent yet",
@@ -47,7 +47,7 @@ def test_a_person_reads_one_line_for_each_thing() -> None:
     ]
 
 
-def test_what_is_unknown_is_never_told_as_none() -> None:
+def test_an_unknown_fact_is_never_printed_as_none() -> None:
     names = ("service", "watcher", "holds", "parked", "waiting", "retries", "last_hour")
     unknown = {name: f"no answer of {name}" for name in names}
     lines = list(status.status_lines(Now(at_ms=AT_MS, name="main", unknown=unknown)))
@@ -62,7 +62,7 @@ def test_what_is_unknown_is_never_told_as_none() -> None:
     ]
 
 
-def test_a_reason_for_which_several_things_are_unknown_is_given_once() -> None:
+def test_a_reason_for_several_unknown_facts_is_given_once() -> None:
     unknown = dict.fromkeys(("parked", "retries", "last_hour"), "no state directory")
     lines = list(status.status_lines(Now(at_ms=AT_MS, name="main", holds=[], waiting={}, unknown=unknown)))
     assert [line for line in lines if "not known" in line] == [
@@ -73,10 +73,14 @@ def test_a_reason_for_which_several_things_are_unknown_is_given_once() -> None:
 
 
 def test_json_has_every_field_and_no_secret() -> None:
-    said = json.loads(json.dumps(busy().as_json()))
-    assert said["service"] == {"host": "host-1", "pid": 4711, "since": "2023-11-14T22:00:00Z"}
-    assert (said["waiting"]["persistent://a/b/c"], said["retries"]["next_ms"], said["unknown"]) == (5, AT_MS + 1000, {})
-    assert "exit_code" not in said
+    fields = json.loads(json.dumps(busy().as_json()))
+    assert fields["service"] == {"host": "host-1", "pid": 4711, "since": "2023-11-14T22:00:00Z"}
+    assert (fields["waiting"]["persistent://a/b/c"], fields["retries"]["next_ms"], fields["unknown"]) == (
+        5,
+        AT_MS + 1000,
+        {},
+    )
+    assert "exit_code" not in fields
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_json_has_every_field_and_no_secret() -> None:
         pytest.param(["--watch", "--every", "inf"], "1 to 86400 seconds", id="never"),
     ],
 )
-def test_calls_that_are_refused(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, arguments: list[str], says: str) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[state]\ndir = "state"\n')
     result = CliRunner().invoke(app, ["status", *arguments, "--config", str(file)])
@@ -96,7 +100,7 @@ def test_calls_that_are_refused(tmp_path: Path, arguments: list[str], says: str)
 
 
 @pytest.mark.parametrize("json_lines", [False, True])
-def test_what_could_not_be_read_is_told_and_makes_the_exit_code(
+def test_unreadable_facts_are_reported_and_set_the_exit_code(
     capsys: pytest.CaptureFixture[str], *, json_lines: bool
 ) -> None:
     def look() -> Now:
@@ -110,13 +114,13 @@ def test_what_could_not_be_read_is_told_and_makes_the_exit_code(
     assert json_lines or out.startswith("time        2023-11-14 22:13:20 UTC\n")
 
 
-def test_where_all_was_read_the_exit_code_is_none() -> None:
+def test_the_exit_code_is_0_if_everything_was_read() -> None:
     status.show_once(busy, json_lines=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_watching_shows_each_look_until_a_signal(
+def test_watching_prints_each_read_until_a_signal(
     capsys: pytest.CaptureFixture[str], number: signal.Signals, *, is_terminal: bool
 ) -> None:
     looks = 0
@@ -130,7 +134,7 @@ def test_watching_shows_each_look_until_a_signal(
         return busy()
 
     def unheard(*_: object) -> None:
-        raise AssertionError("nobody listens to the signal")
+        raise AssertionError("no handler for the signal")
 
     before = signal.signal(number, unheard)
     try:

@@ -13,13 +13,13 @@ from streaming.spark import jars as artifacts
 
 @pytest.fixture
 def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `make dist` builds, as far as the line looks at it."""
+    """The files of `make dist` that the line depends on."""
     monkeypatch.setattr(artifacts, "jars", lambda **_: [tmp_path / "a jar.jar"])
     (tmp_path / "environment.tar.gz").touch()
     return tmp_path
 
 
-def said(dist: Path, *arguments: str) -> tuple[str, str]:
+def run(dist: Path, *arguments: str) -> tuple[str, str]:
     config = dist / "config.toml"
     config.write_text(
         '[state]\ndir = "/shared/state"\n[pulsar]\nadmin_url = "https://pulsar"\ntoken_file = "/etc/reaper/token"\n'
@@ -30,25 +30,25 @@ def said(dist: Path, *arguments: str) -> tuple[str, str]:
 
 
 def test_the_line_is_for_a_shell_and_the_list_is_the_same(dist: Path) -> None:
-    line, _ = said(dist, "--master", "spark://head:7077")
-    listed, _ = said(dist, "--master", "spark://head:7077", "--json")
+    line, _ = run(dist, "--master", "spark://head:7077")
+    listed, _ = run(dist, "--master", "spark://head:7077", "--json")
     assert line.count("\n") == 1
     assert shlex.split(line) == json.loads(listed)
     assert str(dist / "a jar.jar") in json.loads(listed)
 
 
-def test_a_command_behind_two_dashes_keeps_its_options(dist: Path) -> None:
-    listed, _ = said(dist, "--master", "yarn", "--json", "--", "run", "--until-idle")
+def test_a_command_after_two_dashes_keeps_its_options(dist: Path) -> None:
+    listed, _ = run(dist, "--master", "yarn", "--json", "--", "run", "--until-idle")
     assert json.loads(listed)[-4:-1] == ["run", "--until-idle", "--config"]
 
 
-def test_who_puts_the_files_on_every_host_is_told_which(dist: Path) -> None:
-    _, told = said(dist, "--master", "spark://head:7077")
-    assert "state.dir, as one and the same: /shared/state" in told
-    assert "this file: /etc/reaper/token" in told
-    assert said(dist)[1] == ""  # on one machine there is nothing to say
+def test_the_files_that_every_host_needs_are_listed(dist: Path) -> None:
+    _, requirements = run(dist, "--master", "spark://head:7077")
+    assert "state.dir, as one and the same: /shared/state" in requirements
+    assert "this file: /etc/reaper/token" in requirements
+    assert run(dist)[1] == ""  # no requirements on one machine
 
 
-def test_a_script_can_ask_for_the_line_only_where_it_is_needed(dist: Path) -> None:
-    assert said(dist, "--unless-local") == ("", "")
-    assert said(dist, "--unless-local", "--master", "yarn")[0]
+def test_a_script_gets_the_line_only_if_the_master_is_not_local(dist: Path) -> None:
+    assert run(dist, "--unless-local") == ("", "")
+    assert run(dist, "--unless-local", "--master", "yarn")[0]

@@ -1,4 +1,4 @@
-"""The world that most tests of a sweep begin with."""
+"""The world that most tests of a sweep start with."""
 
 import pytest
 

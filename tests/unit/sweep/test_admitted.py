@@ -1,4 +1,4 @@
-"""Whose owners a chunk may look at: of requests that the sweep admits too, and of no others."""
+"""A chunk may read the owners of requests that the sweep admits, and no others."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,10 +47,10 @@ def owners(rows: Sequence[dict[str, Any]], query: str = REQUESTS, admission: Adm
     (found,) = AdmittedOwners(query, admission, MAX_REQUEST_BYTES)(batches)
     total, *by_owner = found.to_pylist()
     assert (total[c.REFERENCE_KEY], total[c.ASKED]) == (None, len(rows))
-    return {one[c.REFERENCE_KEY]: one[c.ASKED] for one in by_owner}
+    return {message_row[c.REFERENCE_KEY]: message_row[c.ASKED] for message_row in by_owner}
 
 
-def test_requests_are_counted_by_owner_and_those_that_are_refused_are_not() -> None:
+def test_admitted_requests_are_counted_by_owner() -> None:
     rows = [row(THEIRS, SYSTEM, 1), row(MINE, OWN, 2), row(MINE, OWN, 3), row(data_request(6), OWN, 4)]
     no_request = rows[0] | {c.PAYLOAD: b"no request", c.REFERENCE_KEY: None, c.TENANT: None, c.POSITION_ENTRY: 5}
     assert owners([*rows, no_request]) == {key_of(THEIRS): 1, key_of(MINE): 2}
@@ -58,7 +58,7 @@ def test_requests_are_counted_by_owner_and_those_that_are_refused_are_not() -> N
 
 @pytest.mark.parametrize("query", [REQUESTS, RETRY])
 @pytest.mark.parametrize("source", [SYSTEM, OWN, f"{SYSTEM}-RETRY"])
-@pytest.mark.parametrize("said", [None, SYSTEM, OWN, "persistent://other/ns/t"])
+@pytest.mark.parametrize("named_topic", [None, SYSTEM, OWN, "persistent://other/ns/t"])
 @pytest.mark.parametrize(
     "admission",
     [
@@ -76,9 +76,9 @@ def test_requests_are_counted_by_owner_and_those_that_are_refused_are_not() -> N
     ],
 )
 @pytest.mark.parametrize("request_", [MINE, THEIRS, cursor_request(5)], ids=["mine", "theirs", "a cursor's"])
-def test_the_sweep_admits_the_same(
-    query: str, source: str, said: str | None, admission: Admission, request_: PendingDelete
+def test_the_sweep_admits_the_same_requests(
+    query: str, source: str, named_topic: str | None, admission: Admission, request_: PendingDelete
 ) -> None:
-    one = row(request_, source, 1, [(REAL_TOPIC, said)] if said else [])
-    (message,) = MessageReader(query, admission).read([one])
-    assert bool(owners([one], query, admission)) == isinstance(message.request, PendingDelete)
+    message_row = row(request_, source, 1, [(REAL_TOPIC, named_topic)] if named_topic else [])
+    (message,) = MessageReader(query, admission).read([message_row])
+    assert bool(owners([message_row], query, admission)) == isinstance(message.request, PendingDelete)

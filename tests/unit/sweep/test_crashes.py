@@ -1,4 +1,4 @@
-"""A sweep that is cut short at any effect ends the same when it is repeated."""
+"""A sweep that is interrupted at any effect ends the same when it is repeated."""
 
 import pytest
 
@@ -34,7 +34,7 @@ class TestCrashes:
     @pytest.mark.parametrize("crash", [True, False], ids=["crash", "connection lost"])
     @pytest.mark.parametrize("applied", [True, False], ids=["after", "before"])
     @pytest.mark.parametrize("effect", [1, 2, 3])
-    def test_a_sweep_cut_short_at_any_effect_ends_the_same_when_repeated(
+    def test_a_sweep_that_is_interrupted_at_any_effect_ends_the_same_when_repeated(
         self, bench: Bench, effect: int, *, applied: bool, crash: bool
     ) -> None:
         bench.store.faults.fail_at(effect, applied=applied, crash=crash)
@@ -53,7 +53,7 @@ class TestCrashes:
         before = bench.left()
         again = bench.sweep(*self.BATCH)
         assert bench.left() == before
-        assert Outcome.DELETED not in {one.verdict.outcome for one in again}
+        assert Outcome.DELETED not in {result.verdict.outcome for result in again}
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_the_order_of_requests_changes_nothing(self, bench: Bench, order: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""A sweep deletes what its owner does not name at that moment, once, and keeps everything else."""
+"""A sweep deletes ledgers that their owner does not name at that moment, once, and keeps all others."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ class TestDeletes:
         assert why(bench.sweep(data_request(5))) == DELETED
         assert bench.left() == before - {path_of(5)}
 
-    def test_many_in_one_go_answering_in_order(self, bench: Bench) -> None:
+    def test_many_at_once_and_returns_results_in_order(self, bench: Bench) -> None:
         swept = bench.sweep(data_request(8), data_request(5), data_request(77), data_request(6))
         assert whys(swept) == [
             (Outcome.RETRY, Reason.IN_USE),
@@ -48,7 +48,7 @@ class TestDeletes:
             DELETED,
         ]
 
-    def test_and_tells_how_many_bytes_the_ledger_had(self, bench: Bench) -> None:
+    def test_and_returns_the_bytes_of_the_ledger(self, bench: Bench) -> None:
         assert bench.sweep(data_request(5))[0].length_bytes == 1_000
 
     @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ class TestDeletes:
         assert why(bench.sweep(request_)) == (Outcome.RETRY, Reason.IN_USE)
 
     @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.UNREADABLE], ids=["knows it", "does not answer"])
-    def test_nothing_of_a_schema_whose_locator_is_absent_unless_its_broker_says_that_it_is_gone(
+    def test_nothing_of_a_schema_without_a_locator_unless_its_broker_confirms_that_it_is_gone(
         self, bench: Bench, presence: Presence
     ) -> None:
         bench.ledger(schema_request(5))
@@ -104,7 +104,7 @@ class TestDeletes:
     @pytest.mark.parametrize(
         "state", [pytest.param(LedgerState.OPEN, id="open"), pytest.param(LedgerState.IN_RECOVERY, id="recovering")]
     )
-    def test_bookkeeper_4462_nothing_that_somebody_may_be_writing(self, bench: Bench, state: LedgerState) -> None:
+    def test_bookkeeper_4462_nothing_that_may_still_be_written(self, bench: Bench, state: LedgerState) -> None:
         bench.ledger(data_request(5), state=state)
         bench.age()
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.NOT_CLOSED)
@@ -170,18 +170,16 @@ class TestDeletes:
 
 
 class TestDuplicates:
-    def test_of_one_request_are_done_once(self, bench: Bench) -> None:
+    def test_of_one_request_are_processed_once(self, bench: Bench) -> None:
         swept = bench.sweep(*[data_request(5)] * 3)
         assert whys(swept) == [DELETED, *[(Outcome.ALREADY_GONE, Reason.DUPLICATE)] * 2]
         assert len(bench.journal.entries) == 1
 
-    def test_of_one_kept_request_are_all_kept_for_its_reason(self, bench: Bench) -> None:
+    def test_of_a_kept_request_are_all_kept_for_its_reason(self, bench: Bench) -> None:
         assert whys(bench.sweep(*[data_request(8)] * 2)) == [(Outcome.RETRY, Reason.IN_USE)] * 2
 
     @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]], ids=["true first", "true last", "in between"])
-    def test_forged_requests_neither_answer_for_the_true_one_nor_make_it_wait(
-        self, bench: Bench, order: list[int]
-    ) -> None:
+    def test_forged_requests_neither_decide_nor_delay_the_true_request(self, bench: Bench, order: list[int]) -> None:
         bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(9))
         bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(10))
         bench.broker.topics[OTHER_TOPIC] = view(10)
@@ -195,43 +193,43 @@ class TestDuplicates:
         assert len(bench.tree.removals) == len(bench.journal.entries) == 1
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-    def test_a_request_that_is_kept_does_not_make_another_one_for_the_same_ledger_wait(
+    def test_a_kept_request_does_not_delay_another_request_for_the_same_ledger(
         self, bench: Bench, order: tuple[int, int]
     ) -> None:
-        """Whoever may set a subscription's properties can let his own topic name any ledger as its bucket."""
+        """A client that may set a subscription's properties can make its own topic name any ledger as its bucket."""
         bench.owner(cursor_path(TOPIC, CURSOR), cursor_znode(-1, buckets=[5]))
         cases = [(data_request(5), DELETED), (bucket_request(5), (Outcome.RETRY, Reason.IN_USE))]
         swept = bench.sweep(*(cases[number][0] for number in order))
         assert whys(swept) == [cases[number][1] for number in order]
 
     @pytest.mark.parametrize("fails", [None, "before", "after"])
-    def test_of_true_requests_that_differ_one_deletes_and_the_others_find_it_gone(
+    def test_one_of_several_true_requests_deletes_and_the_others_find_the_ledger_gone(
         self, bench: Bench, fails: str | None
     ) -> None:
-        """All partitions of a topic share a schema, so each of them may ask for its ledgers."""
+        """All partitions of a topic share a schema, so each may request the deletion of its ledgers."""
         requests = [schema_request(5, topic=f"{TOPIC}-partition-{number}") for number in range(5)]
         bench.owner(schema_path(SCHEMA), locator_znode(3, 7))
         bench.ledger(requests[0])
         bench.age()
         if fails:
             bench.store.faults.fail_at(2, applied=fails == "after")  # the journal is the first effect
-        swept = bench.sweeper().sweep([Job(one) for one in requests], {}, limiter=Capped(Pace(0), 2))
+        swept = bench.sweeper().sweep([Job(result) for result in requests], {}, limiter=Capped(Pace(0), 2))
         assert whys(swept) == [DELETED, *[(Outcome.ALREADY_GONE, Reason.NOT_FOUND)] * 4]
         assert [removal.path for removal in bench.tree.removals] == [path_of(5)]
         assert len(bench.journal.entries) == (2 if fails == "before" else 1)
 
-    def test_of_true_requests_that_differ_none_says_deleted_where_the_store_did_nothing(self, bench: Bench) -> None:
+    def test_no_true_request_is_deleted_if_the_store_did_nothing(self, bench: Bench) -> None:
         requests = [schema_request(5, topic=f"{TOPIC}-partition-{number}") for number in range(6)]
         bench.owner(schema_path(SCHEMA), locator_znode(3, 7))
         bench.ledger(requests[0])
         bench.age()
         bench.tree.deaf = True
-        told = whys(bench.sweep(*requests))
-        assert {outcome for outcome, _reason in told} == {Outcome.RETRY}
+        results = whys(bench.sweep(*requests))
+        assert {outcome for outcome, _reason in results} == {Outcome.RETRY}
         assert path_of(5) in bench.left()
 
     def test_a_sighting_of_its_own_makes_a_request_differ(self, bench: Bench) -> None:
-        """A copy that was put off before does not have to begin anew because the same was asked for again."""
+        """A delayed copy keeps its sighting even if the same ledger is requested again."""
         gone = "public/default/persistent/gone"
         bench.ledger(data_request(11, gone))
         bench.age()

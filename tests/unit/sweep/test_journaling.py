@@ -1,4 +1,4 @@
-"""The journal is durable before the first delete, and holds all that is needed to undo it."""
+"""The journal is durable before the first delete, and contains everything that an undo needs."""
 
 import pytest
 
@@ -21,7 +21,7 @@ class TestJournal:
         assert entry.acl == bench.store.acl_of(path_of(6))
         assert entry.reference.checks == ((LIST, bench.tree.read(LIST).version),)
 
-    def test_that_can_not_be_written_deletes_nothing(self, bench: Bench) -> None:
+    def test_that_cannot_be_written_deletes_nothing(self, bench: Bench) -> None:
         bench.store.faults.fail_at(1)
         before = bench.left()
         with pytest.raises(UnavailableError):
@@ -30,18 +30,18 @@ class TestJournal:
 
     def test_holds_an_acl_of_its_own_for_a_ledger_whose_acl_was_changed(self, bench: Bench) -> None:
         bench.tree.set_acl(path_of(6), [AclEntry(31, "world", "anyone"), AclEntry(1, "digest", "audit:secret")])
-        wanted = bench.store.acl_of(path_of(6))
+        expected = bench.store.acl_of(path_of(6))
         bench.sweep(data_request(5), data_request(6))
         first, second = bench.journal.entries
-        assert first.acl != second.acl == wanted
+        assert first.acl != second.acl == expected
 
-    def test_does_not_lose_acls_to_a_ledger_that_vanishes_meanwhile(self, bench: Bench) -> None:
+    def test_keeps_the_acls_of_other_ledgers_if_a_ledger_vanishes(self, bench: Bench) -> None:
         when(bench, "acl_of", lambda: bench.tree.remove(path_of(5)))
         swept = bench.sweep(data_request(5), data_request(6))
         assert whys(swept)[1] == DELETED
         assert next(entry.acl for entry in bench.journal.entries if entry.ledger_id == 6)
 
-    def test_is_written_anew_for_a_second_round(self, bench: Bench) -> None:
+    def test_is_written_again_for_a_second_round(self, bench: Bench) -> None:
         when(bench, "delete_guarded", lambda: bench.owner(LIST, list_znode(8, 9, 12)))
         bench.sweep(data_request(5))
         assert [entry.ledger_id for entry in bench.journal.entries] == [5, 5]

@@ -1,4 +1,4 @@
-"""What of a message counts depends on the topic it was read from: in a request topic anybody could have written it."""
+"""The properties that count depend on a message's topic: in a request topic, any client could have written them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +36,7 @@ def row(
         pytest.param(RETRY, {"a": "b", **OURS}, "1:2:3", id="the retry topic"),
     ],
 )
-def test_what_only_we_write_counts_in_the_retry_topic_only(
+def test_properties_of_the_service_count_in_the_retry_topic_only(
     query: str, properties: dict[str, str], origin_id: str
 ) -> None:
     (message,) = MessageReader(query, ADMISSION).read([row()])
@@ -51,25 +51,25 @@ def test_what_only_we_write_counts_in_the_retry_topic_only(
         pytest.param(f"{SYSTEM}-partition-2", 7, "70:3:2:7", id="a message of a batch"),
     ],
 )
-def test_an_original_is_known_by_its_own_message_id(source: str, batch: int, origin_id: str) -> None:
+def test_an_original_is_identified_by_its_own_message_id(source: str, batch: int, origin_id: str) -> None:
     (message,) = MessageReader(REQUESTS, ADMISSION).read([row(source=source, batch=batch)])
     assert message.origin_id == origin_id
 
 
-def test_a_message_of_a_request_topic_never_has_the_rights_of_a_topic_that_it_names_itself() -> None:
-    """Not even where the topic is none of ours, such as one that the connector read along."""
+def test_a_message_of_a_request_topic_never_has_the_rights_of_a_topic_that_its_properties_name() -> None:
+    """Not even if the connector also reads a topic that is not ours."""
     read_along = row(source="persistent://rival/default/y", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
     (message,) = MessageReader(REQUESTS, ADMISSION).read([read_along])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is Reason.OTHER_TENANT
 
 
-def test_a_retry_without_an_origin_is_known_by_its_own_message_id() -> None:
+def test_a_retry_without_an_origin_is_identified_by_its_own_message_id() -> None:
     (message,) = MessageReader(RETRY, ADMISSION).read([row(fields={c.MESSAGE_PROPERTIES: None})])
     assert (message.properties, message.origin_id) == ({}, "70:3:-1")
 
 
-def test_a_message_that_was_delivered_twice_counts_once_also_across_batches() -> None:
+def test_a_message_that_is_delivered_twice_counts_once_even_across_batches() -> None:
     reader = MessageReader(REQUESTS, ADMISSION)
     first = reader.read([row(3), row(3), row(3, batch=0), row(4)])
     second = reader.read([row(4), row(5)])
@@ -84,19 +84,19 @@ def test_a_message_that_was_delivered_twice_counts_once_also_across_batches() ->
         pytest.param({c.SOURCE: "persistent://rival/reaper/requests"}, Reason.OTHER_TENANT, id="another tenant's"),
     ],
 )
-def test_a_message_that_holds_no_request_of_its_senders_is_a_rejection(fields: dict[str, Any], reason: Reason) -> None:
+def test_a_message_without_a_valid_request_of_its_sender_is_a_rejection(fields: dict[str, Any], reason: Reason) -> None:
     (message,) = MessageReader(REQUESTS, ADMISSION).read([row(fields=fields)])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is reason
 
 
-def test_a_copy_in_the_retry_topic_has_the_rights_of_the_topic_it_first_came_to() -> None:
+def test_a_copy_in_the_retry_topic_has_the_rights_of_its_first_topic() -> None:
     copy = row(source=f"{SYSTEM}-RETRY", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
     (message,) = MessageReader(RETRY, ADMISSION).read([copy])
     assert message.request == REQUEST
 
 
-def test_a_payload_is_decoded_once_and_a_request_is_known_also_where_its_sender_may_not_ask() -> None:
+def test_a_payload_is_decoded_once_and_its_request_is_kept_even_if_the_sender_may_not_send_it() -> None:
     decoded = []
 
     def count(payload: bytes | None, most_bytes: int) -> PendingDelete | Rejection:
@@ -108,18 +108,18 @@ def test_a_payload_is_decoded_once_and_a_request_is_known_also_where_its_sender_
     messages = MessageReader(REQUESTS, ADMISSION, 4_096, count).read(rows)
     assert [message.decoded for message in messages] == [REQUEST, REQUEST, None]
     assert [isinstance(message.request, Rejection) for message in messages] == [False, True, True]
-    assert decoded == [(each[c.PAYLOAD], 4_096) for each in rows]
+    assert decoded == [(result[c.PAYLOAD], 4_096) for result in rows]
 
 
-def test_a_payload_above_what_is_configured_is_no_request() -> None:
+def test_a_payload_above_the_configured_size_is_no_request() -> None:
     (message,) = MessageReader(REQUESTS, ADMISSION, len(encode(REQUEST)) - 1).read([row()])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is Reason.TOO_LARGE
 
 
 @pytest.mark.parametrize("query", [REQUESTS, RETRY])
-def test_what_is_no_request_stays_none_whatever_its_bytes_and_properties_say(query: str) -> None:
-    said = "ABORTED_TRANSACTION: the message belongs to a transaction: (1, 2)"
-    (message,) = MessageReader(query, ADMISSION).read([row(fields={c.NO_REQUEST: said})])
+def test_a_message_that_is_no_request_stays_none_whatever_its_bytes_and_properties_contain(query: str) -> None:
+    refusal = "ABORTED_TRANSACTION: the message belongs to a transaction: (1, 2)"
+    (message,) = MessageReader(query, ADMISSION).read([row(fields={c.NO_REQUEST: refusal})])
     assert message.request == Rejection(Reason.ABORTED_TRANSACTION, "the message belongs to a transaction: (1, 2)")
     assert (message.properties, message.origin_id) == ({"a": "b"}, "70:3:-1")

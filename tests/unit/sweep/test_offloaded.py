@@ -1,4 +1,4 @@
-"""The BookKeeper copy of an offloaded ledger: it goes only if tiered storage has both objects of its upload."""
+"""The BookKeeper copy of an offloaded ledger is deleted only if tiered storage has both objects of its upload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class World:
         for ledger_id in (5, 6, 7):
             self.bench.ledger(data_request(ledger_id))
             self.upload(ledger_id)
-        self.lists(*(LedgerInfo(ledger_id=each, entries=10, timestamp_ms=1, offload=state()) for each in (5, 6, 7)))
+        self.lists(*(LedgerInfo(ledger_id=result, entries=10, timestamp_ms=1, offload=state()) for result in (5, 6, 7)))
         self.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(5, 6, 7, 9))
         self.objects.faults.before(
             lambda operation, keys: self.asked.append(len(keys)) if operation == "head_many" else None
@@ -86,15 +86,15 @@ class World:
         self.opened.append(bucket.name)
         return self.objects
 
-    def told(self, *ledger_ids: int) -> list[tuple[Outcome, Reason]]:
+    def results(self, *ledger_ids: int) -> list[tuple[Outcome, Reason]]:
         bench, loader = self.bench, self.bench.loader()
         places = OffloadBuckets(
             loader=loader, configuration=Silent(), allowed=(NAMED,), open_store=self.open, patience_seconds=60.0
         )
         confirm = OffloadedCopies(loader, places)
         sweeper = Sweeper(bench.store, loader, bench.journal, bench.clock, bench.rules(), confirm=confirm)
-        swept = sweeper.sweep([Job(data_request(each)) for each in ledger_ids], {})
-        return [(each.verdict.outcome, each.verdict.reason) for each in swept]
+        swept = sweeper.sweep([Job(data_request(result)) for result in ledger_ids], {})
+        return [(result.verdict.outcome, result.verdict.reason) for result in swept]
 
 
 @pytest.fixture
@@ -102,36 +102,34 @@ def world() -> World:
     return World()
 
 
-def test_where_both_objects_exist_the_copy_in_bookkeeper_goes(world: World) -> None:
-    assert world.told(5, 6, 7) == [DELETED] * 3
+def test_the_copy_in_bookkeeper_is_deleted_if_both_objects_exist(world: World) -> None:
+    assert world.results(5, 6, 7) == [DELETED] * 3
     assert world.bench.left() == set()
     assert world.asked == [6], "one question for all of them"
 
 
 @pytest.mark.parametrize("lost", [object_name, index_name])
-def test_where_one_object_is_lost_the_copy_in_bookkeeper_is_the_last_one(
-    world: World, lost: Callable[[str, int], str]
-) -> None:
-    """A lifecycle rule took it, or a cluster of our name."""
+def test_the_copy_in_bookkeeper_is_kept_if_one_object_is_lost(world: World, lost: Callable[[str, int], str]) -> None:
+    """A lifecycle rule deleted it, or another cluster with our name."""
     world.objects.delete([lost(UUID, 6)])
 
-    assert world.told(5, 6, 7) == [DELETED, UNCONFIRMED, DELETED]
+    assert world.results(5, 6, 7) == [DELETED, UNCONFIRMED, DELETED]
     assert world.bench.left() == {path_of(6)}
 
 
-def test_what_the_store_does_not_answer_is_kept_and_costs_no_try(world: World) -> None:
+def test_a_ledger_is_kept_without_using_up_a_try_while_the_store_does_not_answer(world: World) -> None:
     world.objects.faults.away = True
 
-    assert world.told(5) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)]
+    assert world.results(5) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)]
     assert world.bench.left() == {path_of(5), path_of(6), path_of(7)}
 
 
-def test_what_may_not_be_read_is_kept(world: World) -> None:
+def test_a_ledger_is_kept_if_its_objects_may_not_be_read(world: World) -> None:
     world.objects.denied = {index_name(UUID, 5)}
-    assert world.told(5) == [UNCONFIRMED]
+    assert world.results(5) == [UNCONFIRMED]
 
     world.objects.gone = True
-    assert world.told(6) == [UNCONFIRMED]
+    assert world.results(6) == [UNCONFIRMED]
 
 
 @pytest.mark.parametrize(
@@ -144,23 +142,23 @@ def test_what_may_not_be_read_is_kept(world: World) -> None:
         pytest.param(state(uuid=None), id="no upload at all"),
     ],
 )
-def test_where_we_do_not_know_the_objects_the_copy_is_kept(world: World, unknown: OffloadState) -> None:
+def test_a_ledger_is_kept_if_its_objects_are_not_known(world: World, unknown: OffloadState) -> None:
     world.lists(
         LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=unknown),
         LedgerInfo(ledger_id=6, entries=10, timestamp_ms=1, offload=state()),
     )
 
-    assert world.told(5, 6) == [UNCONFIRMED, DELETED]
+    assert world.results(5, 6) == [UNCONFIRMED, DELETED]
     assert set(world.opened) <= {"named"}
 
 
 def test_a_ledger_that_is_listed_twice_needs_the_objects_of_both_uploads(world: World) -> None:
     twice = [LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=state(uuid)) for uuid in (UUID, SECOND_UUID)]
     world.lists(*twice)
-    assert world.told(5) == [UNCONFIRMED]
+    assert world.results(5) == [UNCONFIRMED]
 
     world.upload(5, SECOND_UUID)
-    assert world.told(5) == [DELETED]
+    assert world.results(5) == [DELETED]
 
 
 def test_a_ledger_that_no_list_names_needs_no_objects(world: World) -> None:
@@ -168,20 +166,20 @@ def test_a_ledger_that_no_list_names_needs_no_objects(world: World) -> None:
     world.bench.broker.topics[TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(9,))
     world.objects.gone = True
 
-    assert world.told(5) == [DELETED]
+    assert world.results(5) == [DELETED]
     assert world.opened == []
 
 
-def test_a_list_that_changes_after_the_question_is_judged_again(world: World) -> None:
+def test_a_list_that_changes_after_the_check_is_judged_again(world: World) -> None:
     """A broker takes the ledger back from tiered storage: it needs the copy in BookKeeper again."""
     back = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1)
     world.objects.faults.before(lambda operation, _: world.lists(back) if operation == "head_many" else None)
 
-    assert world.told(5) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.results(5) == [(Outcome.RETRY, Reason.IN_USE)]
     assert path_of(5) in world.bench.left()
 
 
-def test_without_anything_that_asks_tiered_storage_the_copy_is_kept(world: World) -> None:
+def test_a_ledger_is_kept_if_tiered_storage_is_not_checked(world: World) -> None:
     bench = world.bench
     sweeper = Sweeper(bench.store, bench.loader(), bench.journal, bench.clock, bench.rules())
     (swept,) = sweeper.sweep([Job(data_request(5))], {})

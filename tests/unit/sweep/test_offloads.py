@@ -1,4 +1,4 @@
-"""A sweep of objects in memory: what it promises, whatever fails, whoever interferes, wherever it dies."""
+"""A sweep of objects in memory: its promises under failures, interference and crashes."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ def request(
 
 
 @dataclass
-class ToldConfiguration:
+class FakeConfiguration:
     policies: dict[str, dict[str, str]] = field(default_factory=dict)
     refuses: bool = False
     asked: list[str] = field(default_factory=list)
@@ -97,11 +97,11 @@ class ToldConfiguration:
 
 @dataclass
 class ObjectsJournal:
-    """Its writes are effects of the same count as the bucket's. on_write: what happens beside them."""
+    """A journal whose writes count as effects of the bucket."""
 
     bucket: MemoryObjects
     entries: list[ObjectEntry] = field(default_factory=list)
-    on_write: Callable[[], object] = lambda: None
+    on_write: Callable[[], object] = lambda: None  # runs at each write
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
         self.on_write()
@@ -122,7 +122,7 @@ class World:
             replace(OURS, exclusive=bool(exclusive), cluster_names_are_unique=exclusive is None),
             SECOND,
         )
-        self.configuration = ToldConfiguration()
+        self.configuration = FakeConfiguration()
         self.patience_seconds = 60.0
         self.journal = ObjectsJournal(self.objects)
         self.opened: list[str] = []
@@ -170,10 +170,10 @@ class World:
         return self.wrap(store) if self.wrap else store
 
     def sweep(self, *requests: PendingDelete, since_ms: int | None = None) -> list[Swept]:
-        return self.sweeper().sweep([Job(each, since_ms) for each in requests], {})
+        return self.sweeper().sweep([Job(result, since_ms) for result in requests], {})
 
-    def told(self, *requests: PendingDelete, since_ms: int | None = None) -> list[tuple[Outcome, Reason]]:
-        return [(each.verdict.outcome, each.verdict.reason) for each in self.sweep(*requests, since_ms=since_ms)]
+    def results(self, *requests: PendingDelete, since_ms: int | None = None) -> list[tuple[Outcome, Reason]]:
+        return [(result.verdict.outcome, result.verdict.reason) for result in self.sweep(*requests, since_ms=since_ms)]
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ IN_USE = [object_name(UUID, 5), index_name(UUID, 5)]
 DELETED = (Outcome.DELETED, Reason.UNREFERENCED)
 
 
-def test_an_old_attempts_objects_go_and_the_current_ones_stay(world: World) -> None:
+def test_objects_of_an_old_upload_are_deleted_and_current_objects_stay(world: World) -> None:
     (swept,) = world.sweep(request())
     (kept,) = world.sweep(request(uuid=UUID))
 
@@ -200,7 +200,7 @@ def test_an_old_attempts_objects_go_and_the_current_ones_stay(world: World) -> N
     assert world.objects.stored() == IN_USE
 
 
-def test_the_journal_is_written_before_the_first_object_goes(world: World) -> None:
+def test_the_journal_is_written_before_the_first_object_is_deleted(world: World) -> None:
     written: list[int] = []
     world.objects.faults.before(
         lambda operation, _keys: written.append(len(world.journal.entries)) if operation == "delete" else None
@@ -216,7 +216,7 @@ def test_the_journal_is_written_before_the_first_object_goes(world: World) -> No
     assert entry.reference.checks == ((LIST, world.bench.tree.read(LIST).version),)
 
 
-def test_nothing_goes_when_the_journal_can_not_be_written(world: World) -> None:
+def test_nothing_is_deleted_if_the_journal_cannot_be_written(world: World) -> None:
     world.objects.faults.fail_at(1)
 
     with pytest.raises(UnavailableError):
@@ -225,20 +225,22 @@ def test_nothing_goes_when_the_journal_can_not_be_written(world: World) -> None:
     assert set(GARBAGE) < set(world.objects.stored())
 
 
-def test_the_data_object_is_deleted_and_looked_for_before_its_index_goes(world: World) -> None:
+def test_the_data_object_is_deleted_and_checked_before_its_index_is_deleted(world: World) -> None:
     steps: list[tuple[str, str]] = []
     world.objects.faults.before(lambda operation, keys: steps.extend((operation, key) for key in keys))
 
     world.sweep(request())
 
     data, index = GARBAGE
-    wanted = [("delete", data), ("existing", data), ("delete", index), ("existing", index)]
-    assert [step for step in steps if step in wanted] == wanted
+    expected = [("delete", data), ("existing", data), ("delete", index), ("existing", index)]
+    assert [step for step in steps if step in expected] == expected
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before it took place", "after it took place"])
 @pytest.mark.parametrize("crash_at", [1, 2, 3])
-def test_a_sweep_that_dies_at_any_effect_ends_the_same_when_it_is_repeated(crash_at: int, applied: bool) -> None:
+def test_a_sweep_of_objects_that_is_interrupted_at_any_effect_ends_the_same_when_repeated(
+    crash_at: int, applied: bool
+) -> None:
     world = World()
     world.offload()
     world.offload(uuid=UUID)
@@ -247,7 +249,7 @@ def test_a_sweep_that_dies_at_any_effect_ends_the_same_when_it_is_repeated(crash
 
     with pytest.raises(CrashError):
         world.sweep(request())
-    (again,) = world.told(request())
+    (again,) = world.results(request())
 
     assert again == ((Outcome.ALREADY_GONE, Reason.NOT_FOUND) if applied and crash_at == 3 else DELETED)
     assert world.objects.stored() == IN_USE
@@ -257,64 +259,64 @@ def test_a_sweep_that_dies_at_any_effect_ends_the_same_when_it_is_repeated(crash
 def test_a_half_deleted_pair_is_still_proven_by_its_index(world: World) -> None:
     world.objects.delete([GARBAGE[0]])
 
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
     assert world.objects.stored() == IN_USE
 
 
-def test_a_data_object_whose_index_someone_else_deleted_is_proven_by_its_own_words(world: World) -> None:
+def test_a_data_object_without_an_index_is_proven_by_its_own_metadata(world: World) -> None:
     world.objects.delete([GARBAGE[1]])
 
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
     assert world.objects.stored() == IN_USE
 
 
-def test_an_owner_that_begins_to_refer_to_it_before_the_delete_keeps_it(world: World) -> None:
-    """No broker does that; whoever puts an old list back would."""
+def test_an_owner_that_refers_to_the_object_again_before_the_delete_keeps_it(world: World) -> None:
+    """No broker does that; an operator who restores an old list would."""
     back = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=True))
     world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(back, 9))
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.IN_USE)]
     assert set(GARBAGE) < set(world.objects.stored())
 
 
 @pytest.mark.parametrize("key", GARBAGE, ids=["data", "index"])
 @pytest.mark.parametrize("compares", [True, False], ids=["S3", "a store that ignores ETags"])
-def test_an_object_that_was_stored_again_after_it_was_judged_is_kept(world: World, key: str, compares: bool) -> None:
+def test_an_object_that_is_stored_again_after_its_verdict_is_kept(world: World, key: str, compares: bool) -> None:
     world.objects.compares = compares
     world.journal.on_write = lambda: world.objects.put(key, b"another", SIGNED)
 
-    told = world.told(request())
+    results = world.results(request())
 
-    assert told == ([(Outcome.RETRY, Reason.LEDGER_CHANGED)] if compares else [DELETED])
+    assert results == ([(Outcome.RETRY, Reason.LEDGER_CHANGED)] if compares else [DELETED])
     assert (key in world.objects.stored()) is compares
 
 
-def test_where_etags_are_compared_what_was_judged_goes_and_what_is_gone_is_gone(world: World) -> None:
+def test_a_store_that_compares_etags_deletes_judged_objects_and_accepts_missing_objects(world: World) -> None:
     world.objects.compares = True
     world.journal.on_write = lambda: world.objects.delete([GARBAGE[0]])
 
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
     assert world.objects.stored() == IN_USE
 
 
 def test_the_owner_is_read_after_the_objects(world: World) -> None:
-    """Read before, its list could lack the UUID of objects that were stored after that."""
+    """In the opposite order, its list could miss the UUID of objects that were stored after the read."""
     current = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=True))
     world.objects.faults.before(
         lambda operation, _: world.bench.owner(LIST, list_znode(current, 9)) if operation == "read_many" else None
     )
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.IN_USE)]
     assert world.journal.entries == []
 
 
-def test_an_owner_that_merely_moves_on_is_read_again_and_the_delete_goes_on(world: World) -> None:
+def test_an_owner_that_merely_changes_is_read_again_and_the_delete_continues(world: World) -> None:
     offloaded_again = LedgerInfo(
         ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=UUID, complete=True)
     )
     world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(offloaded_again, 9, 12))
 
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
 
 
 def test_an_owner_that_comes_back_before_the_delete_keeps_it(world: World) -> None:
@@ -324,11 +326,11 @@ def test_an_owner_that_comes_back_before_the_delete_keeps_it(world: World) -> No
     back = LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=OffloadState(uuid=OLD, complete=True))
     world.journal.on_write = lambda: world.bench.owner(LIST, list_znode(back, 9))
 
-    assert world.told(request(), since_ms=seen_ms) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.results(request(), since_ms=seen_ms) == [(Outcome.RETRY, Reason.IN_USE)]
     assert set(GARBAGE) < set(world.objects.stored())
 
 
-def test_objects_of_an_owner_that_is_gone_go_at_the_second_look(world: World) -> None:
+def test_objects_of_a_gone_owner_are_deleted_at_the_second_check(world: World) -> None:
     world.bench.tree.remove(LIST)
     world.bench.broker.topics.clear()
 
@@ -338,7 +340,7 @@ def test_objects_of_an_owner_that_is_gone_go_at_the_second_look(world: World) ->
     world.bench.age(10 * MINUTE_MS)
     gone = (Outcome.DELETED, Reason.OWNER_GONE)
 
-    assert world.told(request(), request(uuid=UUID), since_ms=first.absent_since_ms) == [gone, gone]
+    assert world.results(request(), request(uuid=UUID), since_ms=first.absent_since_ms) == [gone, gone]
     assert world.objects.stored() == []
 
 
@@ -352,23 +354,23 @@ def test_a_zombie_deletes_nothing(world: World) -> None:
     assert set(GARBAGE) < set(world.objects.stored())
 
 
-def test_zookeeper_that_does_not_answer_concerns_every_request(world: World) -> None:
+def test_a_zookeeper_that_does_not_answer_affects_every_request(world: World) -> None:
     world.bench.store.faults.away = True
 
     with pytest.raises(UnavailableError):
         world.sweep(request())
 
 
-def test_a_store_that_says_deleted_and_did_nothing_is_found_out_and_keeps_its_proof(world: World) -> None:
+def test_a_store_that_reports_deletes_but_did_nothing_is_detected_and_keeps_the_proof(world: World) -> None:
     world.objects.lies = True
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.STILL_THERE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.STILL_THERE)]
     world.objects.lies = False
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
 
 
 @pytest.mark.parametrize("denied", GARBAGE, ids=["data", "index"])
-def test_a_key_that_may_not_be_read_or_deleted_is_kept_and_the_others_go(world: World, denied: str) -> None:
+def test_a_key_that_may_not_be_read_or_deleted_is_kept_and_the_others_are_deleted(world: World, denied: str) -> None:
     other = "bbbbbbbb-0000-0000-0000-000000000000"
     world.offload(uuid=other)
     world.bench.age()
@@ -376,14 +378,14 @@ def test_a_key_that_may_not_be_read_or_deleted_is_kept_and_the_others_go(world: 
         lambda operation, _: world.objects.denied.add(denied) if operation == "delete" else None
     )
 
-    assert world.told(request(), request(uuid=other)) == [(Outcome.RETRY, Reason.STORE_REFUSED), DELETED]
+    assert world.results(request(), request(uuid=other)) == [(Outcome.RETRY, Reason.STORE_REFUSED), DELETED]
     assert GARBAGE[1] in world.objects.stored()
 
 
-def test_what_can_not_be_seen_is_kept(world: World) -> None:
+def test_unreadable_objects_are_kept(world: World) -> None:
     world.objects.denied.add(GARBAGE[1])
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.LEDGER_UNREADABLE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.LEDGER_UNREADABLE)]
 
 
 @pytest.mark.parametrize(
@@ -393,44 +395,44 @@ def test_what_can_not_be_seen_is_kept(world: World) -> None:
         pytest.param(lambda store: setattr(store, "gone", True), Reason.STORE_REFUSED, id="bucket gone"),
     ],
 )
-def test_a_store_that_fails_keeps_its_own_requests_only(
+def test_a_store_that_fails_delays_its_own_requests_only(
     world: World, breaks: Callable[[MemoryObjects], None], reason: Reason
 ) -> None:
     world.offload(store=world.second)
     world.bench.age()
     breaks(world.objects)
 
-    assert world.told(request(), request(bucket=SECOND)) == [(Outcome.RETRY, reason), DELETED]
+    assert world.results(request(), request(bucket=SECOND)) == [(Outcome.RETRY, reason), DELETED]
     assert world.second.stored() == []
 
 
-def test_a_store_that_fails_in_the_middle_is_gone_on_with_later(world: World) -> None:
+def test_a_store_that_fails_in_the_middle_is_resumed_later(world: World) -> None:
     names = [f"{number:08x}-0000-0000-0000-000000000000" for number in range(10)]
-    for each in names:
-        world.offload(uuid=each)
+    for result in names:
+        world.offload(uuid=result)
     world.bench.age()
     world.objects.faults.fail_at(6)
 
-    first = world.told(*(request(uuid=each) for each in names))
-    second = world.told(*(request(uuid=each) for each in names))
+    first = world.results(*(request(uuid=result) for result in names))
+    second = world.results(*(request(uuid=result) for result in names))
 
     assert set(first) == {(Outcome.RETRY, Reason.STORE_UNAVAILABLE)}
     assert set(second) == {DELETED}
-    assert [key for key in world.objects.stored() if key[:8] in {each[:8] for each in names}] == []
+    assert [key for key in world.objects.stored() if key[:8] in {result[:8] for result in names}] == []
 
 
 def test_a_foreign_clusters_objects_in_a_shared_bucket_are_never_touched(world: World) -> None:
-    """Same topic name, same ledger id, a UUID that our list of course does not name."""
+    """The topic name and ledger id are the same, but our list does not name the UUID."""
     foreign = "cccccccc-0000-0000-0000-000000000000"
     name = world.offload(uuid=foreign, signed=SIGNED | {"PulsarClusterName": "theirs"})
     world.bench.age()
 
-    assert world.told(request(uuid=foreign)) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
+    assert world.results(request(uuid=foreign)) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
     assert name in world.objects.stored()
 
 
-def test_where_cluster_names_may_repeat_no_object_is_deleted() -> None:
-    """Another cluster of our name (a clone, a stand-alone) offloads there; its lists are not ours to read."""
+def test_no_object_is_deleted_if_cluster_names_may_repeat() -> None:
+    """Another cluster of our name (a clone, a stand-alone) offloads there, and its lists can't be read here."""
     world = World(exclusive=False)
     theirs = "cccccccc-0000-0000-0000-000000000000"
     only_there = "t9/ns9/persistent/only-there"
@@ -441,43 +443,43 @@ def test_where_cluster_names_may_repeat_no_object_is_deleted() -> None:
     since_ms = world.bench.clock.now_ms()
     world.bench.age()
 
-    told = world.told(request(6, theirs), request(8, theirs, topic=only_there), since_ms=since_ms)
+    results = world.results(request(6, theirs), request(8, theirs, topic=only_there), since_ms=since_ms)
 
-    assert told == [(Outcome.DEAD_LETTER, Reason.PROOF_MISSING)] * 2
+    assert results == [(Outcome.DEAD_LETTER, Reason.PROOF_MISSING)] * 2
     assert {of_both, of_theirs} <= set(world.objects.stored())
 
 
-def test_an_index_that_names_no_cluster_does_not_stand_for_its_data_object() -> None:
+def test_an_index_that_names_no_cluster_does_not_replace_its_data_object() -> None:
     world = World(exclusive=True)
     name = world.offload(signed={})
     world.objects.put(name, b"data", SIGNED | {"PulsarClusterName": "theirs"})
     world.bench.age()
 
-    assert world.told(request()) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
+    assert world.results(request()) == [(Outcome.DEAD_LETTER, Reason.OTHER_CLUSTER)]
 
 
 def test_another_topics_objects_are_never_touched(world: World) -> None:
     theirs = world.offload(7, topic=OTHER_TOPIC)
     world.bench.age()
 
-    assert world.told(request(7)) == [(Outcome.DEAD_LETTER, Reason.OTHER_OWNER)]
+    assert world.results(request(7)) == [(Outcome.DEAD_LETTER, Reason.OTHER_OWNER)]
     assert theirs in world.objects.stored()
 
 
-def test_parts_of_a_crashed_upload_are_given_up_in_a_bucket_of_our_own() -> None:
+def test_parts_of_a_crashed_upload_are_aborted_in_an_exclusive_bucket() -> None:
     world = World(exclusive=True)
     world.objects.begin_upload(GARBAGE[0])
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.OFFLOAD_IN_PROGRESS)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.OFFLOAD_IN_PROGRESS)]
     world.bench.age(HOUR_MS)
 
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
     assert world.objects.unfinished_uploads([GARBAGE[0]]) == []
-    assert world.told(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+    assert world.results(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
 
 
 class TestUploadsOfOthers:
-    """Whoever learns an unfinished upload's UUID can name it as his own. Here OTHER_TOPIC is uploading ledger 7."""
+    """A client that learns an unfinished upload's UUID can claim it. Here OTHER_TOPIC is uploading ledger 7."""
 
     @pytest.fixture
     def world(self) -> World:
@@ -493,64 +495,64 @@ class TestUploadsOfOthers:
     def left(self, world: World) -> int:
         return len(world.objects.unfinished_uploads([object_name(OLD, 7)]))
 
-    def test_are_refused_by_what_bookkeeper_says_of_the_ledger(self, world: World) -> None:
-        assert world.told(request(7)) == [(Outcome.DEAD_LETTER, Reason.OTHER_OWNER)]
+    def test_are_refused_by_the_ledgers_metadata_in_bookkeeper(self, world: World) -> None:
+        assert world.results(request(7)) == [(Outcome.DEAD_LETTER, Reason.OTHER_OWNER)]
         assert self.left(world) == 1
 
     def test_are_kept_while_their_owner_lists_them(self, world: World) -> None:
-        assert world.told(request(7, topic=OTHER_TOPIC)) == [(Outcome.RETRY, Reason.IN_USE)]
+        assert world.results(request(7, topic=OTHER_TOPIC)) == [(Outcome.RETRY, Reason.IN_USE)]
         assert self.left(world) == 1
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-    def test_go_for_their_owner_once_it_has_given_them_up_whoever_else_asks(
+    def test_are_aborted_for_their_owner_once_it_has_released_them_whichever_other_owner_asks(
         self, world: World, order: tuple[int, int]
     ) -> None:
         world.bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(7, 12))
         cases = [(request(7), (Outcome.DEAD_LETTER, Reason.OTHER_OWNER)), (request(7, topic=OTHER_TOPIC), DELETED)]
-        assert world.told(*(cases[number][0] for number in order)) == [cases[number][1] for number in order]
+        assert world.results(*(cases[number][0] for number in order)) == [cases[number][1] for number in order]
         assert self.left(world) == 0
 
-    def test_are_kept_where_bookkeeper_knows_the_ledger_no_more(self, world: World) -> None:
+    def test_are_kept_if_bookkeeper_no_longer_has_the_ledger(self, world: World) -> None:
         world.bench.tree.remove(path_of(7))
-        assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
+        assert world.results(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
         assert self.left(world) == 1
 
-    def test_are_kept_where_the_ledger_can_not_be_read(self, world: World) -> None:
+    def test_are_kept_if_the_ledger_cannot_be_read(self, world: World) -> None:
         world.bench.owner(
             LIST, list_znode(LedgerInfo(ledger_id=7, entries=10, timestamp_ms=1, offload=OffloadState(uuid=UUID)), 9)
         )
         world.bench.store.unreadable.add(path_of(7))
-        assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
+        assert world.results(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
         world.bench.store.unreadable.clear()
         world.bench.ledger(data_request(7), data=b"junk")
-        assert world.told(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
+        assert world.results(request(7)) == [(Outcome.RETRY, Reason.PROOF_MISSING)]
         assert self.left(world) == 1
 
-    def test_are_not_reached_by_a_request_for_a_ledger_of_ones_own_with_their_uuid(self, world: World) -> None:
-        """The key of the parts holds the ledger's id, and only parts under the request's own name are looked at."""
+    def test_are_not_affected_by_a_request_for_an_own_ledger_with_their_uuid(self, world: World) -> None:
+        """The key of the parts contains the ledger's id, and only parts under the request's own name are read."""
         world.bench.ledger(data_request(5))
         world.bench.age()
-        assert world.told(request(5)) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+        assert world.results(request(5)) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
         assert self.left(world) == 1
 
 
-def test_bookkeeper_is_asked_only_about_ledgers_of_which_parts_are_all_that_is_stored(world: World) -> None:
+def test_bookkeeper_is_only_read_for_ledgers_that_have_nothing_but_parts(world: World) -> None:
     paths: list[str] = []
     world.bench.store.faults.before(lambda _operation, asked: paths.extend(asked))
-    world.told(request(), request(uuid=UUID))
+    world.results(request(), request(uuid=UUID))
     assert [path for path in paths if path.startswith(ROOT)] == []
 
 
-def test_parts_that_are_still_there_after_they_were_given_up_are_told() -> None:
+def test_parts_that_exist_after_their_abort_are_reported() -> None:
     world = World(exclusive=True)
     world.objects.begin_upload(GARBAGE[0])
     world.bench.age()
     world.objects.lies = True
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.STILL_THERE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.STILL_THERE)]
 
 
-def test_a_bucket_with_versions_says_what_its_deletes_mean_and_the_versions_are_kept() -> None:
+def test_deletes_in_a_bucket_with_versions_explain_that_versions_are_kept() -> None:
     world = World(versioned=True)
     world.offload()
     world.bench.age()
@@ -565,32 +567,34 @@ def test_a_bucket_with_versions_says_what_its_deletes_mean_and_the_versions_are_
 
 
 def test_the_same_request_twice_in_a_batch_counts_once(world: World) -> None:
-    assert world.told(request(), request()) == [DELETED, (Outcome.ALREADY_GONE, Reason.DUPLICATE)]
+    assert world.results(request(), request()) == [DELETED, (Outcome.ALREADY_GONE, Reason.DUPLICATE)]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_of_two_different_requests_for_the_same_objects_each_is_judged_for_itself(
+def test_two_different_requests_for_the_same_objects_are_judged_separately(
     world: World, order: tuple[int, int]
 ) -> None:
     cases = [(request(topic=OTHER_TOPIC), (Outcome.DEAD_LETTER, Reason.OTHER_OWNER)), (request(), DELETED)]
     swept = world.sweep(*(cases[number][0] for number in order))
-    assert [(each.verdict.outcome, each.verdict.reason) for each in swept] == [cases[number][1] for number in order]
-    sources = dict(zip(order, (each.sources for each in swept), strict=True))
+    assert [(result.verdict.outcome, result.verdict.reason) for result in swept] == [
+        cases[number][1] for number in order
+    ]
+    sources = dict(zip(order, (result.sources for result in swept), strict=True))
     assert sources[0].startswith("zookeeper=- ")
     assert sources[1].startswith("zookeeper=2@")
     assert world.objects.stored() == IN_USE
 
 
-def test_of_true_requests_that_differ_one_is_worked_off_and_the_others_are_looked_at_again(world: World) -> None:
-    """A sighting of its own makes one differ. Which of them goes first decides nothing: the next look finds it gone."""
+def test_one_of_several_true_requests_is_processed_and_the_others_are_checked_again(world: World) -> None:
+    """A sighting makes two requests differ. Their order does not matter: the next check finds the objects gone."""
     jobs = [Job(request()), Job(request(), world.bench.clock.now_ms())]
     swept = world.sweeper().sweep(jobs, {})
-    assert [(each.verdict.outcome, each.verdict.reason) for each in swept] == [
+    assert [(result.verdict.outcome, result.verdict.reason) for result in swept] == [
         DELETED,
         (Outcome.RETRY, Reason.DUPLICATE),
     ]
     assert len(world.journal.entries) == 1
-    assert world.told(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+    assert world.results(request()) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
 
 
 @pytest.mark.parametrize("driver", ["azureblob", "aliyun-oss", "filesystem"])
@@ -611,23 +615,23 @@ def test_another_driver_is_refused_by_its_name_before_any_store_is_opened(world:
     ],
 )
 def test_a_bucket_that_is_not_allowed_is_refused_before_any_store_is_opened(world: World, bucket: Bucket) -> None:
-    assert world.told(request(bucket=bucket)) == [(Outcome.DEAD_LETTER, Reason.STORE_NOT_ALLOWED)]
+    assert world.results(request(bucket=bucket)) == [(Outcome.DEAD_LETTER, Reason.STORE_NOT_ALLOWED)]
     assert world.opened == []
 
 
-def test_a_request_without_a_bucket_goes_where_the_owners_list_says(world: World) -> None:
+def test_a_request_without_a_bucket_uses_the_bucket_of_the_owners_list(world: World) -> None:
     where = {"bucket": "second", "serviceEndpoint": SECOND.endpoint}
     current = OffloadState(uuid=UUID, complete=True, driver_name="S3", driver_properties=where)
     world.bench.owner(LIST, list_znode(LedgerInfo(ledger_id=5, entries=10, timestamp_ms=1, offload=current), 9))
     world.offload(store=world.second)
     world.bench.age()
 
-    assert world.told(request(bucket=None, driver="")) == [DELETED]
+    assert world.results(request(bucket=None, driver="")) == [DELETED]
     assert world.second.stored() == []
     assert world.configuration.asked == []
 
 
-def test_a_request_without_a_bucket_goes_where_the_namespaces_policies_say(world: World) -> None:
+def test_a_request_without_a_bucket_uses_the_bucket_of_the_namespaces_policies(world: World) -> None:
     world.configuration.policies["public/default"] = {
         "managedLedgerOffloadDriver": "S3",
         "managedLedgerOffloadBucket": "second",
@@ -636,7 +640,7 @@ def test_a_request_without_a_bucket_goes_where_the_namespaces_policies_say(world
     world.offload(4, store=world.second)
     world.bench.age()
 
-    assert world.told(request(4, bucket=None, driver=""), request(4, uuid=UUID, bucket=None)) == [
+    assert world.results(request(4, bucket=None, driver=""), request(4, uuid=UUID, bucket=None)) == [
         DELETED,
         (Outcome.ALREADY_GONE, Reason.NOT_FOUND),
     ]
@@ -651,71 +655,71 @@ def test_an_unsupported_driver_in_the_policies_is_named(world: World) -> None:
     assert (swept.verdict.outcome, swept.verdict.reason) == (Outcome.DEAD_LETTER, Reason.DRIVER_NOT_SUPPORTED)
 
 
-def test_policies_that_are_not_told_are_not_none(world: World) -> None:
+def test_unknown_policies_are_not_empty_policies(world: World) -> None:
     world.configuration.refuses = True
 
-    assert world.told(request(4, bucket=None)) == [(Outcome.RETRY, Reason.OWNER_UNREADABLE)]
+    assert world.results(request(4, bucket=None)) == [(Outcome.RETRY, Reason.OWNER_UNREADABLE)]
 
 
-def test_a_namespace_whose_policies_are_not_told_costs_the_others_nothing(world: World) -> None:
+def test_a_namespace_with_unknown_policies_does_not_delay_others(world: World) -> None:
     world.configuration.away = {namespace_of(topic_of(OTHER_TOPIC))}
     world.bench.broker.topics[OTHER_TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(9,))
     vague = request(77, topic=OTHER_TOPIC, bucket=None, driver="")
 
-    assert world.told(vague, request()) == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE), DELETED]
+    assert world.results(vague, request()) == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE), DELETED]
 
 
-def test_all_namespaces_whose_policies_hang_share_one_deadline_and_hold_up_no_end(world: World) -> None:
+def test_namespaces_whose_policies_hang_share_one_deadline_and_delay_no_shutdown(world: World) -> None:
     spaces = [f"hanging/ns-{number}" for number in range(20)]
     world.configuration.hanging = set(spaces)
     world.patience_seconds = 0.2
     vague = [request(77, topic=f"{space}/persistent/x", bucket=None, driver="") for space in spaces]
 
-    told = world.told(*vague, request())
+    results = world.results(*vague, request())
 
-    assert told == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE)] * 20 + [DELETED]
+    assert results == [(Outcome.RETRY, Reason.BROKER_UNAVAILABLE)] * 20 + [DELETED]
     assert not world.configuration.given_up.is_set(), "it has not waited for the threads"
     assert len(world.configuration.asked) <= 8
     world.configuration.ended.set()
     assert world.objects.stored() == IN_USE
 
 
-def test_a_tenant_whose_policies_hang_does_not_make_the_policies_of_other_tenants_late(world: World) -> None:
+def test_a_tenant_whose_policies_hang_does_not_delay_the_policies_of_other_tenants(world: World) -> None:
     spaces = [f"hanging/ns-{number}" for number in range(20)]
     world.configuration.hanging = set(spaces)
     world.bench.broker.topics[OTHER_TOPIC] = BrokerView(presence=Presence.PRESENT, ledgers=(9,))
     world.patience_seconds = 2.0
     vague = [request(77, topic=f"{space}/persistent/x", bucket=None, driver="") for space in spaces]
 
-    world.told(*vague, request(77, topic=OTHER_TOPIC, bucket=None, driver=""))
+    world.results(*vague, request(77, topic=OTHER_TOPIC, bucket=None, driver=""))
     world.configuration.ended.set()
 
     assert namespace_of(topic_of(OTHER_TOPIC)) in world.configuration.asked
 
 
-def test_where_our_clusters_name_is_not_told_objects_that_name_one_are_kept_for_now(world: World) -> None:
+def test_objects_that_name_a_cluster_are_kept_while_our_clusters_name_is_unknown(world: World) -> None:
     world.configuration.away = {"cluster"}
 
-    assert world.told(request(), request(77)) == [
+    assert world.results(request(), request(77)) == [
         (Outcome.RETRY, Reason.STORE_UNAVAILABLE),
         (Outcome.ALREADY_GONE, Reason.NOT_FOUND),
     ]
     assert set(GARBAGE) < set(world.objects.stored())
 
     world.configuration.away.clear()
-    assert world.told(request()) == [DELETED]
+    assert world.results(request()) == [DELETED]
 
 
-def test_where_nobody_names_a_bucket_the_only_allowed_one_is_meant(world: World) -> None:
-    assert world.told(request(4, bucket=None)) == [(Outcome.DEAD_LETTER, Reason.BAD_OFFLOAD_CONTEXT)]
+def test_the_only_allowed_bucket_is_used_if_no_bucket_is_named(world: World) -> None:
+    assert world.results(request(4, bucket=None)) == [(Outcome.DEAD_LETTER, Reason.BAD_OFFLOAD_CONTEXT)]
 
     world.allowed = (OURS,)
 
-    assert world.told(request(bucket=None, driver="")) == [DELETED]
+    assert world.results(request(bucket=None, driver="")) == [DELETED]
 
 
-def test_order_of_answers_is_the_order_of_requests(world: World) -> None:
-    assert world.told(
+def test_results_have_the_order_of_requests(world: World) -> None:
+    assert world.results(
         request(driver="azureblob"), request(uuid=UUID), request(), request(bucket=replace(OURS, name="victims"))
     ) == [
         (Outcome.DEAD_LETTER, Reason.DRIVER_NOT_SUPPORTED),
@@ -728,12 +732,12 @@ def test_order_of_answers_is_the_order_of_requests(world: World) -> None:
 def test_an_incomplete_offload_keeps_its_uuid_while_the_owner_lists_it(world: World) -> None:
     world.bench.owner(LIST, list_znode(offloaded(5, complete=False, bookkeeper_deleted=False, uuid=OLD), 9))
 
-    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.IN_USE)]
     world.bench.age(100 * DAY_MS)
-    assert world.told(request()) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert world.results(request()) == [(Outcome.RETRY, Reason.IN_USE)]
 
 
-def test_a_dry_run_says_the_same_and_does_nothing() -> None:
+def test_a_dry_run_returns_the_same_and_does_nothing() -> None:
     world = World(exclusive=True)
     crashed = "bbbbbbbb-0000-0000-0000-000000000000"
     world.offload()
@@ -744,23 +748,23 @@ def test_a_dry_run_says_the_same_and_does_nothing() -> None:
     before, uploads = world.objects.stored(), world.objects.unfinished_uploads([object_name(crashed, 5)])
 
     world.wrap = DryRunObjects
-    planned = world.told(*requests)
+    planned = world.results(*requests)
 
     assert world.objects.stored() == before
     assert world.objects.unfinished_uploads([object_name(crashed, 5)]) == uploads
     world.wrap = None
-    assert planned == world.told(*requests)
+    assert planned == world.results(*requests)
     assert planned == [DELETED, (Outcome.RETRY, Reason.IN_USE), DELETED, (Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
 
 
 class TestKept:
-    def test_kept_objects_that_vanish_while_their_owner_names_them_are_told(self, world: World) -> None:
+    def test_kept_objects_that_vanish_while_their_owner_names_them_are_reported(self, world: World) -> None:
         world.journal.on_write = lambda: world.objects.delete(IN_USE)
         lost, gone = world.sweep(request(uuid=UUID), request())
         assert lost.verdict.reason is Reason.KEPT_AND_GONE
         assert gone.verdict.outcome is Outcome.DELETED
 
-    def test_kept_objects_that_their_owner_gave_up_meanwhile_are_nothing_strange(self, world: World) -> None:
+    def test_kept_objects_that_their_owner_has_released_since_are_not_reported(self, world: World) -> None:
         def trim() -> None:
             world.bench.owner(LIST, list_znode(9))
             world.objects.delete(IN_USE)

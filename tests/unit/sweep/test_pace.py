@@ -1,4 +1,4 @@
-"""How fast a task deletes: its share of the rate, less while ZooKeeper is slow, never a burst of more than a second."""
+"""A task deletes at its share of the rate, less while ZooKeeper is slow, and at most a second's deletes at once."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from streaming.sweep.pace import Capped, Pace, Pausable
 
 
 class Time:
-    """A clock that sleeping moves."""
+    """A clock that advances by sleeping."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -38,14 +38,14 @@ def send(pace: Pace, time: Time, deletes: int, *, takes_s: float = 0.0) -> None:
     pace.done()
 
 
-def test_every_group_is_paid_for_before_it_goes(time: Time) -> None:
+def test_every_group_waits_for_its_time_before_it_is_sent(time: Time) -> None:
     pace = pace_of(time, 100)
     for deletes in (100, 50, 10):
         send(pace, time, deletes)
     assert time.slept == [pytest.approx(1.0), pytest.approx(0.5), pytest.approx(0.1)]
 
 
-def test_time_spent_elsewhere_counts_but_is_not_saved_up(time: Time) -> None:
+def test_time_spent_on_other_work_counts_but_is_not_saved_up(time: Time) -> None:
     pace = pace_of(time, 100)
     time.now_s += 60
     send(pace, time, 100)
@@ -62,7 +62,7 @@ def test_a_thousand_groups_take_as_long_as_the_rate_says(time: Time) -> None:
 
 
 def chunks(limit: float, tasks: int, deletes: int, *, group: int) -> Iterator[tuple[float, int]]:
-    """When so many are sent: thirty chunks one after the other, each in so many tasks beside each other."""
+    """Yield (time, deletes) of thirty successive chunks, each in so many parallel tasks."""
     began_s = 0.0
     for _ in range(30):
         ends_s = []
@@ -85,7 +85,7 @@ def test_all_executors_together_keep_to_the_limit_however_small_the_chunks_are(
 ) -> None:
     limit = 100.0
     sent = sorted(chunks(limit, tasks, deletes, group=group))
-    a_burst = tasks * group  # each task's last group before, and its first one within
+    a_burst = tasks * group  # each task's last group before, and its first group within
     for begin_s in range(0, int(sent[-1][0]) + 1, 5):
         for length_s in (1, 10, 60):
             within = sum(n for at_s, n in sent if begin_s <= at_s < begin_s + length_s)
@@ -93,7 +93,7 @@ def test_all_executors_together_keep_to_the_limit_however_small_the_chunks_are(
     assert sum(n for _, n in sent) <= limit * sent[-1][0] * 1.01
 
 
-def test_without_a_rate_nobody_waits(time: Time) -> None:
+def test_without_a_rate_nothing_waits(time: Time) -> None:
     pace = pace_of(time, 0)
     for _ in range(10):
         send(pace, time, 1_000_000)
@@ -102,7 +102,7 @@ def test_without_a_rate_nobody_waits(time: Time) -> None:
 
 
 @pytest.mark.parametrize(("rate", "at_once"), [(1_000, 1_000), (2.5, 2), (0.25, 1)])
-def test_at_most_a_seconds_allowance_goes_at_once(time: Time, rate: float, at_once: int) -> None:
+def test_at_most_one_second_of_deletes_is_sent_at_once(time: Time, rate: float, at_once: int) -> None:
     assert pace_of(time, rate).at_once == at_once
 
 
@@ -116,7 +116,7 @@ def test_a_slow_answer_halves_the_rate(time: Time, takes_s: float, at_once: int)
     assert pace.at_once == at_once
 
 
-def test_the_rate_never_falls_to_nothing_and_comes_back_with_good_answers(time: Time) -> None:
+def test_the_rate_never_falls_to_zero_and_recovers_with_fast_answers(time: Time) -> None:
     pace = pace_of(time, 1_000)
     for _ in range(20):
         send(pace, time, 100, takes_s=5)
@@ -137,9 +137,9 @@ def test_a_lower_rate_means_longer_waits(time: Time) -> None:
 
 
 class TestCapped:
-    """What was planned within the limits, and not one delete more."""
+    """The deletes that were planned within the limits, and no more."""
 
-    def test_lets_exactly_what_was_planned_go(self, time: Time) -> None:
+    def test_allows_exactly_the_planned_deletes(self, time: Time) -> None:
         capped = Capped(pace_of(time, 0), 10)
         capped.wait_for(4)
         capped.wait_for(6)
@@ -162,9 +162,9 @@ class TestCapped:
 
 
 class TestPausable:
-    """Who pauses the service stops a chunk within a second, before the next delete."""
+    """A pause stops a chunk within a second, before the next delete."""
 
-    def test_stops_before_what_comes_next(self, time: Time) -> None:
+    def test_stops_before_the_next_delete(self, time: Time) -> None:
         why = [""]
         pausable = Pausable(pace_of(time, 0), lambda: why[0], monotonic=lambda: time.now_s)
         pausable.wait_for(1)
@@ -175,11 +175,11 @@ class TestPausable:
         with pytest.raises(UnavailableError, match="somebody looks"):
             pausable.wait_for(1)
 
-    def test_looks_at_once_where_it_was_paused_before_it_began(self, time: Time) -> None:
+    def test_checks_at_once_if_it_was_paused_before_the_start(self, time: Time) -> None:
         with pytest.raises(UnavailableError):
             Pausable(pace_of(time, 0), lambda: "paused", monotonic=lambda: time.now_s).wait_for(1)
 
-    def test_looks_after_it_has_waited(self, time: Time) -> None:
+    def test_checks_after_it_has_waited(self, time: Time) -> None:
         asked_at_s: list[float] = []
 
         def paused() -> str:

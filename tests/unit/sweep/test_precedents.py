@@ -1,4 +1,4 @@
-"""How other deleters lost live data, or said "deleted" of what was not: each once, here, on BookKeeper ledgers."""
+"""How other programs lost live data, or reported deletes that did not happen: each case with BookKeeper ledgers."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def hook(bench: Bench, operation: str, act: object) -> None:
 
 class TestLostLiveData:
     @pytest.mark.parametrize("operation", ["read_many", "acl_of", "journal", "delete_guarded"])
-    def test_juicefs_6479_a_failed_list_was_taken_for_an_empty_one(self, bench: Bench, operation: str) -> None:
+    def test_juicefs_6479_a_failed_listing_counted_as_empty(self, bench: Bench, operation: str) -> None:
         def away() -> None:
             bench.store.faults.away = True
 
@@ -46,7 +46,7 @@ class TestLostLiveData:
             swept = bench.sweep(*EVERYTHING)
         except UnavailableError:
             swept = []
-        assert Outcome.DELETED not in {one.verdict.outcome for one in swept}
+        assert Outcome.DELETED not in {result.verdict.outcome for result in swept}
         assert bench.left() >= IN_USE | {path_of(5), path_of(15)}
 
     @pytest.mark.parametrize("silent", [TOPIC, OTHER_TOPIC])
@@ -56,7 +56,7 @@ class TestLostLiveData:
         spared = 5 if silent == TOPIC else 15
         assert bench.left() == IN_USE | {path_of(spared)}
 
-    def test_juicefs_5068_what_was_written_during_the_scan_was_not_in_its_list(self, bench: Bench) -> None:
+    def test_juicefs_5068_files_written_during_the_scan_were_not_in_its_list(self, bench: Bench) -> None:
         cached = bench.loader().load([f"data:{TOPIC}", f"data:{OTHER_TOPIC}"])
         bench.owner(LIST, list_znode(8, 9, 21, 22))
         bench.ledger(data_request(21))
@@ -64,7 +64,7 @@ class TestLostLiveData:
         swept = bench.sweep(data_request(21), cached=cached)
         assert swept[0].verdict.reason is Reason.IN_USE
 
-    def test_yahoo_bookkeeper_15_empty_parents_were_tidied_away_under_a_reader(self, bench: Bench) -> None:
+    def test_yahoo_bookkeeper_15_empty_parents_were_deleted_during_a_read(self, bench: Bench) -> None:
         bench.owner(LIST, list_znode(30))
         bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(31))
         bench.broker.topics = {TOPIC: view(30), OTHER_TOPIC: view(31)}
@@ -75,8 +75,8 @@ class TestLostLiveData:
         assert bench.left() == set()
         assert "/ledgers/00/0000" in bench.tree.paths()
 
-    def test_bookkeeper_870_one_reader_that_is_wrong_was_believed(self, bench: Bench) -> None:
-        """Here it takes two, each wrong twice: neither the znode nor the broker alone makes an owner gone."""
+    def test_bookkeeper_870_a_single_wrong_read_was_trusted(self, bench: Bench) -> None:
+        """Here two sources have to be wrong twice: neither the znode nor the broker alone makes an owner gone."""
         bench.tree.remove(LIST)
         job = Job(data_request(8), absent_since_ms=bench.clock.now_ms() - 10 * MINUTE_MS)
         (only_znode,) = bench.sweeper().sweep([job], {})
@@ -92,14 +92,14 @@ class TestLostLiveData:
         (swept,) = bench.sweep(data_request(9))
         assert swept.verdict.reason is Reason.NOT_CLOSED
 
-    def test_trino_19965_a_new_kind_of_file_was_not_known_to_be_needed(self, bench: Bench) -> None:
+    def test_trino_19965_a_new_kind_of_file_counted_as_unused(self, bench: Bench) -> None:
         bench.ledger(data_request(5), data=serialize_v3(metadata({**data_custom(), "component": b"new-kind"})))
         bench.age()
         (swept,) = bench.sweep(data_request(5))
         assert swept.verdict.outcome is Outcome.DEAD_LETTER
         assert path_of(5) in bench.left()
 
-    def test_tomjo_a_partition_was_looked_up_under_its_parents_name(self, bench: Bench) -> None:
+    def test_tomjo_a_partition_was_searched_by_its_parents_name(self, bench: Bench) -> None:
         partition = f"{TOPIC}-partition-0"
         bench.owner(managed_ledger_path(partition), list_znode(25, 26))
         bench.broker.topics[partition] = view(25, 26)
@@ -112,16 +112,16 @@ class TestLostLiveData:
         assert path_of(25) in bench.left()
 
     def test_ceph_in_the_wrong_pool_everything_is_an_orphan(self, bench: Bench) -> None:
-        """A wrong chroot shows no owner at all; the brokers know better."""
+        """A wrong chroot has no owner at all, but the brokers know them."""
         for topic in (TOPIC, OTHER_TOPIC):
             bench.tree.remove(managed_ledger_path(topic))
         before = bench.left()
         since_ms = bench.clock.now_ms() - 10 * MINUTE_MS
         swept = bench.sweeper().sweep([Job(request, since_ms) for request in EVERYTHING], {})
-        assert {one.verdict.reason for one in swept} == {Reason.OWNER_UNREADABLE}
+        assert {result.verdict.reason for result in swept} == {Reason.OWNER_UNREADABLE}
         assert bench.left() == before
 
-    def test_kopia_a_cleaner_that_slept_past_its_window_went_on_with_what_it_had_seen(self, bench: Bench) -> None:
+    def test_kopia_a_cleaner_that_slept_too_long_continued_with_old_facts(self, bench: Bench) -> None:
         def sleep_long() -> None:
             bench.age(30 * DAY_MS)
             bench.owner(LIST, list_znode(5, 8, 9))
@@ -130,7 +130,7 @@ class TestLostLiveData:
         (swept,) = bench.sweep(data_request(5))
         assert swept.verdict.reason is Reason.IN_USE
 
-    def test_kopia_a_cleaner_that_slept_while_another_one_took_over_does_nothing(self, bench: Bench) -> None:
+    def test_kopia_a_cleaner_that_slept_while_another_took_over_does_nothing(self, bench: Bench) -> None:
         hook(bench, "journal", lambda: bench.tree.write(EPOCH, b""))
         before = bench.left()
         with pytest.raises(FencedError):
@@ -138,7 +138,7 @@ class TestLostLiveData:
         assert bench.left() == before
 
     def test_pulsar_16420_a_broker_that_paused_published_the_ledger_after_all(self, bench: Bench) -> None:
-        """Closed by a bookie's recovery, older than min_age, named by nobody yet: above the newest, so it stays."""
+        """Closed by a bookie's recovery, older than min_age, not named yet: it is above the newest, so it stays."""
         bench.ledger(data_request(12))
         bench.age(DAY_MS - 1)
         (swept,) = bench.sweep(data_request(12))
@@ -147,23 +147,25 @@ class TestLostLiveData:
         assert path_of(12) in bench.left()
 
 
-class TestSaidDeletedAndWasNot:
-    """Pravega, lakeFS 4774, Iceberg 4817, Pulsar 14693 (T11): the answer was yes, and nothing had happened."""
+class TestReportedDeletesThatDidNotHappen:
+    """Pravega, lakeFS 4774, Iceberg 4817, Pulsar 14693 (T11): the answer was positive, but nothing had happened."""
 
-    def test_an_answer_of_yes_is_not_believed(self, bench: Bench) -> None:
+    def test_a_positive_answer_is_not_trusted(self, bench: Bench) -> None:
         bench.tree.deaf = True
         swept = bench.sweep(data_request(5), data_request(15, OTHER_TOPIC))
-        assert {(one.verdict.outcome, one.verdict.reason) for one in swept} == {(Outcome.RETRY, Reason.STILL_THERE)}
+        assert {(result.verdict.outcome, result.verdict.reason) for result in swept} == {
+            (Outcome.RETRY, Reason.STILL_THERE)
+        }
 
-    def test_an_answer_of_yes_for_some_of_them_is_not_believed_for_all(self, bench: Bench) -> None:
+    def test_a_positive_answer_for_some_is_not_trusted_for_all(self, bench: Bench) -> None:
         def deaf_from_now_on(_removal: Removal) -> None:
             bench.tree.deaf = True
 
         bench.tree.on_removal = deaf_from_now_on
         swept = bench.sweep(data_request(5), data_request(15, OTHER_TOPIC))
-        assert [one.verdict.outcome for one in swept] == [Outcome.DELETED, Outcome.RETRY]
+        assert [result.verdict.outcome for result in swept] == [Outcome.DELETED, Outcome.RETRY]
 
-    def test_not_found_is_said_so_and_never_counted_as_deleted(self, bench: Bench) -> None:
+    def test_not_found_is_reported_and_never_counted_as_deleted(self, bench: Bench) -> None:
         (swept,) = bench.sweep(data_request(77))
         assert (swept.verdict.outcome, swept.verdict.reason) == (Outcome.ALREADY_GONE, Reason.NOT_FOUND)
         assert bench.journal.entries == []

@@ -1,4 +1,4 @@
-"""A receipt says what became of a message, and holds its copy; copies of one owner's requests go to one partition."""
+"""A receipt contains the result of a message and its copy; copies for an owner always go to the same partition."""
 
 from dataclasses import replace
 from typing import Any
@@ -65,7 +65,7 @@ def copied(receipt: dict[str, Any]) -> dict[str, str]:
     return dict(receipt[c.MESSAGE_PROPERTIES])
 
 
-def test_a_receipt_says_who_worked_off_which_message_and_what_became_of_it() -> None:
+def test_a_receipt_names_the_run_the_message_and_the_result() -> None:
     receipt = WRITER.receipt(message(), DELETED)
     assert set(receipt) <= set(RECEIPT.names)
     assert (receipt[c.EPOCH], receipt[c.QUERY], receipt[c.BATCH_ID], receipt[c.CHUNK]) == (4, REQUESTS, 2, 9)
@@ -74,11 +74,11 @@ def test_a_receipt_says_who_worked_off_which_message_and_what_became_of_it() -> 
     assert (receipt[c.REFRESHED], receipt[c.SOURCES], receipt[c.AT_MS]) == (True, "certificate", NOW_MS)
 
 
-def test_what_is_finished_has_no_copy() -> None:
+def test_a_finished_request_has_no_copy() -> None:
     assert not set(COPIED) & set(WRITER.receipt(message(), DELETED))
 
 
-def test_what_is_kept_goes_to_retry_as_it_came_with_its_number_of_tries() -> None:
+def test_a_kept_request_goes_to_retry_unchanged_with_its_number_of_tries() -> None:
     receipt = WRITER.receipt(message(age_ms=60_000, a="b", RECONSUMETIMES="2"), kept(Reason.IN_USE))
     assert (receipt[c.TARGET], receipt[c.MESSAGE_KEY], receipt[c.PAYLOAD]) == (
         f"{SYSTEM}-RETRY",
@@ -117,23 +117,23 @@ def test_a_fresh_request_whose_owner_still_names_the_ledger_loses_no_try(
     assert (receipt[c.DELAY_MS], receipt[c.ATTEMPT]) == (wait_ms, attempt)
 
 
-def test_a_first_sight_of_absence_is_signed_into_the_copy() -> None:
+def test_a_first_sighting_of_absence_is_signed_in_the_copy() -> None:
     receipt = WRITER.receipt(message(), kept(Reason.OWNER_ABSENT_ONCE, absent_since_ms=NOW_MS - 5))
     assert absent_since_ms(SECRET, subject_of(REQUEST), copied(receipt)) == NOW_MS - 5
 
 
-def test_an_earlier_sighting_is_dropped_when_the_owner_is_there() -> None:
+def test_an_earlier_sighting_is_dropped_when_the_owner_exists() -> None:
     receipt = WRITER.receipt(message(OWNER_ABSENT_SINCE="1:signature"), kept(Reason.IN_USE))
     assert OWNER_ABSENT_SINCE not in copied(receipt)
 
 
-def test_what_was_tried_too_often_goes_to_the_dead_letters_with_its_reason() -> None:
+def test_a_request_that_was_tried_too_often_becomes_a_dead_letter_with_its_reason() -> None:
     receipt = WRITER.receipt(message(RECONSUMETIMES="3"), kept(Reason.IN_USE, "the list names it"))
     assert (receipt[c.OUTCOME], receipt[c.TARGET]) == ("DEAD_LETTER", f"{SYSTEM}-DLQ")
     assert (copied(receipt)[REASON], receipt[c.ATTEMPT]) == ("IN_USE: the list names it", 4)
 
 
-def test_a_refused_request_that_is_in_order_is_named_all_the_same() -> None:
+def test_the_receipt_of_a_refused_but_valid_request_names_its_ledger() -> None:
     refused = Rejection(Reason.OTHER_TENANT, "not theirs")
     receipt = WRITER.receipt(
         message(refused), Swept(verdict=Verdict(Outcome.DEAD_LETTER, refused.reason, refused.detail))
@@ -141,7 +141,7 @@ def test_a_refused_request_that_is_in_order_is_named_all_the_same() -> None:
     assert (receipt[c.LEDGER_ID], receipt[c.OUTCOME]) == (5, "DEAD_LETTER")
 
 
-def test_bytes_that_are_no_request_name_no_ledger_and_are_kept_as_they_came() -> None:
+def test_bytes_that_are_no_request_name_no_ledger_and_are_kept_unchanged() -> None:
     refused = Rejection(Reason.NOT_JSON, "no JSON")
     receipt = WRITER.receipt(
         message(refused, payload=b"junk"), Swept(verdict=Verdict(Outcome.DEAD_LETTER, refused.reason))
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_request_name_no_ledger_and_are_kept_as_they_came() ->
     assert (receipt[c.PAYLOAD], copied(receipt)[REASON]) == (b"junk", "NOT_JSON")
 
 
-def test_a_wait_whose_end_is_known_ends_then_however_often_the_request_was_put_off() -> None:
+def test_a_wait_with_a_known_end_ends_then_however_often_the_request_was_delayed() -> None:
     """Ten tries are not used up by waiting: neither the first nor a later wait counts."""
     waiting = Swept(verdict=Verdict(Outcome.RETRY, Reason.NOT_CLOSED, wait_ms=6 * 60 * MINUTE_MS))
     for attempt in (0, 3):

@@ -1,4 +1,4 @@
-"""A cached reference is no more than a hint; where no znode version protects a delete, it takes two looks."""
+"""A cached reference is only a hint; a delete that no znode version protects takes two checks."""
 
 import pytest
 
@@ -29,7 +29,7 @@ class TestCachedReferences:
         assert why(swept) == DELETED
         assert not swept[0].refreshed
 
-    def test_never_delete_what_the_owner_took_up_since(self, bench: Bench) -> None:
+    def test_never_delete_ledgers_that_the_owner_has_added_since(self, bench: Bench) -> None:
         """JuiceFS 5068: written during a long scan; here the version that the delete carries is the old one."""
         cached = cached_now(bench)
         bench.owner(LIST, list_znode(5, 8, 9))
@@ -37,7 +37,7 @@ class TestCachedReferences:
         assert whys(swept) == [(Outcome.RETRY, Reason.IN_USE), DELETED]
         assert swept[0].refreshed
 
-    def test_that_say_in_use_are_read_again(self, bench: Bench) -> None:
+    def test_with_the_answer_in_use_are_read_again(self, bench: Bench) -> None:
         cached = cached_now(bench)
         bench.owner(LIST, list_znode(9))
         bench.broker.topics[TOPIC] = view(9)
@@ -55,7 +55,7 @@ class TestCachedReferences:
     def test_that_name_nothing_are_read_again_since_a_recreated_znode_may_have_the_same_version(
         self, bench: Bench
     ) -> None:
-        """A subscription is deleted and made again; its znode reaches the version that was cached."""
+        """A subscription is deleted and created again; its znode reaches the cached version."""
         path = cursor_path(TOPIC, CURSOR)
         bench.owner(path, cursor_znode(-1))
         cached = cached_now(bench, f"cursor:{TOPIC}/{CURSOR}")
@@ -73,7 +73,7 @@ class TestCachedReferences:
         swept = bench.sweeper().sweep([long_ago], cached)
         assert why(swept) == (Outcome.RETRY, Reason.IN_USE)
 
-    def test_of_a_compacted_ledger_are_read_again_since_no_znode_moves_with_it(self, bench: Bench) -> None:
+    def test_of_a_compacted_ledger_are_read_again_since_no_znode_changes_with_it(self, bench: Bench) -> None:
         request = compacted_request(6)
         bench.ledger(request)
         bench.age()
@@ -110,13 +110,13 @@ class TestAbsentOwners:
         assert second.absent_since_ms == first.absent_since_ms
 
     @pytest.mark.parametrize("off_ms", [pytest.param(1, id="future"), pytest.param(-DAY_MS - 1, id="too old")])
-    def test_begin_anew_after_a_sighting_that_does_not_count(self, bench: Bench, off_ms: int) -> None:
+    def test_start_again_after_a_sighting_that_does_not_count(self, bench: Bench, off_ms: int) -> None:
         now_ms = bench.clock.now_ms()
         (swept,) = bench.sweeper().sweep([Job(self.REQUEST, now_ms + off_ms)], {})
         assert why([swept]) == (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE)
         assert swept.absent_since_ms == now_ms
 
-    def test_forget_the_sighting_when_the_owner_is_there_after_all(self, bench: Bench) -> None:
+    def test_forget_the_sighting_when_the_owner_exists_after_all(self, bench: Bench) -> None:
         bench.owner(LIST, list_znode(5))
         bench.broker.topics[TOPIC] = view(5)
         job = Job(self.REQUEST, bench.clock.now_ms() - 10 * MINUTE_MS)
@@ -124,19 +124,19 @@ class TestAbsentOwners:
         assert why([swept]) == (Outcome.RETRY, Reason.IN_USE)
         assert swept.absent_since_ms is None
 
-    def test_are_never_gone_on_the_znodes_word_alone(self, bench: Bench) -> None:
+    def test_are_never_gone_by_the_znode_alone(self, bench: Bench) -> None:
         bench.broker.topics[TOPIC] = view(5)
         job = Job(self.REQUEST, bench.clock.now_ms() - 10 * MINUTE_MS)
         assert why(bench.sweeper().sweep([job], {})) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
 
-    def test_with_partitions_are_asked_for_partition_by_partition(self, bench: Bench) -> None:
+    def test_with_partitions_are_queried_partition_by_partition(self, bench: Bench) -> None:
         request = data_request(5, f"{TOPIC}-partition-3")
         bench.ledger(request)
         bench.age()
         bench.sweep(request)
         assert bench.broker.asked[-1] == f"{TOPIC}-partition-3"
 
-    def test_deleted_and_made_again_under_the_same_name_keep_only_what_they_name(self, bench: Bench) -> None:
+    def test_deleted_and_created_again_under_the_same_name_keep_only_ledgers_that_they_name(self, bench: Bench) -> None:
         bench.owner(LIST, list_znode(20, 21))
         bench.broker.topics[TOPIC] = view(20, 21)
         bench.ledger(data_request(20))
@@ -148,7 +148,7 @@ class TestAbsentOwners:
         earlier = bench.clock.now_ms() - MINUTE_MS
         jobs = [Job(self.REQUEST), Job(self.REQUEST, earlier)]
         swept = bench.sweeper().sweep(jobs, {})
-        assert [one.absent_since_ms for one in swept] == [bench.clock.now_ms(), earlier]
+        assert [result.absent_since_ms for result in swept] == [bench.clock.now_ms(), earlier]
 
 
 class TestCompactedLedgers:
@@ -173,8 +173,8 @@ class TestCompactedLedgers:
         assert why(bench.sweeper().sweep([long_ago], {})) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
         assert path_of(5) in bench.left()
 
-    def test_are_kept_when_the_broker_falls_back_to_them_meanwhile(self, bench: Bench) -> None:
-        """Its memory ran ahead of what was durable; after a crash the old one is the compacted ledger again."""
+    def test_are_kept_when_the_broker_falls_back_to_them(self, bench: Bench) -> None:
+        """Its memory was ahead of its durable state; after a crash the old ledger is the compacted ledger again."""
         (first,) = bench.sweep(compacted_request(5))
         bench.age(10 * MINUTE_MS)
         bench.broker.topics[TOPIC] = view(8, 9, compacted_ledger=5)

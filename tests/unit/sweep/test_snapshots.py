@@ -1,4 +1,4 @@
-"""Tombstones for snapshots: what is sent, in which order, behind which looks, and what is put back."""
+"""Tombstones for snapshots: their order, the checks before and after them, and messages that are published again."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -42,7 +42,7 @@ def index(*named: tuple[int, Position]) -> bytes:
 
 @dataclass
 class Compacted:
-    """A namespace's topics. on_send, on_sent: what else happens right before and behind a message that is stored."""
+    """The snapshot topics of a namespace."""
 
     publish_ms: int
     messages: dict[SnapshotKind, list[ReadValue]] = field(default_factory=lambda: {SINGLE: [], SEGMENT: [], INDEX: []})
@@ -52,8 +52,8 @@ class Compacted:
     compactions: list[SnapshotKind] = field(default_factory=list)
     horizon: dict[SnapshotKind, int] = field(default_factory=dict)
     too_early: int = 0
-    on_send: Callable[[], None] = lambda: None
-    on_sent: Callable[[], None] = lambda: None
+    on_send: Callable[[], None] = lambda: None  # runs right before a message is stored
+    on_sent: Callable[[], None] = lambda: None  # runs right after a message is stored
     is_deaf: bool = False
     fails: Callable[[str], None] = lambda _where: None
 
@@ -81,9 +81,9 @@ class Compacted:
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
         done = self.horizon.get(kind, 0)
-        before, behind = self.messages[kind][:done], self.messages[kind][done:]
+        before, after = self.messages[kind][:done], self.messages[kind][done:]
         latest = {read.key: read for read in before}
-        return iter([*(read for read in before if read is latest[read.key] and not read.is_null), *behind])
+        return iter([*(read for read in before if read is latest[read.key] and not read.is_null), *after])
 
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
@@ -102,7 +102,7 @@ class Compacted:
         place = (100, 999) if self.is_deaf else self.add(kind, key, value)
         then, self.on_sent = self.on_sent, lambda: None
         then()
-        self.fails("behind")
+        self.fails("after")
         return place
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
@@ -120,8 +120,8 @@ class Compacted:
 
 
 @dataclass
-class Kept:
-    """A journal that remembers how much had been sent when it was written."""
+class RecordingJournal:
+    """A journal that records how many messages had been sent at each write."""
 
     topics: Compacted
     entries: list[SnapshotEntry] = field(default_factory=list)
@@ -129,8 +129,8 @@ class Kept:
     is_full: bool = False
 
     def newest_snapshots(self, topic: str, keys: Collection[str]) -> dict[str, tuple[Position, bytes]]:
-        mine = [entry for entry in self.entries if entry.topic == topic and entry.key in keys]
-        return {entry.key: ((entry.ledger_id, entry.entry_id), entry.value) for entry in mine}
+        written = [entry for entry in self.entries if entry.topic == topic and entry.key in keys]
+        return {entry.key: ((entry.ledger_id, entry.entry_id), entry.value) for entry in written}
 
     def write_snapshots(self, entries: Sequence[SnapshotEntry]) -> None:
         if self.is_full:
@@ -141,13 +141,13 @@ class Kept:
 
 @dataclass
 class World:
-    """A topic that is gone, two segments, its index and a single snapshot; all old, the first look long ago."""
+    """A gone topic with two segments, an index and a single snapshot; all old, and first checked long ago."""
 
     bench: Bench = field(default_factory=Bench)
 
     def __post_init__(self) -> None:
         self.topics = Compacted(self.bench.clock.now_ms())
-        self.journal = Kept(self.topics)
+        self.journal = RecordingJournal(self.topics)
         places = self.topics.segments(0, 1)
         self.topics.add(INDEX, OWNER, index((0, places[0]), (1, places[1])))
         self.topics.add(SINGLE, OWNER, encode_snapshot(Snapshot(OWNER, (8, 0), aborts_of([(0, 1, 8, 0)]))))
@@ -173,8 +173,8 @@ ALL = (
 )
 
 
-def told(swept: Sequence[Swept]) -> list[tuple[Outcome, Reason]]:
-    return [(one.verdict.outcome, one.verdict.reason) for one in swept]
+def results(swept: Sequence[Swept]) -> list[tuple[Outcome, Reason]]:
+    return [(result.verdict.outcome, result.verdict.reason) for result in swept]
 
 
 @pytest.fixture
@@ -182,10 +182,10 @@ def world() -> World:
     return World()
 
 
-def test_of_a_topic_that_is_gone_segments_go_before_the_index_and_a_live_record_lies_behind_them(world: World) -> None:
+def test_segments_of_a_gone_topic_get_tombstones_before_its_index_and_a_live_record_follows_them(world: World) -> None:
     swept = world.sweep(*ALL)
-    assert told(swept) == [(Outcome.DELETED, Reason.OWNER_GONE)] * 4
-    assert [one.length_bytes > 0 for one in swept] == [True] * 4
+    assert results(swept) == [(Outcome.DELETED, Reason.OWNER_GONE)] * 4
+    assert [result.length_bytes > 0 for result in swept] == [True] * 4
     segments = [str(SegmentKey(number, OWNER)) for number in (0, 1)]
     assert world.topics.tombstones == [*segments, OWNER, OWNER]
     assert [kind for kind, _key, value in world.topics.sent if value is None] == [SEGMENT, SEGMENT, SINGLE, INDEX]
@@ -198,7 +198,7 @@ def test_of_a_topic_that_is_gone_segments_go_before_the_index_and_a_live_record_
 
 def test_the_bytes_are_in_the_journal_before_their_tombstone_is_sent(world: World) -> None:
     world.sweep(*ALL)
-    assert world.journal.sent_before == [0, 3, 4]  # behind both segments comes the keeper
+    assert world.journal.sent_before == [0, 3, 4]  # the keeper follows both segments
     kept = {(entry.topic.rsplit("/", 1)[1], entry.key): entry.value for entry in world.journal.entries}
     assert kept[str(SEGMENT), str(SegmentKey(1, OWNER))] == segment(1)
     assert {entry.uuid for entry in world.journal.entries} == {"entry 0", "entry 1"}
@@ -211,14 +211,14 @@ def test_a_journal_that_is_full_keeps_everything(world: World) -> None:
     assert world.topics.sent == []
 
 
-def test_the_first_look_sends_nothing(world: World) -> None:
+def test_the_first_check_sends_nothing(world: World) -> None:
     swept = world.sweep(*ALL, first_look=True)
-    assert {reason for _outcome, reason in told(swept)} == {Reason.OWNER_ABSENT_ONCE}
+    assert {reason for _outcome, reason in results(swept)} == {Reason.OWNER_ABSENT_ONCE}
     assert world.topics.sent == []
     assert swept[2].absent_since_ms == world.bench.clock.now_ms()
 
 
-def test_an_index_waits_for_segments_that_nobody_asked_for(world: World) -> None:
+def test_an_index_waits_for_segments_without_a_request(world: World) -> None:
     (swept,) = world.sweep(ALL[0])
     assert (swept.verdict.reason, swept.absent_since_ms) == (
         Reason.OWNER_ABSENT_ONCE,
@@ -228,77 +228,77 @@ def test_an_index_waits_for_segments_that_nobody_asked_for(world: World) -> None
     assert world.topics.sent == []
 
 
-def test_a_dry_run_says_the_same_and_sends_nothing(world: World) -> None:
-    assert told(world.sweep(*ALL, is_dry=True)) == [(Outcome.DELETED, Reason.OWNER_GONE)] * 4
+def test_a_dry_run_returns_the_same_and_sends_nothing(world: World) -> None:
+    assert results(world.sweep(*ALL, is_dry=True)) == [(Outcome.DELETED, Reason.OWNER_GONE)] * 4
     assert world.topics.sent == []
 
 
-def test_nothing_of_a_living_topic_goes(world: World) -> None:
+def test_nothing_of_a_live_topic_is_removed(world: World) -> None:
     world.revive()
-    assert told(world.sweep(*ALL)) == [(Outcome.RETRY, Reason.IN_USE)] * 4
+    assert results(world.sweep(*ALL)) == [(Outcome.RETRY, Reason.IN_USE)] * 4
     assert world.topics.sent == []
 
 
-def test_a_segment_that_the_index_of_a_living_topic_left_behind_goes(world: World) -> None:
+def test_a_segment_that_a_live_topics_index_no_longer_names_is_removed(world: World) -> None:
     world.revive()
     world.topics.add(INDEX, OWNER, index((1, (100, 1))))
-    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.UNREFERENCED)]
+    assert results(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.UNREFERENCED)]
     assert world.topics.tombstones == [str(SegmentKey(0, OWNER))]
 
 
-def test_an_index_that_names_the_segment_in_between_brings_it_back(world: World) -> None:
+def test_a_segment_that_an_index_names_in_between_is_published_again(world: World) -> None:
     world.revive()
     old = index((0, (100, 0)), (1, (100, 1)))
     world.topics.add(INDEX, OWNER, index((1, (100, 1))))
     world.topics.on_send = lambda: world.topics.add(INDEX, OWNER, old) and None
-    assert told(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert results(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.sent[-1] == (SEGMENT, str(SegmentKey(0, OWNER)), segment(0))
     assert world.topics.compactions == []
 
 
-def test_what_somebody_writes_in_between_is_put_back(world: World) -> None:
+def test_a_value_written_in_between_is_published_again(world: World) -> None:
     newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
     world.topics.on_send = lambda: world.topics.add(SINGLE, OWNER, newer) and None
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.sent[-1] == (SINGLE, OWNER, newer)
 
 
-def test_a_value_that_comes_right_before_the_bytes_are_put_back_is_put_back_itself(world: World) -> None:
+def test_a_value_written_right_before_the_bytes_are_published_again_is_published_instead(world: World) -> None:
     newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
 
-    def anew() -> None:
+    def revive_and_write() -> None:
         world.revive()
         world.topics.on_send = lambda: world.topics.add(SINGLE, OWNER, newer) and None
 
-    world.topics.on_sent = anew
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    world.topics.on_sent = revive_and_write
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.sent[0] == (SINGLE, OWNER, None)
     assert world.topics.messages[SINGLE][-1].data == newer
 
 
-def test_a_newer_value_behind_our_tombstone_is_left_as_it_is(world: World) -> None:
+def test_a_newer_value_after_our_tombstone_is_left_as_it_is(world: World) -> None:
     newer = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
 
-    def anew() -> None:
+    def revive_and_write() -> None:
         world.revive()
         world.topics.add(SINGLE, OWNER, newer)
 
-    world.topics.on_sent = anew
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    world.topics.on_sent = revive_and_write
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert [value for _kind, _key, value in world.topics.sent] == [None]
     assert world.topics.messages[SINGLE][-1].data == newer
 
 
-def test_a_topic_that_comes_back_in_between_has_everything_again(world: World) -> None:
+def test_a_topic_that_comes_back_in_between_gets_its_messages_again(world: World) -> None:
     world.topics.on_send = world.revive
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.sent[-1][2] is not None
 
 
-def test_a_topic_that_comes_back_before_its_turn_keeps_the_rest(world: World) -> None:
+def test_a_topic_that_comes_back_during_the_sweep_keeps_the_rest(world: World) -> None:
     world.topics.on_send = world.revive
     swept = world.sweep(*ALL[2:])
-    assert told(swept) == [(Outcome.RETRY, Reason.OWNER_CHANGED)] * 2
+    assert results(swept) == [(Outcome.RETRY, Reason.OWNER_CHANGED)] * 2
     assert [value is None for _kind, _key, value in world.topics.sent] == [True, False]
 
 
@@ -306,7 +306,7 @@ NEWER = encode_snapshot(Snapshot(OWNER, (9, 0), aborts_of([(0, 7, 9, 0)])))
 
 
 def failing(world: World, *places: str, error: Exception | None = None) -> None:
-    """Let the topics fail at each of these places, once."""
+    """Let the topics fail once at each of these calls."""
     left = list(places)
 
     def fails(where: str) -> None:
@@ -317,8 +317,8 @@ def failing(world: World, *places: str, error: Exception | None = None) -> None:
     world.topics.fails = fails
 
 
-def anew(world: World) -> Callable[[], None]:
-    """The topic comes back and writes a snapshot."""
+def revive_and_write(world: World) -> Callable[[], None]:
+    """Return a function with which the topic comes back and writes a snapshot."""
 
     def act() -> None:
         world.revive()
@@ -327,25 +327,27 @@ def anew(world: World) -> Callable[[], None]:
     return act
 
 
-def test_a_tombstone_without_an_answer_is_looked_at_too(world: World) -> None:
-    world.topics.on_send = anew(world)
-    failing(world, "behind")
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+def test_a_tombstone_without_an_answer_is_verified_too(world: World) -> None:
+    world.topics.on_send = revive_and_write(world)
+    failing(world, "after")
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.messages[SINGLE][-1].data == NEWER
 
 
 def test_a_tombstone_that_was_not_stored_changes_nothing(world: World) -> None:
     failing(world, "before")
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)]
     assert [len(world.topics.messages[SINGLE]), world.topics.sent] == [1, []]
-    assert told(world.sweep(ALL[1])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
 
 
-@pytest.mark.parametrize("places", [("stored",), ("behind", "stored"), ("stored", "stored")])
-def test_what_nobody_could_look_at_is_put_back_by_the_next_look(world: World, places: tuple[str, ...]) -> None:
-    world.topics.on_send = anew(world)
+@pytest.mark.parametrize("places", [("stored",), ("after", "stored"), ("stored", "stored")])
+def test_the_next_scan_restores_the_message_of_a_tombstone_that_was_not_verified(
+    world: World, places: tuple[str, ...]
+) -> None:
+    world.topics.on_send = revive_and_write(world)
     failing(world, *places)
-    swept = [told(world.sweep(ALL[1]))[0] for _try in range(4)]
+    swept = [results(world.sweep(ALL[1]))[0] for _try in range(4)]
     assert swept[0] == (Outcome.RETRY, Reason.STORE_UNAVAILABLE)
     assert (Outcome.RETRY, Reason.OWNER_CHANGED) in swept
     assert swept[-1] == (Outcome.RETRY, Reason.IN_USE)
@@ -353,16 +355,18 @@ def test_what_nobody_could_look_at_is_put_back_by_the_next_look(world: World, pl
     assert len([value for _kind, _key, value in world.topics.sent if value is not None]) == 1
 
 
-def test_what_nobody_could_look_at_comes_out_of_the_journal_where_nothing_newer_was_written(world: World) -> None:
+def test_a_message_that_was_not_verified_is_restored_from_the_journal_if_nothing_newer_was_written(
+    world: World,
+) -> None:
     before = world.topics.messages[SINGLE][0].data
     world.topics.on_sent = world.revive
     failing(world, "stored")
     world.sweep(ALL[1])
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.OWNER_CHANGED)]
     assert world.topics.messages[SINGLE][-1].data == before
 
 
-def test_what_its_broker_writes_right_before_is_not_replaced_by_the_next_look(world: World) -> None:
+def test_a_value_that_its_broker_writes_right_before_is_not_replaced_by_the_next_scan(world: World) -> None:
     world.topics.on_sent = world.revive
     failing(world, "stored")
     world.sweep(ALL[1])
@@ -373,19 +377,19 @@ def test_what_its_broker_writes_right_before_is_not_replaced_by_the_next_look(wo
             world.topics.add(SINGLE, OWNER, writes.pop())
 
     world.topics.fails = fails
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.IN_USE)]
     assert len(world.topics.sent) == 1
     assert world.topics.messages[SINGLE][-1].data == NEWER
 
 
-def test_a_tombstone_of_somebody_else_stays(world: World) -> None:
+def test_a_tombstone_that_is_not_ours_stays(world: World) -> None:
     world.revive()
     world.topics.add(SINGLE, OWNER, None)
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.IN_USE)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.IN_USE)]
     assert world.topics.sent == []
 
 
-def test_whoever_is_replaced_in_the_middle_puts_back_what_was_needed_before(world: World) -> None:
+def test_an_instance_that_is_replaced_in_the_middle_restores_messages_that_were_needed(world: World) -> None:
     def act() -> None:
         world.revive()
         put(world.bench.tree, EPOCH, b"newer")
@@ -396,7 +400,7 @@ def test_whoever_is_replaced_in_the_middle_puts_back_what_was_needed_before(worl
     assert world.topics.messages[SEGMENT][-1].data == segment(0)
 
 
-def test_a_metadata_store_that_fails_in_the_middle_does_not_keep_others_from_being_put_back(
+def test_a_metadata_store_that_fails_in_the_middle_does_not_prevent_the_restore_of_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.topics.on_send = lambda: world.topics.add(SEGMENT, str(SegmentKey(0, OWNER)), segment(0)) and None
@@ -422,51 +426,51 @@ def test_a_newer_instance_ends_the_sweep_before_anything_is_sent(world: World) -
     assert world.topics.sent == []
 
 
-def test_a_tombstone_that_is_not_found_afterwards_is_no_success(world: World) -> None:
+def test_a_tombstone_that_is_not_found_afterwards_is_a_failure(world: World) -> None:
     world.topics.is_deaf = True
-    assert told(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.STILL_THERE)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.RETRY, Reason.STILL_THERE)]
 
 
 def test_a_namespace_whose_brokers_do_not_answer_waits(world: World) -> None:
     world.topics.down = True
-    assert told(world.sweep(*ALL)) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)] * 4
+    assert results(world.sweep(*ALL)) == [(Outcome.RETRY, Reason.STORE_UNAVAILABLE)] * 4
 
 
-def test_the_same_asked_for_twice_is_sent_once_and_the_second_run_finds_it_gone(world: World) -> None:
-    assert told(world.sweep(ALL[1], ALL[1])) == [
+def test_two_equal_requests_send_one_tombstone_and_the_second_run_finds_the_message_gone(world: World) -> None:
+    assert results(world.sweep(ALL[1], ALL[1])) == [
         (Outcome.DELETED, Reason.OWNER_GONE),
         (Outcome.ALREADY_GONE, Reason.DUPLICATE),
     ]
-    assert told(world.sweep(ALL[1])) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+    assert results(world.sweep(ALL[1])) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
     assert world.topics.tombstones == [OWNER]
 
 
-def test_what_no_broker_wrote_is_refused_and_named(world: World) -> None:
+def test_a_message_that_no_broker_wrote_is_refused_and_named(world: World) -> None:
     world.topics.add(SINGLE, OWNER, b"\xff\xff")
     at = world.topics.messages[SINGLE][-1].position
     request = replace(ALL[1], ledger_id=at[0], snapshot_context=SnapshotContext(str(SINGLE), OWNER, at[1]))
-    assert told(world.sweep(request)) == [(Outcome.DEAD_LETTER, Reason.NOT_PULSARS)]
+    assert results(world.sweep(request)) == [(Outcome.DEAD_LETTER, Reason.NOT_PULSARS)]
     assert world.topics.sent == []
 
 
-def test_tombstones_that_were_not_compacted_away_are_so_by_the_next_look(world: World) -> None:
+def test_tombstones_that_were_not_compacted_away_are_compacted_by_the_next_scan(world: World) -> None:
     failing(world, "compact")
-    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+    assert results(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
     assert world.topics.compactions == []
-    assert told(world.sweep(ALL[2])) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
+    assert results(world.sweep(ALL[2])) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND)]
     assert world.topics.compactions == [SEGMENT]
     world.sweep(ALL[2])
     assert world.topics.compactions == [SEGMENT]
 
 
-def test_a_compaction_that_began_too_early_is_asked_for_once_more(world: World) -> None:
+def test_a_compaction_that_started_too_early_is_requested_again(world: World) -> None:
     world.topics.too_early = 1
     world.sweep(ALL[2])
     assert world.topics.compactions == [SEGMENT, SEGMENT]
     assert not any(read.is_null for read in world.topics.compacted(SPACE, SEGMENT))
 
 
-def test_whoever_is_replaced_in_the_middle_tidies_what_was_sent(world: World) -> None:
+def test_an_instance_that_is_replaced_in_the_middle_compacts_its_tombstones(world: World) -> None:
     world.topics.on_sent = lambda: put(world.bench.tree, EPOCH, b"newer")
     with pytest.raises(FencedError):
         world.sweep(*ALL[2:])
@@ -474,8 +478,8 @@ def test_whoever_is_replaced_in_the_middle_tidies_what_was_sent(world: World) ->
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_nothing_is_compacted_away_that_may_have_to_be_put_back(world: World, others: int) -> None:
-    """Not even where there are tombstones of others, for which it would be compacted else."""
+def test_a_topic_with_messages_that_may_have_to_be_restored_is_not_compacted(world: World, others: int) -> None:
+    """Not even if there are tombstones of others, for which it would otherwise be compacted."""
     for number in range(others):
         world.topics.add(SEGMENT, str(SegmentKey(7 + number, OWNER)), None)
     failing(world, "stored")
@@ -483,16 +487,16 @@ def test_nothing_is_compacted_away_that_may_have_to_be_put_back(world: World, ot
     assert world.topics.compactions == []
 
 
-def test_a_guard_that_goes_in_between_keeps_the_topic_from_being_compacted(world: World) -> None:
+def test_a_topic_whose_guard_vanishes_in_between_is_not_compacted(world: World) -> None:
     def act() -> None:
         world.topics.guarded = False
 
     world.topics.on_sent = act
-    assert told(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
+    assert results(world.sweep(ALL[2])) == [(Outcome.DELETED, Reason.OWNER_GONE)]
     assert world.topics.compactions == []
 
 
-def test_without_a_guard_no_segment_goes(world: World) -> None:
+def test_without_a_guard_no_segment_is_removed(world: World) -> None:
     world.topics.guarded = False
-    assert told(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.NOT_GUARDED)]
+    assert results(world.sweep(ALL[2])) == [(Outcome.RETRY, Reason.NOT_GUARDED)]
     assert world.topics.sent == []

@@ -1,4 +1,4 @@
-"""Each result says what its owner's sources named; an owner that names far less than before keeps all."""
+"""Each result contains its owner's sources; an owner that names far fewer ledgers than before keeps all."""
 
 from dataclasses import replace
 
@@ -13,9 +13,7 @@ from udfs.records import Counts, Presence, Reason
 
 
 class TestSources:
-    """Each result carries what its owner's sources said; an owner that names far less than before keeps all."""
-
-    def test_a_result_tells_what_was_read(self, bench: Bench) -> None:
+    def test_a_result_contains_the_sources(self, bench: Bench) -> None:
         (swept,) = bench.sweep(data_request(5))
         version = bench.tree.read(LIST).version
         assert swept.sources == f"zookeeper=2@{version} broker=2 at={bench.clock.now_ms()}"
@@ -44,7 +42,7 @@ class TestSources:
         assert (path_of(5) in bench.left()) == (reason is Reason.SOURCE_SHRANK)
 
     @pytest.mark.parametrize("is_forged_first", [True, False])
-    def test_each_result_tells_of_its_own_owner_also_where_two_ask_for_one_ledger(
+    def test_each_result_contains_its_own_owner_even_if_two_requests_name_one_ledger(
         self, bench: Bench, *, is_forged_first: bool
     ) -> None:
         bench.owner(managed_ledger_path(OTHER_TOPIC), list_znode(*range(100, 317)))
@@ -54,8 +52,8 @@ class TestSources:
         named = [one.sources.split("@")[0] for one in (swept if is_forged_first else swept[::-1])]
         assert named == ["zookeeper=217", "zookeeper=2"]
 
-    def test_what_shrank_between_look_and_delete_is_kept(self, bench: Bench) -> None:
-        """The cached set is whole; the one that is read because the version changed is not."""
+    def test_an_owner_that_shrinks_between_read_and_delete_keeps_its_ledgers(self, bench: Bench) -> None:
+        """The cached set is complete; the set that is read because the version changed is not."""
         bench.policy = replace(bench.policy, max_shrink=0.8, shrink_applies_above=9)
         many = range(8, 40)
         bench.owner(LIST, list_znode(*many))

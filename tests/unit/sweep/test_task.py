@@ -1,4 +1,4 @@
-"""What an executor makes of messages, in memory: which of their properties count, and whose word."""
+"""An executor processes messages in memory: the properties and senders that count."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,7 +60,7 @@ def work(
     most_deletes: tuple[int, ...] | None = None,
     plan: str = "",
 ) -> dict[str, Any]:
-    """One message as it comes from Spark, and its receipt."""
+    """Process one message as Spark returns it; return its receipt."""
     config = folder / "config.toml"
     config.write_text(f'[topics]\nrequests = ["{SYSTEM}", "{RIVALS}"]\n[state]\ndir = "{folder}/state"\n')
     key = key_of(request)
@@ -96,7 +96,7 @@ def work(
 
 
 def forged(bench: Bench, request: PendingDelete) -> dict[str, str]:
-    """All that a request in the retry topic could carry, true signature of a sighting included."""
+    """Return all properties that a request in the retry topic can have, with a valid signature of a sighting."""
     since_ms = bench.clock.now_ms() - 11 * MINUTE_MS
     return {
         RECONSUMETIMES: "10",
@@ -107,20 +107,20 @@ def forged(bench: Bench, request: PendingDelete) -> dict[str, str]:
     }
 
 
-def test_in_a_request_topic_retry_properties_count_for_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_retry_properties_are_ignored_in_a_request_topic(bench: Bench, tmp_path: Path) -> None:
     receipt = work(bench, tmp_path, IN_USE, forged(bench, IN_USE))
     copied = dict(receipt[c.MESSAGE_PROPERTIES])
     assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.ORIGIN_MESSAGE_ID]) == ("RETRY", 1, "70:3:2")
     assert (copied[REAL_TOPIC], copied[RECONSUMETIMES], copied[ORIGIN_MESSAGE_ID]) == (SYSTEM, "1", "70:3:2")
 
 
-def test_in_the_retry_topic_they_count(bench: Bench, tmp_path: Path) -> None:
+def test_retry_properties_count_in_the_retry_topic(bench: Bench, tmp_path: Path) -> None:
     receipt = work(bench, tmp_path, IN_USE, forged(bench, IN_USE) | {REAL_TOPIC: SYSTEM}, query=RETRY)
     assert (receipt[c.OUTCOME], receipt[c.ATTEMPT], receipt[c.ORIGIN_MESSAGE_ID]) == ("DEAD_LETTER", 11, "9:9:9")
 
 
 @pytest.mark.parametrize(("query", "outcome"), [(REQUESTS, "RETRY"), (RETRY, "DELETED")])
-def test_a_first_sight_of_absence_counts_only_where_we_wrote_it(
+def test_a_first_sighting_of_absence_counts_only_if_we_wrote_it(
     bench: Bench, tmp_path: Path, query: str, outcome: str
 ) -> None:
     bench.ledger(ABSENT)
@@ -134,7 +134,7 @@ def test_a_first_sight_of_absence_counts_only_where_we_wrote_it(
 def test_a_tenants_request_for_anothers_ledger_is_refused_and_the_ledger_named(
     bench: Bench, tmp_path: Path, query: str
 ) -> None:
-    """From its own topic, and as the copy that we made of it."""
+    """From its own topic, and as our copy of it."""
     source = RIVALS if query == REQUESTS else f"{SYSTEM}-RETRY"
     receipt = work(bench, tmp_path, ORPHAN, {REAL_TOPIC: RIVALS}, query=query, source=source)
     assert (receipt[c.OUTCOME], receipt[c.REASON]) == ("DEAD_LETTER", "OTHER_TENANT")
@@ -142,15 +142,15 @@ def test_a_tenants_request_for_anothers_ledger_is_refused_and_the_ledger_named(
 
 
 def reads_of(bench: Bench) -> list[str]:
-    """All that ZooKeeper is asked for from now on."""
+    """Return a list that gets all paths read from ZooKeeper from now on."""
     reads: list[str] = []
     bench.store.faults.before(lambda _operation, paths: reads.extend(paths))
     return reads
 
 
 @pytest.mark.parametrize("is_dry", [False, True])
-def test_for_a_request_that_is_refused_nothing_is_read(bench: Bench, tmp_path: Path, *, is_dry: bool) -> None:
-    """Neither the sweep nor the dry run reads anything but our own key."""
+def test_nothing_is_read_for_a_refused_request(bench: Bench, tmp_path: Path, *, is_dry: bool) -> None:
+    """Sweep and dry run only read our own key."""
     reads = reads_of(bench)
     receipt = work(bench, tmp_path, ORPHAN, {}, source=RIVALS, is_dry=is_dry)
     assert receipt[c.REASON] == "OTHER_TENANT"
@@ -161,7 +161,7 @@ def test_for_a_request_that_is_refused_nothing_is_read(bench: Bench, tmp_path: P
 
 
 @pytest.mark.parametrize("is_dry", [False, True])
-def test_a_request_of_a_held_tenant_is_put_off_without_a_look_and_without_costing_a_try(
+def test_a_request_of_a_held_tenant_is_delayed_without_a_read_and_without_using_up_a_try(
     bench: Bench, tmp_path: Path, *, is_dry: bool
 ) -> None:
     reads = reads_of(bench)
@@ -173,7 +173,7 @@ def test_a_request_of_a_held_tenant_is_put_off_without_a_look_and_without_costin
 
 
 def test_a_sighting_from_before_a_hold_does_not_count_after_it(bench: Bench, tmp_path: Path) -> None:
-    """What the sources said then is what was doubted."""
+    """The sources were doubtful at the time of that sighting."""
     properties = forged(bench, ABSENT) | {REAL_TOPIC: SYSTEM, RECONSUMETIMES: "1"}
     receipt = work(
         bench, tmp_path, ABSENT, properties, query=RETRY, source=f"{SYSTEM}-RETRY", held={"public": "161 of 200"}
@@ -181,14 +181,14 @@ def test_a_sighting_from_before_a_hold_does_not_count_after_it(bench: Bench, tmp
     assert OWNER_ABSENT_SINCE not in dict(receipt[c.MESSAGE_PROPERTIES])
 
 
-def test_a_receipt_says_what_the_sources_said(bench: Bench, tmp_path: Path) -> None:
+def test_a_receipt_contains_the_sources(bench: Bench, tmp_path: Path) -> None:
     receipt = work(bench, tmp_path, ORPHAN, {})
     assert receipt[c.OUTCOME] == "DELETED"
     assert receipt[c.SOURCES].startswith("zookeeper=2@0 broker=2 at=")
 
 
-def test_an_owner_that_shrank_is_kept_by_the_limit_that_is_configured(bench: Bench, tmp_path: Path) -> None:
-    """Only the policy knows the limit, and the service makes it of [safety] (streaming.app.policy_of)."""
+def test_an_owner_that_shrank_keeps_its_ledgers_by_the_configured_limit(bench: Bench, tmp_path: Path) -> None:
+    """Only the policy has the limit, and the service creates the policy from [safety] (streaming.config.policies)."""
     settings = load(None)
     bench.policy = replace(bench.policy, max_shrink=policy_of(settings).max_shrink, shrink_applies_above=100)
     receipt = work(bench, tmp_path, ORPHAN, {}, baseline=Counts(101, 101))
@@ -196,7 +196,7 @@ def test_an_owner_that_shrank_is_kept_by_the_limit_that_is_configured(bench: Ben
 
 
 def in_attempt(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run what follows as this attempt of Spark at the second task."""
+    """Run the rest of the test as this attempt of Spark's second task."""
     context = SimpleNamespace(partitionId=lambda: 1, attemptNumber=lambda: number)
     monkeypatch.setattr(TaskContext, "_taskContext", context)
 
@@ -212,7 +212,9 @@ def test_a_run_of_an_earlier_plan_deletes_nothing_of_a_later_one(
     assert work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 1), plan=new)[c.OUTCOME] == "DELETED"
 
 
-def test_a_task_deletes_what_was_planned_for_it(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_deletes_the_ledgers_planned_for_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     in_attempt(0, monkeypatch)
     with pytest.raises(UnavailableError, match="planning again"):
         work(bench, tmp_path, ORPHAN, {}, most_deletes=(1, 0), plan=start_plan(bench.store, *MAIN))
@@ -223,10 +225,10 @@ def test_a_task_deletes_what_was_planned_for_it(bench: Bench, tmp_path: Path, mo
 @pytest.mark.parametrize(
     "attempt", [pytest.param(0, id="its stage has started over"), pytest.param(1, id="it has failed")]
 )
-def test_a_task_that_spark_runs_again_has_no_plan_any_more(
+def test_a_task_that_spark_runs_again_has_no_plan(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
-    """Its first run may have deleted all that was planned, and only the journal knows. It may even still run."""
+    """Its first run may have deleted all planned ledgers, which only the journal shows, and may even still run."""
     plan = start_plan(bench.store, *MAIN)
     in_attempt(0, monkeypatch)
     work(bench, tmp_path, IN_USE, {}, most_deletes=(1, 1), plan=plan)

@@ -1,4 +1,4 @@
-"""A delete carries the versions it was judged on; who changes them, who refuses it, and whose answer gets lost."""
+"""A delete carries the versions it was judged on: changed versions, refusals and lost answers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,13 +20,13 @@ from udfs.records import Outcome, Reason
 CREATE_READ_WRITE_ADMIN = (AclEntry(1 | 2 | 4 | 16, "world", "anyone"),)
 
 
-class TestBetweenLookAndDelete:
-    def test_an_owner_that_takes_the_ledger_up_keeps_it(self, bench: Bench) -> None:
+class TestBetweenReadAndDelete:
+    def test_an_owner_that_adds_the_ledger_keeps_it(self, bench: Bench) -> None:
         when(bench, "delete_guarded", lambda: bench.owner(LIST, list_znode(5, 8, 9)))
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.IN_USE)
         assert path_of(5) in bench.left()
 
-    def test_an_owner_that_writes_something_else_only_costs_another_round(self, bench: Bench) -> None:
+    def test_an_owner_that_writes_something_else_only_causes_another_round(self, bench: Bench) -> None:
         when(bench, "delete_guarded", lambda: bench.owner(LIST, list_znode(8, 9, 12)))
         assert why(bench.sweep(data_request(5))) == DELETED
 
@@ -39,7 +39,7 @@ class TestBetweenLookAndDelete:
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.OWNER_CHANGED)
         assert path_of(5) in bench.left()
 
-    def test_an_owner_that_goes_is_looked_at_again(self, bench: Bench) -> None:
+    def test_an_owner_that_vanishes_is_read_again(self, bench: Bench) -> None:
         def go() -> None:
             bench.tree.remove(LIST)
             del bench.broker.topics[TOPIC]
@@ -47,20 +47,20 @@ class TestBetweenLookAndDelete:
         when(bench, "delete_guarded", go)
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE)
 
-    def test_a_ledger_that_changes_is_looked_at_again(self, bench: Bench) -> None:
+    def test_a_ledger_that_changes_is_read_again(self, bench: Bench) -> None:
         when(bench, "delete_guarded", lambda: bench.ledger(data_request(5)))
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.TOO_YOUNG)
         assert path_of(5) in bench.left()
 
-    def test_a_ledger_that_somebody_else_deletes_is_already_gone_and_the_others_of_its_transaction_go(
+    def test_a_ledger_that_another_client_deletes_is_already_gone_and_the_others_of_its_transaction_are_deleted(
         self, bench: Bench
     ) -> None:
         when(bench, "delete_guarded", lambda: bench.tree.remove(path_of(5)))
         swept = bench.sweep(data_request(5), data_request(6))
         assert whys(swept) == [(Outcome.ALREADY_GONE, Reason.NOT_FOUND), DELETED]
 
-    def test_new_versions_never_serve_old_verdicts_of_the_same_owner(self, bench: Bench) -> None:
-        """More ledgers than one transaction takes: the first finds the owner changed, the second must not profit."""
+    def test_old_verdicts_are_never_carried_out_with_new_versions(self, bench: Bench) -> None:
+        """The first of two transactions finds a changed owner; the second must not use its new version."""
         orphans = [data_request(ledger_id) for ledger_id in range(100, 250)]
         bench.owner(LIST, list_znode(300, 301))
         for request in orphans:
@@ -104,7 +104,7 @@ class TestEpoch:
         with pytest.raises(FencedError):
             bench.sweep(data_request(5))
 
-    def test_a_zombie_that_wakes_between_look_and_delete_deletes_nothing_even_of_gone_owners(
+    def test_a_zombie_that_wakes_between_read_and_delete_deletes_nothing_even_of_gone_owners(
         self, bench: Bench
     ) -> None:
         bench.tree.remove(LIST)
@@ -117,7 +117,7 @@ class TestEpoch:
 
 
 class TestRefusals:
-    def test_of_one_parent_do_not_hold_up_the_others_of_the_transaction(self, bench: Bench) -> None:
+    def test_of_one_parent_do_not_delay_the_others_of_the_transaction(self, bench: Bench) -> None:
         far = data_request(20_005)
         bench.ledger(far)
         bench.owner(LIST, list_znode(8, 30_000))
@@ -128,19 +128,19 @@ class TestRefusals:
         assert whys(swept) == [(Outcome.RETRY, Reason.STORE_REFUSED)] * 2 + [DELETED]
         assert "REFUSED" in swept[0].verdict.detail
 
-    def test_of_a_check_hold_all_of_them(self, bench: Bench) -> None:
+    def test_of_a_check_delay_all_of_them(self, bench: Bench) -> None:
         cached = cached_now(bench)
         bench.tree.set_acl(LIST, [AclEntry(31, "digest", "broker:secret")])
         swept = bench.sweep(data_request(5), data_request(6), cached=cached)
         assert whys(swept) == [(Outcome.RETRY, Reason.STORE_REFUSED)] * 2
         assert {path_of(5), path_of(6)} <= bench.left()
 
-    def test_of_a_znode_with_children_hold_that_one_only(self, bench: Bench) -> None:
+    def test_of_a_znode_with_children_delay_that_ledger_only(self, bench: Bench) -> None:
         bench.tree.create(f"{path_of(5)}/child", b"")
         swept = bench.sweep(data_request(5), data_request(6))
         assert whys(swept) == [(Outcome.RETRY, Reason.STORE_REFUSED), DELETED]
 
-    def test_to_show_an_acl_keep_the_ledger_since_it_could_not_be_put_back(self, bench: Bench) -> None:
+    def test_to_return_an_acl_keep_the_ledger_since_it_could_not_be_restored(self, bench: Bench) -> None:
         def hide(operation: str, paths: Sequence[str]) -> None:
             if operation == "acl_of":
                 bench.tree.set_acl(paths[0], [AclEntry(31, "digest", "broker:secret")])
@@ -151,12 +151,12 @@ class TestRefusals:
 
 
 class TestLostAnswers:
-    def test_before_it_was_applied_are_asked_again(self, bench: Bench) -> None:
+    def test_before_the_delete_was_applied_are_sent_again(self, bench: Bench) -> None:
         bench.store.faults.fail_at(2)
         assert why(bench.sweep(data_request(5))) == DELETED
         assert path_of(5) not in bench.left()
 
-    def test_after_it_was_applied_are_looked_up(self, bench: Bench) -> None:
+    def test_after_the_delete_was_applied_are_detected(self, bench: Bench) -> None:
         bench.store.faults.fail_at(2, applied=True)
         swept = bench.sweep(data_request(5))
         assert why(swept) == DELETED
@@ -178,7 +178,7 @@ class TestLostAnswers:
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.STORE_UNAVAILABLE)
         assert path_of(5) in bench.left()
 
-    def test_of_the_last_round_are_looked_up_too(self, bench: Bench) -> None:
+    def test_of_the_last_round_are_detected_too(self, bench: Bench) -> None:
         deletes: list[str] = []
 
         def lose(operation: str, _paths: Sequence[str]) -> None:
@@ -192,7 +192,7 @@ class TestLostAnswers:
 
     @pytest.mark.parametrize("operation", ["read_many", "acl_of"])
     @pytest.mark.parametrize("nth", [1, 2])
-    def test_of_a_read_end_the_sweep_and_the_next_one_ends_the_same(
+    def test_of_a_read_end_the_sweep_and_the_next_sweep_ends_the_same(
         self, bench: Bench, operation: str, nth: int
     ) -> None:
         def away() -> None:
@@ -210,7 +210,7 @@ class TestLostAnswers:
 
 
 class RecordingLimiter:
-    """Pace without time; remembers what it was asked for, and what had been deleted by then."""
+    """A pace without time that records the requested deletes, and the deletes done by then."""
 
     def __init__(self, bench: Bench, at_once: int) -> None:
         self.at_once = at_once
@@ -219,16 +219,16 @@ class RecordingLimiter:
         self._bench = bench
 
     def wait_for(self, deletes: int) -> None:
-        """Take a note."""
+        """Record the request."""
         self.asked.append((deletes, len(self._bench.tree.removals)))
 
     def done(self) -> None:
-        """Count."""
+        """Count the answer."""
         self.answered += 1
 
 
 class TestPace:
-    def test_is_kept_portion_by_portion(self, bench: Bench) -> None:
+    def test_is_kept_group_by_group(self, bench: Bench) -> None:
         orphans = [data_request(ledger_id) for ledger_id in range(100, 450)]
         bench.owner(LIST, list_znode(900))
         for request in orphans:
@@ -240,19 +240,19 @@ class TestPace:
         assert limiter.asked == [(200, 0), (150, 200)]
         assert limiter.answered == 2
 
-    def test_never_cuts_a_transaction(self, bench: Bench) -> None:
+    def test_never_splits_a_transaction(self, bench: Bench) -> None:
         limiter = RecordingLimiter(bench, at_once=1)
         jobs = [Job(data_request(5)), Job(data_request(6))]
         bench.sweeper().sweep(jobs, {}, limiter=limiter)
         assert limiter.asked == [(2, 0)]
 
-    def test_is_not_asked_when_nothing_is_to_be_deleted(self, bench: Bench) -> None:
+    def test_is_not_used_if_nothing_is_to_be_deleted(self, bench: Bench) -> None:
         limiter = RecordingLimiter(bench, at_once=1)
         bench.sweeper().sweep([Job(data_request(8))], {}, limiter=limiter)
         assert limiter.asked == []
 
 
-def test_a_transaction_checks_the_epoch_first_then_the_owner_and_deletes_the_version_seen(bench: Bench) -> None:
+def test_a_transaction_checks_the_epoch_then_the_owner_and_deletes_the_judged_version(bench: Bench) -> None:
     bench.ledger(data_request(5))
     bench.age()
     bench.sweep(data_request(5))

@@ -1,4 +1,4 @@
-"""What BookKeeper says of the ledger in an unfinished upload's name: its metadata, nothing, or that nobody knows."""
+"""The ledger in an unfinished upload's name, as read from BookKeeper: its metadata, nothing, or a fault."""
 
 from dataclasses import replace
 
@@ -19,42 +19,42 @@ PAIR = replace(PARTS, index=StoredObject(size_bytes=1, last_modified_ms=1))
 
 
 def job(facts: OffloadFacts = PARTS, ledger_id: int = 5) -> OffloadJob:
-    wanted = replace(
+    request = replace(
         data_request(ledger_id), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=OffloadContext(uuid=UUID)
     )
-    one = opened(Job(wanted))
-    one.objects = facts
-    return one
+    upload_job = opened(Job(request))
+    upload_job.objects = facts
+    return upload_job
 
 
-def test_its_metadata_where_it_has_the_ledger() -> None:
+def test_metadata_if_bookkeeper_has_the_ledger() -> None:
     bench = Bench()
     bench.ledger(data_request(5, OTHER_TOPIC))
-    one = job()
-    ask_bookkeeper(bench.loader(), RULES, [one])
-    assert one.facts.ledger is not None
-    assert one.facts.ledger.custom_metadata == data_custom(OTHER_TOPIC)
-    assert one.facts.ledger_unread == ""
+    upload_job = job()
+    ask_bookkeeper(bench.loader(), RULES, [upload_job])
+    assert upload_job.facts.ledger is not None
+    assert upload_job.facts.ledger.custom_metadata == data_custom(OTHER_TOPIC)
+    assert upload_job.facts.ledger_unread == ""
 
 
-def test_nothing_where_it_has_no_such_ledger() -> None:
-    one = job()
-    ask_bookkeeper(Bench().loader(), RULES, [one])
-    assert (one.facts.ledger, one.facts.ledger_unread) == (None, "")
+def test_nothing_if_bookkeeper_has_no_such_ledger() -> None:
+    upload_job = job()
+    ask_bookkeeper(Bench().loader(), RULES, [upload_job])
+    assert (upload_job.facts.ledger, upload_job.facts.ledger_unread) == (None, "")
 
 
 @pytest.mark.parametrize("is_unreadable", [True, False])
-def test_that_nobody_knows_where_the_ledger_can_not_be_read(*, is_unreadable: bool) -> None:
+def test_a_fault_if_the_ledger_cannot_be_read(*, is_unreadable: bool) -> None:
     bench = Bench()
     bench.ledger(data_request(5), data=b"junk")
     bench.store.unreadable |= {path_of(5)} if is_unreadable else set()
-    one = job()
-    ask_bookkeeper(bench.loader(), RULES, [one])
-    assert one.facts.ledger is None
-    assert one.facts.ledger_unread.startswith("its ledger can't be")
+    upload_job = job()
+    ask_bookkeeper(bench.loader(), RULES, [upload_job])
+    assert upload_job.facts.ledger is None
+    assert upload_job.facts.ledger_unread.startswith("its ledger can't be")
 
 
-def test_of_each_jobs_own_ledger_and_only_where_parts_are_all_that_is_stored() -> None:
+def test_only_the_ledgers_of_jobs_with_nothing_but_parts_are_read() -> None:
     bench = Bench()
     bench.ledger(data_request(5))
     asked: list[str] = []
@@ -62,5 +62,5 @@ def test_of_each_jobs_own_ledger_and_only_where_parts_are_all_that_is_stored() -
     jobs = [job(PAIR, 4), job(), job(ledger_id=6), job(OffloadFacts(data=None, index=None), 7)]
     ask_bookkeeper(bench.loader(), RULES, jobs)
     assert asked == [path_of(5), path_of(6)]
-    assert [one.facts.ledger is not None for one in jobs] == [False, True, False, False]
+    assert [upload_job.facts.ledger is not None for upload_job in jobs] == [False, True, False, False]
     assert jobs[0].facts.ledger_unread

@@ -1,4 +1,4 @@
-"""What a look says of a suspect: by its ledger, its topic and its broker, and by what the walk could not read."""
+"""The result of checking a suspect, from its ledger, topic and broker, and from paths that the walk could not read."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, cast
@@ -28,7 +28,7 @@ GONE_LEDGER = 7
 
 
 class OneAnswer:
-    """Brokers that say the same of every topic."""
+    """Brokers that give the same answer for every topic."""
 
     def __init__(self, view: BrokerView) -> None:
         self._view = view
@@ -97,8 +97,8 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
         pytest.param({"/"}, FindingClass.UNKNOWN, id="the audit believes nothing"),
     ],
 )
-@pytest.mark.parametrize("is_second", [False, True], ids=["first look", "second look"])
-def test_what_depends_on_something_unreadable_is_unknown(
+@pytest.mark.parametrize("is_second", [False, True], ids=["first check", "second check"])
+def test_a_finding_that_depends_on_an_unreadable_path_is_unknown(
     unreadable: set[str], expected: FindingClass, is_second: bool
 ) -> None:
     tree, clock = MemoryTree(), ManualClock(NOW_MS)

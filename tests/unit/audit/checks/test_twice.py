@@ -1,4 +1,4 @@
-"""How far the two looks are apart."""
+"""The pause between the two checks."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from streaming.config.policies import policy_of
 
 
 @pytest.mark.parametrize("seconds", [0, 7])
-def test_an_audit_judges_as_the_service_but_for_the_pause_between_its_looks(tmp_path: Path, seconds: int) -> None:
+def test_an_audit_judges_like_the_service_except_for_the_pause_between_its_checks(tmp_path: Path, seconds: int) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[safety]\nmin_age_seconds = 400\n")
     settings = load(file)

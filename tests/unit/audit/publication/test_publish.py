@@ -1,4 +1,4 @@
-"""What a log says of a publication."""
+"""The log line of a publication."""
 
 import pytest
 
@@ -17,5 +17,5 @@ from streaming.audit.publication.publish import Published
         ),
     ],
 )
-def test_a_log_says_what_was_asked_for_and_what_was_left_out(published: Published, line: str) -> None:
+def test_the_log_line_counts_requests_and_left_out_orphans(published: Published, line: str) -> None:
     assert published.log_line("T") == line

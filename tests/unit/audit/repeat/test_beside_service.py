@@ -1,4 +1,4 @@
-"""Audits beside the service: when the first one is due."""
+"""Audits next to the service: the time of the first audit."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from streaming.audit import history
 from streaming.audit.history import PastAudit
 from streaming.audit.repeat.beside_service import due_in_seconds
 from streaming.clock import ManualClock
-from tests.unit.audit.results import place_at
+from tests.unit.audit.results import output_at
 
 NOW_MS = 1_700_000_000_000
 
@@ -23,9 +23,9 @@ NOW_MS = 1_700_000_000_000
         pytest.param([130], -30, id="overdue"),
     ],
 )
-def test_a_restart_does_not_make_an_audit_due_that_was_made(tmp_path: Path, ages_s: list[int], due_s: int) -> None:
-    place = place_at(tmp_path)
+def test_a_restart_does_not_repeat_an_audit_that_is_not_due(tmp_path: Path, ages_s: list[int], due_s: int) -> None:
+    output = output_at(tmp_path)
     for age_s in ages_s:
-        history.add(place, PastAudit(NOW_MS - age_s * 1000, True, 0, 0, 0, 0))
+        history.add(output, PastAudit(NOW_MS - age_s * 1000, True, 0, 0, 0, 0))
 
-    assert due_in_seconds(place, 100, ManualClock(NOW_MS)) == due_s
+    assert due_in_seconds(output, 100, ManualClock(NOW_MS)) == due_s

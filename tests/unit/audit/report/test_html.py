@@ -1,4 +1,4 @@
-"""The HTML report: one file that loads nothing, and shouts what must not be overlooked."""
+"""The HTML report: one file that loads nothing, with losses and gaps at the top."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ class _Links(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_report_is_one_file_that_needs_nothing_else() -> None:
+def test_the_report_is_one_file_without_external_resources() -> None:
     parser = _Links()
     text = page(RESULT, SUMMARY, ALONE)
     parser.feed(text)
@@ -37,14 +37,14 @@ def test_the_report_is_one_file_that_needs_nothing_else() -> None:
     assert "@import" not in text
 
 
-def test_names_in_the_report_can_not_become_markup() -> None:
+def test_names_in_the_report_cannot_become_markup() -> None:
     text = page(RESULT, SUMMARY, replace(ALONE, scope="tenant <i>"))
 
     assert "a&lt;b&gt;" in text
     assert not re.search(r"a<b>|<i>", text)
 
 
-def test_a_loss_is_shouted_and_an_incomplete_audit_says_so() -> None:
+def test_missing_data_and_an_incomplete_audit_are_prominent() -> None:
     lost = replace(SUMMARY, by_class=(Amount("MISSING", "NOT_FOUND", 1, 10),), missing=(LOST,))
     incomplete = replace(RESULT, certificate=replace(CERTIFICATE, unreadable=(("/managed-ledgers/x", "no right"),)))
 
@@ -54,7 +54,7 @@ def test_a_loss_is_shouted_and_an_incomplete_audit_says_so() -> None:
     assert "/managed-ledgers/x" in page(incomplete, SUMMARY, ALONE)
 
 
-def test_an_incomplete_audit_says_so_at_the_top_and_names_what_is_missing_below() -> None:
+def test_an_incomplete_audit_has_a_note_at_the_top_and_unreadable_paths_below() -> None:
     audited = replace(RESULT, certificate=replace(CERTIFICATE, unreadable=(("/managed-ledgers/a<b>", "no right"),)))
 
     text = page(audited, SUMMARY, ALONE)

@@ -1,4 +1,4 @@
-"""The report's plots: what is drawn is as large as its numbers."""
+"""The report's plots: bars and points match their numbers."""
 
 from xml.etree import ElementTree
 
@@ -26,7 +26,7 @@ def test_more_bars_than_fit_are_counted() -> None:
     assert "5 more with fewer bytes" in svg
 
 
-def test_columns_show_counts_where_there_are_no_bytes() -> None:
+def test_columns_show_counts_if_there_are_no_bytes() -> None:
     tree = ElementTree.fromstring(plots.columns([("new", 4, 0), ("old", 2, 0)], "bad"))
 
     new, old = [float(rect.attrib["height"]) for rect in tree.iter("rect")]
@@ -41,5 +41,5 @@ def test_a_trend_needs_two_audits() -> None:
 
 
 @pytest.mark.parametrize("plot", [plots.stacked_bars({}, {}), plots.columns([("a", 0, 0)], "bad"), plots.line([], "x")])
-def test_a_plot_of_nothing_says_so(plot: str) -> None:
+def test_an_empty_plot_is_a_sentence(plot: str) -> None:
     assert 'class="nothing"' in plot

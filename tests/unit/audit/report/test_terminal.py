@@ -13,7 +13,7 @@ from streaming.terminal import Terminal
 from tests.unit.audit.results import ALONE, RESULT, SUMMARY
 
 
-def test_an_open_ledgers_bytes_are_not_shown_as_none() -> None:
+def test_the_bytes_of_an_open_ledger_are_not_known() -> None:
     out = io.StringIO()
     summary = replace(SUMMARY, by_class=(Amount("OPEN", "NOT_CLOSED", 3, 0), Amount("FOREIGN", "NOT_PULSARS", 1, 0)))
 
@@ -32,9 +32,7 @@ def test_an_open_ledgers_bytes_are_not_shown_as_none() -> None:
         pytest.param(replace(SUMMARY, by_class=()), False, False, id="nothing found"),
     ],
 )
-def test_publishing_is_proposed_only_where_there_is_something_to_publish(
-    summary: Summary, publishes: bool, is_proposed: bool
-) -> None:
+def test_publishing_is_proposed_only_if_there_are_orphans(summary: Summary, publishes: bool, is_proposed: bool) -> None:
     out = io.StringIO()
 
     commands = terminal.Commands("ledger-reaper audit --publish", "ledger-reaper explain")
@@ -43,11 +41,11 @@ def test_publishing_is_proposed_only_where_there_is_something_to_publish(
     assert ("  ledger-reaper audit --publish" in out.getvalue()) is is_proposed
 
 
-def test_an_audit_is_told_in_one_line_for_a_log() -> None:
+def test_an_audit_is_summarized_in_one_line_for_a_log() -> None:
     assert terminal.in_short(RESULT, SUMMARY) == "complete, 4 ledgers, 1 ORPHAN, 1 OPEN, 2.0 KiB orphaned"
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
+def test_names_that_look_like_markup_are_printed_unchanged() -> None:
     hostile = replace(SUMMARY.by_topic[0], topic="persistent://public/default/[red]<img src=x>\x1b[2J")
     out = io.StringIO()
 

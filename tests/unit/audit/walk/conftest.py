@@ -1,4 +1,4 @@
-"""A metadata store with what BookKeeper keeps beside its ledgers."""
+"""A metadata store with the znodes that BookKeeper has next to its ledgers."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a listing of BookKeeper's ledgers sees, and how it reports what it could not."""
+"""The listing of BookKeeper's ledgers, and its report of unreadable paths."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_every_ledger_of_either_layout_is_listed(store: MemoryStore, layout: Lay
     assert _listed(store, layout) == (ids, [])
 
 
-def test_an_unreadable_folder_is_told_and_the_others_are_listed(store: MemoryStore) -> None:
+def test_an_unreadable_folder_is_reported_and_the_others_are_listed(store: MemoryStore) -> None:
     for ledger_id in (5, 10_005, 100_000_005):
         put(store.tree, ledger_path(Layout.HIERARCHICAL, ROOT, ledger_id))
     store.unreadable |= {f"{ROOT}/00/0001", f"{ROOT}/01"}
@@ -37,7 +37,7 @@ def test_an_unreadable_folder_is_told_and_the_others_are_listed(store: MemorySto
     assert _listed(store, Layout.HIERARCHICAL) == ([5], [f"{ROOT}/01", f"{ROOT}/00/0001"])
 
 
-def test_what_is_no_ledger_below_a_ledgers_folder_is_told(store: MemoryStore) -> None:
+def test_a_znode_that_is_no_ledger_below_a_ledgers_folder_is_reported(store: MemoryStore) -> None:
     put(store.tree, f"{ROOT}/00/0000/L0005")
     put(store.tree, f"{ROOT}/00/0000/backup")
     put(store.tree, f"{ROOT}/00/old")
@@ -48,7 +48,7 @@ def test_what_is_no_ledger_below_a_ledgers_folder_is_told(store: MemoryStore) ->
     assert sorted(problems) == [f"{ROOT}/00/0000/backup", f"{ROOT}/00/old"]
 
 
-def test_a_folder_that_goes_away_meanwhile_holds_nothing(store: MemoryStore) -> None:
+def test_a_folder_that_vanishes_during_the_listing_is_empty(store: MemoryStore) -> None:
     problems: list[tuple[str, str]] = []
 
     assert ids_in(ROOT, [f"{ROOT}/00/0003"], store.children_many([f"{ROOT}/00/0003"]), problems) == []

@@ -1,4 +1,4 @@
-"""Which znodes hold topics and schemas."""
+"""The search for znodes that contain topics and schemas."""
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.audit.walk.owners import find_namespaces
@@ -22,7 +22,7 @@ def test_topics_of_both_name_forms_and_schemas_are_found(store: MemoryStore) -> 
     assert found.problems == ()
 
 
-def test_an_unreadable_namespace_is_told(store: MemoryStore) -> None:
+def test_an_unreadable_namespace_is_reported(store: MemoryStore) -> None:
     put(store.tree, TOPIC_PATH)
     store.unreadable.add("/managed-ledgers/public/default")
 

@@ -1,4 +1,4 @@
-"""Which references the walk reads, and how it reports those that it could not."""
+"""The references that the walk reads, and its report of unreadable ones."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_every_kind_of_reference_is_read(store: MemoryStore) -> None:
     ],
 )
 @pytest.mark.parametrize("damage", ["unreadable", "garbled"])
-def test_a_reference_that_can_not_be_read_is_told_and_the_others_are_read(
+def test_an_unreadable_reference_is_reported_and_the_others_are_read(
     store: MemoryStore, path: str, kept: set[str], damage: str
 ) -> None:
     put(store.tree, TOPIC_PATH, list_znode(1, 2))
@@ -67,7 +67,7 @@ def test_a_reference_that_can_not_be_read_is_told_and_the_others_are_read(
     assert {row[c.COMPONENT] for row in rows if row.get(c.COMPONENT)} >= kept
 
 
-def test_a_znode_that_is_no_topic_is_told(store: MemoryStore) -> None:
+def test_a_znode_that_is_no_topic_is_reported(store: MemoryStore) -> None:
     put(store.tree, "/managed-ledgers/public/default/persistent/a%2", list_znode(1))
 
     assert [row[a.PATH] for row in _references(store)] == ["/managed-ledgers/public/default/persistent/a%2"]

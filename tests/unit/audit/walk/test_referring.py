@@ -1,4 +1,4 @@
-"""Which owners refer to a ledger, from ZooKeeper alone; and what `explain` says of one that is missing."""
+"""The search in ZooKeeper for owners that refer to a ledger, and `explain` for a missing ledger."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def gone(ledger_id: int = 5) -> Explained:
     return Explained(ledger_id, PATH, None, None, None, Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND), 0)
 
 
-def test_a_topic_a_cursor_and_a_schema_are_found_by_the_ledger_that_they_name(store: MemoryStore) -> None:
+def test_a_topic_a_cursor_and_a_schema_are_found_by_their_ledger(store: MemoryStore) -> None:
     put(store.tree, TOPIC_PATH, list_znode(4, 5))
     put(store.tree, f"{TOPIC_PATH}/{CURSOR}", cursor_znode(6))
     put(store.tree, "/managed-ledgers/old/us-west/ns/persistent/t", list_znode(5))
@@ -36,7 +36,7 @@ def test_a_topic_a_cursor_and_a_schema_are_found_by_the_ledger_that_they_name(st
 
 
 class _Paid(Pace):
-    """Counts the znodes that were paid for and not read yet."""
+    """Counts the znodes that were waited for and not read yet."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -47,7 +47,7 @@ class _Paid(Pace):
 
 
 class _Counting(MemoryStore):
-    """A store whose every read must have been paid for before."""
+    """A store whose every read must have been waited for."""
 
     def __init__(self, tree: MemoryTree, paid: _Paid) -> None:
         super().__init__(tree)
@@ -67,7 +67,7 @@ class _Counting(MemoryStore):
         self.reads += znodes
 
 
-def test_every_znode_that_is_read_or_listed_is_waited_for_before(store: MemoryStore) -> None:
+def test_every_read_or_listed_znode_is_waited_for_first(store: MemoryStore) -> None:
     put(store.tree, TOPIC_PATH, list_znode(4))
     put(store.tree, f"{TOPIC_PATH}/{CURSOR}", cursor_znode(6))
     put(store.tree, f"/schemas/{SCHEMA}", locator_znode(7))
@@ -77,7 +77,7 @@ def test_every_znode_that_is_read_or_listed_is_waited_for_before(store: MemorySt
     assert counting.paid.left == 0
 
 
-def test_what_can_not_be_read_may_refer_to_it_too(store: MemoryStore) -> None:
+def test_unreadable_paths_may_refer_to_the_ledger_too(store: MemoryStore) -> None:
     put(store.tree, TOPIC_PATH, b"junk")
     assert TOPIC_PATH in referring_to(store, 5, UNPACED).unreadable
 
@@ -92,7 +92,7 @@ def test_a_ledger_that_its_topic_needs_and_that_does_not_exist_is_explained_as_m
     assert as_fields(with_referring(gone(8), store, UNPACED))["referred_to_by"] == []
 
 
-def test_a_ledger_that_was_created_meanwhile_is_not_missing(store: MemoryStore) -> None:
+def test_a_ledger_that_was_created_during_the_search_is_not_missing(store: MemoryStore) -> None:
     put(store.tree, TOPIC_PATH, list_znode(5))
     put(store.tree, PATH)
     assert with_referring(gone(), store, UNPACED).referring is None
