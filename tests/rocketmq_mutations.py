@@ -754,7 +754,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a plan is marked as done before a broker may start",
         ROLLBACK,
-        "plan | {DONE: True}",
+        "replace(plan, done=True)",
         "plan",
         "very_end or of_a_killed_rollback",
     ),
@@ -768,7 +768,7 @@ ROCKETMQ = (
     (
         "RocketMQ: a rollback ends with the options of its start",
         ROLLBACK,
-        "if is_read and offsets_of in (None, source):",
+        "if is_read and offsets_of in (None, plan.offsets_of):",
         "if True:",
         "another_option or may_get_other_options",
     ),

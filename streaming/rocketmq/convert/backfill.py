@@ -33,6 +33,7 @@ from streaming.rocketmq.store.owner import require_owner
 from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.workspace.handover import delete_follow_result, give_back, take_over, tidy_up
 from streaming.rocketmq.workspace.move import Rename, move_in, take_back, unfinished
+from streaming.rocketmq.workspace.rollback_plan import delete_rollback
 from streaming.rocketmq.workspace.staging import (
     CONFIG,
     COVERED,
@@ -40,7 +41,6 @@ from streaming.rocketmq.workspace.staging import (
     QUEUES,
     Sealed,
     Started,
-    delete_rollback,
     file_name,
     finished_parts,
     new_kept,

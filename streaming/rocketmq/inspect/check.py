@@ -27,7 +27,7 @@ from streaming.rocketmq.store.configuration import topics_of
 from streaming.rocketmq.store.inventory import Queue
 from streaming.rocketmq.store.locks import is_broker_running
 from streaming.rocketmq.store.paths import StorePaths
-from streaming.rocketmq.workspace.staging import unfinished_rollback
+from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from udfs.rocketmq.compare import Finding
 from udfs.rocketmq.dispatch import DispatchRules
 from udfs.rocketmq.parts import QueueKey

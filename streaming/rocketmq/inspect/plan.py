@@ -10,7 +10,7 @@ from streaming.rocketmq.progress import seconds
 from streaming.rocketmq.store.inventory import Inventory
 from streaming.rocketmq.store.locks import is_broker_running
 from streaming.rocketmq.store.paths import StorePaths
-from streaming.rocketmq.workspace.staging import unfinished_rollback
+from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import Refusal, refusals_of
 from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streaming.rocketmq.store.paths import BARRIER, StorePaths
 from streaming.rocketmq.workspace.move import Rename
-from streaming.rocketmq.workspace.staging import ROLLBACK
+from streaming.rocketmq.workspace.rollback_plan import ROLLBACK
 from streaming.state.durable import flush
 
 

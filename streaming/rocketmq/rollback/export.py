@@ -22,7 +22,7 @@ from streaming.rocketmq.store.json_files import JSON_FILES, is_name_evident, off
 from streaming.rocketmq.store.locks import is_broker_running
 from streaming.rocketmq.store.owner import require_owner
 from streaming.rocketmq.store.paths import StorePaths
-from streaming.rocketmq.workspace.staging import unfinished_rollback
+from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from streaming.state.durable import durable_write
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import has_lines, pretty

@@ -31,7 +31,7 @@ from streaming.rocketmq.store.inventory import inventory_of
 from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.store.queue_files import QueueFiles
 from streaming.rocketmq.workspace.move import Rename
-from streaming.rocketmq.workspace.staging import NEW_QUEUES
+from streaming.rocketmq.workspace.rollback_plan import NEW_QUEUES
 from streaming.state.durable import flush
 from udfs.rocketmq import rows
 from udfs.rocketmq import units as u

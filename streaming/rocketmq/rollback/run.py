@@ -9,13 +9,13 @@ first. From before the first of these renames until after the last, no broker in
 (streaming/rocketmq/rollback/barrier.py).
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streaming.adapters.rocksdb.database import exists
 from streaming.clock import Clock
@@ -38,19 +38,15 @@ from streaming.rocketmq.store.locks import broker_kept_out, one_writer
 from streaming.rocketmq.store.owner import require_owner
 from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.workspace.move import Rename, set_aside_databases, set_aside_queues, unfinished
+from streaming.rocketmq.workspace.rollback_plan import ROLLBACK, RollbackPlan, read_plan, write_plan
 from streaming.rocketmq.workspace.staging import (
     CONFIG,
     CURRENT,
-    DONE,
     MOVED,
     QUEUES,
-    ROLLBACK,
-    ROLLBACK_PLAN,
     current_of,
-    is_done,
     is_unopened,
     new_kept,
-    write_note,
 )
 from streaming.state.durable import flush
 from udfs.rocketmq import metadata as m
@@ -95,15 +91,15 @@ def rollback(
         _require_ended(paths)
         aside = paths.own / ROLLBACK
         started = _started_plan(paths, aside, offsets_of)
-        if started is not None and is_done(started):
+        if started is not None and started.done:
             return _ended(paths, started, rename)
         plan = started or _prepare(paths, aside, clock, offsets_of)
-        kept = paths.own / plan["kept"]
+        kept = paths.own / plan.kept
         bar(paths, rename)
         if exists(paths.rocksdb):
             _complete(paths, kept, rename, is_new=started is None, show=_progress(say, clock))
             _require_no_gap(paths, aside, _topics_afterwards(paths, plan, aside))
-        for name in plan["files"]:
+        for name in plan.files:
             _replace(paths, aside / name, kept, rename)
         set_aside_queues(paths, kept, rename)
         set_aside_databases(paths, kept, rename)
@@ -113,15 +109,14 @@ def rollback(
         return _ended(paths, plan, rename)
 
 
-def _ended(paths: StorePaths, plan: dict[str, Any], rename: Rename) -> RolledBack:
+def _ended(paths: StorePaths, plan: RollbackPlan, rename: Rename) -> RolledBack:
     """Let the broker start again. The plan is marked as done first, so that no later run resumes it."""
-    write_note(paths.own / ROLLBACK_PLAN, plan | {DONE: True})
+    write_plan(paths, replace(plan, done=True))
     unbar(paths, rename)
     # Allowed here: the folder is ours, and all of its files are in the store now.
     shutil.rmtree(paths.own / ROLLBACK)
     flush(paths.own)
-    kept = str(paths.own / plan["kept"])
-    return RolledBack(kept, plan["files"], plan.get("only_in_files", {}), plan.get("left_out", {}))
+    return RolledBack(str(paths.own / plan.kept), plan.files, plan.only_in_files, plan.left_out)
 
 
 def _has_databases(paths: StorePaths) -> bool:
@@ -135,24 +130,23 @@ def _require_ended(paths: StorePaths) -> None:
         raise SafetyError("a backfill has not ended: run it again, or delete it with `forget`")
 
 
-def _started_plan(paths: StorePaths, aside: Path, offsets_of: m.OffsetsOf | None) -> dict[str, Any] | None:
+def _started_plan(paths: StorePaths, aside: Path, offsets_of: m.OffsetsOf | None) -> RollbackPlan | None:
     """Return the plan to resume; None without one, or with one for other options by which nothing was replaced yet.
 
     Raises SafetyError if such a plan may have replaced something.
     """
-    plan = _plan_of(paths, aside)
+    plan = _valid_plan(paths, aside)
     if plan is None:
         return None
-    source = plan.get("offsets_of", m.OffsetsOf.ROCKSDB)
     other = {True: m.OFFSETS_JSON, False: m.LMQ_OFFSETS_JSON}
-    is_read = paths.conf.is_lmq is None or other[paths.conf.is_lmq] not in plan["files"]
-    if is_read and offsets_of in (None, source):
+    is_read = paths.conf.is_lmq is None or other[paths.conf.is_lmq] not in plan.files
+    if is_read and offsets_of in (None, plan.offsets_of):
         return plan
     if not paths.barrier.exists():
         return None
-    written = ", ".join(plan["files"]) or "no JSON file"
+    written = ", ".join(plan.files) or "no JSON file"
     raise SafetyError(
-        f"a rollback with --offsets-of {source} has started that writes {written}, and "
+        f"a rollback with --offsets-of {plan.offsets_of} has started that writes {written}, and "
         "it may have replaced some: end it with the options with which it started. It keeps all files that it replaces"
     )
 
@@ -179,9 +173,9 @@ def _complete(paths: StorePaths, kept: Path, rename: Rename, *, is_new: bool, sh
         raise
 
 
-def _topics_afterwards(paths: StorePaths, plan: dict[str, Any], aside: Path) -> frozenset[bytes]:
+def _topics_afterwards(paths: StorePaths, plan: RollbackPlan, aside: Path) -> frozenset[bytes]:
     """Return the topics that the broker will know. If RocksDB's topics are restored, deleted topics are missing."""
-    if m.TOPICS_JSON not in plan["files"]:
+    if m.TOPICS_JSON not in plan.files:
         return topics_of(paths)
     folder = aside if (aside / m.TOPICS_JSON).exists() else paths.config
     topics = json_table(folder, m.TOPICS_JSON)
@@ -223,27 +217,21 @@ def _end_of(queue: Queue) -> int:
     return queue.last_phy + int(queue.files.read(queue.range.end - 1, queue.range.end).size[0])
 
 
-def _plan_of(paths: StorePaths, aside: Path) -> dict[str, Any] | None:
+def _valid_plan(paths: StorePaths, aside: Path) -> RollbackPlan | None:
     """Return what an interrupted run has prepared; None without one, or if a broker has worked since.
 
     A broker that opens a database writes another CURRENT, and a broker in file mode writes its JSON files again; both
-    make the prepared files older than the store. With the barrier in paths, no broker in file mode can have worked: it
+    make the prepared files older than the store. With the barrier in place, no broker in file mode can have worked: it
     ends, and 5.5.0 writes the JSON files as it has read them.
     """
-    note = paths.own / ROLLBACK_PLAN
-    try:
-        plan: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-        if not {"kept", "files", "stamps"} <= plan.keys():
-            raise ValueError("entries are missing")
-    except FileNotFoundError:
+    plan = read_plan(paths)
+    if plan is None:
         return None
-    except (ValueError, AttributeError) as error:
-        raise SafetyError(f"{note} is not what this program writes: {error}") from error
-    if is_done(plan):  # a database that exists now was created later
+    if plan.done:  # a database that exists now was created later
         return None if _has_databases(paths) else plan
-    is_older = any(plan.get("currents", {}).get(name) != current for name, current in _currents(paths).items())
-    waiting = [name for name in plan["files"] if (aside / name).exists()]
-    is_written = any(_stamp(paths.config / name) != plan["stamps"][name] for name in waiting)
+    is_older = any(plan.currents.get(name) != current for name, current in _currents(paths).items())
+    waiting = [name for name in plan.files if (aside / name).exists()]
+    is_written = any(_stamp(paths.config / name) != plan.stamps[name] for name in waiting)
     return None if is_older or (is_written and not paths.barrier.exists()) else plan
 
 
@@ -258,7 +246,7 @@ def _stamp(path: Path) -> int:
     return _changed(path) if path.exists() else 0
 
 
-def _prepare(paths: StorePaths, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | None) -> dict[str, Any]:
+def _prepare(paths: StorePaths, aside: Path, clock: Clock, offsets_of: m.OffsetsOf | None) -> RollbackPlan:
     databases = [name for name in DATABASES if exists(paths.config / name)]
     if not _has_databases(paths):
         raise SafetyError(f"{paths.store} has no RocksDB: there is nothing to roll back")
@@ -284,16 +272,16 @@ def _prepare(paths: StorePaths, aside: Path, clock: Clock, offsets_of: m.Offsets
     more = read_json(paths) if offsets_of is m.OffsetsOf.BOTH else None
     exported = write_json(paths, aside, newer, more) if newer else Exported(aside, {}, {})
     aside.mkdir(exist_ok=True)
-    plan = {
-        "kept": new_kept(paths, clock.now_ms()),
-        "offsets_of": offsets_of or m.OffsetsOf.ROCKSDB,
-        "files": exported.files,
-        "only_in_files": exported.only_in_files,
-        "left_out": left_out(paths) if exists(paths.rocksdb) else {},
-        "stamps": {name: _stamp(paths.config / name) for name in exported.files},
-        "currents": _currents(paths),
-    }
-    write_note(paths.own / ROLLBACK_PLAN, plan)
+    plan = RollbackPlan(
+        kept=new_kept(paths, clock.now_ms()),
+        offsets_of=offsets_of or m.OffsetsOf.ROCKSDB,
+        files=exported.files,
+        only_in_files=exported.only_in_files,
+        left_out=left_out(paths) if exists(paths.rocksdb) else {},
+        stamps={name: _stamp(paths.config / name) for name in exported.files},
+        currents=_currents(paths),
+    )
+    write_plan(paths, plan)
     return plan
 
 

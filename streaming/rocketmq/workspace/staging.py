@@ -6,7 +6,6 @@ complete; it lists every file and folder that has to be moved in, with its inode
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -18,16 +17,11 @@ from streaming.rocketmq.store.paths import StorePaths
 from streaming.state.durable import durable_write
 
 PARTS, QUEUES, CONFIG = "parts", "consumequeue", "config"
-COVERED = (
-    "covered"  # each run's notes about the log (streaming/rocketmq/convert/unindexed.py), written before its parts
-)
+# each run's notes about the log (streaming/rocketmq/convert/unindexed.py), written before its parts
+COVERED = "covered"
 _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
 FOLLOWED = "followed.json"  # the consume queues in this folder come from `follow`
 CURRENT = "CURRENT"
-ROLLBACK = "rollback"  # the files of a rollback
-ROLLBACK_PLAN = f"{ROLLBACK}/plan.json"
-NEW_QUEUES = f"{ROLLBACK}/file-queues"
-DONE = "done"  # in that plan: nothing is left to do except letting the broker start
 _ADVICE = "Move this file somewhere else, and run the command again"
 # files that rocksdict leaves in the folder of a database, and no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
@@ -69,17 +63,17 @@ def start(paths: StorePaths, started: Started, *, restart: bool) -> bool:
         (staging / COVERED).mkdir()
         write_note(staging / _STARTED, asdict(started))
     for unfinished in (*(staging / PARTS).glob(".*"), staging / QUEUES, staging / CONFIG, staging / FOLLOWED):
-        _remove(unfinished)
+        remove(unfinished)
     return resumed
 
 
 def delete_staging(paths: StorePaths) -> None:
     """Delete the staging folder. Allowed here: it is ours, and none of its files was moved in."""
     aside = paths.own / "staging-thrown-away"
-    _remove(aside)
+    remove(aside)
     if paths.staging.exists():
         paths.staging.replace(aside)
-        _remove(aside)
+        remove(aside)
 
 
 def file_name(part: int) -> str:
@@ -115,7 +109,7 @@ def seal(paths: StorePaths, started: Started, kept: str, counts: tuple[int, int,
     )
     for database in DATABASES:
         for name in _NOT_MOVED:
-            _remove(paths.staging / CONFIG / database / name)
+            remove(paths.staging / CONFIG / database / name)
     write_note(paths.staging / _SEALED, asdict(sealed))
     return sealed
 
@@ -128,40 +122,6 @@ def sealed_of(paths: StorePaths) -> Sealed | None:
 def moved_of(paths: StorePaths) -> Sealed | None:
     """Return what was moved in last; None for nothing, or if it was reverted. Raises SafetyError for a damaged file."""
     return _sealed(paths.own / MOVED)
-
-
-def unfinished_rollback(paths: StorePaths) -> str:
-    """Describe an unfinished rollback, and what to do; "" without one."""
-    is_barred = paths.barrier.exists()
-    if not is_barred and not _has_plan(paths):
-        return ""
-    kept_out = f" (it does not start as long as {paths.barrier} exists)" if is_barred else ""
-    return (
-        "a `rollback` has started and has not ended: run it again before a broker starts with storeType=default"
-        f"{kept_out}. A broker with storeType=defaultRocksDB may continue as long as its queues' CURRENT is in "
-        f"{paths.rocksdb}"
-    )
-
-
-def is_done(plan: Mapping[str, object]) -> bool:
-    """Whether the rollback of this plan has done everything."""
-    return plan.get(DONE) is True
-
-
-def delete_rollback(paths: StorePaths) -> None:
-    """Delete the files of a rollback. Raises SafetyError if a rollback has started and has not ended."""
-    if paths.barrier.exists():
-        raise SafetyError(unfinished_rollback(paths))
-    # Allowed here: the folder is ours, and either no file of the store was replaced from it, or all were.
-    _remove(paths.own / ROLLBACK)
-
-
-def _has_plan(paths: StorePaths) -> bool:
-    try:
-        plan = _read(paths.own / ROLLBACK_PLAN)
-    except SafetyError:
-        return True
-    return (paths.own / ROLLBACK_PLAN).exists() and not is_done(plan or {})
 
 
 def is_unopened(paths: StorePaths, database: str) -> bool:
@@ -223,7 +183,8 @@ def _read(path: Path) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

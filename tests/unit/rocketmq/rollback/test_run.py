@@ -14,7 +14,7 @@ from streaming.rocketmq.inspect.plan import plan_of
 from streaming.rocketmq.rollback.export import export
 from streaming.rocketmq.rollback.run import rollback
 from streaming.rocketmq.store.json_files import json_table
-from streaming.rocketmq.workspace.staging import unfinished_rollback
+from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import KilledError, dying_rename
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, paths
