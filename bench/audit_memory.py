@@ -71,7 +71,7 @@ def run(topics: int, heap: str) -> None:
         config.write_text(CONFIG.format(heap=heap, here=folder))
         started_s = time.monotonic()
         options = AuditOptions(recheck_seconds=0, reads_per_second=0)
-        command.audit(load(config), command.AuditRequest(options, str(config), is_quiet=True))
+        command.audit(load(config), command.AuditRequest(options=options, config=str(config), is_quiet=True))
         seconds = time.monotonic() - started_s
         totals = json.loads((Path(folder) / "state" / "audit" / "summary.json").read_text())["totals"]
     counts = {name: totals[name]["count"] for name in ("ORPHAN", "MISSING")}

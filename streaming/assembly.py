@@ -82,7 +82,12 @@ def build_service(
     clock = PacedClock(agreed)
     loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
     in_use = settings.in_use
-    cache = InUseCache(loader, clock, in_use.refresh_seconds * 1000, in_use.max_cache_mib * 1024 * 1024)
+    cache = InUseCache(
+        loader=loader,
+        clock=clock,
+        refresh_ms=in_use.refresh_seconds * 1000,
+        max_bytes=in_use.max_cache_mib * 1024 * 1024,
+    )
     receipts = Receipts(spark, settings.state_dir)
     identity.hold_state(receipts.table_id, root_of(settings))
     instance.ownership.hold_state(receipts.table_id, settings.state_dir)

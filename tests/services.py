@@ -64,7 +64,7 @@ def service_of(**named: Any) -> LedgerDeletionService:
         )
     )
     defaults: dict[str, Any] = {
-        "cache": InUseCache(cast("InUseLoader", None), ManualClock(), 0, 0),
+        "cache": InUseCache(loader=cast("InUseLoader", None), clock=ManualClock(), refresh_ms=0, max_bytes=0),
         "metrics": Metrics(),
         "clock": ManualClock(),
         "stop": threading.Event(),

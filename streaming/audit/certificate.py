@@ -13,7 +13,7 @@ MAX_NAMESPACES = 1_000  # at most so many namespaces with suspects that could no
 _TREES = (f"{MANAGED_LEDGERS_ROOT}/", f"{SCHEMAS_ROOT}/")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """The proof of an audit's completeness."""
 
@@ -41,11 +41,11 @@ class Certificate:
     def from_json(cls, fields: Mapping[str, Any]) -> "Certificate":
         """Read what as_json returned."""
         return cls(
-            int(fields["zxid_start"], 16),
-            int(fields["zxid_end"], 16),
-            fields["listed"],
-            tuple((problem["path"], problem["detail"]) for problem in fields["unreadable"]),
-            tuple(fields["errors"]),
+            zxid_start=int(fields["zxid_start"], 16),
+            zxid_end=int(fields["zxid_end"], 16),
+            listed=fields["listed"],
+            unreadable=tuple((problem["path"], problem["detail"]) for problem in fields["unreadable"]),
+            errors=tuple(fields["errors"]),
         )
 
     def faults_within(self, filters: FindingFilters) -> tuple[str, ...]:
@@ -72,7 +72,13 @@ class Completeness:
 
     def certificate(self, zxid_start: int, zxid_end: int) -> Certificate:
         """Return the certificate of all that was collected so far."""
-        return Certificate(zxid_start, zxid_end, self.listed, tuple(self.problems), self.errors)
+        return Certificate(
+            zxid_start=zxid_start,
+            zxid_end=zxid_end,
+            listed=self.listed,
+            unreadable=tuple(self.problems),
+            errors=self.errors,
+        )
 
 
 def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[str, ...]:

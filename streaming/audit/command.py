@@ -70,7 +70,7 @@ class Section:
 Further = Callable[[SparkSession, threading.Event], Section]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
     """The operator's choices."""
 
@@ -103,7 +103,7 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
         _refuse_other_cluster(settings, remembered(output))
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
-    command = AuditCommand(spark, settings, request, output, stop)
+    command = AuditCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
     try:
         if watch_seconds:
             with contextlib.suppress(StoppedBySignalError):  # only a signal ends a repeated audit
@@ -116,7 +116,7 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
         spark.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """The findings of an audit, within the filters."""
 
@@ -127,7 +127,7 @@ class Found:
     further: Section
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
     """One audit, each time it is run. Once stop is set, it ends instead of waiting for the second check."""
 
@@ -173,7 +173,7 @@ class AuditCommand:
             space = account(self.settings, self.output, bookies, urls, SystemClock().now_ms())
             report, further = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
-        return Found(result, selected, summary, report, further)
+        return Found(result=result, selected=selected, summary=summary, report=report, further=further)
 
     def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
         if self.request.is_quiet:
@@ -205,17 +205,24 @@ class AuditCommand:
     def _result(self, phases: Phases) -> AuditResult:
         if self.request.last:
             return remembered(self.output)
-        return Audit(self.spark, self.settings, self.request.options, self.output, phases, SystemClock()).run()
+        return Audit(
+            spark=self.spark,
+            settings=self.settings,
+            options=self.request.options,
+            output=self.output,
+            phases=phases,
+            clock=SystemClock(),
+        ).run()
 
     def _write(self, result: AuditResult, summary: Summary, space: Space) -> tuple[str, Section]:
         filters = self.request.options.filters
         newest = history.PastAudit(
-            result.started_ms,
-            result.certificate.is_complete,
-            summary.orphans.count,
-            summary.orphans.size_bytes,
-            summary.of(FindingClass.MISSING).count,
-            result.totals["ledgers"],
+            at_ms=result.started_ms,
+            complete=result.certificate.is_complete,
+            orphans=summary.orphans.count,
+            orphan_bytes=summary.orphans.size_bytes,
+            missing=summary.of(FindingClass.MISSING).count,
+            ledgers=result.totals["ledgers"],
         )
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.output, newest) if counts else history.read(self.output)

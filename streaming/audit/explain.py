@@ -38,7 +38,7 @@ from udfs.references import key_of
 _AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
     """The facts about one ledger now."""
 
@@ -77,11 +77,27 @@ def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     if not isinstance(facts, LedgerFacts) or facts.metadata is None:
         gone = Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND)
         unread = Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail if isinstance(facts, Unreadable) else "")
-        return Explained(ledger_id, path, facts, None, None, gone if facts is None else unread, clock.now_ms())
+        return Explained(
+            ledger_id=ledger_id,
+            path=path,
+            facts=facts,
+            claim=None,
+            reference=None,
+            verdict=gone if facts is None else unread,
+            now_ms=clock.now_ms(),
+        )
     claim = claim_of(ledger_id, facts.metadata.custom_metadata)
     if isinstance(claim, Unclaimed):
         refused = Verdict(Outcome.DEAD_LETTER, claim.reason, claim.detail)
-        return Explained(ledger_id, path, facts, claim, None, refused, clock.now_ms())
+        return Explained(
+            ledger_id=ledger_id,
+            path=path,
+            facts=facts,
+            claim=claim,
+            reference=None,
+            verdict=refused,
+            now_ms=clock.now_ms(),
+        )
     loader = InUseLoader(clients.store, clients.broker if settings.safety.ask_broker else None, clock)
     key = key_of(claim)
     reference = loader.load([key])[key]
@@ -91,7 +107,9 @@ def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
     if verdict == NOT_ASKED:
         (unconfirmed,) = OffloadedCopies(loader, offload_buckets(settings, loader))([(claim, reference)])
         verdict = judge(replace(case, unconfirmed=unconfirmed), policy, now_ms=now_ms)
-    return Explained(ledger_id, path, facts, claim, reference, verdict, now_ms)
+    return Explained(
+        ledger_id=ledger_id, path=path, facts=facts, claim=claim, reference=reference, verdict=verdict, now_ms=now_ms
+    )
 
 
 def with_referring(explained: Explained, store: MetadataStore, pace: Limiter) -> Explained:

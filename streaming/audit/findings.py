@@ -77,6 +77,12 @@ def in_use_by_namespace(references: DataFrame) -> tuple[InUse, ...]:
     grouped = references.where(F.col(c.LEDGER_ID).isNotNull()).groupBy(a.NAMESPACE, c.COMPONENT, kind.alias("kind"))
     largest = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).orderBy(F.desc("total"))
     return tuple(
-        InUse(row[a.NAMESPACE], row[c.COMPONENT], row["kind"], row["n"], row["total"] or 0)
+        InUse(
+            namespace=row[a.NAMESPACE],
+            component=row[c.COMPONENT],
+            ledger_type=row["kind"],
+            count=row["n"],
+            size_bytes=row["total"] or 0,
+        )
         for row in largest.limit(_NAMESPACES).collect()
     )

@@ -9,7 +9,7 @@ FILE = "history.jsonl"
 _KEPT = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PastAudit:
     """The totals of an audit. Only audits without filters are counted: others would distort the trend."""
 

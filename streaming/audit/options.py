@@ -8,7 +8,7 @@ from streaming.errors import ConfigError
 from udfs.records import LedgerComponent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindingFilters:
     """The filters of the findings that the audit shows, adds up and publishes; "" or 0 selects all."""
 
@@ -41,7 +41,7 @@ class FindingFilters:
         return self == FindingFilters()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
     """The options that are no filters. Rates apply to all executors together; 0 is no limit."""
 

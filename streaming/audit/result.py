@@ -13,7 +13,7 @@ from streaming.errors import ConfigError
 FILE = "summary.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
     """The ledgers or objects that the topics of a namespace refer to, of one component and type."""
 
@@ -24,7 +24,7 @@ class InUse:
     size_bytes: int  # from the topics' own lists
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
     """The result of an audit."""
 
@@ -63,13 +63,13 @@ def remembered(output: Output) -> AuditResult:
     fields = _fields(output)
     try:
         return AuditResult(
-            fields["audit_id"],
-            fields["instance_id"],
-            fields["started_ms"],
-            fields["ended_ms"],
-            Certificate.from_json(fields["certificate"]),
-            fields["totals"],
-            tuple(InUse(**in_use) for in_use in fields["in_use"]),
+            audit_id=fields["audit_id"],
+            instance_id=fields["instance_id"],
+            started_ms=fields["started_ms"],
+            ended_ms=fields["ended_ms"],
+            certificate=Certificate.from_json(fields["certificate"]),
+            totals=fields["totals"],
+            in_use=tuple(InUse(**in_use) for in_use in fields["in_use"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(output, error) from error

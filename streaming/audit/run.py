@@ -39,7 +39,7 @@ from udfs.units import DAY_MS
 _WORK = ".work-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """One run. It works in <output>/.work-<id>, which it removes at its end; only its findings remain."""
 
@@ -74,19 +74,27 @@ class Audit:
         found = self.output.load(self.spark, FINDINGS)
         tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
         return AuditResult(
-            audit_id,
-            instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
-            started_ms,
-            self.clock.now_ms(),
-            tools.completeness.certificate(zxid_start, zxid_end),
-            totals(found, first, second, tools.completeness.listed),
-            in_use_by_namespace(references),
+            audit_id=audit_id,
+            instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
+            started_ms=started_ms,
+            ended_ms=self.clock.now_ms(),
+            certificate=tools.completeness.certificate(zxid_start, zxid_end),
+            totals=totals(found, first, second, tools.completeness.listed),
+            in_use=in_use_by_namespace(references),
         )
 
     def _tools(self, stages: Stages) -> PhaseTools:
         store = clients_for(self.settings).store
         layout = read_layout(store, self.settings.zookeeper.ledgers_root)
-        return PhaseTools(self.settings, self.options, store, layout, self.phases, stages, Completeness())
+        return PhaseTools(
+            settings=self.settings,
+            options=self.options,
+            store=store,
+            layout=layout,
+            phases=self.phases,
+            stages=stages,
+            completeness=Completeness(),
+        )
 
 
 @contextmanager

@@ -32,7 +32,7 @@ WHY_ON_DISK = (
 _BOOKIES_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """The space, in bytes. Deleted bytes are those of one copy, freed bytes those of all copies."""
 

@@ -58,7 +58,7 @@ class Stages:
         return Kept(self.output.load(self.spark, folder, rows.schema), self.output, folder)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseTools:
     """The tools of every phase of an audit."""
 

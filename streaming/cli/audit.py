@@ -129,9 +129,9 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
 
     includes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
     audit_request = AuditRequest(
-        chosen,
-        str(config),
-        out,
+        options=chosen,
+        config=str(config),
+        out=out,
         as_json=json_lines,
         publish=publish,
         last=last,

@@ -80,11 +80,13 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     from streaming.snapshots.audit.command import audit as run_audit
 
     options = AuditOptions(
-        settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
+        recheck_seconds=settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
         verify_only=verify_only,
         filters=FindingFilters(tenant=tenant, namespace=namespace),
     )
-    run_audit(settings, SnapshotRequest(options, out, json_lines, publish, confirm_count))
+    run_audit(
+        settings, SnapshotRequest(options=options, out=out, as_json=json_lines, publish=publish, confirm=confirm_count)
+    )
 
 
 @app.command()

@@ -29,7 +29,7 @@ class CacheCounts:
     stale: int = 0  # found to be out of date by an executor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class InUseCache:
     """References by key. Thread-safe."""
 

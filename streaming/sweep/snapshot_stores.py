@@ -68,7 +68,17 @@ class DryRunSnapshots:
         position = ((1 << 62), len(sent))
         segment = segment_key_of(key)
         topic = segment.topic if segment else key
-        sent.append(ReadValue(kind, key, topic, position, 0, len(value or b""), is_null=value is None))
+        sent.append(
+            ReadValue(
+                kind=kind,
+                key=key,
+                topic=topic,
+                position=position,
+                publish_ms=0,
+                size_bytes=len(value or b""),
+                is_null=value is None,
+            )
+        )
         return position
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:

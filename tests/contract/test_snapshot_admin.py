@@ -55,13 +55,15 @@ def _told(value: object, status: int = 200) -> Told:
 def test_segments_are_told_where_they_are_asked_for(stub: HttpStub, admin: SnapshotAdmin) -> None:
     stub.tell(f"{STATS}?segmentStats=true&lowWaterMarks=false", _told(SEGMENTED))
     found = admin.buffer(TOPIC, with_segments=True)
-    assert found == BufferFacts("Ready", "Segment", 70, frozenset({(12, 65), (13, 7)}), 1)
+    assert found == BufferFacts(
+        state="Ready", snapshot_type="Segment", aborted=70, sealed=frozenset({(12, 65), (13, 7)}), written=1
+    )
 
 
 @pytest.mark.parametrize("segments", [None, {"segmentsSize": 0, "segmentStats": None}])
 def test_a_buffer_of_single_snapshots_has_no_segments(segments: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
     stub.tell(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"segmentsStats": segments}))
-    assert admin.buffer(TOPIC) == BufferFacts("Ready", "Segment", 70)
+    assert admin.buffer(TOPIC) == BufferFacts(state="Ready", snapshot_type="Segment", aborted=70)
 
 
 def test_a_topic_that_is_not_loaded_has_no_buffer(stub: HttpStub, admin: SnapshotAdmin) -> None:

@@ -110,7 +110,7 @@ class Instance:
         self.ahead_ms = 0  # of this machine's clock
         agreed = _agreed_clock(self, cluster)
         loader = RecordingLoader(self.store, cluster)
-        self.cache = InUseCache(loader, agreed, REFRESH_MS, max_bytes=1_000_000)
+        self.cache = InUseCache(loader=loader, clock=agreed, refresh_ms=REFRESH_MS, max_bytes=1_000_000)
         rules = SweepRules(Layout.HIERARCHICAL, ROOT, (EPOCH, self.epoch_version), POLICY)
         self.sweeper = Sweeper(self.store, loader, self.journal, agreed, rules, confirm=confirmed)
 

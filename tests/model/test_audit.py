@@ -55,7 +55,15 @@ def _audit(cluster: Cluster, hook: Callable[[], None]) -> dict[int, FindingClass
     missing = [_missing(row) for ledger_id, row in references.items() if ledger_id not in set(listed)]
     loader = InUseLoader(store, cluster.pulsar, cluster.clock)
     no_objects = cast(ObjectChecker, None)
-    checker = SuspectChecker(reader, no_objects, loader, cluster.clock, POLICY, frozenset(), confirmed)
+    checker = SuspectChecker(
+        reader=reader,
+        objects=no_objects,
+        loader=loader,
+        clock=cluster.clock,
+        policy=POLICY,
+        unreadable=frozenset(),
+        confirm=confirmed,
+    )
     first = checker.check([row for row in suspects if not row.get(a.CLASS)] + missing, is_second=False)
     cluster.pulsar.pass_time(POLICY.absence_interval_ms)
     second = checker.check([row for row in first if row[a.CANDIDATE]], is_second=True)

@@ -62,7 +62,7 @@ class SnapshotReason(StrEnum):
     OTHER_NAME = "OTHER_NAME"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
     """The latest value of one key, without its ids. dead_ids: of a single snapshot, those whose ledger is gone.
 
@@ -90,7 +90,7 @@ class NamedSegment:
     is_readable: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BufferFacts:
     """What the broker that has a topic loaded says of its transaction buffer.
 
@@ -115,7 +115,7 @@ class IndexState(StrEnum):
     FAULTY = "FAULTY"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
     """One topic with snapshots, and some of its values: whoever may publish can make any number of them.
 
@@ -148,7 +148,7 @@ class TopicFacts:
         return [value for value in self.values if value.kind is kind]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFinding:
     """One finding. key and position: of the message that it is about; "" and (-1, -1) where it is about a topic."""
 
@@ -163,7 +163,7 @@ class SnapshotFinding:
     ids: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFacts:
     """What concerns a namespace's three topics as a whole. nulls: tombstones that a reader of the segments sees.
 
@@ -204,14 +204,18 @@ def findings_of(facts: TopicFacts) -> Iterator[SnapshotFinding]:
             yield from _of_topic(facts)
     elif facts.is_first:
         detail = facts.detail or "ZooKeeper does not have the topic, and the broker does not say that it is gone"
-        yield SnapshotFinding(SnapshotClass.UNKNOWN, SnapshotReason.OWNER_UNKNOWN, facts.topic, detail)
+        yield SnapshotFinding(
+            finding_class=SnapshotClass.UNKNOWN, reason=SnapshotReason.OWNER_UNKNOWN, topic=facts.topic, detail=detail
+        )
 
 
 def namespace_findings_of(facts: NamespaceFacts) -> Iterator[SnapshotFinding]:
     """Yield what one look says of one namespace; their `topic` is the system topic."""
 
     def finding(finding_class: SnapshotClass, reason: SnapshotReason, name: str, detail: str) -> SnapshotFinding:
-        return SnapshotFinding(finding_class, reason, f"persistent://{facts.namespace}/{name}", detail)
+        return SnapshotFinding(
+            finding_class=finding_class, reason=reason, topic=f"persistent://{facts.namespace}/{name}", detail=detail
+        )
 
     if facts.nulls:
         detail = f"{facts.nulls} tombstones can be read: deleting a loaded topic of this namespace answers 500"
@@ -242,10 +246,17 @@ def _of_topic(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         yield from _dangers(facts)
     elif facts.index is IndexState.FAULTY:
         detail = "its index is no value of a broker's, so nobody can tell which segments it names"
-        yield SnapshotFinding(SnapshotClass.UNKNOWN, SnapshotReason.INDEX_UNREADABLE, facts.topic, detail)
+        yield SnapshotFinding(
+            finding_class=SnapshotClass.UNKNOWN,
+            reason=SnapshotReason.INDEX_UNREADABLE,
+            topic=facts.topic,
+            detail=detail,
+        )
     elif facts.segments:
         detail = f"it has {facts.segments} segments and no index: once it is loaded again, nothing in them counts"
-        yield SnapshotFinding(SnapshotClass.DANGER, SnapshotReason.INDEX_LOST, facts.topic, detail)
+        yield SnapshotFinding(
+            finding_class=SnapshotClass.DANGER, reason=SnapshotReason.INDEX_LOST, topic=facts.topic, detail=detail
+        )
 
 
 def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
@@ -256,13 +267,13 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "holds nothing there that brokers read"
         detail = f"its index names segment {each.sequence} at {where}, and that ledger {gone}: it will not load again"
         yield SnapshotFinding(
-            SnapshotClass.MISSING,
-            SnapshotReason.SEGMENT_LOST,
-            facts.topic,
-            detail,
-            SnapshotKind.SEGMENT,
-            str(SegmentKey(each.sequence, facts.topic)),
-            each.place,
+            finding_class=SnapshotClass.MISSING,
+            reason=SnapshotReason.SEGMENT_LOST,
+            topic=facts.topic,
+            detail=detail,
+            kind=SnapshotKind.SEGMENT,
+            key=str(SegmentKey(each.sequence, facts.topic)),
+            position=each.place,
         )
 
 
@@ -286,12 +297,18 @@ def _dangers(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     if facts.doubled_ids:
         detail = f"{facts.doubled_ids} ids stand in more than one segment: a trim can lose the whole list in memory"
         yield SnapshotFinding(
-            SnapshotClass.DANGER, SnapshotReason.DOUBLED_IDS, facts.topic, detail, ids=facts.doubled_ids
+            finding_class=SnapshotClass.DANGER,
+            reason=SnapshotReason.DOUBLED_IDS,
+            topic=facts.topic,
+            detail=detail,
+            ids=facts.doubled_ids,
         )
     is_single = facts.buffer is not None and facts.buffer.snapshot_type == SINGLE_TYPE
     if is_single or (facts.buffer is None and facts.is_segmented is False):
         detail = "brokers don't read the index (transactionBufferSegmentedSnapshotEnabled is off)"
-        yield SnapshotFinding(SnapshotClass.DANGER, SnapshotReason.FLAG_OFF, facts.topic, detail)
+        yield SnapshotFinding(
+            finding_class=SnapshotClass.DANGER, reason=SnapshotReason.FLAG_OFF, topic=facts.topic, detail=detail
+        )
 
 
 def _ids_lost(facts: TopicFacts) -> Iterator[SnapshotFinding]:
@@ -301,7 +318,13 @@ def _ids_lost(facts: TopicFacts) -> Iterator[SnapshotFinding]:
             f"the broker has {buffer.aborted} aborted ids in memory, its snapshot {facts.live_ids} that still count"
         )
         lost = facts.live_ids - buffer.aborted
-        yield SnapshotFinding(SnapshotClass.DANGER, SnapshotReason.IDS_LOST, facts.topic, detail, ids=lost)
+        yield SnapshotFinding(
+            finding_class=SnapshotClass.DANGER,
+            reason=SnapshotReason.IDS_LOST,
+            topic=facts.topic,
+            detail=detail,
+            ids=lost,
+        )
 
 
 def _dead_ids(facts: TopicFacts) -> Iterator[SnapshotFinding]:
@@ -316,15 +339,15 @@ def _dead_ids(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 
 def _dead(facts: TopicFacts, value: SnapshotFacts, ids: int, size_bytes: int) -> SnapshotFinding:
     return SnapshotFinding(
-        SnapshotClass.WASTE,
-        SnapshotReason.DEAD_IDS,
-        facts.topic,
-        f"the ledgers of {ids} abort markers are gone; the next commit or abort on the topic drops the ids",
-        value.kind,
-        value.key,
-        value.position,
-        size_bytes,
-        ids,
+        finding_class=SnapshotClass.WASTE,
+        reason=SnapshotReason.DEAD_IDS,
+        topic=facts.topic,
+        detail=f"the ledgers of {ids} abort markers are gone; the next commit or abort on the topic drops the ids",
+        kind=value.kind,
+        key=value.key,
+        position=value.position,
+        size_bytes=size_bytes,
+        ids=ids,
     )
 
 
@@ -362,13 +385,13 @@ def _of(
     facts: TopicFacts, value: SnapshotFacts, finding_class: SnapshotClass, reason: SnapshotReason, detail: str
 ) -> SnapshotFinding:
     return SnapshotFinding(
-        finding_class,
-        reason,
-        facts.topic,
-        detail,
-        value.kind,
-        value.key,
-        value.position,
-        value.size_bytes,
-        value.ids,
+        finding_class=finding_class,
+        reason=reason,
+        topic=facts.topic,
+        detail=detail,
+        kind=value.kind,
+        key=value.key,
+        position=value.position,
+        size_bytes=value.size_bytes,
+        ids=value.ids,
     )

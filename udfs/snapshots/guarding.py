@@ -23,7 +23,7 @@ from udfs.units import DAY_MS
 HOLD_GONE_MS = 7 * DAY_MS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexHold:
     """What the latest index of a topic holds. lowest None: it names no segment that is still there. last: its number.
 
@@ -61,13 +61,15 @@ class Holds:
         elif isinstance(read.value, Index):
             self.by_topic[read.topic] = self._hold(read, read.value)
         else:
-            self.by_topic[read.topic] = IndexHold(None, publish_ms=read.publish_ms, fault=str(read.fault))
+            self.by_topic[read.topic] = IndexHold(lowest=None, publish_ms=read.publish_ms, fault=str(read.fault))
 
     def _hold(self, read: ReadValue, index: Index) -> IndexHold:
         rows = list(places_of(index))
         there = [place for _sequence, place, _marker in rows if place[0] in self.ledgers]
         last = max((sequence for sequence, _place, _marker in rows), default=-1)
-        return IndexHold(min(there, default=None), last, len(rows) - len(there), read.publish_ms)
+        return IndexHold(
+            lowest=min(there, default=None), last=last, lost=len(rows) - len(there), publish_ms=read.publish_ms
+        )
 
 
 def lowest_of(holds: Mapping[str, IndexHold]) -> Position | None:

@@ -43,7 +43,7 @@ class Fault(StrEnum):
     OTHER_NAME = "OTHER_NAME"  # the value names another topic, or another number, than its key
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReadValue:
     """One message. topic: the owner that its key names; "" where the key is none. value None: a fault or a tombstone.
 
@@ -80,8 +80,15 @@ def read_message(
     content = found.content
     key, topic, sequence = _key(kind, namespace, content.key)
     about = ReadValue(
-        kind, key, topic, position, found.publish_ms, len(content.payload), sequence, is_null=content.is_null
-    )  # fmt: skip
+        kind=kind,
+        key=key,
+        topic=topic,
+        position=position,
+        publish_ms=found.publish_ms,
+        size_bytes=len(content.payload),
+        sequence=sequence,
+        is_null=content.is_null,
+    )
     origin = origin_of(content.schema_version) if content.schema_version else Origin.BROKERS
     about = replace(about, is_blocking=_is_blocking(kind, topic, found, origin))
     if not topic:

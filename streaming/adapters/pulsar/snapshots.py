@@ -46,12 +46,14 @@ class SnapshotAdmin:
         try:
             segments = body.get("segmentsStats") or {}
             return BufferFacts(
-                str(body["state"]),
-                str(body.get("snapshotType") or ""),
-                int(body["totalAbortedTransactions"]),
-                frozenset(_position(segment["persistentPosition"]) for segment in segments.get("segmentStats") or ()),
-                int(segments.get("segmentsSize") or 0),
-                _position(body.get("maxReadPosition") or "-1:-1"),
+                state=str(body["state"]),
+                snapshot_type=str(body.get("snapshotType") or ""),
+                aborted=int(body["totalAbortedTransactions"]),
+                sealed=frozenset(
+                    _position(segment["persistentPosition"]) for segment in segments.get("segmentStats") or ()
+                ),
+                written=int(segments.get("segmentsSize") or 0),
+                max_read=_position(body.get("maxReadPosition") or "-1:-1"),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnavailableError(f"{topic}: stats in an unknown format: {error!r}") from error

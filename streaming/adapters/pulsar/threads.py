@@ -20,7 +20,7 @@ _GRACE_S = 0.5
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCall(Generic[T]):
     """A request in flight."""
 
@@ -66,7 +66,9 @@ class AskingThreads:
         in_flight = {}
         for name, (tenant, call) in calls.items():
             until_s = now_s + silence.at_most(what, deadline - now_s, tenant) + _GRACE_S
-            in_flight[name] = BrokerCall(queue.add(tenant, call), what, tenant, until_s, hides)
+            in_flight[name] = BrokerCall(
+                future=queue.add(tenant, call), what=what, tenant=tenant, until_s=until_s, hides=hides
+            )
         with self._lock:
             if what not in self._pools:
                 self._pools[what] = ThreadPoolExecutor(self._concurrency, thread_name_prefix="admin")

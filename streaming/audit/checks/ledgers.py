@@ -29,7 +29,7 @@ from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Pres
 _SUSPECTS_AT_ONCE = 2_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTask:
     """Spark's task: checks suspects (columns.SUSPECT) that have an owner. An owner's rows should be neighbours."""
 
@@ -48,13 +48,15 @@ class CheckTask:
         grace_ms = self.settings.tiered_storage.offload_grace_seconds * 1000
         buckets = offload_buckets(self.settings, loader)
         checker = SuspectChecker(
-            reader_for(self.settings, self.layout, self.reads_per_second),
-            ObjectChecker(buckets, loader, clock, self.policy, grace_ms),
-            loader,
-            clock,
-            self.policy,
-            frozenset(self.unreadable),
-            OffloadedCopies(loader, buckets),
+            reader=reader_for(self.settings, self.layout, self.reads_per_second),
+            objects=ObjectChecker(
+                buckets=buckets, loader=loader, clock=clock, policy=self.policy, offload_grace_ms=grace_ms
+            ),
+            loader=loader,
+            clock=clock,
+            policy=self.policy,
+            unreadable=frozenset(self.unreadable),
+            confirm=OffloadedCopies(loader, buckets),
         )
         for batch in batches:
             rows = batch.to_pylist()
@@ -64,7 +66,7 @@ class CheckTask:
                 yield pa.RecordBatch.from_pylist(checked, schema=a.SUSPECT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectChecker:
     """Checks many suspects at a time; keeps no state between two checks."""
 

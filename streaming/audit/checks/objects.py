@@ -30,7 +30,7 @@ from udfs.records import Outcome, Presence, Reason, Reference, Verdict
 _Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectChecker:
     """Checks many suspects at a time."""
 

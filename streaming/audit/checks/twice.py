@@ -41,12 +41,12 @@ def audit_policy(settings: Settings, options: AuditOptions) -> Policy:
 def _check(tools: PhaseTools, name: str, suspects: DataFrame, *, is_second: bool) -> DataFrame:
     with tools.phases.phase(name) as phase:
         task = CheckTask(
-            tools.settings,
-            tools.layout,
-            audit_policy(tools.settings, tools.options),
-            tools.completeness.blocked_paths,
-            tools.reads_per_second,
-            is_second,
+            settings=tools.settings,
+            layout=tools.layout,
+            policy=audit_policy(tools.settings, tools.options),
+            unreadable=tools.completeness.blocked_paths,
+            reads_per_second=tools.reads_per_second,
+            is_second=is_second,
         )
         total = suspects.count()
         phase.processed(total, "suspects")

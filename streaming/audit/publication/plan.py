@@ -22,7 +22,7 @@ from streaming.topics.setup import ensure_topics
 _FOLDER = "published"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationPlan:
     """One publication."""
 

@@ -61,7 +61,9 @@ class Publication:
         totals = orphans.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).first()
         count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
         name = plan_name(audit_id, self.options.filters)
-        plan = PublicationPlan(name, audit_id, self.clock.now_ms(), count, size, {})
+        plan = PublicationPlan(
+            name=name, audit_id=audit_id, at_ms=self.clock.now_ms(), requests=count, size_bytes=size, after={}
+        )
         plan, is_fresh = prepare(self.settings, self.output, plan, orphans)
         if not plan.is_done:
             self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=is_fresh)

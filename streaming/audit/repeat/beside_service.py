@@ -20,7 +20,7 @@ def auditing(spark: SparkSession, settings: Settings) -> Beside:
     """Return the audits, to be started. Raises UnavailableError."""
     output = output_of(settings, None)
     request = AuditRequest(
-        AuditOptions(settings.safety.min_age_seconds),
+        options=AuditOptions(recheck_seconds=settings.safety.min_age_seconds),
         config="F",
         publish=settings.audit.publish,
         is_quiet=True,
@@ -28,7 +28,7 @@ def auditing(spark: SparkSession, settings: Settings) -> Beside:
     )
     every_s = settings.audit.every_seconds
     stop = threading.Event()
-    command = AuditCommand(spark, settings, request, output, stop)
+    command = AuditCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
 
     def run() -> None:
         # a separate pool: in the service's pool, its deletions would wait for the jobs of audits

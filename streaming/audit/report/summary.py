@@ -31,7 +31,7 @@ AGES: tuple[tuple[str, int], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
     """The orphans of one topic."""
 
@@ -68,7 +68,7 @@ class Sample:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The totals that the terminal and the report show."""
 
@@ -148,7 +148,13 @@ def _topics(orphans: DataFrame) -> tuple[TopicRow, ...]:
     rows = grouped.orderBy(F.desc("total"), F.desc("n"), c.TOPIC_NAME).limit(_TOPICS).collect()
     return tuple(
         TopicRow(
-            r[c.TENANT], r[a.NAMESPACE], r[c.TOPIC_NAME], r["components"], r["n"], r["total"] or 0, r["oldest"] or 0
+            tenant=r[c.TENANT],
+            namespace=r[a.NAMESPACE],
+            topic=r[c.TOPIC_NAME],
+            components=r["components"],
+            orphans=r["n"],
+            size_bytes=r["total"] or 0,
+            oldest_seconds=r["oldest"] or 0,
         )
         for r in rows
     )

@@ -34,7 +34,7 @@ log = logging.getLogger("ledger-reaper")
 REPORT = "report.html"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest:
     """The operator's choices.
 
@@ -68,14 +68,14 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
     place = output_of(settings, request.out)
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
-    command = SnapshotCommand(spark, settings, request, place, stop)
+    command = SnapshotCommand(spark=spark, settings=settings, request=request, place=place, stop=stop)
     try:
         run_once(command, "the next `snapshots audit --publish` requests the rest")
     finally:
         spark.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotCommand:
     """One audit. Once stop is set, it ends instead of waiting for the second look."""
 
@@ -146,7 +146,9 @@ def audited(
 ) -> tuple[AuditResult, list[report.Group]]:
     """Run one audit into the place, and return what it came to with its findings added up."""
     with Phases(spark, Terminal(stderr=True), stop) as phases:
-        result = SnapshotAudit(spark, settings, options, place, phases, SystemClock()).run()
+        result = SnapshotAudit(
+            spark=spark, settings=settings, options=options, place=place, phases=phases, clock=SystemClock()
+        ).run()
         remember(place, result, options.filters)
         with phases.phase("Adding up"):
             return result, report.groups_of(place.load(spark, FINDINGS))

@@ -106,7 +106,12 @@ class NamespaceTask:
         """Apply the rules to every row."""
         for batch in batches:
             for row in batch.to_pylist():
-                facts = NamespaceFacts(row[a.NAMESPACE], row[s.NULLS] or 0, row["segments"] or 0, row[s.IS_GUARDED])
+                facts = NamespaceFacts(
+                    namespace=row[a.NAMESPACE],
+                    nulls=row[s.NULLS] or 0,
+                    segments=row["segments"] or 0,
+                    is_guarded=row[s.IS_GUARDED],
+                )
                 yield from finding_batches(row[a.NAMESPACE], namespace_findings_of(facts))
 
 
@@ -121,7 +126,7 @@ class SchemaTask:
         with closing(SnapshotAdmin(admin_settings(self.settings))) as admin:
             for batch in batches:
                 for namespace in batch.column(0).to_pylist():
-                    facts = NamespaceFacts(namespace, foreign=foreign_versions(admin, namespace))
+                    facts = NamespaceFacts(namespace=namespace, foreign=foreign_versions(admin, namespace))
                     yield from finding_batches(namespace, namespace_findings_of(facts))
 
 
@@ -173,15 +178,15 @@ def finding_batches(namespace: str, findings: Iterable[SnapshotFinding]) -> Iter
 
 def _value(row: Mapping[str, Any]) -> SnapshotFacts:
     return SnapshotFacts(
-        SnapshotKind(row[s.KIND]),
-        row[s.KEY],
-        (row[s.LEDGER], row[s.ENTRY]),
-        row[c.BYTES],
-        row[s.IDS],
-        row[s.DEAD_IDS],
-        row[s.SEQUENCE],
-        _position(row, s.MARKER_LEDGER, s.MARKER_ENTRY),
-        None if row[s.MAX_READ_LEDGER] is None else (row[s.MAX_READ_LEDGER], row[s.MAX_READ_ENTRY]),
+        kind=SnapshotKind(row[s.KIND]),
+        key=row[s.KEY],
+        position=(row[s.LEDGER], row[s.ENTRY]),
+        size_bytes=row[c.BYTES],
+        ids=row[s.IDS],
+        dead_ids=row[s.DEAD_IDS],
+        sequence=row[s.SEQUENCE],
+        marker=_position(row, s.MARKER_LEDGER, s.MARKER_ENTRY),
+        max_read=None if row[s.MAX_READ_LEDGER] is None else (row[s.MAX_READ_LEDGER], row[s.MAX_READ_ENTRY]),
     )
 
 
@@ -198,7 +203,7 @@ def _position(row: Mapping[str, Any], ledger: str, entry: str) -> Position:
 def _buffer(row: Mapping[str, Any]) -> BufferFacts | None:
     if row[s.STATE] is None:
         return None
-    return BufferFacts(row[s.STATE], row[s.SNAPSHOT_TYPE] or "", row[s.ABORTED] or 0)
+    return BufferFacts(state=row[s.STATE], snapshot_type=row[s.SNAPSHOT_TYPE] or "", aborted=row[s.ABORTED] or 0)
 
 
 def _finding(namespace: str, found: SnapshotFinding) -> dict[str, Any]:

@@ -41,7 +41,7 @@ GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAudit:
     """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay."""
 
@@ -61,7 +61,15 @@ class SnapshotAudit:
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
         store = clients_for(self.settings).store
         layout = read_layout(store, self.settings.zookeeper.ledgers_root)
-        tools = PhaseTools(self.settings, self.options, store, layout, self.phases, stages, Completeness(listed={}))
+        tools = PhaseTools(
+            settings=self.settings,
+            options=self.options,
+            store=store,
+            layout=layout,
+            phases=self.phases,
+            stages=stages,
+            completeness=Completeness(listed={}),
+        )
         zxid_start = newest_zxid(self.settings)
         with self.phases.phase("Finding namespaces with snapshots") as phase:
             namespaces, problems = namespaces_with_snapshots(store, self.options.filters)
@@ -79,13 +87,13 @@ class SnapshotAudit:
         stages.keep(FINDINGS, found.orderBy(*_IDENTITY))
         self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
         return AuditResult(
-            audit_id,
-            instance_id_of(store, self.settings.zookeeper.ledgers_root),
-            started_ms,
-            self.clock.now_ms(),
-            tools.completeness.certificate(zxid_start, zxid_end),
-            {**tools.completeness.listed, **totals(self.place.load(self.spark, FINDINGS))},
-            (),
+            audit_id=audit_id,
+            instance_id=instance_id_of(store, self.settings.zookeeper.ledgers_root),
+            started_ms=started_ms,
+            ended_ms=self.clock.now_ms(),
+            certificate=tools.completeness.certificate(zxid_start, zxid_end),
+            totals={**tools.completeness.listed, **totals(self.place.load(self.spark, FINDINGS))},
+            in_use=(),
         )
 
     def _first_look(self, tools: PhaseTools, namespaces: Sequence[str]) -> DataFrame:

@@ -50,7 +50,7 @@ class MigrationAdmin(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
     """What a migration came to, or (is_dry) would come to. values, tombstones: how many messages of each were sent."""
 
@@ -83,7 +83,7 @@ class Replaced(NamedTuple):
     values: dict[SnapshotKind, dict[str, bytes]]  # by kind and key; {}: the journal has no migration
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Migrations:
     """Migrates one topic at a time. sender: opens a producer on a system topic. compact: of a namespace's segments."""
 
@@ -273,7 +273,15 @@ class Migrations:
         first = ""
         for kind, values in stored.latest.items():
             for key, value in values.items():
-                about = ReadValue(kind, f"{kind}/{key}", _name(topic), BEFORE_ALL, 0, len(value), data=value)
+                about = ReadValue(
+                    kind=kind,
+                    key=f"{kind}/{key}",
+                    topic=_name(topic),
+                    position=BEFORE_ALL,
+                    publish_ms=0,
+                    size_bytes=len(value),
+                    data=value,
+                )
                 name = self.journal.write(about, first.encode(), 0, Act.MIGRATION, BEFORE_ALL)
                 first = first or name
         self.journal.mark_sent(first)

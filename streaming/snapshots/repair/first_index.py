@@ -26,7 +26,7 @@ def silent(_text: str) -> None:
     """Say nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstIndex:
     """What is needed to wait for one topic's index.
 

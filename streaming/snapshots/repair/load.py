@@ -23,7 +23,7 @@ _QUIET_SECONDS = 10.0  # what a broker may take for one segment
 _SAY_MS = 30_000  # how often a repair that waits says so
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
     """Loads one topic. new: the index that the repair published. say: is told in words what is waited for."""
 
@@ -70,13 +70,13 @@ class Loading:
         """
         more = self.replacing.topics.more
         wait = FirstIndex(
-            lambda: self.replacing.looks.latest_index(self.topic),
-            lambda: more.buffer(self.topic, with_segments=True),
-            self._again,
-            2 * more.snapshot_seconds() + _QUIET_SECONDS,
-            self.replacing.clock,
-            self.sleep,
-            lambda what: self.say(f"{self.topic}: {what}"),
+            index=lambda: self.replacing.looks.latest_index(self.topic),
+            buffer=lambda: more.buffer(self.topic, with_segments=True),
+            again=self._again,
+            quiet_seconds=2 * more.snapshot_seconds() + _QUIET_SECONDS,
+            clock=self.replacing.clock,
+            sleep=self.sleep,
+            say=lambda what: self.say(f"{self.topic}: {what}"),
         )
         lacks, loads = wait.wait()
         if lacks:

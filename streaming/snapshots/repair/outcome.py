@@ -7,7 +7,7 @@ from udfs.snapshots.repairing import Remedy, Told
 _NAMED = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
     """What a repair came to. aborted: ids that the broker has now.
 

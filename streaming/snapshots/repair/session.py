@@ -53,7 +53,7 @@ class Sent(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replacing:
     """Replaces indexes. sender: opens a producer on a system topic. journal: its folder outlives us."""
 

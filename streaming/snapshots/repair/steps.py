@@ -56,7 +56,7 @@ JOURNAL = "snapshots-journal"
 _NAMED = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repairs:
     """Repairs one topic at a time. sender: opens a producer on a system topic.
 
@@ -124,7 +124,15 @@ class Repairs:
 
     @property
     def _replacing(self) -> Replacing:
-        return Replacing(self.topics, self.store, self.broker, self.loader, self.sender, self.journal, self.clock)
+        return Replacing(
+            topics=self.topics,
+            store=self.store,
+            broker=self.broker,
+            loader=self.loader,
+            sender=self.sender,
+            journal=self.journal,
+            clock=self.clock,
+        )
 
     def _begun(self, look: Look) -> Entry | None:
         """Return what a repair began with that was cut short or not verified; None where there is none to go on with.
@@ -155,12 +163,12 @@ class Repairs:
             )
         self._replacing.guard(topic)
         replaced = ReadValue(
-            SnapshotKind.INDEX,
-            topic,
-            topic,
-            begun.position,
-            0,
-            len(begun.replaced),
+            kind=SnapshotKind.INDEX,
+            key=topic,
+            topic=topic,
+            position=begun.position,
+            publish_ms=0,
+            size_bytes=len(begun.replaced),
             value=index_of(begun.name, begun.replaced),
             data=begun.replaced,
         )
@@ -177,7 +185,7 @@ class Repairs:
         """
         topic = looks[0].facts.topic
         remedy = Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH
-        loading = Loading(self._replacing, topic, new, self.sleep, self.say)
+        loading = Loading(replacing=self._replacing, topic=topic, new=new, sleep=self.sleep, say=self.say)
         loading.ready()
         not_written, loads = loading.first_index()
         self._not_doubled(topic)
@@ -195,16 +203,16 @@ class Repairs:
         if not not_verified:  # also where its broker has written nothing: what comes later is no matter of this repair
             self.journal.mark_done(name)
         return Repaired(
-            topic,
-            name,
-            buffer.aborted,
-            len(told.known),
-            len(told.sure),
-            delivered,
-            not_verified,
-            loads,
-            not_written,
-            remedy,
+            topic=topic,
+            journal=name,
+            aborted=buffer.aborted,
+            known=len(told.known),
+            expected=len(told.sure),
+            delivered=delivered,
+            not_verified=not_verified,
+            loads=loads,
+            not_written=not_written,
+            remedy=remedy,
         )
 
     def _republished(self, look: Look) -> bytes:

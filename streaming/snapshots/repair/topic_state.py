@@ -67,10 +67,10 @@ class Looks:
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, why = listed(node)
         facts = TopicFacts(
-            topic,
-            presence,
-            Presence.UNREADABLE,
-            why,
+            topic=topic,
+            in_metadata=presence,
+            at_broker=Presence.UNREADABLE,
+            detail=why,
             ledgers=frozenset(ledgers),
             values=() if index is None else (_index_facts(index),),
             named=named,
@@ -137,7 +137,9 @@ class Looks:
 
 def _index_facts(read: ReadValue) -> SnapshotFacts:
     max_read = read.value.max_read if isinstance(read.value, Index) else None
-    return SnapshotFacts(SnapshotKind.INDEX, read.key, read.position, read.size_bytes, max_read=max_read)
+    return SnapshotFacts(
+        kind=SnapshotKind.INDEX, key=read.key, position=read.position, size_bytes=read.size_bytes, max_read=max_read
+    )
 
 
 def _doubled(values: Iterable[Segment]) -> int:

@@ -116,13 +116,13 @@ def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> It
     clock = SystemClock()
     with snapshot_topics(settings) as topics:
         yield Repairs(
-            topics,
-            clients.store,
-            clients.broker,
-            BrokerLoader(settings.pulsar, topics.admin),
-            lambda topic: KeyedSender(settings.pulsar, topic),
-            RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), clock),
-            clock,
+            topics=topics,
+            store=clients.store,
+            broker=clients.broker,
+            loader=BrokerLoader(settings.pulsar, topics.admin),
+            sender=lambda topic: KeyedSender(settings.pulsar, topic),
+            journal=RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), clock),
+            clock=clock,
             say=say,
         )
 
@@ -157,12 +157,12 @@ def migrations_for(settings: Settings) -> Iterator[Migrations]:
     with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
         guards = Guards(topics, clients.store, clients.broker, SystemClock())
         yield Migrations(
-            topics,
-            clients.store,
-            guards,
-            lambda topic: KeyedSender(settings.pulsar, topic),
-            RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()),
-            lambda namespace: compact(namespace, store, guards.require),
+            topics=topics,
+            store=clients.store,
+            guards=guards,
+            sender=lambda topic: KeyedSender(settings.pulsar, topic),
+            journal=RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()),
+            compact=lambda namespace: compact(namespace, store, guards.require),
         )
 
 

@@ -37,13 +37,13 @@ def test_what_a_phase_wrote_is_counted_from_its_files(
 def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, place: Output) -> None:
     stages, completeness = Stages(spark, place, ".work-1"), Completeness()
     tools = PhaseTools(
-        cast(Settings, None),
-        AuditOptions(0),
-        MemoryStore(),
-        Layout.HIERARCHICAL,
-        cast(Phases, None),
-        stages,
-        completeness,
+        settings=cast(Settings, None),
+        options=AuditOptions(recheck_seconds=0),
+        store=MemoryStore(),
+        layout=Layout.HIERARCHICAL,
+        phases=cast(Phases, None),
+        stages=stages,
+        completeness=completeness,
     )
     unread: dict[str, Any] = {a.PATH: "/ledgers/00/0001", c.DETAIL: "no right"}
     rows = [{c.LEDGER_ID: 7}, unread, unread]

@@ -19,7 +19,15 @@ from streaming.snapshots.audit import command
 
 pytestmark = pytest.mark.spark
 
-RESULT = AuditResult("1", "id", 0, 1, Certificate(1, 2, {}, ()), {"messages": 4}, ())
+RESULT = AuditResult(
+    audit_id="1",
+    instance_id="id",
+    started_ms=0,
+    ended_ms=1,
+    certificate=Certificate(zxid_start=1, zxid_end=2, listed={}, unreadable=()),
+    totals={"messages": 4},
+    in_use=(),
+)
 
 
 @pytest.fixture
@@ -61,7 +69,7 @@ def place(spark: SparkSession, settings: Settings) -> Output:
 def test_the_last_audit_counts_what_the_filters_choose(
     spark: SparkSession, settings: Settings, place: Output, filters: FindingFilters, faults: tuple[str, ...]
 ) -> None:
-    section = command.further(settings, AuditOptions(0, filters=filters), last=True)(spark, Event())
+    section = command.further(settings, AuditOptions(recheck_seconds=0, filters=filters), last=True)(spark, Event())
     assert section.faults == faults
     assert ("NO_GUARD" in section.html) is bool(faults)
     assert ("shops/prod" in section.html) is filters.are_empty
@@ -77,8 +85,8 @@ def test_the_question_names_how_many_removals_would_be_requested(
         raise SafetyError("no")
 
     for publish in (False, True):
-        request = command.SnapshotRequest(AuditOptions(0), publish=publish, confirm=no)
-        audit = command.SnapshotCommand(spark, settings, request, place, Event())
+        request = command.SnapshotRequest(options=AuditOptions(recheck_seconds=0), publish=publish, confirm=no)
+        audit = command.SnapshotCommand(spark=spark, settings=settings, request=request, place=place, stop=Event())
         if publish:
             with pytest.raises(SafetyError):
                 audit.ask(RESULT)

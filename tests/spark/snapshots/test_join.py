@@ -56,13 +56,26 @@ class Messages:
         max_read: Position = (1, 1),
     ) -> None:
         value = Index(topic, entries_of(rows), max_read, ids_of([]))
-        self.add(ReadValue(SnapshotKind.INDEX, topic, topic, at, 0, 100, value=value))
+        self.add(
+            ReadValue(
+                kind=SnapshotKind.INDEX, key=topic, topic=topic, position=at, publish_ms=0, size_bytes=100, value=value
+            )
+        )
 
     def segment(
         self, topic: str, number: int, place: Position, ids: Sequence[tuple[int, int]], *, stored: bool = True
     ) -> None:
         value = Segment(topic, number, (5, number), ids_of(ids))
-        read = ReadValue(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 600, number, value=value)
+        read = ReadValue(
+            kind=SnapshotKind.SEGMENT,
+            key=f"multiple-{number}-{topic}",
+            topic=topic,
+            position=place,
+            publish_ms=0,
+            size_bytes=600,
+            sequence=number,
+            value=value,
+        )
         self.add(read)
         if stored:
             self.add(read, is_raw=True)
@@ -110,9 +123,41 @@ def _world() -> Messages:
     read.segment(A, 3, (70, 3), [(1, 5)])  # not named
     read.segment(keeper_topic(SPACE), 0, (70, 9), [(0, 0)])  # our own record behind tombstones
     value = Snapshot(SINGLE, (5, 5), aborts_of([(1, 1, 4, 0), (1, 2, 5, 0), (1, 3, 5, 1)]))
-    read.add(ReadValue(SnapshotKind.SINGLE, SINGLE, SINGLE, (50, 0), 0, 300, value=value))
-    read.add(ReadValue(SnapshotKind.SEGMENT, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
-    read.add(ReadValue(SnapshotKind.SEGMENT, f"multiple-8-{A}", A, (70, 8), 0, 0, 8, is_null=True))
+    read.add(
+        ReadValue(
+            kind=SnapshotKind.SINGLE,
+            key=SINGLE,
+            topic=SINGLE,
+            position=(50, 0),
+            publish_ms=0,
+            size_bytes=300,
+            value=value,
+        )
+    )
+    read.add(
+        ReadValue(
+            kind=SnapshotKind.SEGMENT,
+            key="?",
+            topic="",
+            position=(70, 7),
+            publish_ms=0,
+            size_bytes=9,
+            fault=Fault.ODD_KEY,
+            detail="odd",
+        )
+    )
+    read.add(
+        ReadValue(
+            kind=SnapshotKind.SEGMENT,
+            key=f"multiple-8-{A}",
+            topic=A,
+            position=(70, 8),
+            publish_ms=0,
+            size_bytes=0,
+            sequence=8,
+            is_null=True,
+        )
+    )
     return read
 
 
@@ -198,9 +243,31 @@ def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None
 def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(spark: SparkSession) -> None:
     read = _world()
     read.add(
-        ReadValue(SnapshotKind.INDEX, "odd", "", (60, 5), 0, 2, fault=Fault.ODD_KEY, detail="odd", is_blocking=True)
+        ReadValue(
+            kind=SnapshotKind.INDEX,
+            key="odd",
+            topic="",
+            position=(60, 5),
+            publish_ms=0,
+            size_bytes=2,
+            fault=Fault.ODD_KEY,
+            detail="odd",
+            is_blocking=True,
+        )
     )
-    read.add(ReadValue(SnapshotKind.INDEX, A, A, (60, 6), 0, 2, fault=Fault.UNREADABLE, detail="cut", is_blocking=True))
+    read.add(
+        ReadValue(
+            kind=SnapshotKind.INDEX,
+            key=A,
+            topic=A,
+            position=(60, 6),
+            publish_ms=0,
+            size_bytes=2,
+            fault=Fault.UNREADABLE,
+            detail="cut",
+            is_blocking=True,
+        )
+    )
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 7))
     found = message_findings(read.frame(spark)).cache()
     indexes = f"persistent://{SPACE}/{SnapshotKind.INDEX}"
@@ -217,7 +284,16 @@ def test_what_another_version_of_pulsar_may_have_written_is_unknown_and_no_lost_
     read = Messages()
     read.index(A, (0, (70, 0), (5, 0)), (1, (70, 1), (5, 1)))
     read.segment(A, 0, (70, 0), [(1, 1)])
-    newer = ReadValue(SnapshotKind.SEGMENT, f"multiple-1-{A}", A, (70, 1), 0, 600, 1, fault=Fault.UNKNOWN_SCHEMA)
+    newer = ReadValue(
+        kind=SnapshotKind.SEGMENT,
+        key=f"multiple-1-{A}",
+        topic=A,
+        position=(70, 1),
+        publish_ms=0,
+        size_bytes=600,
+        sequence=1,
+        fault=Fault.UNKNOWN_SCHEMA,
+    )
     read.add(newer)
     read.add(newer, is_raw=True)
     messages = read.frame(spark)
@@ -230,7 +306,18 @@ def test_what_another_version_of_pulsar_may_have_written_is_unknown_and_no_lost_
 def test_foreign_messages_of_several_system_topics_are_not_one_row(spark: SparkSession) -> None:
     read = Messages()
     for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):
-        read.add(ReadValue(kind, "?", "", (70, 7), 0, 9, fault=Fault.ODD_KEY, detail="odd"))
+        read.add(
+            ReadValue(
+                kind=kind,
+                key="?",
+                topic="",
+                position=(70, 7),
+                publish_ms=0,
+                size_bytes=9,
+                fault=Fault.ODD_KEY,
+                detail="odd",
+            )
+        )
     groups = groups_of(message_findings(read.frame(spark)))
     assert len({each.topic for each in groups}) == len(groups) == 3
 

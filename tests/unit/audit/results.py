@@ -13,25 +13,39 @@ from streaming.audit.report.summary import AGES, Amount, Sample, Summary, TopicR
 from streaming.audit.result import AuditResult, InUse
 from streaming.audit.space import Space
 
-CERTIFICATE = Certificate(0x1A, 0x2B, {"ledgers": 4, "owners": 2}, ())
+CERTIFICATE = Certificate(zxid_start=0x1A, zxid_end=0x2B, listed={"ledgers": 4, "owners": 2}, unreadable=())
 RESULT = AuditResult(
-    "20261121T010203004Z",
-    "instance",
-    1_700_000_000_000,
-    1_700_000_009_000,
-    CERTIFICATE,
-    {"ledgers": 4, "objects": 0, "in_use": 2, "ORPHAN": {"count": 1, "bytes": 2048}},
-    (InUse("public/default", "MANAGED_LEDGER", "LEDGER", 2, 4096),),
+    audit_id="20261121T010203004Z",
+    instance_id="instance",
+    started_ms=1_700_000_000_000,
+    ended_ms=1_700_000_009_000,
+    certificate=CERTIFICATE,
+    totals={"ledgers": 4, "objects": 0, "in_use": 2, "ORPHAN": {"count": 1, "bytes": 2048}},
+    in_use=(
+        InUse(namespace="public/default", component="MANAGED_LEDGER", ledger_type="LEDGER", count=2, size_bytes=4096),
+    ),
 )
 SUMMARY = Summary(
     by_class=(Amount("ORPHAN", "UNREFERENCED", 1, 2048), Amount("OPEN", "NOT_CLOSED", 1, 0)),
-    by_topic=(TopicRow("public", "public/default", "persistent://public/default/a<b>", "MANAGED_LEDGER", 1, 2048, 90),),
+    by_topic=(
+        TopicRow(
+            tenant="public",
+            namespace="public/default",
+            topic="persistent://public/default/a<b>",
+            components="MANAGED_LEDGER",
+            orphans=1,
+            size_bytes=2048,
+            oldest_seconds=90,
+        ),
+    ),
     by_namespace=(Amount("public/default", "MANAGED_LEDGER", 1, 2048),),
     by_age=tuple(Amount(label, "", 1 if n == 0 else 0, 2048 if n == 0 else 0) for n, (label, _) in enumerate(AGES)),
     missing=(),
     unknown=(),
 )
-ALONE = ReportContext((), Space(0, 0, 0, 0, 0, 0, 0))
+ALONE = ReportContext(
+    (), Space(requested=0, deleted_ledgers=0, deleted_objects=0, since_ms=0, deleted_since=0, reclaimed=0, entry_logs=0)
+)
 LOST = Sample(
     "MISSING", 7, "in BookKeeper", "MANAGED_LEDGER", "persistent://public/default/t", 10, "NOT_FOUND", "referenced"
 )

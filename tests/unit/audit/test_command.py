@@ -57,9 +57,13 @@ def test_totals_count_the_selected_rows_and_missing_data_elsewhere() -> None:
 
 
 def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
-    request = AuditRequest(AuditOptions(0), "F")
-    command = AuditCommand(SPARK, cast("Settings", None), request, cast("Output", None), Event())
-    command.conclude(Found(result, cast("DataFrame", None), summary, "report.html", section))
+    request = AuditRequest(options=AuditOptions(recheck_seconds=0), config="F")
+    command = AuditCommand(
+        spark=SPARK, settings=cast("Settings", None), request=request, output=cast("Output", None), stop=Event()
+    )
+    command.conclude(
+        Found(result=result, selected=cast("DataFrame", None), summary=summary, report="report.html", further=section)
+    )
 
 
 def test_an_audit_ends_with_4_for_faults_of_snapshots_too() -> None:

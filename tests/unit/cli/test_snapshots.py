@@ -29,7 +29,18 @@ class Done:
     not_written: str
 
     def repair(self, topic: str, remedy: Remedy) -> Repaired:
-        return Repaired(topic, "1.json", 3, 0, 0, 2, self.not_verified, 1, self.not_written, remedy)
+        return Repaired(
+            topic=topic,
+            journal="1.json",
+            aborted=3,
+            known=0,
+            expected=0,
+            delivered=2,
+            not_verified=self.not_verified,
+            loads=1,
+            not_written=self.not_written,
+            remedy=remedy,
+        )
 
 
 def _run(
@@ -135,7 +146,17 @@ class _Blocked:
         self.removed: list[ReadValue] = []
 
     def messages(self, namespace: str) -> list[ReadValue]:
-        return [ReadValue(SnapshotKind.INDEX, "odd", "", (7, 1), 0, 2, detail="the key is no key")]
+        return [
+            ReadValue(
+                kind=SnapshotKind.INDEX,
+                key="odd",
+                topic="",
+                position=(7, 1),
+                publish_ms=0,
+                size_bytes=2,
+                detail="the key is no key",
+            )
+        ]
 
     def remove(self, namespace: str, shown: list[ReadValue]) -> None:
         self.removed += shown

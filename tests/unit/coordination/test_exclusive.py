@@ -76,7 +76,7 @@ def test_without_the_declaration_no_service_starts_and_no_audit_publishes(tmp_pa
     with pytest.raises(ConfigError, match="who else offloads to offload"):
         begin_instance(settings, nothing, nothing, threading.Event()).__enter__()
     with pytest.raises(ConfigError, match="who else offloads to offload"):
-        audit(settings, AuditRequest(nothing, "", publish=True))
+        audit(settings, AuditRequest(options=nothing, config="", publish=True))
     with pytest.raises(ConfigError, match="who else offloads to offload"):
         who_offloads(settings.tiered_storage.allowed[0])
 

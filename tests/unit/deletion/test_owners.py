@@ -66,7 +66,7 @@ class Scene:
         gate = SimpleNamespace(hold_if_doubted=self.hold_if_doubted)
         holds = TenantHolds(self.store, tenant_holds_path(ROOT_OF_OURS, NAME))
         tenants = HeldTenants(holds, self.metrics, self.lines.append)
-        cache = InUseCache(loader, self.bench.clock, 600_000, 10**8)
+        cache = InUseCache(loader=loader, clock=self.bench.clock, refresh_ms=600_000, max_bytes=10**8)
         return OwnersInUse(cache, watch, cast("Gate", cast("Any", gate)), tenants)
 
     def hold_if_doubted(self, _query: str, doubt: str) -> None:

@@ -48,7 +48,7 @@ class CountingLoader(InUseLoader):
 
 def cache_of(bench: Bench, *, max_bytes: int = 1_000_000) -> tuple[InUseCache, CountingLoader]:
     loader = CountingLoader(bench)
-    return InUseCache(loader, bench.clock, refresh_ms=10 * MINUTE_MS, max_bytes=max_bytes), loader
+    return InUseCache(loader=loader, clock=bench.clock, refresh_ms=10 * MINUTE_MS, max_bytes=max_bytes), loader
 
 
 class TestCache:

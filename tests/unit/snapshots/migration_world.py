@@ -65,7 +65,9 @@ class Broker:
         return iter(list(self.topics[kind]))
 
     def buffer(self, topic: str) -> BufferFacts | None:
-        return BufferFacts("Ready", "Segment", 3) if self.loads_at == len(self.sent) else None
+        return (
+            BufferFacts(state="Ready", snapshot_type="Segment", aborted=3) if self.loads_at == len(self.sent) else None
+        )
 
     def broker_settings(self) -> tuple[bool | None, int]:
         return self.is_segmented, self.most_bytes
@@ -139,12 +141,12 @@ def single(**changes: object) -> Broker:
 
 def migrations(broker: Broker, journal: Folder) -> Migrations:
     return Migrations(
-        cast(SnapshotTopics, broker),
-        cast(MetadataStore, broker),
-        cast(Guards, broker),
-        broker.sender,
-        RepairJournal(journal, ManualClock(1_000)),
-        broker.compacted_spaces.append,
+        topics=cast(SnapshotTopics, broker),
+        store=cast(MetadataStore, broker),
+        guards=cast(Guards, broker),
+        sender=broker.sender,
+        journal=RepairJournal(journal, ManualClock(1_000)),
+        compact=broker.compacted_spaces.append,
     )
 
 

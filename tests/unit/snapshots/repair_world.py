@@ -115,7 +115,9 @@ class World:
         sealed = self.sealed if with_segments else frozenset()
         if not self.is_loaded:
             return None
-        return BufferFacts(self.state, "Segment", self.replayed, sealed, max_read=self.max_read)
+        return BufferFacts(
+            state=self.state, snapshot_type="Segment", aborted=self.replayed, sealed=sealed, max_read=self.max_read
+        )
 
     def snapshot_seconds(self) -> float:
         return 5.0
@@ -211,14 +213,14 @@ def entries(journal: Folder) -> list[str]:
 def repairs(world: World, journal: Folder, clock: ManualClock | None = None) -> Repairs:
     clock = clock or ManualClock(1_000)
     return Repairs(
-        cast(SnapshotTopics, world),
-        cast(MetadataStore, world),
-        cast(Broker, world),
-        world,
-        world.sender,
-        RepairJournal(journal, clock),
-        clock,
-        lambda _seconds: clock.advance(30_000),
+        topics=cast(SnapshotTopics, world),
+        store=cast(MetadataStore, world),
+        broker=cast(Broker, world),
+        loader=world,
+        sender=world.sender,
+        journal=RepairJournal(journal, clock),
+        clock=clock,
+        sleep=lambda _seconds: clock.advance(30_000),
     )
 
 

@@ -46,7 +46,7 @@ class World:
         assert self.named is not None
         rows = entries_of([(0, self.named, (1, 1))])
         value = Index(OWNER, rows, (1, 1), ids_of([]))
-        yield ReadValue(kind, OWNER, OWNER, (3, 0), 0, 9, value=value)
+        yield ReadValue(kind=kind, key=OWNER, topic=OWNER, position=(3, 0), publish_ms=0, size_bytes=9, value=value)
 
     def retention(self, topic: str) -> tuple[int, int]:
         return self.kept

@@ -71,7 +71,14 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
     store.create(cursor_path(TOPIC, COMPACTION_CURSOR), serialize_cursor(compaction), parents=True)
     reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
     loader = InUseLoader(store, OneAnswer(view) if view else None, clock)
-    checker = SuspectChecker(reader, cast(ObjectChecker, None), loader, clock, POLICY, frozenset())
+    checker = SuspectChecker(
+        reader=reader,
+        objects=cast(ObjectChecker, None),
+        loader=loader,
+        clock=clock,
+        policy=POLICY,
+        unreadable=frozenset(),
+    )
     nothing: dict[str, Any] = dict.fromkeys(field.name for field in a.SUSPECT)
     row = nothing | {
         c.LEDGER_ID: GONE_LEDGER,
@@ -108,7 +115,14 @@ def test_a_finding_that_depends_on_an_unreadable_path_is_unknown(
     loader = InUseLoader(store, None, clock)
     clock.advance(DAY_MS)
     reader = LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0))
-    checker = SuspectChecker(reader, cast(ObjectChecker, None), loader, clock, POLICY, frozenset(unreadable))
+    checker = SuspectChecker(
+        reader=reader,
+        objects=cast(ObjectChecker, None),
+        loader=loader,
+        clock=clock,
+        policy=POLICY,
+        unreadable=frozenset(unreadable),
+    )
     (facts,) = reader.facts([5])
     assert facts is not None
     row = dict.fromkeys(field.name for field in a.SUSPECT) | suspect_row(5, facts, NOW_MS)

@@ -16,7 +16,7 @@ def test_an_audit_judges_like_the_service_except_for_the_pause_between_its_check
     file.write_text("[safety]\nmin_age_seconds = 400\n")
     settings = load(file)
 
-    policy, services = audit_policy(settings, AuditOptions(seconds)), policy_of(settings)
+    policy, services = audit_policy(settings, AuditOptions(recheck_seconds=seconds)), policy_of(settings)
 
     assert policy.absence_interval_ms == seconds * 1_000
     assert policy.min_age_ms == services.min_age_ms == 400_000

@@ -25,7 +25,14 @@ def test_a_publication_has_one_name_for_the_same_filters() -> None:
 
 def test_plans_are_unfinished_until_all_requests_are_stored(tmp_path: Path) -> None:
     output = output_at(tmp_path)
-    plan = PublicationPlan("audit-1-x", "1", 5, 3, 30, {"persistent://a/b/c-partition-0": (7, -1)})
+    plan = PublicationPlan(
+        name="audit-1-x",
+        audit_id="1",
+        at_ms=5,
+        requests=3,
+        size_bytes=30,
+        after={"persistent://a/b/c-partition-0": (7, -1)},
+    )
 
     assert plans(output) == []
     finish(output, plan)
@@ -36,7 +43,15 @@ def test_a_repeated_audit_resumes_interrupted_publications_with_its_own_filters_
     output = output_at(tmp_path)
     filters_a, filters_b = FindingFilters(tenant="a"), FindingFilters(tenant="b")
     for number, filters in enumerate((filters_a, filters_b, filters_a)):
-        plan = PublicationPlan(plan_name(str(number), filters), str(number), number, 3, 30, {}, is_done=number == 2)
+        plan = PublicationPlan(
+            name=plan_name(str(number), filters),
+            audit_id=str(number),
+            at_ms=number,
+            requests=3,
+            size_bytes=30,
+            after={},
+            is_done=number == 2,
+        )
         output.write(f"published/{plan.name}.json", json.dumps(asdict(plan)).encode())
 
     assert [plan.audit_id for plan in unfinished(output, filters_a)] == ["0"]

@@ -26,6 +26,9 @@ NOW_MS = 1_700_000_000_000
 def test_a_restart_does_not_repeat_an_audit_that_is_not_due(tmp_path: Path, ages_s: list[int], due_s: int) -> None:
     output = output_at(tmp_path)
     for age_s in ages_s:
-        history.add(output, PastAudit(NOW_MS - age_s * 1000, True, 0, 0, 0, 0))
+        history.add(
+            output,
+            PastAudit(at_ms=NOW_MS - age_s * 1000, complete=True, orphans=0, orphan_bytes=0, missing=0, ledgers=0),
+        )
 
     assert due_in_seconds(output, 100, ManualClock(NOW_MS)) == due_s

@@ -17,7 +17,15 @@ PATH = f"{ROOT}/00/0000/L0005"
 
 
 def gone(ledger_id: int = 5) -> Explained:
-    return Explained(ledger_id, PATH, None, None, None, Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND), 0)
+    return Explained(
+        ledger_id=ledger_id,
+        path=PATH,
+        facts=None,
+        claim=None,
+        reference=None,
+        verdict=Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND),
+        now_ms=0,
+    )
 
 
 def test_a_topic_a_cursor_and_a_schema_are_found_by_their_ledger(store: MemoryStore) -> None:

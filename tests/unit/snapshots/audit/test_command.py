@@ -44,7 +44,7 @@ def test_an_audit_of_ledgers_comes_to_its_end_whatever_happens_to_that_of_snapsh
 def test_no_removal_is_requested_that_the_service_would_refuse(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[state]\ndir = "{tmp_path}"\n[safety]\nallowed_components = ["MANAGED_LEDGER"]\n')
-    request = command.SnapshotRequest(AuditOptions(recheck_seconds=0), None, publish=True)
+    request = command.SnapshotRequest(options=AuditOptions(recheck_seconds=0), out=None, publish=True)
     with pytest.raises(ConfigError, match=r"safety\.allowed_components does not name TRANSACTION_SNAPSHOT"):
         command.audit(load(file), request)
 
@@ -67,7 +67,15 @@ def test_what_a_signal_cut_short_ends_the_audit_of_ledgers_too(
 def _result(grave: int, *unreadable: tuple[str, str]) -> AuditResult:
     totals = {str(each): {"count": 0, "bytes": 0, "ids": 0} for each in SnapshotClass}
     totals["DANGER"]["count"] = grave
-    return AuditResult("1", "id", 0, 1, Certificate(1, 2, {}, unreadable), totals, ())
+    return AuditResult(
+        audit_id="1",
+        instance_id="id",
+        started_ms=0,
+        ended_ms=1,
+        certificate=Certificate(zxid_start=1, zxid_end=2, listed={}, unreadable=unreadable),
+        totals=totals,
+        in_use=(),
+    )
 
 
 BLIND = ("persistent://t/ns/x", "silence")
@@ -103,7 +111,9 @@ def test_every_audit_ends_with_4_where_a_finding_is_grave_or_something_was_not_r
 ) -> None:
     _finds(monkeypatch, result)
     with pytest.raises(SafetyError) as raised:
-        command.audit(settings, command.SnapshotRequest(AuditOptions(0, verify_only=verify_only)))
+        command.audit(
+            settings, command.SnapshotRequest(options=AuditOptions(recheck_seconds=0, verify_only=verify_only))
+        )
     assert str(raised.value) == f"{why}; see {settings.state_dir}/snapshots/report.html"
 
 
@@ -112,7 +122,7 @@ def test_an_audit_that_read_all_and_found_nothing_grave_ends_with_0(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, *, verify_only: bool
 ) -> None:
     _finds(monkeypatch, _result(0))
-    command.audit(settings, command.SnapshotRequest(AuditOptions(0, verify_only=verify_only)))
+    command.audit(settings, command.SnapshotRequest(options=AuditOptions(recheck_seconds=0, verify_only=verify_only)))
 
 
 @SHORT
@@ -120,11 +130,11 @@ def test_the_audit_of_ledgers_gets_the_same_faults(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, result: AuditResult, why: str
 ) -> None:
     _finds(monkeypatch, result)
-    assert command.further(settings, AuditOptions(0))(SPARK, Event()).faults == (f"snapshots: {why}",)
+    assert command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event()).faults == (f"snapshots: {why}",)
 
 
 def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_audited(settings: Settings) -> None:
-    assert command.further(settings, AuditOptions(0), last=True)(SPARK, Event()) == Section()
+    assert command.further(settings, AuditOptions(recheck_seconds=0), last=True)(SPARK, Event()) == Section()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,7 @@ def test_the_last_audit_of_snapshots_counts_only_where_it_covered_what_is_chosen
     settings: Settings, covered: dict[str, str], chosen: dict[str, str], *, is_covered: bool
 ) -> None:
     remember(command.output_of(settings, None), _result(0), FindingFilters(**covered))  # type: ignore[arg-type]
-    options = AuditOptions(0, filters=FindingFilters(**chosen))  # type: ignore[arg-type]
+    options = AuditOptions(recheck_seconds=0, filters=FindingFilters(**chosen))  # type: ignore[arg-type]
     (fault,) = command.further(settings, options, last=True)(SPARK, Event()).faults
     # the session of this test loads no findings: where they would be loaded, it fails for that
     assert ("covered" in fault) is not is_covered

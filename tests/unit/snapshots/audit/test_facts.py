@@ -65,7 +65,9 @@ def _line(admin: Admin, tree: Store, *indexes: ReadValue, fails: bool = False) -
 
 def _index(place: Position) -> ReadValue:
     value = Index(TOPIC, entries_of([(0, place, (1, 1))]), (1, 1), ids_of([]))
-    return ReadValue(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 0, 9, value=value)
+    return ReadValue(
+        kind=SnapshotKind.INDEX, key=TOPIC, topic=TOPIC, position=(1, 1), publish_ms=0, size_bytes=9, value=value
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,24 @@ ALL = {system_topic(SPACE, kind) for kind in SnapshotKind}
 
 
 def _value(kind: SnapshotKind, value: Any, key: str = TOPIC, number: int = -1) -> ReadValue:
-    return ReadValue(kind, key, TOPIC, (7, 1), 5, 9, number, value=value)
+    return ReadValue(
+        kind=kind, key=key, topic=TOPIC, position=(7, 1), publish_ms=5, size_bytes=9, sequence=number, value=value
+    )
 
 
 INDEX = _value(SnapshotKind.INDEX, Index(TOPIC, entries_of([(0, (7, 1), (2, 2))]), (2, 3), ids_of([(1, 1)])))
 SEGMENT = _value(SnapshotKind.SEGMENT, Segment(TOPIC, 0, (2, 2), ids_of([(1, 1), (1, 2)])), f"multiple-0-{TOPIC}", 0)
 SINGLE = _value(SnapshotKind.SINGLE, Snapshot(TOPIC, (2, 3), aborts_of([(1, 1, 2, 0), (1, 2, 2, 1), (1, 3, 4, 0)])))
-TORN = ReadValue(SnapshotKind.SINGLE, "?", "", (7, 2), 5, 9, fault=Fault.UNREADABLE, detail="torn")
+TORN = ReadValue(
+    kind=SnapshotKind.SINGLE,
+    key="?",
+    topic="",
+    position=(7, 2),
+    publish_ms=5,
+    size_bytes=9,
+    fault=Fault.UNREADABLE,
+    detail="torn",
+)
 MESSAGES = {SnapshotKind.INDEX: [INDEX], SnapshotKind.SEGMENT: [SEGMENT], SnapshotKind.SINGLE: [SINGLE, TORN]}
 
 

@@ -15,7 +15,7 @@ from udfs.records import Presence
 from udfs.snapshots.audit import BufferFacts
 
 TOPIC = "persistent://t/ns/orders"
-READY = {TOPIC: BufferFacts("Ready", "Segment", 7)}
+READY = {TOPIC: BufferFacts(state="Ready", snapshot_type="Segment", aborted=7)}
 
 
 def _row(node: Node, presence: Presence = Presence.GONE, *, is_up: bool = True) -> dict[str, Any]:

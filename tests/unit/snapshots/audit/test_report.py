@@ -14,8 +14,18 @@ GROUPS = [Group(SnapshotClass.MISSING, SnapshotReason.SEGMENT_LOST, TOPIC, "segm
 def _result(*unreadable: tuple[str, str]) -> AuditResult:
     totals = {str(each): {"count": 0, "bytes": 0, "ids": 0} for each in SnapshotClass}
     totals["MISSING"]["count"] = 3
-    certificate = Certificate(1, 2, {"namespaces": 1, "messages": 9, "topics": 2}, unreadable)
-    return AuditResult("20260101T000000000Z", "id", 0, 5_000, certificate, totals, ())
+    certificate = Certificate(
+        zxid_start=1, zxid_end=2, listed={"namespaces": 1, "messages": 9, "topics": 2}, unreadable=unreadable
+    )
+    return AuditResult(
+        audit_id="20260101T000000000Z",
+        instance_id="id",
+        started_ms=0,
+        ended_ms=5_000,
+        certificate=certificate,
+        totals=totals,
+        in_use=(),
+    )
 
 
 def test_every_class_and_reason_has_words() -> None:

@@ -28,12 +28,23 @@ A, B = "persistent://t/ns/a", "persistent://t/ns/b"
 
 def index(topic: str, *rows: tuple[int, Position]) -> ReadValue:
     value = Index(topic, entries_of([(number, place, (1, 1)) for number, place in rows]), (1, 1), ids_of([]))
-    return ReadValue(SnapshotKind.INDEX, topic, topic, (1, 1), 0, 9, value=value)
+    return ReadValue(
+        kind=SnapshotKind.INDEX, key=topic, topic=topic, position=(1, 1), publish_ms=0, size_bytes=9, value=value
+    )
 
 
 def segment(topic: str, number: int, place: Position) -> ReadValue:
     value = Segment(topic, number, (1, 1), ids_of([(1, 1)]))
-    return ReadValue(SnapshotKind.SEGMENT, f"multiple-{number}-{topic}", topic, place, 0, 9, number, value=value)
+    return ReadValue(
+        kind=SnapshotKind.SEGMENT,
+        key=f"multiple-{number}-{topic}",
+        topic=topic,
+        position=place,
+        publish_ms=0,
+        size_bytes=9,
+        sequence=number,
+        value=value,
+    )
 
 
 @dataclass

@@ -33,7 +33,15 @@ class World:
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         for number in range(self.nulls + 1):
             key = str(SegmentKey(number, TOPIC))
-            yield ReadValue(kind, key, TOPIC, (7, number), 0, 0, is_null=number < self.nulls)
+            yield ReadValue(
+                kind=kind,
+                key=key,
+                topic=TOPIC,
+                position=(7, number),
+                publish_ms=0,
+                size_bytes=0,
+                is_null=number < self.nulls,
+            )
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
         self.did.append("send")

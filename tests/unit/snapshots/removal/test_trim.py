@@ -21,7 +21,7 @@ from udfs.snapshots.values import ReadValue
 
 TOPIC = "persistent://t/ns/orders"
 LIVES, GONE = 5, 4
-INDEX = ReadValue(SnapshotKind.INDEX, TOPIC, TOPIC, (1, 1), 1, 1)
+INDEX = ReadValue(kind=SnapshotKind.INDEX, key=TOPIC, topic=TOPIC, position=(1, 1), publish_ms=1, size_bytes=1)
 
 
 def _segment(number: int, marker: int, *, is_readable: bool = True) -> NamedSegment:
@@ -29,9 +29,9 @@ def _segment(number: int, marker: int, *, is_readable: bool = True) -> NamedSegm
 
 
 FACTS = TopicFacts(
-    TOPIC,
-    Presence.PRESENT,
-    Presence.UNREADABLE,
+    topic=TOPIC,
+    in_metadata=Presence.PRESENT,
+    at_broker=Presence.UNREADABLE,
     ledgers=frozenset({LIVES}),
     named=(_segment(0, GONE, is_readable=False), _segment(1, GONE), _segment(2, LIVES)),
 )
@@ -72,7 +72,11 @@ class World:
         assert kind is SnapshotKind.SINGLE
         at: Position = (1, 1)
         value = Snapshot(TOPIC, at, aborts_of([(0, number, ledger, 0) for number, ledger in enumerate(self.single)]))
-        return iter([ReadValue(kind, TOPIC, TOPIC, at, 1, 1, value=value)] if self.single else [])
+        return iter(
+            [ReadValue(kind=kind, key=TOPIC, topic=TOPIC, position=at, publish_ms=1, size_bytes=1, value=value)]
+            if self.single
+            else []
+        )
 
     def trim(self) -> Trimmed:
         return Trims(cast(Repairs, self), self.committed.append, lambda _seconds: None).trim(TOPIC)
@@ -115,14 +119,14 @@ def _indexed(max_read: Position) -> dict[str, Any]:
     """An index of a dead and a living segment, which is complete up to max_read."""
     rows = [(each.sequence, each.place, each.marker) for each in FACTS.named[1:]]
     value = Index(TOPIC, entries_of(rows), max_read, ids_of([]))
-    told = SnapshotFacts(SnapshotKind.INDEX, TOPIC, (1, 1), 9, max_read=max_read)
+    told = SnapshotFacts(kind=SnapshotKind.INDEX, key=TOPIC, position=(1, 1), size_bytes=9, max_read=max_read)
     return {
         "facts": replace(FACTS, named=FACTS.named[1:], values=(told,)),
         "index": replace(INDEX, value=value),
     }
 
 
-SEALED = BufferFacts(READY, "Segment", 3, frozenset({(GONE, 9), (LIVES, 9)}))
+SEALED = BufferFacts(state=READY, snapshot_type="Segment", aborted=3, sealed=frozenset({(GONE, 9), (LIVES, 9)}))
 
 
 @pytest.mark.parametrize("memory", [None, SEALED])

@@ -21,7 +21,7 @@ from udfs.undelivered import UndeliveredMessage
 TOPIC = "persistent://t/ns/orders"
 QUIET_SECONDS, STEP_MS = 20, 1_000
 TWO = frozenset({(5, 1), (5, 9)})
-LOADED = BufferFacts("Ready", "Segment", 4, TWO, 0)
+LOADED = BufferFacts(state="Ready", snapshot_type="Segment", aborted=4, sealed=TWO, written=0)
 
 
 def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> ReadValue:
@@ -52,7 +52,14 @@ class World:
 
     def wait(self) -> tuple[str, int]:
         step: Callable[[float], None] = lambda _seconds: self.clock.advance(STEP_MS)  # noqa: E731
-        return FirstIndex(self.index, self.buffer, self.again, QUIET_SECONDS, self.clock, step).wait()
+        return FirstIndex(
+            index=self.index,
+            buffer=self.buffer,
+            again=self.again,
+            quiet_seconds=QUIET_SECONDS,
+            clock=self.clock,
+            sleep=step,
+        ).wait()
 
 
 def test_an_index_that_names_all_ends_the_wait_at_once() -> None:

@@ -22,7 +22,9 @@ END = (3, 8)
 
 
 def _write(journal: RepairJournal, data: bytes, topic: str = TOPIC, act: Act = Act.REPAIR) -> str:
-    old = ReadValue(SnapshotKind.INDEX, topic, topic, (1, 7), 0, len(data), data=data)
+    old = ReadValue(
+        kind=SnapshotKind.INDEX, key=topic, topic=topic, position=(1, 7), publish_ms=0, size_bytes=len(data), data=data
+    )
     return journal.write(old, b"new", 3, act, END)
 
 

@@ -22,14 +22,22 @@ from udfs.snapshots.keys import SnapshotKind
 TOPIC = "persistent://t/ns/orders"
 LIVES, GONE = 5, 4  # ledgers of the topic
 PLACE = (70, 1)
-INDEX = SnapshotFacts(SnapshotKind.INDEX, TOPIC, (60, 0), 100)
-SEGMENT = SnapshotFacts(SnapshotKind.SEGMENT, f"multiple-0-{TOPIC}", PLACE, 600, ids=200, sequence=0, marker=(LIVES, 9))
-SINGLE = SnapshotFacts(SnapshotKind.SINGLE, TOPIC, (50, 0), 300, ids=30)
+INDEX = SnapshotFacts(kind=SnapshotKind.INDEX, key=TOPIC, position=(60, 0), size_bytes=100)
+SEGMENT = SnapshotFacts(
+    kind=SnapshotKind.SEGMENT,
+    key=f"multiple-0-{TOPIC}",
+    position=PLACE,
+    size_bytes=600,
+    ids=200,
+    sequence=0,
+    marker=(LIVES, 9),
+)
+SINGLE = SnapshotFacts(kind=SnapshotKind.SINGLE, key=TOPIC, position=(50, 0), size_bytes=300, ids=30)
 NAMED = NamedSegment(0, PLACE, (LIVES, 9), is_readable=True)
 WELL = TopicFacts(
-    TOPIC,
-    Presence.PRESENT,
-    Presence.UNREADABLE,
+    topic=TOPIC,
+    in_metadata=Presence.PRESENT,
+    at_broker=Presence.UNREADABLE,
     ledgers=frozenset({LIVES}),
     segment_ledgers=frozenset({70}),
     values=(INDEX, SEGMENT),
@@ -37,7 +45,7 @@ WELL = TopicFacts(
     segments=1,
     named=(NAMED,),
     live_ids=200,
-    buffer=BufferFacts("Ready", "Segment", 230),
+    buffer=BufferFacts(state="Ready", snapshot_type="Segment", aborted=230),
     most_bytes=5_000,
     is_segmented=True,
 )
@@ -93,7 +101,7 @@ def test_a_topic_that_is_well_has_no_findings() -> None:
         pytest.param(
             {
                 "values": (replace(INDEX, max_read=(-1, -1)), SEGMENT),
-                "buffer": BufferFacts("Initializing", "Segment", 0),
+                "buffer": BufferFacts(state="Initializing", snapshot_type="Segment", aborted=0),
             },
             {(SnapshotClass.UNKNOWN, SnapshotReason.NO_MAX_READ)},
             id="an index that is written in the midst of a replay that goes on",
@@ -114,14 +122,18 @@ def test_a_topic_that_is_well_has_no_findings() -> None:
         ),
         pytest.param({"doubled_ids": 3}, {(SnapshotClass.DANGER, SnapshotReason.DOUBLED_IDS)}, id="doubled ids"),
         pytest.param(
-            {"buffer": BufferFacts("Ready", "Segment", 199)},
+            {"buffer": BufferFacts(state="Ready", snapshot_type="Segment", aborted=199)},
             {(SnapshotClass.DANGER, SnapshotReason.IDS_LOST)},
             id="fewer ids in memory than in the snapshot",
         ),
-        pytest.param({"buffer": BufferFacts("Recovering", "Segment", 0)}, set(), id="a buffer that recovers"),
+        pytest.param(
+            {"buffer": BufferFacts(state="Recovering", snapshot_type="Segment", aborted=0)},
+            set(),
+            id="a buffer that recovers",
+        ),
         pytest.param({"buffer": None}, set(), id="a topic that is not loaded"),
         pytest.param(
-            {"buffer": BufferFacts("Ready", "Single", 230)},
+            {"buffer": BufferFacts(state="Ready", snapshot_type="Single", aborted=230)},
             {(SnapshotClass.DANGER, SnapshotReason.FLAG_OFF)},
             id="loaded with single snapshots",
         ),
@@ -203,12 +215,12 @@ def test_a_lost_segment_is_named_by_key_and_place() -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (NamespaceFacts("t/ns"), set()),
-        (NamespaceFacts("t/ns", segments=3), set()),
-        (NamespaceFacts("t/ns", segments=3, is_guarded=False), {SnapshotReason.NO_GUARD}),
-        (NamespaceFacts("t/ns", segments=0, is_guarded=False), set()),
-        (NamespaceFacts("t/ns", nulls=1), {SnapshotReason.NULLS_VISIBLE}),
-        (NamespaceFacts("t/ns", foreign={str(SnapshotKind.INDEX): 1}), {SnapshotReason.FOREIGN_SCHEMA}),
+        (NamespaceFacts(namespace="t/ns"), set()),
+        (NamespaceFacts(namespace="t/ns", segments=3), set()),
+        (NamespaceFacts(namespace="t/ns", segments=3, is_guarded=False), {SnapshotReason.NO_GUARD}),
+        (NamespaceFacts(namespace="t/ns", segments=0, is_guarded=False), set()),
+        (NamespaceFacts(namespace="t/ns", nulls=1), {SnapshotReason.NULLS_VISIBLE}),
+        (NamespaceFacts(namespace="t/ns", foreign={str(SnapshotKind.INDEX): 1}), {SnapshotReason.FOREIGN_SCHEMA}),
     ],
 )
 def test_each_fault_of_a_namespace_is_named(facts: NamespaceFacts, expected: set[SnapshotReason]) -> None:

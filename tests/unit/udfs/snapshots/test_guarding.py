@@ -27,14 +27,33 @@ def _index(topic: str, *rows: tuple[int, tuple[int, int]], fault: Fault | None =
     value = Index(topic, entries_of([(number, place, (1, 1)) for number, place in rows]), (1, 1), ids_of([]))
     is_value = fault is None and not null
     return ReadValue(
-        SnapshotKind.INDEX, topic, topic, (1, 1), 1_000, 9, -1, null, fault, "", value if is_value else None
-    )  # fmt: skip
+        kind=SnapshotKind.INDEX,
+        key=topic,
+        topic=topic,
+        position=(1, 1),
+        publish_ms=1_000,
+        size_bytes=9,
+        sequence=-1,
+        is_null=null,
+        fault=fault,
+        detail="",
+        value=value if is_value else None,
+    )
 
 
 def _segment(topic: str, number: int, place: tuple[int, int], publish_ms: int = 1_000) -> ReadValue:
     value = Segment(topic, number, (1, 1), ids_of([(1, 1)]))
     key = f"multiple-{number}-{topic}"
-    return ReadValue(SnapshotKind.SEGMENT, key, topic, place, publish_ms, 9, number, value=value)
+    return ReadValue(
+        kind=SnapshotKind.SEGMENT,
+        key=key,
+        topic=topic,
+        position=place,
+        publish_ms=publish_ms,
+        size_bytes=9,
+        sequence=number,
+        value=value,
+    )
 
 
 def _holds(*reads: ReadValue) -> Holds:
@@ -74,7 +93,9 @@ def test_an_index_that_nobody_can_read_holds_everything(fault: Fault) -> None:
 
 
 def test_a_key_that_no_topic_has_holds_nothing() -> None:
-    odd = ReadValue(SnapshotKind.INDEX, "?", "", (1, 1), 1, 1, fault=Fault.ODD_KEY)
+    odd = ReadValue(
+        kind=SnapshotKind.INDEX, key="?", topic="", position=(1, 1), publish_ms=1, size_bytes=1, fault=Fault.ODD_KEY
+    )
     assert _holds(odd).by_topic == {}
 
 
@@ -88,13 +109,29 @@ def test_what_a_topic_that_is_gone_names_is_held_for_days() -> None:
 @pytest.mark.parametrize(
     ("segment", "holds", "expected"),
     [
-        pytest.param(_segment(A, 3, (10, 0)), {A: IndexHold((12, 0), 2)}, True, id="behind the last that is named"),
-        pytest.param(_segment(A, 2, (10, 0)), {A: IndexHold((12, 0), 2)}, False, id="the index has gone past it"),
+        pytest.param(
+            _segment(A, 3, (10, 0)), {A: IndexHold(lowest=(12, 0), last=2)}, True, id="behind the last that is named"
+        ),
+        pytest.param(
+            _segment(A, 2, (10, 0)), {A: IndexHold(lowest=(12, 0), last=2)}, False, id="the index has gone past it"
+        ),
         pytest.param(_segment(A, 0, (10, 0)), {}, True, id="a topic without an index"),
         pytest.param(_segment(keeper_topic("t/ns"), 0, (10, 0)), {}, False, id="our own record behind tombstones"),
-        pytest.param(_segment(A, 0, (10, 0)), {A: IndexHold(None)}, True, id="an index that names nothing"),
+        pytest.param(_segment(A, 0, (10, 0)), {A: IndexHold(lowest=None)}, True, id="an index that names nothing"),
         pytest.param(
-            ReadValue(SnapshotKind.SEGMENT, "k", A, (10, 0), 1, 1, 9, fault=Fault.UNREADABLE), {}, False, id="no value"
+            ReadValue(
+                kind=SnapshotKind.SEGMENT,
+                key="k",
+                topic=A,
+                position=(10, 0),
+                publish_ms=1,
+                size_bytes=1,
+                sequence=9,
+                fault=Fault.UNREADABLE,
+            ),
+            {},
+            False,
+            id="no value",
         ),
     ],
 )
