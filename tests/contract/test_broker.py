@@ -1,4 +1,4 @@
-"""What every Broker says of topics that exist and of those that don't."""
+"""The contract of Broker, for topics and schemas that exist and for those that don't."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,7 +86,7 @@ def _topic(suffix: str = "") -> str:
     return f"persistent://{NAMESPACE}/contract-{uuid4().hex}{suffix}"
 
 
-def test_a_topic_that_exists_is_present_with_its_ledgers_and_encoded_cursors(world: World) -> None:
+def test_an_existing_topic_is_present_with_its_ledgers_and_encoded_cursors(world: World) -> None:
     topic = _topic(" ü%+")
     world.make(topic, 0, "my sub/1")
 
@@ -99,7 +99,7 @@ def test_a_topic_that_exists_is_present_with_its_ledgers_and_encoded_cursors(wor
     assert view.compacted_ledger == -1
 
 
-def test_views_come_in_order_and_what_does_not_exist_is_gone(world: World) -> None:
+def test_views_are_in_order_and_absent_topics_are_gone(world: World) -> None:
     topic = _topic()
     world.make(topic, 2, "s")
     names = [
@@ -122,7 +122,7 @@ def test_views_come_in_order_and_what_does_not_exist_is_gone(world: World) -> No
     ]
 
 
-def test_what_is_no_topic_is_unreadable_beside_others_that_are_read(world: World) -> None:
+def test_an_invalid_name_is_unreadable_and_affects_no_other(world: World) -> None:
     topic = _topic()
     world.make(topic, 0, "s")
 
@@ -146,7 +146,7 @@ def test_a_schema_is_present_until_it_is_deleted_and_others_are_gone(world: Worl
     assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.GONE, Presence.GONE]
 
 
-def test_asking_does_not_make_a_topic(world: World) -> None:
+def test_a_request_does_not_create_a_topic(world: World) -> None:
     name = managed_ledger_name(_topic())
 
     assert [world.broker.views([name])[0].presence for _ in range(2)] == [Presence.GONE] * 2

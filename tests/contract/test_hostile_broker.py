@@ -150,7 +150,7 @@ def _broker(honest: Server, *others: Server, timeout_seconds: float = 4.0) -> Ad
 
 
 @pytest.mark.parametrize("misbehave", EVERY)
-def test_what_a_hostile_broker_has_is_unreadable_at_a_bounded_price_and_all_else_is_read(misbehave: Misbehave) -> None:
+def test_a_hostile_brokers_topics_are_unreadable_in_bounded_time_and_all_others_are_read(misbehave: Misbehave) -> None:
     honest, hostile = Server("honest"), Server("hostile", misbehave)
     with serving(honest, hostile):
         broker = _broker(honest, hostile)
@@ -168,7 +168,7 @@ def test_what_a_hostile_broker_has_is_unreadable_at_a_bounded_price_and_all_else
         broker.close()
 
 
-def test_topics_of_an_honest_broker_are_asked_for_while_a_hostile_one_has_not_answered() -> None:
+def test_an_honest_brokers_topics_are_requested_before_a_hostile_broker_answers() -> None:
     honest = Server("honest")
 
     def waits(handler: BaseHTTPRequestHandler, _server: Server) -> None:
@@ -185,7 +185,7 @@ def test_topics_of_an_honest_broker_are_asked_for_while_a_hostile_one_has_not_an
 
 
 @pytest.mark.parametrize("misbehave", EVERY)
-def test_a_broker_that_does_not_say_what_it_has_loaded_hides_only_what_no_other_has(misbehave: Misbehave) -> None:
+def test_a_broker_without_a_list_hides_only_topics_that_no_other_has_loaded(misbehave: Misbehave) -> None:
     honest, hostile = Server("honest"), Server("hostile", misbehave, is_silent_about_all=True)
     with serving(honest, hostile):
         broker = _broker(honest, hostile)
@@ -198,7 +198,7 @@ def test_a_broker_that_does_not_say_what_it_has_loaded_hides_only_what_no_other_
         broker.close()
 
 
-def test_the_owner_that_hangs_is_blamed_and_not_the_broker_that_redirected_to_it() -> None:
+def test_a_timeout_after_a_redirect_counts_for_the_owner() -> None:
     owner = Server("owner", is_silent)
 
     def to_the_owner(handler: BaseHTTPRequestHandler, _server: Server) -> None:
@@ -217,7 +217,7 @@ def test_the_owner_that_hangs_is_blamed_and_not_the_broker_that_redirected_to_it
         assert owner.asked == 2, "after two timeouts in a row it is not asked"
 
 
-def test_a_broker_that_fails_again_and_again_is_asked_once_more_only_now_and_then() -> None:
+def test_retries_at_a_failing_broker_are_limited() -> None:
     """The third time, its topics are asked for once, and wait for no retry."""
     hostile = Server("hostile", fails)
     with serving(hostile):
@@ -229,7 +229,7 @@ def test_a_broker_that_fails_again_and_again_is_asked_once_more_only_now_and_the
         broker.close()
 
 
-def test_a_broker_whose_retry_helped_is_asked_again_as_ever() -> None:
+def test_a_successful_retry_ends_the_limit() -> None:
     hostile = Server("hostile", lambda handler, server: say(handler, 500 if server.asked <= TOPICS else 200, STATS))
     with serving(hostile):
         broker = _broker(hostile, timeout_seconds=WAIT_S)
@@ -250,7 +250,7 @@ def _is_silent_about(*tenants: str) -> Misbehave:
 
 
 @pytest.mark.parametrize("noisy", [("noisy",), ("noisy", "loud")], ids=["one", "two"])
-def test_tenants_whose_topics_hang_hide_no_topic_of_another_tenant(noisy: tuple[str, ...]) -> None:
+def test_tenants_with_hanging_topics_hide_no_topic_of_another_tenant(noisy: tuple[str, ...]) -> None:
     """Eight topics that hung took all threads for their broker, and then silenced it."""
     server = Server("honest", _is_silent_about(*noisy), tenants=noisy)
     with serving(server):
@@ -263,7 +263,7 @@ def test_tenants_whose_topics_hang_hide_no_topic_of_another_tenant(noisy: tuple[
         broker.close()
 
 
-def test_one_answer_brings_back_a_broker_that_tenants_had_silenced_while_they_were_alone() -> None:
+def test_one_answer_resets_a_broker_that_hung_for_some_tenants() -> None:
     server = Server("honest", _is_silent_about("noisy", "loud"), tenants=("noisy", "loud"))
     with serving(server):
         broker = _broker(server, timeout_seconds=2.0)
@@ -277,7 +277,7 @@ def test_one_answer_brings_back_a_broker_that_tenants_had_silenced_while_they_we
         broker.close()
 
 
-def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_for_each_of_them() -> None:
+def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_per_tenant() -> None:
     tenants = [f"tenant-{number}" for number in range(TOPICS)]
     server = Server("first", is_silent, tenants=tenants)
     with serving(server):
@@ -292,7 +292,7 @@ def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_for_each_of_them()
         broker.close()
 
 
-def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
+def test_hanging_lists_of_namespaces_hide_no_loaded_topic() -> None:
     """Two lists without an answer silenced the broker, or all topics of their tenant at that broker."""
     server = Server("honest")
     hanging = ["hangs/a", "b-hangs/b", "honest/a", "honest/b"]
@@ -317,7 +317,7 @@ def test_lists_of_namespaces_that_hang_hide_no_topic_that_is_loaded() -> None:
         broker.close()
 
 
-def test_threads_for_brokers_that_run_no_more_end() -> None:
+def test_threads_of_brokers_that_no_longer_run_end() -> None:
     """Brokers come and go with other addresses, in containers for example."""
     servers = [Server(f"tenant-{number}") for number in range(3)]
     with serving(*servers):

@@ -1,4 +1,4 @@
-"""What every ObjectStore does; the fake is held to the behaviour of an S3 server here."""
+"""The contract of ObjectStore, for the fake and for an S3 server."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -93,7 +93,7 @@ def bucket(new_bucket: Callable[..., Bucket]) -> Bucket:
     return new_bucket()
 
 
-def test_reads_come_in_order_with_content_and_metadata_and_absent_is_none(bucket: Bucket) -> None:
+def test_reads_are_in_order_with_content_and_metadata_and_absent_objects_are_none(bucket: Bucket) -> None:
     bucket.put("b", b"second", {"Role": "index", "PulsarClusterName": "sandbox"})
     bucket.put("a", b"", {})
 
@@ -108,7 +108,7 @@ def test_reads_come_in_order_with_content_and_metadata_and_absent_is_none(bucket
     assert second.last_modified_ms > 1_600_000_000_000
 
 
-def test_heads_tell_the_same_without_the_content(bucket: Bucket) -> None:
+def test_heads_return_the_same_without_content(bucket: Bucket) -> None:
     bucket.put("a", b"content", {"role": "data"})
 
     there, missing = bucket.store.head_many(["a", "b"])
@@ -122,7 +122,7 @@ def test_heads_tell_the_same_without_the_content(bucket: Bucket) -> None:
     assert there.last_modified_ms == read.last_modified_ms
 
 
-def test_nothing_may_be_asked_for(bucket: Bucket) -> None:
+def test_empty_requests_are_allowed(bucket: Bucket) -> None:
     assert bucket.store.read_many([]) == []
     assert bucket.store.head_many([]) == []
     assert bucket.store.existing([]) == set()
@@ -131,7 +131,7 @@ def test_nothing_may_be_asked_for(bucket: Bucket) -> None:
     assert bucket.store.abort_uploads([]) == {}
 
 
-def test_a_deleted_key_is_gone_and_deleting_it_again_is_no_error(bucket: Bucket) -> None:
+def test_a_deleted_key_is_gone_and_a_second_delete_is_no_error(bucket: Bucket) -> None:
     bucket.put("a", b"1", {})
     bucket.put("b", b"2", {})
 
@@ -150,7 +150,7 @@ def test_keys_are_listed_in_order_by_prefix(bucket: Bucket) -> None:
     assert [key for key, _, _ in bucket.store.list_keys()] == ["a-1", "b-1", "b-2"]
 
 
-def test_existing_keys_are_told_from_their_neighbours(bucket: Bucket) -> None:
+def test_existing_keys_are_distinguished_from_their_neighbours(bucket: Bucket) -> None:
     """Enough keys for listings instead of HEAD; one key is another's prefix."""
     there = [f"{number:04d}-ledger-{number % 7}" for number in range(0, 300, 2)]
     bucket.fill(dict.fromkeys([*there, *(key + "1" for key in there)], b"x"))
@@ -176,7 +176,7 @@ def test_unfinished_uploads_are_found_and_aborted(bucket: Bucket) -> None:
     assert len(bucket.store.unfinished_uploads(["a", "b", "c", "d", "e", "crashed-2"])) == 1
 
 
-def test_a_bucket_with_versions_hides_what_is_deleted_and_can_show_it_again(
+def test_a_bucket_with_versions_can_undelete(
     new_bucket: Callable[..., Bucket],
 ) -> None:
     bucket = new_bucket(versioned=True)
@@ -193,7 +193,7 @@ def test_a_bucket_with_versions_hides_what_is_deleted_and_can_show_it_again(
     assert before.version_id
 
 
-def test_undeleting_without_versions_brings_nothing_back(bucket: Bucket) -> None:
+def test_a_bucket_without_versions_can_not_undelete(bucket: Bucket) -> None:
     bucket.put("a", b"x", {})
     bucket.store.delete(["a"])
 
@@ -212,7 +212,7 @@ def test_undeleting_without_versions_brings_nothing_back(bucket: Bucket) -> None
         pytest.param(lambda store: store.unfinished_uploads(["a"]), id="uploads"),
     ],
 )
-def test_a_bucket_that_is_gone_is_refused_and_never_an_absent_object(
+def test_a_missing_bucket_is_refused_and_is_no_absent_object(
     bucket: Bucket, ask: Callable[[ObjectStore], object]
 ) -> None:
     bucket.remove()
@@ -245,9 +245,7 @@ def comparing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bucket]]
 
 @pytest.mark.parametrize("versioned", [False, True], ids=["one version", "versions"])
 @pytest.mark.parametrize("compares", [True, False], ids=["compares", "ignores"])
-def test_whether_deletes_compare_etags_is_found_out_and_leaves_nothing(
-    comparing: Callable[..., Bucket], compares: bool, versioned: bool
-) -> None:
+def test_the_test_of_etags_leaves_nothing(comparing: Callable[..., Bucket], compares: bool, versioned: bool) -> None:
     bucket = comparing(compares=compares, versioned=versioned)
     bucket.put("a", b"1", {})
 
@@ -256,7 +254,7 @@ def test_whether_deletes_compare_etags_is_found_out_and_leaves_nothing(
     assert [key for key, _size, _ms in bucket.store.list_keys()] == ["a"]
 
 
-def test_a_store_that_compares_keeps_what_has_another_etag(comparing: Callable[..., Bucket]) -> None:
+def test_a_store_that_compares_etags_keeps_changed_objects(comparing: Callable[..., Bucket]) -> None:
     bucket = comparing(compares=True)
     for key in ("same", "another", "unjudged", "gone"):
         bucket.put(key, b"as judged", {})
@@ -275,7 +273,7 @@ def test_a_store_that_compares_keeps_what_has_another_etag(comparing: Callable[.
     assert bucket.store.existing(["same", "another", "unjudged", "gone"]) == {"another"}
 
 
-def test_a_store_that_ignores_etags_deletes_all_the_same(comparing: Callable[..., Bucket]) -> None:
+def test_a_store_that_ignores_etags_deletes_changed_objects(comparing: Callable[..., Bucket]) -> None:
     bucket = comparing(compares=False)
     bucket.put("a", b"1", {})
 
@@ -283,7 +281,7 @@ def test_a_store_that_ignores_etags_deletes_all_the_same(comparing: Callable[...
     assert bucket.store.existing(["a"]) == set()
 
 
-def test_where_nothing_may_be_stored_deletes_carry_no_etag(s3_server: S3Server, credentials_file: str) -> None:
+def test_without_permission_to_store_deletes_carry_no_etag(s3_server: S3Server, credentials_file: str) -> None:
     s3_server.compares_etags = True
     bucket = s3_bucket(s3_server, credentials_file, versioned=False)
     s3_server.answer(
@@ -305,7 +303,7 @@ def test_where_nothing_may_be_stored_deletes_carry_no_etag(s3_server: S3Server, 
         ("NoSuchBucket", "404 Not Found"),
     ],
 )
-def test_a_store_that_is_away_or_refuses_for_a_moment_is_tried_again(
+def test_the_test_of_etags_is_repeated_after_a_temporary_failure(
     s3_server: S3Server, credentials_file: str, code: str, status: str
 ) -> None:
     s3_server.compares_etags = True

@@ -1,4 +1,4 @@
-"""What brokers tell of how they offload: our cluster's name, and namespaces' policies."""
+"""The offload configuration of brokers: the cluster's name, and the policies of namespaces."""
 
 import json
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def said(body: Any) -> Told:
         pytest.param(Told(200, b"<html>"), said(["east"]), "east", id="no JSON"),
     ],
 )
-def test_our_clusters_name_is_told_or_not_known(
+def test_the_clusters_name_is_returned_or_unknown(
     stub: HttpStub, brokers: BrokerOffload, runtime: Told, clusters: Told, expected: str
 ) -> None:
     stub.tell(RUNTIME, runtime)
@@ -58,12 +58,12 @@ def test_our_clusters_name_is_told_or_not_known(
     assert brokers.cluster_name() == expected
 
 
-def test_the_name_that_the_operator_has_said_is_not_asked_for(stub: HttpStub) -> None:
+def test_a_configured_name_is_not_requested(stub: HttpStub) -> None:
     assert BrokerOffload(PulsarAdminSettings(admin_url=stub.url), "named").cluster_name() == "named"
     assert stub.asked == []
 
 
-def test_a_name_once_known_is_not_asked_for_again_and_an_unknown_one_is(stub: HttpStub, brokers: BrokerOffload) -> None:
+def test_a_known_name_is_cached_and_an_unknown_name_is_requested_again(stub: HttpStub, brokers: BrokerOffload) -> None:
     stub.tell(RUNTIME, Told(403), said({"clusterName": "east"}))
     stub.tell(CLUSTERS, said(["east", "west"]))
 
@@ -90,27 +90,27 @@ def test_a_name_once_known_is_not_asked_for_again_and_an_unknown_one_is(stub: Ht
         pytest.param(Told(404, b'{"reason":"Namespace does not exist"}'), {}, id="the namespace is gone"),
     ],
 )
-def test_policies_are_told(stub: HttpStub, brokers: BrokerOffload, told: Told, expected: dict[str, str]) -> None:
+def test_policies_are_returned(stub: HttpStub, brokers: BrokerOffload, told: Told, expected: dict[str, str]) -> None:
     stub.tell(POLICIES, told)
 
     assert brokers.offload_policies("tenant/ns") == expected
 
 
-def test_policies_that_may_not_be_read_are_refused_and_not_none(stub: HttpStub, brokers: BrokerOffload) -> None:
+def test_policies_without_permission_are_refused(stub: HttpStub, brokers: BrokerOffload) -> None:
     stub.tell(POLICIES, Told(403, b'{"reason":"Unauthorized"}'))
 
     with pytest.raises(RefusedError, match="tenant/ns"):
         brokers.offload_policies("tenant/ns")
 
 
-def test_policies_for_which_a_broker_fails_are_the_namespaces_own_fault(stub: HttpStub, brokers: BrokerOffload) -> None:
+def test_policies_that_a_broker_can_not_read_are_refused(stub: HttpStub, brokers: BrokerOffload) -> None:
     stub.tell(POLICIES, Told(500))
 
     with pytest.raises(RefusedError, match="tenant/ns"):
         brokers.offload_policies("tenant/ns")
 
 
-def test_a_broker_that_does_not_answer_is_unknown(stub: HttpStub, brokers: BrokerOffload) -> None:
+def test_a_broker_that_does_not_answer_is_unavailable(stub: HttpStub, brokers: BrokerOffload) -> None:
     stub.tell(POLICIES, Told(503))
     stub.tell(RUNTIME, Told(503))
 
@@ -120,13 +120,13 @@ def test_a_broker_that_does_not_answer_is_unknown(stub: HttpStub, brokers: Broke
         brokers.cluster_name()
 
 
-def test_namespaces_with_a_cluster_in_their_name_have_no_policies(stub: HttpStub, brokers: BrokerOffload) -> None:
+def test_v1_namespaces_have_no_policies(stub: HttpStub, brokers: BrokerOffload) -> None:
     assert brokers.offload_policies("tenant/cluster/ns") == {}
     assert stub.asked == []
 
 
 @pytest.mark.cluster
-def test_a_real_broker_tells_both(cluster: Cluster) -> None:
+def test_a_real_broker_returns_both(cluster: Cluster) -> None:
     brokers = BrokerOffload(PulsarAdminSettings(admin_url=cluster.addresses.admin))
     namespace = f"public/contract-{uuid4().hex[:12]}"
     topics.admin(cluster, "PUT", f"namespaces/{namespace}")

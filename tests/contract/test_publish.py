@@ -1,4 +1,4 @@
-"""What is published and what is found of it, and what a failed publication is called: waited for, or the end."""
+"""Published copies are stored and found again; a failed publication is retried or ends the service."""
 
 import json
 import traceback
@@ -46,7 +46,7 @@ def opened() -> Iterator[Opened]:
         broker.close()
 
 
-def test_what_is_answered_is_stored(opened: Opened) -> None:
+def test_acknowledged_copies_are_stored(opened: Opened) -> None:
     broker, settings = opened()
     assert publish(settings, TOPIC, "p-0", THREE) == 3
     assert [number for number, _ in broker.sent] == [copy.sequence_id for copy in THREE]
@@ -59,7 +59,9 @@ def test_what_is_answered_is_stored(opened: Opened) -> None:
         pytest.param(None, FencedError, id="another instance has taken the producer"),
     ],
 )
-def test_a_failed_publication_has_our_name(opened: Opened, verdict: bool | None, kind: type[ReaperError]) -> None:
+def test_a_failed_publication_is_an_error_of_ours(
+    opened: Opened, verdict: bool | None, kind: type[ReaperError]
+) -> None:
     _, settings = opened(on_send=lambda number: True if number == THREE[0].sequence_id else verdict)
     with pytest.raises(kind) as caught:
         publish(settings, TOPIC, "p-0", THREE)
@@ -67,7 +69,7 @@ def test_a_failed_publication_has_our_name(opened: Opened, verdict: bool | None,
     assert type(translated(as_an_executor_tells_it)) is kind
 
 
-def test_copies_that_a_broker_has_of_chunks_that_the_receipts_lack_stop_the_start(opened: Opened) -> None:
+def test_copies_of_chunks_without_receipts_stop_the_start(opened: Opened) -> None:
     broker, settings = opened(last_sequence_id=sequence_id(7, 3))
     targets = {TOPIC.removesuffix("-partition-0"): 2, "persistent://pulsar/ledger-deletion/d-DLQ": 0}
     copies = PulsarCopies(load(None).model_copy(update={"pulsar": settings}), targets)
@@ -111,9 +113,7 @@ def _send(opened: Opened, takes_bytes: int, limits: dict[str, int] | None = None
         pytest.param(MAX_MESSAGE_BYTES, {TOPIC.removesuffix("-partition-0"): LEAST_MESSAGE_BYTES}, id="the topic"),
     ],
 )
-def test_a_copy_is_made_to_fit_what_takes_less_than_pulsar_usually_does(
-    opened: Opened, takes_bytes: int, limits: dict[str, int]
-) -> None:
+def test_a_copy_is_reduced_to_a_smaller_limit(opened: Opened, takes_bytes: int, limits: dict[str, int]) -> None:
     stored = _send(opened, takes_bytes, limits)
     assert decode(stored["a request with a field that we do not read"].payload) == REQUEST
     assert stored["a request with a field that we do not read"].properties[REAL_TOPIC] == TOPIC
@@ -124,16 +124,14 @@ def test_a_copy_is_made_to_fit_what_takes_less_than_pulsar_usually_does(
     assert stored["what we write ourselves"].properties[REAL_TOPIC] == "t" * 4_096
 
 
-def test_a_copy_goes_as_it_is_where_the_broker_takes_it(opened: Opened) -> None:
+def test_a_copy_within_the_limit_is_unchanged(opened: Opened) -> None:
     stored = _send(opened, MAX_MESSAGE_BYTES)
     for kind, (payload, _, properties) in LARGE.items():
         assert (stored[kind].payload, stored[kind].properties.items() >= properties.items()) == (payload, True), kind
 
 
 @pytest.mark.parametrize(("takes_bytes", "is_enough"), [(LEAST_MESSAGE_BYTES, True), (LEAST_MESSAGE_BYTES - 1, False)])
-def test_a_broker_that_takes_too_little_for_any_copy_stops_the_start(
-    opened: Opened, takes_bytes: int, is_enough: bool
-) -> None:
+def test_a_limit_too_small_for_any_copy_stops_the_start(opened: Opened, takes_bytes: int, is_enough: bool) -> None:
     _, settings = opened(takes_bytes=takes_bytes)
     if is_enough:
         assert require_room_for_copies(settings, TOPIC) == takes_bytes
@@ -142,7 +140,7 @@ def test_a_broker_that_takes_too_little_for_any_copy_stops_the_start(
             require_room_for_copies(settings, TOPIC)
 
 
-def test_each_partition_is_sent_its_rows_by_its_producer_with_their_places_as_numbers(opened: Opened) -> None:
+def test_each_partitions_producer_sends_its_rows_with_their_indexes(opened: Opened) -> None:
     broker, settings = opened()
     retry, dlq = TOPIC.removesuffix("-partition-0"), "persistent://pulsar/ledger-deletion/d-DLQ"
     nothing = dict.fromkeys((c.PAYLOAD, c.MESSAGE_KEY, c.MESSAGE_PROPERTIES, c.DELAY_MS))
@@ -163,7 +161,7 @@ def _copy(*named: str) -> bytes:
     return entry(b"{}", properties=[key_value(COPY_ID, each) for each in named])
 
 
-def test_where_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_from_a_time_on(opened: Opened) -> None:
+def test_if_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_by_time(opened: Opened) -> None:
     ours = TOPIC
     anothers = TOPIC.replace("-0", "-1")
     entries = {

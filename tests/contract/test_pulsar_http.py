@@ -102,9 +102,7 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
         pytest.param(_json(COMPLETE | {"compactedLedger": {}}), Presence.UNREADABLE, id="compacted ledger without id"),
     ],
 )
-def test_of_a_loaded_topic_only_a_complete_answer_says_that_it_is_present(
-    stub: HttpStub, answer: Told, presence: Presence
-) -> None:
+def test_a_loaded_topic_is_present_only_by_a_complete_answer(stub: HttpStub, answer: Told, presence: Presence) -> None:
     stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, answer)
 
@@ -131,7 +129,7 @@ def test_of_a_loaded_topic_only_a_complete_answer_says_that_it_is_present(
         pytest.param(_reason("no", 403), Presence.UNREADABLE, id="not allowed"),
     ],
 )
-def test_whether_an_unloaded_topic_exists_says_the_list_of_its_namespace_in_known_words(
+def test_the_list_of_its_namespace_decides_whether_an_unloaded_topic_exists(
     stub: HttpStub, answer: Told, presence: Presence
 ) -> None:
     stub.tell(LOADED, _loaded("persistent://t/ns/other"))
@@ -156,9 +154,7 @@ def test_whether_an_unloaded_topic_exists_says_the_list_of_its_namespace_in_know
         pytest.param(Told(200, b"{"), id="half a JSON"),
     ],
 )
-def test_while_one_broker_does_not_say_what_it_has_loaded_what_no_other_has_is_unreadable(
-    stub: HttpStub, answer: Told
-) -> None:
+def test_without_a_brokers_list_topics_that_no_other_has_loaded_are_unreadable(stub: HttpStub, answer: Told) -> None:
     with http_stub() as other:
         stub.tell(LOADED, _loaded("persistent://t/ns/z"))
         stub.tell(LIST, _json([TOPIC]))
@@ -179,7 +175,7 @@ def test_while_one_broker_does_not_say_what_it_has_loaded_what_no_other_has_is_u
         pytest.param(Told(500), UnavailableError, id="it fails"),
     ],
 )
-def test_each_running_broker_must_say_what_it_has_loaded(stub: HttpStub, answer: Told, error: type[Exception]) -> None:
+def test_each_running_broker_must_list_its_loaded_topics(stub: HttpStub, answer: Told, error: type[Exception]) -> None:
     with http_stub() as other:
         stub.tell(LOADED, _loaded())
         other.tell(LOADED, _loaded(), answer)
@@ -190,7 +186,7 @@ def test_each_running_broker_must_say_what_it_has_loaded(stub: HttpStub, answer:
             AdminBroker(settings, lambda: [stub.url, other.url]).require_answers()
 
 
-def test_what_another_broker_has_loaded_is_asked_there_whoever_else_is_silent(stub: HttpStub) -> None:
+def test_a_topic_is_requested_from_its_broker_although_others_do_not_answer(stub: HttpStub) -> None:
     with http_stub() as owner, http_stub() as silent:
         owner.tell(LOADED, _loaded(TOPIC))
         owner.tell(STATS, _json(COMPLETE))
@@ -201,7 +197,7 @@ def test_what_another_broker_has_loaded_is_asked_there_whoever_else_is_silent(st
         assert _asked(owner).count(STATS) == 1
 
 
-def test_where_two_brokers_have_a_topic_loaded_neither_is_believed(stub: HttpStub) -> None:
+def test_a_topic_that_two_brokers_have_loaded_is_unreadable(stub: HttpStub) -> None:
     with http_stub() as other:
         for each in (stub, other):
             each.tell(LOADED, _loaded(TOPIC))
@@ -212,7 +208,7 @@ def test_where_two_brokers_have_a_topic_loaded_neither_is_believed(stub: HttpStu
         assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, False)
 
 
-def test_of_two_brokers_at_one_address_none_is_believed(stub: HttpStub) -> None:
+def test_two_brokers_at_one_address_are_both_unknown(stub: HttpStub) -> None:
     """What the one that answers has not loaded, the other may have loaded."""
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _json([]))
@@ -228,7 +224,7 @@ def test_of_two_brokers_at_one_address_none_is_believed(stub: HttpStub) -> None:
     broker.close()
 
 
-def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadable(stub: HttpStub) -> None:
+def test_without_known_running_brokers_all_topics_are_unreadable(stub: HttpStub) -> None:
     def away() -> list[str]:
         raise UnavailableError("ZooKeeper is away")
 
@@ -240,7 +236,7 @@ def test_where_no_broker_runs_or_zookeeper_does_not_say_which_do_all_is_unreadab
     assert not stub.asked
 
 
-def test_the_list_of_a_namespace_is_not_read_for_topics_that_are_known_to_exist(stub: HttpStub) -> None:
+def test_the_list_of_a_namespace_is_not_read_for_known_topics(stub: HttpStub) -> None:
     """A tenant chooses how long it is."""
     stub.tell(LOADED, _loaded("persistent://t/ns/loaded"))
     stub.tell("/admin/v2/persistent/t/ns/loaded/internalStats", _json(COMPLETE))
@@ -255,7 +251,7 @@ def test_the_list_of_a_namespace_is_not_read_for_topics_that_are_known_to_exist(
     assert LIST not in _asked(stub)
 
 
-def test_a_topic_that_exists_is_unreadable_while_a_broker_does_not_say_what_it_has_loaded(stub: HttpStub) -> None:
+def test_a_known_topic_is_unreadable_without_a_brokers_list(stub: HttpStub) -> None:
     stub.tell(LOADED, Told(500))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
@@ -265,7 +261,7 @@ def test_a_topic_that_exists_is_unreadable_while_a_broker_does_not_say_what_it_h
     assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
 
 
-def test_a_namespace_and_a_broker_are_asked_once_for_many_topics(stub: HttpStub) -> None:
+def test_a_namespaces_and_a_brokers_list_are_read_once_for_many_topics(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _json([f"persistent://t/ns/{number}" for number in range(500)]))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
@@ -277,7 +273,7 @@ def test_a_namespace_and_a_broker_are_asked_once_for_many_topics(stub: HttpStub)
     assert _asked(stub) == [LOADED, LIST]
 
 
-def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) -> None:
+def test_partitions_that_are_being_created_are_unavailable(stub: HttpStub) -> None:
     stub.tell(STATS, _reason("Topic partitions were not yet created"))
     admin = PulsarAdmin(PulsarAdminSettings(admin_url=stub.url))
 
@@ -296,7 +292,7 @@ def test_partitions_that_are_being_made_are_worth_another_try(stub: HttpStub) ->
         pytest.param(_json({}), Presence.UNREADABLE, id="an empty answer"),
     ],
 )
-def test_a_schema_is_gone_only_in_known_words(stub: HttpStub, answer: Told, presence: Presence) -> None:
+def test_a_schema_is_gone_only_by_the_known_message(stub: HttpStub, answer: Told, presence: Presence) -> None:
     stub.tell(LOADED, _loaded(f"{TOPIC}-partition-3"))
     stub.tell(SCHEMA, answer)
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
@@ -305,7 +301,7 @@ def test_a_schema_is_gone_only_in_known_words(stub: HttpStub, answer: Told, pres
     broker.close()
 
 
-def test_a_schema_of_which_no_topic_is_loaded_is_in_nobodys_memory(stub: HttpStub) -> None:
+def test_a_schema_without_a_loaded_topic_is_gone(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded("persistent://t/ns/y"))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
@@ -315,7 +311,7 @@ def test_a_schema_of_which_no_topic_is_loaded_is_in_nobodys_memory(stub: HttpStu
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_passing_fault_is_asked_again(stub: HttpStub, status: int) -> None:
+def test_a_temporary_fault_is_retried(stub: HttpStub, status: int) -> None:
     stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, Told(status), Told(status), _json(COMPLETE))
 
@@ -323,7 +319,7 @@ def test_a_passing_fault_is_asked_again(stub: HttpStub, status: int) -> None:
     assert _asked(stub).count(STATS) == 3
 
 
-def test_a_lasting_fault_is_unreadable_after_a_few_tries(stub: HttpStub) -> None:
+def test_a_lasting_fault_is_unreadable_after_a_few_attempts(stub: HttpStub) -> None:
     stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, _reason("metadata store away", 500))
 
@@ -336,7 +332,7 @@ def test_a_lasting_fault_is_unreadable_after_a_few_tries(stub: HttpStub) -> None
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_busy_broker_says_nothing_of_the_topic(stub: HttpStub, status: int) -> None:
+def test_a_busy_broker_makes_the_topic_unavailable(stub: HttpStub, status: int) -> None:
     stub.tell(LOADED, _loaded(TOPIC))
     stub.tell(STATS, _reason("too many requests", status))
 
@@ -347,7 +343,7 @@ def test_a_busy_broker_says_nothing_of_the_topic(stub: HttpStub, status: int) ->
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_broker_that_is_too_busy_for_a_list_says_nothing_of_its_topics(stub: HttpStub, status: int) -> None:
+def test_a_broker_too_busy_for_a_list_makes_its_topics_unavailable(stub: HttpStub, status: int) -> None:
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _reason("too many requests", status))
 
@@ -357,7 +353,9 @@ def test_a_broker_that_is_too_busy_for_a_list_says_nothing_of_its_topics(stub: H
     assert view.is_unavailable
 
 
-def test_a_list_that_is_too_large_is_no_fault_of_a_topic(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_above_the_size_limit_makes_its_topics_unavailable(
+    stub: HttpStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("streaming.adapters.pulsar.http._MOST_BYTES", 1024)
     stub.tell(LOADED, _loaded())
     stub.tell(LIST, _json(["0" * 4096]))
@@ -368,9 +366,7 @@ def test_a_list_that_is_too_large_is_no_fault_of_a_topic(stub: HttpStub, monkeyp
     assert "answered with more than" in view.detail
 
 
-def test_an_answer_that_would_fill_the_memory_is_not_read_to_its_end(
-    stub: HttpStub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_above_the_size_limit_is_not_read_completely(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.adapters.pulsar.http._MOST_BYTES", 1024 * 1024)
     unpacked = json.dumps(COMPLETE | {"padding": "0" * 8 * 1024 * 1024}).encode()
     packed = Told(200, gzip.compress(unpacked), (("Content-Type", "application/json"), ("Content-Encoding", "gzip")))
@@ -395,7 +391,7 @@ def test_a_broker_that_does_not_answer_in_time_is_unreadable(stub: HttpStub) -> 
     assert "does not answer (ReadTimeout" in view.detail
 
 
-def test_a_connection_that_is_cut_tells_nothing_of_an_entry_and_one_that_is_refused_is_an_outage() -> None:
+def test_a_closed_connection_is_no_answer_and_a_refused_connection_is_an_outage() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def cut() -> None:
@@ -447,7 +443,7 @@ def test_the_token_follows_no_redirect_to_another_machine_without_tls(
     ("brokers", "is_safe"),
     [(["127.0.0.1:8080"], True), (["127.0.0.1:8080", "broker-2.example.com:8080"], False), (None, False)],
 )
-def test_pulsars_clients_get_a_token_in_clear_text_only_where_all_brokers_are_on_this_machine(
+def test_pulsars_clients_send_a_token_in_clear_text_only_on_this_machine(
     brokers: list[str] | None, is_safe: bool, stub: HttpStub, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
@@ -469,7 +465,7 @@ def test_pulsars_clients_get_a_token_in_clear_text_only_where_all_brokers_are_on
             new_client(pulsar)
 
 
-def test_a_rotated_token_is_seen_by_the_next_request(stub: HttpStub, tmp_path: Path) -> None:
+def test_a_rotated_token_is_used_by_the_next_request(stub: HttpStub, tmp_path: Path) -> None:
     token = tmp_path / "token"
     stub.tell("/admin/v2/clusters", _json(["c"]))
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
@@ -480,7 +476,7 @@ def test_a_rotated_token_is_seen_by_the_next_request(stub: HttpStub, tmp_path: P
     assert [asked.authorization for asked in stub.asked] == ["Bearer first", "Bearer second"]
 
 
-def test_redirects_without_end_are_unavailable(stub: HttpStub) -> None:
+def test_endless_redirects_are_unavailable(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", Told(307, headers=(("Location", f"{stub.url}/admin/v2/clusters"),)))
 
     with (
@@ -490,7 +486,7 @@ def test_redirects_without_end_are_unavailable(stub: HttpStub) -> None:
         http.get("v2/clusters")
 
 
-def test_a_refusal_says_what_to_do(stub: HttpStub) -> None:
+def test_a_refusal_contains_advice(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", _reason("Don't have permission", 403))
 
     with (
@@ -500,7 +496,7 @@ def test_a_refusal_says_what_to_do(stub: HttpStub) -> None:
         admin.clusters()
 
 
-def test_an_answer_that_is_no_json_is_unavailable(stub: HttpStub) -> None:
+def test_an_answer_that_is_not_json_is_unavailable(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", Told(200, b"<html>welcome</html>"))
 
     with (
@@ -510,7 +506,7 @@ def test_an_answer_that_is_no_json_is_unavailable(stub: HttpStub) -> None:
         admin.clusters()
 
 
-def test_a_broker_that_is_not_there_is_unavailable() -> None:
+def test_an_unreachable_broker_is_unavailable() -> None:
     settings = PulsarAdminSettings(admin_url="http://127.0.0.1:1", timeout_seconds=0.5)
 
     with PulsarAdmin(settings) as admin, pytest.raises(UnavailableError, match=r"Check that the broker runs"):
@@ -527,7 +523,7 @@ def _both(first: str, second: str) -> str:
 NOBODY = "http://127.0.0.1:1"
 
 
-def test_a_broker_that_is_not_there_is_passed_over_and_asked_last_from_then_on(stub: HttpStub) -> None:
+def test_an_unreachable_broker_is_skipped_and_then_tried_last(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", _json(["c"]))
     url = _both(NOBODY, stub.url)
 
@@ -540,7 +536,7 @@ def test_a_broker_that_is_not_there_is_passed_over_and_asked_last_from_then_on(s
 @pytest.mark.parametrize(
     "fault", [pytest.param(Told(200, after_seconds=30.0), id="hangs"), pytest.param(Told(503), id="is going down")]
 )
-def test_a_broker_that_serves_nobody_does_not_keep_us_from_the_other(stub: HttpStub, fault: Told) -> None:
+def test_a_failing_broker_does_not_prevent_the_use_of_another(stub: HttpStub, fault: Told) -> None:
     path = "/admin/v2/clusters"
     with http_stub() as other:
         stub.tell(path, fault)
@@ -552,7 +548,7 @@ def test_a_broker_that_serves_nobody_does_not_keep_us_from_the_other(stub: HttpS
         assert len(other.asked) == 2
 
 
-def test_every_broker_is_tried_before_an_answer_is_given_up(stub: HttpStub) -> None:
+def test_every_broker_is_tried_before_a_request_fails(stub: HttpStub) -> None:
     path = "/admin/v2/clusters"
     stub.tell(path, _json(["c"]))
     with http_stub() as first, http_stub() as second:
@@ -563,7 +559,7 @@ def test_every_broker_is_tried_before_an_answer_is_given_up(stub: HttpStub) -> N
             assert admin.clusters() == ["c"]
 
 
-def test_where_no_broker_answers_all_is_unavailable() -> None:
+def test_without_an_answering_broker_all_is_unavailable() -> None:
     with PulsarAdmin(PulsarAdminSettings(admin_url=_both(NOBODY, "http://127.0.0.1:2"), timeout_seconds=0.5)) as admin:
         with pytest.raises(UnavailableError, match="does not answer"):
             admin.clusters()
@@ -571,7 +567,7 @@ def test_where_no_broker_answers_all_is_unavailable() -> None:
             admin.entry("persistent://t/ns/x", (7, 0), 10, 0.5)
 
 
-def test_a_client_that_takes_one_broker_is_told_one_that_answers(stub: HttpStub) -> None:
+def test_a_client_of_a_single_url_gets_that_of_an_answering_broker(stub: HttpStub) -> None:
     stub.tell("/admin/v2/clusters", _reason("no", 403))  # it answers, whatever it says
 
     assert (
@@ -579,13 +575,13 @@ def test_a_client_that_takes_one_broker_is_told_one_that_answers(stub: HttpStub)
     )
 
 
-def test_a_single_broker_is_named_without_a_question(stub: HttpStub) -> None:
+def test_a_single_broker_is_returned_without_a_request(stub: HttpStub) -> None:
     assert answering(PulsarAdminSettings(admin_url=f"{stub.url}/")) == stub.url
     assert not stub.asked
     assert answering(PulsarAdminSettings(admin_url=_both(NOBODY, "http://127.0.0.1:4"), timeout_seconds=0.5)) != ""
 
 
-def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpStub) -> None:
+def test_an_entry_is_requested_from_the_next_broker_if_one_is_unreachable(stub: HttpStub) -> None:
     stub.tell("/admin/v2/persistent/t/ns/x/ledger/7/entry/0", Told(200, b"bytes"))
 
     with PulsarAdmin(PulsarAdminSettings(admin_url=_both(NOBODY, stub.url))) as admin:
@@ -612,7 +608,7 @@ def test_an_entry_is_asked_of_the_next_broker_where_one_is_not_there(stub: HttpS
         ),
     ],
 )
-def test_settings_that_cannot_work_are_named(settings: PulsarAdminSettings, text: str) -> None:
+def test_invalid_settings_are_named(settings: PulsarAdminSettings, text: str) -> None:
     with pytest.raises(ConfigError, match=text), PulsarHttp(settings) as http:
         http.get("v2/clusters")
 
@@ -647,7 +643,7 @@ ENTRY = "/admin/v2/persistent/t/ns/x/ledger/4/entry/0"
         pytest.param(("X-Pulsar-PROPERTY-x", "y" * 1_000_000), id="more than a header may be long"),
     ],
 )
-def test_an_entry_with_which_the_broker_breaks_http_has_no_answer_and_is_no_outage(
+def test_an_invalid_http_answer_for_an_entry_is_no_answer_and_no_outage(
     stub: HttpStub, header: tuple[str, str]
 ) -> None:
     stub.tell(ENTRY, Told(200, b"payload", (header,)))
@@ -655,6 +651,6 @@ def test_an_entry_with_which_the_broker_breaks_http_has_no_answer_and_is_no_outa
         assert admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0) is None
 
 
-def test_an_entry_of_a_broker_that_is_not_there_is_an_outage() -> None:
+def test_an_entry_of_an_unreachable_broker_is_an_outage() -> None:
     with PulsarAdmin(PulsarAdminSettings(admin_url="http://127.0.0.1:1")) as admin, pytest.raises(UnavailableError):
         admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0)

@@ -1,4 +1,4 @@
-"""Every client of Pulsar that we have compares the broker's name with its certificate before it sends the token."""
+"""Every Pulsar client compares the broker's name with its certificate before it sends the token."""
 
 import socket
 import socketserver
@@ -85,7 +85,7 @@ def _by_client(pulsar: PulsarSettings) -> None:
         pytest.param("evil.example.com", False, True, id="another name, not compared"),
     ],
 )
-def test_the_token_goes_to_no_server_whose_certificate_has_another_name(
+def test_a_server_whose_certificate_has_another_name_gets_no_token(
     ask: object, certified: str, check: bool, sends: bool, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"

@@ -1,4 +1,4 @@
-"""A producer on a request topic says that a request is durable when it is, and never that it is when nobody knows."""
+"""A request counts as durable only if the broker acknowledged it."""
 
 from collections.abc import Callable, Iterator
 
@@ -62,14 +62,14 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
         made.broker.close()
 
 
-def test_a_request_that_was_answered_is_stored_and_has_an_id(side: Side) -> None:
+def test_an_acknowledged_request_is_stored_and_has_an_id(side: Side) -> None:
     ids = [side.sender.send(b"data:t", payload).result(5) for payload in (b"{1}", b"{2}")]
     assert side.stored() == [("data:t", b"{1}"), ("data:t", b"{2}")]
     assert len(set(ids)) == 2
     assert all(len(each.split(":")) == 3 for each in ids), ids
 
 
-def test_a_request_that_nobody_answered_is_not_called_durable(side: Side) -> None:
+def test_a_request_without_an_answer_is_not_durable(side: Side) -> None:
     side.silence()
     with pytest.raises(UnavailableError, match=r"away|may be stored or not.*send it again"):
         side.sender.send(b"data:t", b"{}").result(10)
@@ -81,7 +81,7 @@ def test_a_future_cannot_be_cancelled(side: Side) -> None:
     under_way.result(5)
 
 
-def test_a_closed_producer_sends_nothing(side: Side) -> None:
+def test_a_closed_sender_sends_nothing(side: Side) -> None:
     side.sender.close()
     side.sender.close()
     with pytest.raises(UnavailableError):
@@ -89,12 +89,12 @@ def test_a_closed_producer_sends_nothing(side: Side) -> None:
     assert side.stored() == []
 
 
-def test_a_broker_that_is_not_there_is_unavailable() -> None:
+def test_an_unreachable_broker_is_unavailable() -> None:
     with pytest.raises(UnavailableError, match="not acknowledged"):
         PulsarRequestSender(_settings("pulsar://127.0.0.1:1", 1), TOPIC)
 
 
-def test_closing_answers_what_is_under_way() -> None:
+def test_close_answers_requests_in_flight() -> None:
     made: list[Callable[[], Stub]] = [Stub]
     side = made[0]()
     side.silence()

@@ -1,4 +1,4 @@
-"""What the service reads and writes of checkpoints itself, on a store that speaks S3."""
+"""The service's own reads and writes of checkpoints, on an S3 store."""
 
 import shutil
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def kept(server: S3Server, settings: Settings) -> Settings:
     return settings
 
 
-def test_positions_are_read_as_from_a_disk(kept: Settings, tmp_path: Path) -> None:
+def test_positions_are_read_like_from_a_disk(kept: Settings, tmp_path: Path) -> None:
     on_disk = Path(shutil.copytree(KEPT, tmp_path / "checkpoints"))
 
     for query in ("requests", "retry"):
@@ -72,13 +72,13 @@ def test_positions_are_read_as_from_a_disk(kept: Settings, tmp_path: Path) -> No
     assert left_behind(kept, [], lambda _topic: 4) == []
 
 
-def test_another_topic_than_was_read_is_refused(kept: Settings) -> None:
+def test_a_changed_topic_is_refused(kept: Settings) -> None:
     refuse_changes(kept, lambda _topic: 4)
     with pytest.raises(ConfigError, match=r"s3a://checkpoints-.*/mine/requests/v1 has read partition 3"):
         refuse_changes(kept, lambda _topic: 3)
 
 
-def test_a_cluster_and_its_receipts_are_remembered(settings: Settings) -> None:
+def test_a_cluster_and_its_receipts_are_recorded(settings: Settings) -> None:
     root = root_of(settings)
     assert not identity.compare(HERE, root)
 
@@ -105,7 +105,7 @@ def test_the_preflight_leaves_nothing_behind(server: S3Server, settings: Setting
     assert list(server.keys(bucket)) == before
 
 
-def test_no_service_begins_in_a_bucket_that_is_not_there(server: S3Server, settings: Settings) -> None:
+def test_no_service_starts_without_its_bucket(server: S3Server, settings: Settings) -> None:
     server.client().delete_bucket(Bucket=settings.checkpoints.dir.split("/")[2])
 
     with pytest.raises(UnavailableError):
@@ -114,7 +114,7 @@ def test_no_service_begins_in_a_bucket_that_is_not_there(server: S3Server, setti
         preflight.directory(root_of(settings))
 
 
-def test_a_store_that_does_not_let_us_read_is_no_empty_checkpoint(server: S3Server, kept: Settings) -> None:
+def test_a_store_that_refuses_reads_is_no_empty_checkpoint(server: S3Server, kept: Settings) -> None:
     server.answer("AccessDenied", status="403 Forbidden", times=1000)
     try:
         with pytest.raises(UnavailableError):

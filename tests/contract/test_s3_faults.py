@@ -1,4 +1,4 @@
-"""The S3 adapter against a server that throttles, lies, breaks off, forgets its features, and comes back."""
+"""The S3 adapter with a server that throttles, lies, breaks connections, lacks features, and recovers."""
 
 import os
 import time
@@ -77,7 +77,7 @@ def write_credentials(path: Path, key: str) -> None:
     path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\n")
 
 
-def test_a_few_refusals_for_load_pass_unnoticed(place: Place) -> None:
+def test_a_few_refusals_for_load_are_retried(place: Place) -> None:
     keys = place.fill(10)
     place.server.answer("SlowDown", times=3)
 
@@ -96,7 +96,7 @@ def test_a_few_refusals_for_load_pass_unnoticed(place: Place) -> None:
         pytest.param("TooManyRequests", "429 Too Many Requests", id="TooManyRequests"),
     ],
 )
-def test_a_storm_longer_than_our_patience_is_an_unknown_outcome(place: Place, code: str, status: str) -> None:
+def test_refusals_longer_than_the_patience_are_an_unknown_outcome(place: Place, code: str, status: str) -> None:
     keys = place.fill(10)
     place.server.answer(code, status=status, times=10_000)
 
@@ -108,7 +108,7 @@ def test_a_storm_longer_than_our_patience_is_an_unknown_outcome(place: Place, co
     assert place.store.delete(keys) == {}
 
 
-def test_a_bucket_that_stays_away_is_asked_again_only_after_a_while(place: Place) -> None:
+def test_a_bucket_that_did_not_answer_gets_no_requests_for_a_while(place: Place) -> None:
     """Otherwise each chunk with a request for it would wait for all our patience, and other buckets' requests too."""
     place.fill(1)
     store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=3600))
@@ -136,7 +136,7 @@ def _given_up(place: Place, code: str, status: str = "503 Slow Down") -> S3Objec
     return store
 
 
-def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) -> None:
+def test_after_the_rest_a_bucket_that_answers_gets_all_requests(place: Place) -> None:
     store = _given_up(place, "InternalError", status="500 Internal Server Error")
     asked = store.calls.requests
 
@@ -153,7 +153,7 @@ def test_after_its_rest_a_bucket_is_asked_once_and_served_as_ever(place: Place) 
     store.close()
 
 
-def test_after_its_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
+def test_after_the_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
     store = _given_up(place, "SlowDown")
     place.server.heal()
     time.sleep(0.01)
@@ -163,7 +163,7 @@ def test_after_its_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
     store.close()
 
 
-def test_after_its_rest_a_bucket_that_refuses_for_load_again_and_again_rests_again(place: Place) -> None:
+def test_after_the_rest_repeated_refusals_for_load_start_another_rest(place: Place) -> None:
     store = _given_up(place, "SlowDown")
     asked = store.calls.requests
     time.sleep(0.01)
@@ -174,7 +174,7 @@ def test_after_its_rest_a_bucket_that_refuses_for_load_again_and_again_rests_aga
     store.close()
 
 
-def test_under_a_limit_the_rate_settles_and_everything_goes(place: Place) -> None:
+def test_under_a_limit_the_rate_settles_and_all_keys_are_deleted(place: Place) -> None:
     keys = place.fill(6_000)
     place.server.keys_per_s = 1_000
 
@@ -185,7 +185,7 @@ def test_under_a_limit_the_rate_settles_and_everything_goes(place: Place) -> Non
     assert place.server.throttled < 30
 
 
-def test_keys_that_the_store_calls_transient_go_again_and_refused_ones_are_named(place: Place) -> None:
+def test_keys_with_transient_errors_are_retried_and_refused_keys_are_named(place: Place) -> None:
     keys = place.fill(20)
     place.server.refused = {keys[3]: "AccessDenied", keys[5]: "SlowDown", keys[6]: "InternalError"}
     tries = place.store.calls
@@ -215,7 +215,7 @@ def test_keys_that_stay_transient_are_an_unknown_outcome(place: Place) -> None:
     assert place.left() == [keys[1]]
 
 
-def test_an_answer_that_comes_late_but_comes_is_waited_for(place: Place) -> None:
+def test_a_late_answer_is_waited_for(place: Place) -> None:
     keys = place.fill(3)
     place.server.delay_s = 0.3
 
@@ -223,7 +223,7 @@ def test_an_answer_that_comes_late_but_comes_is_waited_for(place: Place) -> None
     assert place.store.existing(keys) == set()
 
 
-def test_an_answer_that_does_not_come_is_an_unknown_outcome(place: Place) -> None:
+def test_a_missing_answer_is_an_unknown_outcome(place: Place) -> None:
     keys = place.fill(3)
     place.server.delay_s = 2.5
 
@@ -231,7 +231,7 @@ def test_an_answer_that_does_not_come_is_an_unknown_outcome(place: Place) -> Non
         place.impatient().existing(keys)
 
 
-def test_a_connection_that_breaks_off_is_tried_again(place: Place) -> None:
+def test_a_broken_connection_is_retried(place: Place) -> None:
     keys = place.fill(10)
     place.server.answer("", status=BREAK, times=2)
 
@@ -239,7 +239,7 @@ def test_a_connection_that_breaks_off_is_tried_again(place: Place) -> None:
     assert place.left() == []
 
 
-def test_a_server_that_stops_in_the_middle_is_gone_on_with_when_it_is_back(place: Place) -> None:
+def test_a_batch_continues_after_a_restart_of_the_server(place: Place) -> None:
     keys = place.fill(5_000)
     place.server.stop_after = 2
 
@@ -254,7 +254,7 @@ def test_a_server_that_stops_in_the_middle_is_gone_on_with_when_it_is_back(place
     assert place.left() == []
 
 
-def test_a_server_that_is_not_there_is_an_unknown_outcome(place: Place) -> None:
+def test_an_unreachable_server_is_an_unknown_outcome(place: Place) -> None:
     nobody = S3Objects(
         S3Settings(
             endpoint=f"http://{HOST}:1", bucket="nobody", credentials_file=str(place.credentials), patience_seconds=0.5
@@ -265,7 +265,7 @@ def test_a_server_that_is_not_there_is_an_unknown_outcome(place: Place) -> None:
         nobody.read_many(["a"])
 
 
-def test_deletes_that_say_ok_and_do_nothing_are_found_out_by_looking(place: Place) -> None:
+def test_deletes_that_report_success_and_do_nothing_are_detected_by_reads(place: Place) -> None:
     keys = place.fill(100)
     place.server.lies = True
 
@@ -281,7 +281,7 @@ def test_deletes_that_say_ok_and_do_nothing_are_found_out_by_looking(place: Plac
         pytest.param("MethodNotAllowed", "405 Method Not Allowed", id="as others answer"),
     ],
 )
-def test_a_store_without_bulk_deletes_is_emptied_one_by_one(place: Place, code: str, status: str) -> None:
+def test_a_store_without_bulk_deletes_gets_single_deletes(place: Place, code: str, status: str) -> None:
     keys = place.fill(30)
     place.server.answer(code, status=status, times=10_000, match=bulk_delete)
 
@@ -294,7 +294,7 @@ def test_a_store_without_bulk_deletes_is_emptied_one_by_one(place: Place, code: 
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
-def test_refused_credentials_are_told_without_telling_them(place: Place, code: str) -> None:
+def test_refused_credentials_are_reported_without_the_secret(place: Place, code: str) -> None:
     place.fill(1)
     place.server.answer(code, status="403 Forbidden", times=100)
 
@@ -307,7 +307,7 @@ def test_refused_credentials_are_told_without_telling_them(place: Place, code: s
     assert place.store.calls.requests == 1
 
 
-def test_credentials_that_were_renewed_in_their_file_are_taken_up(place: Place) -> None:
+def test_credentials_that_were_renewed_in_their_file_are_used(place: Place) -> None:
     keys = place.fill(2)
 
     def signed_with_old_key(environ: dict[str, Any]) -> bool:
@@ -323,7 +323,7 @@ def test_credentials_that_were_renewed_in_their_file_are_taken_up(place: Place) 
 
 
 @pytest.mark.parametrize("text", [None, "", "[other]\naws_access_key_id = a\n"], ids=["missing", "empty", "no profile"])
-def test_a_credentials_file_without_credentials_is_told(place: Place, text: str | None) -> None:
+def test_a_credentials_file_without_credentials_is_refused(place: Place, text: str | None) -> None:
     place.credentials.unlink()
     if text is not None:
         place.credentials.write_text(text)
@@ -332,7 +332,7 @@ def test_a_credentials_file_without_credentials_is_told(place: Place, text: str 
         place.store.read_many(["a"])
 
 
-def test_an_object_without_rights_is_unreadable_and_not_absent(place: Place) -> None:
+def test_an_object_without_permission_is_unreadable_and_not_absent(place: Place) -> None:
     keys = place.fill(2)
     place.server.answer("AccessDenied", status="403 Forbidden", times=10_000, match=reads)
 
@@ -341,7 +341,7 @@ def test_an_object_without_rights_is_unreadable_and_not_absent(place: Place) -> 
     assert [isinstance(each, Unreadable) and "s3:ListBucket" in each.detail for each in seen] == [True] * 2
 
 
-def test_of_an_archived_index_the_head_is_read(place: Place) -> None:
+def test_an_archived_index_is_read_by_its_head(place: Place) -> None:
     (key,) = place.fill(1)
     place.server.answer(
         "InvalidObjectState", status="403 Forbidden", match=lambda environ: environ["REQUEST_METHOD"] == "GET"
@@ -353,7 +353,7 @@ def test_of_an_archived_index_the_head_is_read(place: Place) -> None:
     assert (seen.content, seen.size_bytes, seen.user_metadata) == (None, 1, {"role": "data"})
 
 
-def test_an_object_too_large_to_be_an_index_is_not_taken_into_memory(place: Place) -> None:
+def test_an_object_too_large_for_an_index_is_unreadable(place: Place) -> None:
     place.server.fill(place.bucket, {"large": b"x" * (MAX_CONTENT_BYTES + 1), "largest": b"x" * MAX_CONTENT_BYTES})
 
     larger, largest = place.store.read_many(["large", "largest"])
@@ -371,7 +371,7 @@ def test_a_thousand_keys_are_one_request(place: Place) -> None:
     assert place.left() == []
 
 
-def test_absence_of_many_is_told_by_few_requests(place: Place) -> None:
+def test_the_absence_of_many_keys_needs_few_requests(place: Place) -> None:
     keys = place.fill(4_000)
     place.store.delete(keys[1::2])
     place.server.requests.clear()
@@ -381,7 +381,7 @@ def test_absence_of_many_is_told_by_few_requests(place: Place) -> None:
     assert len(place.server.requests) <= 8
 
 
-def test_far_apart_keys_are_asked_for_one_by_one(place: Place) -> None:
+def test_distant_keys_are_checked_singly(place: Place) -> None:
     keys = place.fill(9_000)
     asked = keys[::900]
     place.server.requests.clear()
@@ -391,7 +391,7 @@ def test_far_apart_keys_are_asked_for_one_by_one(place: Place) -> None:
     assert place.server.requests.count("HEAD") >= len(asked)
 
 
-def test_a_store_that_begins_every_listing_at_the_front_is_asked_by_head(place: Place) -> None:
+def test_a_store_that_ignores_the_start_of_a_listing_is_asked_by_head(place: Place) -> None:
     keys = place.fill(1_200)
     asked = keys[-40:]
 
@@ -406,13 +406,13 @@ def test_a_store_that_begins_every_listing_at_the_front_is_asked_by_head(place: 
     assert place.store.existing(asked) == set(asked[1::2])
 
 
-def test_listings_go_over_many_pages(place: Place) -> None:
+def test_listings_have_many_pages(place: Place) -> None:
     keys = place.fill(2_500)
 
     assert [key for key, _, _ in place.store.list_keys()] == keys
 
 
-def test_a_store_that_has_no_uploads_to_list_has_none(place: Place) -> None:
+def test_a_store_without_listings_of_uploads_has_no_uploads(place: Place) -> None:
     place.server.answer("NotImplemented", status="501 Not Implemented", match=reads)
 
     assert place.store.unfinished_uploads(["a"]) == []

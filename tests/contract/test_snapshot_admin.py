@@ -1,4 +1,4 @@
-"""What a broker says of a transaction buffer and its segments, in the form that Pulsar 4.0.8 gives it."""
+"""A broker's stats of a transaction buffer and its segments, in the format of Pulsar 4.0.8."""
 
 import json
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _told(value: object, status: int = 200) -> Told:
     return Told(status, json.dumps(value).encode())
 
 
-def test_segments_are_told_where_they_are_asked_for(stub: HttpStub, admin: SnapshotAdmin) -> None:
+def test_segments_are_returned_on_request(stub: HttpStub, admin: SnapshotAdmin) -> None:
     stub.tell(f"{STATS}?segmentStats=true&lowWaterMarks=false", _told(SEGMENTED))
     found = admin.buffer(TOPIC, with_segments=True)
     assert found == BufferFacts(
@@ -72,7 +72,7 @@ def test_a_topic_that_is_not_loaded_has_no_buffer(stub: HttpStub, admin: Snapsho
 
 
 @pytest.mark.parametrize("place", ["12", "12:x", "1:2:3", None])
-def test_a_place_of_a_form_not_known_is_no_place(place: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
+def test_a_position_in_an_unknown_format_is_an_error(place: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
     stub.tell(STATS, _told(SEGMENTED | {"segmentsStats": {"segmentStats": [{"persistentPosition": place}]}}))
     with pytest.raises(UnavailableError, match="an unknown format"):
         admin.buffer(TOPIC, with_segments=True)
@@ -88,7 +88,7 @@ def test_a_place_of_a_form_not_known_is_no_place(place: object, stub: HttpStub, 
         (_told([1]), 5.0),
     ],
 )
-def test_how_often_a_broker_writes_snapshots_is_its_default_where_it_does_not_say(
+def test_the_snapshot_interval_has_a_default(
     answer: Told, seconds: float, stub: HttpStub, admin: SnapshotAdmin
 ) -> None:
     stub.tell(SETTINGS, answer)
@@ -96,7 +96,7 @@ def test_how_often_a_broker_writes_snapshots_is_its_default_where_it_does_not_sa
 
 
 @pytest.mark.parametrize(("said", "max_read"), [("13:9", (13, 9)), (None, (-1, -1))])
-def test_up_to_where_readers_are_given_anything_is_told(
+def test_the_maximum_read_position_is_returned(
     said: str | None, max_read: tuple[int, int], stub: HttpStub, admin: SnapshotAdmin
 ) -> None:
     stub.tell(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"maxReadPosition": said}))
@@ -105,7 +105,7 @@ def test_up_to_where_readers_are_given_anything_is_told(
     assert buffer.max_read == max_read
 
 
-def test_only_a_topic_that_no_broker_has_is_one_that_need_not_be_unloaded(stub: HttpStub) -> None:
+def test_only_an_unloaded_topic_need_not_be_unloaded(stub: HttpStub) -> None:
     """Where we may not unload it, its broker would go on with what it has in memory."""
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         stub.tell(UNLOAD, Told(204), _told({"reason": "Topic not found"}, 404), _told({"reason": "no"}, 403))
@@ -114,7 +114,7 @@ def test_only_a_topic_that_no_broker_has_is_one_that_need_not_be_unloaded(stub: 
             admin.unload(TOPIC)
 
 
-def test_retention_is_never_asked_for_as_applied(stub: HttpStub) -> None:
+def test_the_applied_retention_is_never_requested(stub: HttpStub) -> None:
     """A 4.0.8 broker may wait for itself for 30 s before it answers that."""
     stub.tell(RETENTION, _told({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}), Told(204))
     stub.tell("/admin/v2/namespaces/t/ns/retention", _told({"retentionTimeInMinutes": 5, "retentionSizeInMB": 6}))
@@ -127,6 +127,6 @@ def test_retention_is_never_asked_for_as_applied(stub: HttpStub) -> None:
     ("answer", "size"),
     [(_told({"transactionBufferSnapshotSegmentSize": "140"}), 140), (_told({}), 262_144), (Told(403), 262_144)],
 )
-def test_the_size_of_a_segment_is_the_brokers(answer: Told, size: int, stub: HttpStub, admin: SnapshotAdmin) -> None:
+def test_the_segment_size_is_the_brokers(answer: Told, size: int, stub: HttpStub, admin: SnapshotAdmin) -> None:
     stub.tell(SETTINGS, answer)
     assert admin.segment_bytes() == size

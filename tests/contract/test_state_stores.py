@@ -1,4 +1,4 @@
-"""State on a disk and on a store that speaks S3: receipts, waiting retries, journal, settlements and notes alike."""
+"""State on a disk and on an S3 store: receipts, waiting retries, journal, settlements and notes."""
 
 import json
 from collections import Counter
@@ -127,7 +127,7 @@ def test_a_chunk_is_stored_once_and_read_by_the_next_run(state: str) -> None:
     assert again.summary(2).deleted_bytes == receipts.total(state, None, c.BYTES) == 7
 
 
-def test_a_chunk_is_summed_up_by_what_became_of_its_requests(state: str) -> None:
+def test_a_chunk_is_summed_up_by_its_outcomes(state: str) -> None:
     table = Receipts(NO_SPARK, state)
     deleted = {c.OUTCOME: "DELETED", c.REASON: "UNREFERENCED", c.TENANT: "a", c.REFERENCE_KEY: "t/a", c.BYTES: 7}
     kinds: list[dict[str, object]] = [
@@ -158,7 +158,7 @@ def test_a_chunk_is_summed_up_by_what_became_of_its_requests(state: str) -> None
     assert table.deleted_by_owner(1) == {("a", "t/a"): 2, ("a", "t/b"): 1}
 
 
-def test_of_two_runs_that_commit_at_once_one_goes_on(state: str) -> None:
+def test_of_two_concurrent_commits_one_succeeds(state: str) -> None:
     first, second = Receipts(NO_SPARK, state), Receipts(NO_SPARK, state)
 
     def stalls(batches: Any) -> Any:
@@ -170,7 +170,7 @@ def test_of_two_runs_that_commit_at_once_one_goes_on(state: str) -> None:
     assert Receipts(NO_SPARK, state).summary(1).total == 1
 
 
-def test_a_run_that_looked_before_the_other_committed_can_not_take_its_place(store: Store, server: S3Server) -> None:
+def test_a_run_that_read_before_another_commit_can_not_replace_it(store: Store, server: S3Server) -> None:
     """On S3 only: here the put itself is refused, since both have seen that there is no such commit."""
     if store.server is None:
         pytest.skip("on a disk the name of the commit is made by a link, which is refused in the same way")
@@ -194,7 +194,7 @@ def test_a_run_that_looked_before_the_other_committed_can_not_take_its_place(sto
     assert Receipts(NO_SPARK, store.state).summary(1).total == 1
 
 
-def test_a_commit_whose_answer_was_lost_is_no_other_runs(store: Store, server: S3Server) -> None:
+def test_a_commit_with_a_lost_answer_is_recognized_as_our_own(store: Store, server: S3Server) -> None:
     if store.server is None:
         pytest.skip("a disk loses no answer")
     table = Receipts(NO_SPARK, store.state)
@@ -234,7 +234,7 @@ def test_receipts_are_merged_and_expire(store: Store) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])
-def test_the_newest_receipts_are_those_of_the_whole_list_and_all_are_counted(store: Store, most: int) -> None:
+def test_the_newest_receipts_are_returned_and_all_are_counted(store: Store, most: int) -> None:
     table = Receipts(NO_SPARK, store.state)
     for chunk in range(1, 5):
         outcome = {c.OUTCOME: "RETRY" if chunk % 2 else "DELETED", c.REASON: "R", c.TOPIC_NAME: "persistent://t/n/x"}
@@ -253,7 +253,7 @@ def test_the_newest_receipts_are_those_of_the_whole_list_and_all_are_counted(sto
     assert newest_of(store.settings, most, ledger=99) == (Counter(), [])
 
 
-def test_a_task_that_breaks_off_leaves_nothing_that_is_read(store: Store) -> None:
+def test_an_interrupted_task_leaves_no_readable_rows(store: Store) -> None:
     table = Receipts(NO_SPARK, store.state)
 
     def breaks_off(batches: Any) -> Any:
@@ -268,7 +268,7 @@ def test_a_task_that_breaks_off_leaves_nothing_that_is_read(store: Store) -> Non
     assert sum(key.startswith("receipts/part-") for key in store.files()) == 1
 
 
-def test_waiting_retries_are_kept_once_by_the_newest_run_only(state: str) -> None:
+def test_only_the_newest_run_keeps_waiting_retries(state: str) -> None:
     first = Waiting(NO_SPARK, state)
     first.take_over(lambda: True, lambda rows: rows)
     first.append(_messages({1: 10, 2: 600_000}))
@@ -296,7 +296,7 @@ def test_the_journal_is_read_back_and_expires_by_days(store: Store) -> None:
     assert [row["ledger_id"] for row in journal.entries(store.state)] == [7]
 
 
-def test_nothing_is_promised_where_the_journal_was_not_put(store: Store, server: S3Server) -> None:
+def test_a_journal_that_can_not_be_written_is_an_error(store: Store, server: S3Server) -> None:
     if store.server is None:
         pytest.skip("tests/unit/state/test_journal.py has the disk")
     server.answer("AccessDenied", status="403 Forbidden", times=1000)
@@ -318,7 +318,7 @@ def _add_and_fail(writer: PlanWriter) -> None:
     raise KeyError
 
 
-def test_plans_and_write_offs_are_whole_or_not_there(store: Store) -> None:
+def test_plans_and_write_offs_are_complete_or_absent(store: Store) -> None:
     folder = SettlementFolder(store.state)
     topic = "persistent://pulsar/system/d"
     with pytest.raises(KeyError), folder.plan(NOW_MS, topic, {}) as broken:
@@ -341,7 +341,7 @@ def test_plans_and_write_offs_are_whole_or_not_there(store: Store) -> None:
     assert store.files() == []
 
 
-def test_notes_and_accounts_are_written_over_and_taken_away(store: Store) -> None:
+def test_notes_and_accounts_are_overwritten_and_deleted(store: Store) -> None:
     hold.note(store.state, "paused", now_ms=NOW_MS)
     hold.note(store.state, "held", now_ms=NOW_MS + 1)
     parked_queries.note(store.state, {"requests": ParkedQuery(topic="t", why="why", since_ms=NOW_MS)})
@@ -355,7 +355,7 @@ def test_notes_and_accounts_are_written_over_and_taken_away(store: Store) -> Non
     assert [key for key in store.files() if key in ("held.json", "lanes.json") or "unfinished" in key] == []
 
 
-def test_the_state_remembers_its_cluster(store: Store) -> None:
+def test_the_state_records_its_cluster(store: Store) -> None:
     here = ClusterIdentity(
         instance_id="instance",
         ledgers_root="/ledgers",
@@ -369,7 +369,7 @@ def test_the_state_remembers_its_cluster(store: Store) -> None:
     assert json.loads(folder_of(store.state).read("cluster.json") or b"")["instance_id"] == "instance"
 
 
-def test_no_secret_is_in_a_location_or_a_fault(store: Store, server: S3Server) -> None:
+def test_no_location_or_error_contains_a_secret(store: Store, server: S3Server) -> None:
     if store.server is None:
         pytest.skip("a disk asks for none")
     assert SECRET not in store.state + below(store.state, "receipts") + repr(store.settings)
@@ -389,9 +389,7 @@ def test_only_s3_has_no_folders(store: Store) -> None:
     assert store.files() == ["below/a.json"]
 
 
-def test_what_the_watcher_knows_is_written_anew_and_read_by_the_next_run(
-    state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_watchers_state_is_rewritten_and_read_by_the_next_run(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.state.watched._COMMITS_BEFORE_FOLD", 2)
     known = Watched(state)
     known.save({"/a": b"1", "/b": b"2"}, [("/c", b"request")], at_ms=1)

@@ -1,4 +1,4 @@
-"""TopicAdmin and MessageReader: what every one of them says, the fake and a real broker's alike."""
+"""The contracts of TopicAdmin and MessageReader, for the fake and for a real broker."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +71,7 @@ def _topic(suffix: str = "") -> str:
     return f"persistent://{NAMESPACE}/contract-{uuid4().hex}{suffix}"
 
 
-def test_a_topic_is_made_once_with_its_subscription_on_every_partition(admin: Admin) -> None:
+def test_a_topic_is_created_once_with_its_subscription_on_every_partition(admin: Admin) -> None:
     topic = f"persistent://contract-{uuid4().hex[:8]}/ns/x"
     assert admin.partitions(topic) is None
     assert admin.partitioned_topics(namespace_of(topic)) == []
@@ -101,7 +101,7 @@ def test_a_topic_is_made_once_with_its_subscription_on_every_partition(admin: Ad
     assert list(admin.last_positions(partitions[1])) == [partitions[1]]
 
 
-def test_a_topic_without_partitions_is_its_own(admin: Admin) -> None:
+def test_an_unpartitioned_topic_is_its_own_partition(admin: Admin) -> None:
     topic = _topic()
     assert admin.create_topic(topic)
     assert not admin.create_topic(topic)
@@ -112,7 +112,7 @@ def test_a_topic_without_partitions_is_its_own(admin: Admin) -> None:
     admin.delete_topic(topic, force=True)
 
 
-def test_nothing_is_made_where_there_is_no_such_namespace(admin: Admin) -> None:
+def test_no_topic_is_created_without_its_namespace(admin: Admin) -> None:
     topic = f"persistent://no-such-{uuid4().hex[:8]}/ns/x"
     with pytest.raises(RefusedError):
         admin.create_partitioned_topic(topic, 1)
@@ -120,7 +120,7 @@ def test_nothing_is_made_where_there_is_no_such_namespace(admin: Admin) -> None:
     assert admin.namespaces(topic.split("/")[2]) == []
 
 
-def test_a_subscription_is_not_made_on_a_topic_that_is_not_there(admin: Admin) -> None:
+def test_no_subscription_is_created_on_a_missing_topic(admin: Admin) -> None:
     topic = _topic()
 
     with pytest.raises(RefusedError, match="there is no topic"):
@@ -155,7 +155,7 @@ def test_policies_are_in_force_once_set(admin: Admin, namespace: str) -> None:
 
 
 @pytest.mark.parametrize(("namespace", "does"), [("pulsar/system", False), (NAMESPACE, True)])
-def test_a_topic_is_deduplicated_except_among_the_brokers_own(world: World, namespace: str, does: bool) -> None:
+def test_deduplication_works_except_on_the_brokers_own_topics(world: World, namespace: str, does: bool) -> None:
     admin, topic = world.admin, f"persistent://{namespace}/contract-{uuid4().hex}"
     admin.create_partitioned_topic(topic, 2)
     admin.set_deduplication(topic, enabled=True)
@@ -168,7 +168,7 @@ def test_a_topic_is_deduplicated_except_among_the_brokers_own(world: World, name
     admin.delete_topic(topic, force=True)
 
 
-def test_a_topic_is_deleted_once_partitions_and_all(admin: Admin) -> None:
+def test_a_topic_is_deleted_once_with_its_partitions(admin: Admin) -> None:
     partitioned, plain = _topic(), _topic()
     admin.create_partitioned_topic(partitioned, 2)
     admin.create_topic(plain)
@@ -179,7 +179,7 @@ def test_a_topic_is_deleted_once_partitions_and_all(admin: Admin) -> None:
         assert admin.partitions(topic) is None
 
 
-def test_stored_messages_are_counted_found_by_time_and_read_between_two_positions(world: World) -> None:
+def test_messages_are_found_by_time_and_read_between_positions(world: World) -> None:
     admin, topic = world.admin, _topic()
     partition = f"{topic}-partition-0"
     admin.create_partitioned_topic(topic, 1)

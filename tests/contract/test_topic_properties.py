@@ -1,4 +1,4 @@
-"""Properties of a topic: written beside others, removed one by one, and never of a topic that is not there."""
+"""Properties of a topic are written and removed individually, and never for a missing topic."""
 
 import json
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def real() -> Iterator[Real]:
         adapter.close()
 
 
-def test_the_broker_is_asked_to_write_and_to_remove(real: Real) -> None:
+def test_the_broker_writes_and_removes_properties(real: Real) -> None:
     real.stub.tell(PATH, Told(204))
     real.adapter.update(TOPIC, {"a": "1", "b": "2"})
     assert real.adapter.remove(TOPIC, "ledger-reaper.deletable.a.0")
@@ -44,14 +44,14 @@ def test_the_broker_is_asked_to_write_and_to_remove(real: Real) -> None:
     assert (delete.method, delete.path) == ("DELETE", f"{PATH}?key=ledger-reaper.deletable.a.0")
 
 
-def test_a_partition_is_asked_for_by_its_own_name(real: Real) -> None:
+def test_a_request_names_the_partition(real: Real) -> None:
     path = "/admin/v2/persistent/public/default/orders-partition-3/properties"
     real.stub.tell(path, Told(204))
     real.adapter.update(f"{TOPIC}-partition-3", {"a": "1"})
     assert [asked.path for asked in real.stub.asked] == [path]
 
 
-def test_a_broker_that_says_no_is_refused_with_what_to_do(real: Real) -> None:
+def test_a_refusal_contains_advice(real: Real) -> None:
     real.stub.tell(PATH, Told(404, b'{"reason":"Topic not found"}'))
     with pytest.raises(RefusedError, match=r"404 Topic not found; check the name"):
         real.adapter.update(TOPIC, {"a": "1"})
@@ -68,7 +68,7 @@ def test_a_broker_that_does_not_answer_may_have_written(real: Real) -> None:
         real.adapter.update(TOPIC, {"a": "1"})
 
 
-def test_the_fake_does_as_a_broker_does() -> None:
+def test_the_fake_behaves_like_a_broker() -> None:
     tree = MemoryTree()
     path = managed_ledger_path(TOPIC)
     for depth in range(2, path.count("/") + 1):

@@ -1,4 +1,4 @@
-"""What is said of a topic whose broker does not do what the policy says: the policy is not believed."""
+"""Checks of our topics, which trust a broker's behaviour and not only its policies."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
         pytest.param(["Disabled"], True, id="a policy and nothing more"),
     ],
 )
-def test_deduplication_counts_only_where_it_is_in_force(
+def test_deduplication_counts_only_if_it_is_in_force(
     stub: HttpStub, settings: Settings, statuses: list[str], is_told: bool
 ) -> None:
     for path, answer in {
@@ -86,7 +86,7 @@ def _produces_only(pulsar: MemoryPulsar) -> None:
     pulsar.faults.before(refuse)
 
 
-def test_a_caller_needs_rights_to_the_topic_that_it_sends_to_and_to_no_other(settings: Settings) -> None:
+def test_a_caller_needs_permissions_only_for_its_own_topic(settings: Settings) -> None:
     pulsar, asked, (topic,) = MemoryPulsar(), set[str](), settings.topics.requests
     pulsar.faults.before(lambda _operation, names: asked.update(names))
     ensure_request_topic(pulsar, settings, topic)
@@ -94,7 +94,7 @@ def test_a_caller_needs_rights_to_the_topic_that_it_sends_to_and_to_no_other(set
     assert all(name.startswith(topic) for name in asked), asked
 
 
-def test_a_role_that_may_only_produce_sends_where_the_service_has_its_subscription(settings: Settings) -> None:
+def test_a_role_that_may_only_produce_sends_if_the_service_has_its_subscription(settings: Settings) -> None:
     pulsar, (topic,) = MemoryPulsar(), settings.topics.requests
     ensure_request_topic(pulsar, settings, topic)
     _produces_only(pulsar)
@@ -104,7 +104,9 @@ def test_a_role_that_may_only_produce_sends_where_the_service_has_its_subscripti
 @pytest.mark.parametrize(
     ("partitions", "why"), [(None, "does not exist"), (0, "is not partitioned"), (2, "has no sub")]
 )
-def test_it_sends_nowhere_where_a_message_could_be_lost(settings: Settings, partitions: int | None, why: str) -> None:
+def test_a_role_that_may_only_produce_does_not_send_if_a_message_could_be_lost(
+    settings: Settings, partitions: int | None, why: str
+) -> None:
     """No such topic; one that the service would never read; one that nobody reads yet, so that brokers may trim it."""
     pulsar, (topic,) = MemoryPulsar(), settings.topics.requests
     pulsar.ensure_namespace(topic)

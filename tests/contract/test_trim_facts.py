@@ -1,4 +1,4 @@
-"""What decides a trim: asked for without loading a topic where that is possible, and as it was set."""
+"""The facts that decide a trim are read without loading a topic if possible, from the policies that were set."""
 
 import json
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def real() -> Iterator[Real]:
         adapter.close()
 
 
-def test_a_topic_of_which_brokers_do_not_say_whether_it_is_loaded_is_not_taken_for_loaded(real: Real) -> None:
+def test_a_topic_that_may_be_loaded_is_an_error(real: Real) -> None:
     for said in (True, False):
         real.loaded[TOPIC] = said
         assert real.adapter.is_loaded(TOPIC) is said
@@ -62,7 +62,7 @@ def test_a_topic_of_which_brokers_do_not_say_whether_it_is_loaded_is_not_taken_f
     assert real.asked() == [], "nothing that loads it was asked"
 
 
-def test_the_topics_own_retention_counts_first_then_its_namespaces_then_the_brokers(real: Real) -> None:
+def test_the_topics_retention_precedes_its_namespaces_and_the_brokers(real: Real) -> None:
     real.stub.tell(OWN, kept(5, -1), Told(204), NOTHING)
     real.stub.tell(NAMESPACE, kept(7, 100), NOTHING)
     real.stub.tell(RUNTIME, told(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
@@ -77,13 +77,13 @@ def test_a_partition_has_the_retention_of_its_topic(real: Real) -> None:
     assert real.asked() == [OWN]
 
 
-def test_where_topics_have_no_policies_their_namespaces_counts(real: Real) -> None:
+def test_without_topic_policies_the_namespaces_retention_counts(real: Real) -> None:
     real.stub.tell(OWN, Told(405))
     real.stub.tell(NAMESPACE, kept(7, -1))
     assert real.adapter.retention(TOPIC) == Retention(7, -1)
 
 
-def test_a_default_that_we_may_not_ask_for_counts_as_none(real: Real) -> None:
+def test_a_default_without_permission_counts_as_zero(real: Real) -> None:
     real.stub.tell(OWN, NOTHING)
     real.stub.tell(NAMESPACE, NOTHING)
     real.stub.tell(RUNTIME, Told(403))
@@ -100,7 +100,7 @@ def test_a_default_that_we_may_not_ask_for_counts_as_none(real: Real) -> None:
         (Told(500), UnavailableError),
     ],
 )
-def test_what_a_broker_does_not_tell_is_an_error(real: Real, answer: Told, error: type[Exception]) -> None:
+def test_an_incomplete_answer_is_an_error(real: Real, answer: Told, error: type[Exception]) -> None:
     real.stub.tell(OWN, answer)
     with pytest.raises(error):
         real.adapter.retention(TOPIC)
@@ -123,7 +123,7 @@ def test_cursors_and_sizes_are_those_of_internal_stats(real: Real) -> None:
         real.adapter.internal_stats(TOPIC)
 
 
-def test_the_fake_does_as_brokers_do() -> None:
+def test_the_fake_behaves_like_brokers() -> None:
     fake = MemoryTrimFacts()
     fake.cursors, fake.kept, fake.open_bytes = {TOPIC: {CURSOR: (5, 9)}}, Retention(5, -1), 30
     assert fake.is_loaded(TOPIC) is False

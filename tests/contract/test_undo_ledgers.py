@@ -1,4 +1,4 @@
-"""An undo that comes too late takes back what it made, and only that, and only where no bookie can have the entries."""
+"""A late undo removes only the metadata that it created, and only if no bookie can have the entries."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ def _bookies(timeout_seconds: float = 5) -> HttpBookies:
     return HttpBookies(MemoryStore(), ROOT, timeout_seconds)
 
 
-def test_an_undo_that_comes_too_late_leaves_nothing_behind_and_may_be_repeated(world: World, bookie: HttpStub) -> None:
+def test_a_late_undo_leaves_nothing_and_can_be_repeated(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     for _again in range(2):
         result = _undo(world)
@@ -77,13 +77,13 @@ def test_an_undo_that_comes_too_late_leaves_nothing_behind_and_may_be_repeated(w
         pytest.param([*[GONE] * 4, THERE], id="both, at the second check: the bookie was busy for longer"),
     ],
 )
-def test_what_can_be_read_stays(world: World, bookie: HttpStub, answers: list[Told]) -> None:
+def test_a_readable_ledger_stays(world: World, bookie: HttpStub, answers: list[Told]) -> None:
     bookie.tell(READ, *answers)
     assert _undo(world).status is Undone.PUT_BACK
     assert exists(world.store.tree, world.path)
 
 
-def test_what_a_bookie_that_is_away_may_still_hold_stays(world: World, bookie: HttpStub) -> None:
+def test_a_ledger_that_an_absent_bookie_may_have_stays(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     world.store.tree.remove(f"{ROOT}/available/{ITS_BOOKIE}")
     result = _undo(world)
@@ -92,7 +92,7 @@ def test_what_a_bookie_that_is_away_may_still_hold_stays(world: World, bookie: H
     assert exists(world.store.tree, world.path)
 
 
-def test_nothing_is_taken_back_where_no_bookie_reads_ledgers_by_http(world: World, bookie: HttpStub) -> None:
+def test_nothing_is_removed_if_no_bookie_reads_ledgers_over_http(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, Told(404))
     assert _undo(world).status is Undone.PUT_BACK
     assert exists(world.store.tree, world.path)
@@ -106,7 +106,7 @@ def test_nothing_is_taken_back_where_no_bookie_reads_ledgers_by_http(world: Worl
         pytest.param([Told(404)], id="it has no such service"),
     ],
 )
-def test_a_bookie_that_can_not_read_what_is_surely_there_proves_nothing(
+def test_a_bookie_that_can_not_read_control_entries_proves_nothing(
     world: World, bookie: HttpStub, control: list[Told]
 ) -> None:
     bookie.tell(READ, GONE)
@@ -125,7 +125,7 @@ def test_a_bookie_that_can_not_read_what_is_surely_there_proves_nothing(
         pytest.param([GONE, THERE], None, id="it recovered meanwhile"),
     ],
 )
-def test_a_bookie_must_read_what_is_surely_there_before_and_after(
+def test_a_bookie_must_read_control_entries_before_and_after(
     bookie: HttpStub, control: list[Told], *, answer: bool | None
 ) -> None:
     bookie.tell(READ, GONE)
@@ -133,7 +133,7 @@ def test_a_bookie_must_read_what_is_surely_there_before_and_after(
     assert _bookies().readable([bookie.url], [(5, 0)], lambda: [(CONTROL, 0)]) == [answer]
 
 
-def test_a_bookie_that_does_not_answer_is_waited_for_once_and_no_broker_is_asked(bookie: HttpStub) -> None:
+def test_a_bookie_that_does_not_answer_is_waited_for_once_without_requests_to_brokers(bookie: HttpStub) -> None:
     def control() -> list[tuple[int, int]]:
         pytest.fail("a broker may wait for the same bookie")
 
@@ -142,20 +142,20 @@ def test_a_bookie_that_does_not_answer_is_waited_for_once_and_no_broker_is_asked
     assert len(bookie.asked) == 1
 
 
-def test_a_bookie_that_falls_silent_is_not_asked_for_all_that_is_surely_there(bookie: HttpStub) -> None:
+def test_a_bookie_that_stops_answering_is_not_asked_for_all_control_entries(bookie: HttpStub) -> None:
     bookie.tell(READ, GONE, Told(500, after_seconds=5))
     control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
     assert _bookies(0.2).readable([bookie.url], [(5, 0)], lambda: control) == [None]
     assert len(bookie.asked) == 3
 
 
-def test_one_of_the_entries_that_are_surely_there_is_enough(bookie: HttpStub) -> None:
+def test_a_single_control_entry_is_enough(bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     bookie.tell(OF_CONTROL, THERE)
     assert _bookies().readable([bookie.url], [(5, 0)], lambda: [(7, 0), (CONTROL, 0)]) == [False]
 
 
-def test_the_word_of_one_bookie_that_reads_is_enough_beside_one_that_does_not(world: World, bookie: HttpStub) -> None:
+def test_the_answer_of_a_single_able_bookie_is_enough(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     with http_stub() as broken:
         broken.tell(READ, GONE)
@@ -165,7 +165,7 @@ def test_the_word_of_one_bookie_that_reads_is_enough_beside_one_that_does_not(wo
 
 
 @pytest.mark.parametrize("entries", [0, 1])
-def test_without_an_entry_that_is_surely_there_nobody_knows(world: World, bookie: HttpStub, entries: int) -> None:
+def test_without_a_control_entry_the_result_is_unknown(world: World, bookie: HttpStub, entries: int) -> None:
     """A ledger's last entry can't be read while the ledger is written, so one entry is too few."""
     bookie.tell(READ, GONE)
     world.pulsar.store(f"{world.settings.topics.requests[0]}-partition-0", (CONTROL, entries))
@@ -173,16 +173,14 @@ def test_without_an_entry_that_is_surely_there_nobody_knows(world: World, bookie
     assert exists(world.store.tree, world.path)
 
 
-def test_a_broker_that_does_not_tell_our_ledgers_leaves_the_metadata_where_they_are(
-    world: World, bookie: HttpStub
-) -> None:
+def test_metadata_stay_if_a_broker_does_not_report_our_ledgers(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     world.pulsar.faults.before(_away)
     assert _undo(world).detail == NOT_READ
     assert exists(world.store.tree, world.path)
 
 
-def test_metadata_that_somebody_changed_meanwhile_stay(world: World, bookie: HttpStub) -> None:
+def test_metadata_that_were_changed_stay(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     world.store.faults.before(lambda operation, _: _change(world) if operation == "delete_guarded" else None)
     result = _undo(world)
@@ -191,7 +189,7 @@ def test_metadata_that_somebody_changed_meanwhile_stay(world: World, bookie: Htt
     assert world.store.tree.read(world.path).data == b"another's"
 
 
-def test_metadata_that_somebody_made_anew_meanwhile_stay(world: World, bookie: HttpStub) -> None:
+def test_metadata_that_were_created_again_stay(world: World, bookie: HttpStub) -> None:
     """With the same version, since each begins with 0."""
     bookie.tell(READ, GONE)
 
@@ -205,7 +203,7 @@ def test_metadata_that_somebody_made_anew_meanwhile_stay(world: World, bookie: H
     assert exists(world.store.tree, world.path)
 
 
-def test_metadata_that_this_run_did_not_make_stay(world: World, bookie: HttpStub) -> None:
+def test_metadata_that_this_run_did_not_create_stay(world: World, bookie: HttpStub) -> None:
     bookie.tell(READ, GONE)
     put(world.store.tree, world.path, world.data)
     assert _undo(world).status is Undone.EXISTS

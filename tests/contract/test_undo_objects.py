@@ -1,4 +1,4 @@
-"""Showing deleted objects again: what a bucket with versions gives back, and what one without can't."""
+"""Undelete of objects, in buckets with and without versions."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -96,7 +96,7 @@ def world(s3_server: S3Server, tmp_path: Path) -> World:
     return made
 
 
-def test_what_was_deleted_comes_back_once(world: World) -> None:
+def test_a_deleted_object_is_restored_once(world: World) -> None:
     assert world.undo(dry_run=True) == [Undone.WOULD_PUT_BACK] * 2
     assert world.stored() == []
 
@@ -116,7 +116,7 @@ def test_what_was_deleted_comes_back_once(world: World) -> None:
         pytest.param(UndoSelection(ledger_id=5, since_ms=1), id="by id and time"),
     ],
 )
-def test_deletes_are_chosen_by_what_the_operator_knows(world: World, wanted: UndoSelection) -> None:
+def test_deletes_are_chosen_by_the_operators_criteria(world: World, wanted: UndoSelection) -> None:
     assert world.undo(wanted) == [Undone.PUT_BACK] * 2
 
 
@@ -128,25 +128,25 @@ def test_deletes_are_chosen_by_what_the_operator_knows(world: World, wanted: Und
         UndoSelection(since_ms=2**50),
     ],
 )
-def test_what_the_journal_does_not_have_is_told(world: World, wanted: UndoSelection) -> None:
+def test_deletes_without_a_journal_entry_are_reported(world: World, wanted: UndoSelection) -> None:
     with pytest.raises(ConfigError, match="journal"):
         world.undo(wanted)
 
 
-def test_an_object_that_was_stored_anew_is_left_as_it_is(world: World) -> None:
+def test_an_object_that_was_stored_again_is_unchanged(world: World) -> None:
     newer = world.put(KEYS[0])
 
     assert world.undo() == [Undone.EXISTS, Undone.PUT_BACK]
     assert world.client.head_object(Bucket=world.bucket.name, Key=KEYS[0])["VersionId"] == newer
 
 
-def test_a_version_that_a_lifecycle_rule_took_does_not_come_back(world: World) -> None:
+def test_a_version_that_a_lifecycle_rule_deleted_is_lost(world: World) -> None:
     world.client.delete_object(Bucket=world.bucket.name, Key=KEYS[0], VersionId=world.versions[KEYS[0]])
 
     assert world.undo() == [Undone.FAILED, Undone.PUT_BACK]
 
 
-def test_a_bucket_without_versions_says_that_it_is_lost(s3_server: S3Server, tmp_path: Path) -> None:
+def test_an_object_in_a_bucket_without_versions_is_lost(s3_server: S3Server, tmp_path: Path) -> None:
     world = World(s3_server, tmp_path, versioned=False)
     world.delete()
 
@@ -154,7 +154,7 @@ def test_a_bucket_without_versions_says_that_it_is_lost(s3_server: S3Server, tmp
     assert ["lost" in each.detail for each in world.results()] == [True] * 2
 
 
-def test_a_bucket_that_is_not_allowed_any_more_is_not_touched(world: World) -> None:
+def test_a_bucket_that_is_no_longer_allowed_is_not_changed(world: World) -> None:
     world.settings = world.configured("another-bucket")
 
     assert world.undo() == [Undone.FAILED] * 2

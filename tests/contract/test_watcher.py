@@ -1,4 +1,4 @@
-"""The watcher on a real ZooKeeper whose connections break, while brokers that are made up drop ledgers and die."""
+"""The watcher on a real ZooKeeper whose connections break, while simulated brokers drop ledgers and die."""
 
 import random
 import threading
@@ -145,7 +145,7 @@ def watcher_on(store: ZooKeeperStore, hints: ZooKeeperChanges, state: Path, topi
     return Watcher(parts, 1.0, Event())
 
 
-def test_every_ledger_that_brokers_leak_is_asked_for_once_however_often_connections_break(
+def test_every_leaked_ledger_is_requested_once_despite_broken_connections(
     own_zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     chance, topic, stop = random.Random(3), Topic(), Event()

@@ -1,4 +1,4 @@
-"""How the fakes fail on request; what they do otherwise is tests/contract's business."""
+"""Injected failures of the fakes; tests/contract covers their other behaviour."""
 
 import pytest
 
@@ -33,9 +33,7 @@ def _batches(*paths: str) -> list[GuardedDelete]:
         pytest.param(True, ["/", "/owner"], id="after it took place"),
     ],
 )
-def test_the_chosen_delete_is_unknown_and_the_others_are_not(
-    store: MemoryStore, applied: bool, left: list[str]
-) -> None:
+def test_only_the_chosen_delete_is_unknown(store: MemoryStore, applied: bool, left: list[str]) -> None:
     store.faults.fail_at(2, applied=applied)
 
     results = store.delete_guarded(_batches("/a", "/b", "/c"))
@@ -45,7 +43,7 @@ def test_the_chosen_delete_is_unknown_and_the_others_are_not(
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_write_that_fails_says_so_once(store: MemoryStore, applied: bool) -> None:
+def test_an_injected_write_failure_happens_once(store: MemoryStore, applied: bool) -> None:
     store.faults.fail_at(1, applied=applied)
 
     with pytest.raises(UnavailableError):
@@ -55,7 +53,7 @@ def test_a_write_that_fails_says_so_once(store: MemoryStore, applied: bool) -> N
     assert store.set_data("/d", b"x") == 1
 
 
-def test_a_crash_goes_through_everything(store: MemoryStore) -> None:
+def test_a_crash_is_not_caught(store: MemoryStore) -> None:
     store.faults.fail_at(2, crash=True)
 
     with pytest.raises(CrashError):
@@ -76,7 +74,7 @@ def test_effects_are_counted_so_that_a_test_can_let_each_fail(store: MemoryStore
     assert store.faults.effects - before == 3
 
 
-def test_another_actor_runs_between_look_and_delete(store: MemoryStore) -> None:
+def test_another_actor_runs_between_read_and_delete(store: MemoryStore) -> None:
     broker = MemoryStore(store.tree)
     seen = []
 
@@ -92,7 +90,7 @@ def test_another_actor_runs_between_look_and_delete(store: MemoryStore) -> None:
     assert results == [GuardResult(GuardStatus.DELETED), GuardResult(GuardStatus.CHECK_FAILED, "/owner")]
 
 
-def test_a_service_that_is_away_answers_nothing(store: MemoryStore) -> None:
+def test_an_unavailable_service_answers_nothing(store: MemoryStore) -> None:
     store.faults.away = True
 
     with pytest.raises(UnavailableError):
@@ -103,7 +101,7 @@ def test_a_service_that_is_away_answers_nothing(store: MemoryStore) -> None:
     assert store.delete_guarded(_batches("/a")) == [GuardResult(GuardStatus.DELETED)]
 
 
-def test_a_path_can_be_unreadable_for_itself(store: MemoryStore) -> None:
+def test_a_single_path_can_be_unreadable(store: MemoryStore) -> None:
     store.unreadable.add("/a")
 
     unreadable, readable = store.read_many(["/a", "/b"])
@@ -113,7 +111,7 @@ def test_a_path_can_be_unreadable_for_itself(store: MemoryStore) -> None:
     assert isinstance(store.children_many(["/a"])[0], Unreadable)
 
 
-def test_an_operator_can_take_rights_away_and_the_acl_version_tells(store: MemoryStore) -> None:
+def test_a_change_of_an_acl_changes_its_version(store: MemoryStore) -> None:
     store.tree.set_acl("/", [AclEntry(ALL & ~DELETE, "world", "anyone")])
 
     (root,) = store.read_many(["/"])
@@ -122,7 +120,7 @@ def test_an_operator_can_take_rights_away_and_the_acl_version_tells(store: Memor
     assert store.delete_guarded(_batches("/a")) == [GuardResult(GuardStatus.REFUSED, "/a")]
 
 
-def test_rights_of_an_identity_are_its_sessions(store: MemoryStore) -> None:
+def test_permissions_of_an_identity_are_its_sessions(store: MemoryStore) -> None:
     tree = store.tree
     tree.set_acl("/a", [AclEntry(ALL, "digest", "reaper:x")])
 
@@ -130,7 +128,7 @@ def test_rights_of_an_identity_are_its_sessions(store: MemoryStore) -> None:
     assert isinstance(MemoryStore(tree, identities=frozenset({("digest", "reaper:x")})).read_many(["/a"])[0], Znode)
 
 
-def test_times_are_the_clocks() -> None:
+def test_times_come_from_the_clock() -> None:
     clock = ManualClock(5_000)
     store = MemoryStore(MemoryTree(clock))
     store.create("/a", b"")
@@ -140,7 +138,7 @@ def test_times_are_the_clocks() -> None:
     assert store.read_many(["/a"]) == [Znode(data=b"x", version=1, ctime_ms=5_000, mtime_ms=5_007)]
 
 
-def test_an_expired_session_loses_its_lock_and_is_told(store: MemoryStore) -> None:
+def test_an_expired_session_loses_its_lock_and_calls_back(store: MemoryStore) -> None:
     lost = []
 
     with InstanceLock(store, "/reaper", "main", on_lost=lambda: lost.append(True)):
@@ -150,7 +148,7 @@ def test_an_expired_session_loses_its_lock_and_is_told(store: MemoryStore) -> No
             pass
 
 
-def test_a_lock_that_was_given_back_is_not_lost(store: MemoryStore) -> None:
+def test_a_released_lock_is_not_lost(store: MemoryStore) -> None:
     lost = []
     with InstanceLock(store, "/reaper", "main", on_lost=lambda: lost.append(True)):
         pass
@@ -160,7 +158,7 @@ def test_a_lock_that_was_given_back_is_not_lost(store: MemoryStore) -> None:
     assert lost == []
 
 
-def test_a_broker_knows_what_it_was_told_and_nothing_while_away() -> None:
+def test_a_broker_returns_its_views_and_is_unreadable_while_unavailable() -> None:
     broker = MemoryBroker()
     view = BrokerView(presence=Presence.PRESENT, ledgers=(1,))
     broker.topics[OWNER] = view

@@ -1,4 +1,4 @@
-"""How fast a store is asked: without limit until it says SlowDown, then by what it bore."""
+"""The rate of requests: unlimited until the store throttles, then a share of the observed rate."""
 
 import pytest
 
@@ -23,13 +23,13 @@ def pace(time: Time) -> AdaptivePace:
     return AdaptivePace(monotonic=lambda: time.now_s, sleep=time.sleep)
 
 
-def test_nobody_waits_before_the_store_complains(pace: AdaptivePace, time: Time) -> None:
+def test_there_is_no_limit_before_the_store_throttles(pace: AdaptivePace, time: Time) -> None:
     for _ in range(1_000):
         pace.take(1_000)
     assert (time.now_s, pace.rate) == (100.0, None)
 
 
-def test_after_a_complaint_a_share_of_what_it_bore_goes_on(pace: AdaptivePace, time: Time) -> None:
+def test_after_throttling_the_rate_is_a_share_of_the_observed_rate(pace: AdaptivePace, time: Time) -> None:
     for _ in range(10):
         pace.take(400)
         time.now_s += 0.1
@@ -42,7 +42,7 @@ def test_after_a_complaint_a_share_of_what_it_bore_goes_on(pace: AdaptivePace, t
     assert time.now_s - begun_s == pytest.approx(7 * 700 / 2_800, rel=0.1)
 
 
-def test_complaints_of_one_moment_count_once_and_later_ones_again(pace: AdaptivePace, time: Time) -> None:
+def test_throttling_within_the_window_counts_once(pace: AdaptivePace, time: Time) -> None:
     pace.take(1_000)
     for _ in range(20):
         pace.slow_down()
@@ -54,7 +54,7 @@ def test_complaints_of_one_moment_count_once_and_later_ones_again(pace: Adaptive
     assert pace.rate == pytest.approx(0.7 * 700, rel=0.1)
 
 
-def test_it_comes_back_slowly_to_where_the_limit_was(pace: AdaptivePace, time: Time) -> None:
+def test_the_rate_grows_slowly_at_first(pace: AdaptivePace, time: Time) -> None:
     pace.take(1_000)
     pace.slow_down()
     begun_s = time.now_s
@@ -64,7 +64,7 @@ def test_it_comes_back_slowly_to_where_the_limit_was(pace: AdaptivePace, time: T
     assert pace.rate == pytest.approx(1_000, rel=0.05)
 
 
-def test_it_soon_forgets_a_complaint_that_is_not_repeated(pace: AdaptivePace, time: Time) -> None:
+def test_the_rate_grows_fast_without_further_throttling(pace: AdaptivePace, time: Time) -> None:
     pace.take(10)
     pace.slow_down()
     begun_s = time.now_s
@@ -75,7 +75,7 @@ def test_it_soon_forgets_a_complaint_that_is_not_repeated(pace: AdaptivePace, ti
     assert pace.rate > 3_500
 
 
-def test_a_storm_never_brings_it_to_a_stop(pace: AdaptivePace, time: Time) -> None:
+def test_the_rate_never_falls_below_the_floor(pace: AdaptivePace, time: Time) -> None:
     for _ in range(100):
         pace.take(1)
         pace.slow_down()

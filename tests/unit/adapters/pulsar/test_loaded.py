@@ -1,4 +1,4 @@
-"""Which brokers run is in ZooKeeper; what of it can't be read or understood is never taken for a broker less."""
+"""Running brokers are read from ZooKeeper; an unreadable record never means that there is one broker less."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ def _broker(tree: MemoryTree, name: str, **known: object) -> None:
     put(tree, f"{BROKERS}/{name}", json.dumps(known).encode())
 
 
-def test_each_broker_is_asked_at_the_address_that_it_advertises(tree: MemoryTree) -> None:
+def test_each_broker_is_used_at_its_advertised_address(tree: MemoryTree) -> None:
     _broker(tree, "b:8080", webServiceUrl="http://b:8080", webServiceUrlTls="https://b:8443/")
     _broker(tree, "a:8080", webServiceUrl="http://a:8080", webServiceUrlTls="https://a:8443")
 
@@ -34,7 +34,7 @@ def test_each_broker_is_asked_at_the_address_that_it_advertises(tree: MemoryTree
     assert running_brokers(MemoryStore(tree), use_tls=True) == ["https://a:8443", "https://b:8443"]
 
 
-def test_a_broker_without_an_address_of_that_kind_makes_all_unknown(tree: MemoryTree) -> None:
+def test_a_broker_without_an_address_of_the_scheme_is_an_error(tree: MemoryTree) -> None:
     _broker(tree, "a:8080", webServiceUrl="http://a:8080")
     _broker(tree, "b:8443", webServiceUrlTls="https://b:8443", webServiceUrl=None)
 
@@ -44,14 +44,14 @@ def test_a_broker_without_an_address_of_that_kind_makes_all_unknown(tree: Memory
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]"])
-def test_a_form_that_is_not_known_makes_all_unknown(tree: MemoryTree, data: bytes) -> None:
+def test_an_unknown_format_is_an_error(tree: MemoryTree, data: bytes) -> None:
     put(tree, f"{BROKERS}/a:8080", data)
 
     with pytest.raises(UnavailableError, match="unknown format"):
         running_brokers(MemoryStore(tree), use_tls=False)
 
 
-def test_a_store_that_no_broker_ever_registered_in_is_not_the_brokers(tree: MemoryTree) -> None:
+def test_a_store_without_registered_brokers_is_an_error(tree: MemoryTree) -> None:
     with pytest.raises(UnavailableError, match="chroot included"):
         running_brokers(MemoryStore(tree), use_tls=False)
 
@@ -69,7 +69,7 @@ class HangingHttp:
         return Answer(200, {}, "")
 
 
-def test_a_broker_that_holds_up_the_thread_that_asked_it_is_not_waited_for_once_it_is_known_to_hang() -> None:
+def test_a_hanging_broker_is_not_waited_for_while_a_thread_is_blocked() -> None:
     host, http = "http://hangs:8080", HangingHttp()
     loaded = LoadedTopics(cast(PulsarHttp, http), lambda: [host])
     deadline = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""What hangs is remembered: after two timeouts in a row it is tried now and then, at first for a short time only."""
+"""After two timeouts in a row a target gets short attempts from time to time."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_one_timeout_changes_nothing(silence: Silence) -> None:
     assert silence.patience(HOST, 30.0) == 30.0
 
 
-def test_after_two_in_a_row_it_is_not_asked_for_ten_seconds_and_others_are(silence: Silence, clock: Clock) -> None:
+def test_after_two_timeouts_a_target_gets_no_requests_for_ten_seconds(silence: Silence, clock: Clock) -> None:
     silence.timed_out(HOST)
     silence.timed_out(HOST)
 
@@ -44,7 +44,7 @@ def test_after_two_in_a_row_it_is_not_asked_for_ten_seconds_and_others_are(silen
     assert silence.patience("http://c:8080", 30.0) == 30.0
 
 
-def test_then_one_tries_it_for_a_short_time_and_nobody_beside(silence: Silence, clock: Clock) -> None:
+def test_after_the_pause_a_single_short_attempt_is_granted(silence: Silence, clock: Clock) -> None:
     silence.timed_out(HOST)
     silence.timed_out(HOST)
 
@@ -56,7 +56,7 @@ def test_then_one_tries_it_for_a_short_time_and_nobody_beside(silence: Silence, 
         silence.patience(HOST, 30.0)
 
 
-def test_an_answer_ends_it(silence: Silence, clock: Clock) -> None:
+def test_an_answer_resets_the_target(silence: Silence, clock: Clock) -> None:
     silence.timed_out(HOST)
     silence.timed_out(HOST)
     clock.now_s += 10.0
@@ -69,14 +69,12 @@ def test_an_answer_ends_it(silence: Silence, clock: Clock) -> None:
     assert silence.is_due(HOST), "two in a row, not two in all"
 
 
-def test_without_time_nothing_is_asked(silence: Silence) -> None:
+def test_without_time_no_request_is_granted(silence: Silence) -> None:
     with pytest.raises(UnavailableError, match="got no request"):
         silence.patience(HOST, 0.0)
 
 
-def test_a_host_that_answers_slowly_gets_more_patience_with_each_try_and_rests_longer(
-    silence: Silence, clock: Clock
-) -> None:
+def test_each_failed_attempt_doubles_the_timeout_and_the_pause(silence: Silence, clock: Clock) -> None:
     silence.timed_out(HOST)
     silence.timed_out(HOST)
     given = []
@@ -102,7 +100,7 @@ def _slow(silence: Silence, *tenants: str) -> None:
         silence.timed_out(HOST, tenant)
 
 
-def test_a_tenant_whose_questions_hang_silences_no_host(silence: Silence, clock: Clock) -> None:
+def test_a_single_tenants_timeouts_do_not_count_for_the_host(silence: Silence, clock: Clock) -> None:
     for _ in range(8):
         silence.timed_out(HOST, "noisy")
 
@@ -113,9 +111,7 @@ def test_a_tenant_whose_questions_hang_silences_no_host(silence: Silence, clock:
     assert silence.patience(HOST, 30.0, "noisy") == TRY_SECONDS
 
 
-def test_a_host_that_hangs_for_two_tenants_is_tried_at_once_for_a_third_and_then_rests(
-    silence: Silence, clock: Clock
-) -> None:
+def test_after_timeouts_of_two_tenants_a_third_gets_an_attempt_at_once(silence: Silence, clock: Clock) -> None:
     silence.timed_out(HOST, "a")
     silence.timed_out(HOST, "b")
 
@@ -128,7 +124,7 @@ def test_a_host_that_hangs_for_two_tenants_is_tried_at_once_for_a_third_and_then
     assert silence.patience(HOST, 30.0, "d") == 2 * TRY_SECONDS
 
 
-def test_an_answer_to_a_third_tenant_ends_it_for_all_but_the_slow_ones(silence: Silence) -> None:
+def test_an_answer_to_a_third_tenant_resets_the_host_but_not_the_slow_tenants(silence: Silence) -> None:
     _slow(silence, "a", "b")
     silence.patience(HOST, 30.0, "c")
 
@@ -139,7 +135,7 @@ def test_an_answer_to_a_third_tenant_ends_it_for_all_but_the_slow_ones(silence: 
     assert not silence.is_due(HOST, "b")
 
 
-def test_all_slow_tenants_of_a_host_share_one_try(silence: Silence, clock: Clock) -> None:
+def test_all_slow_tenants_of_a_host_share_one_attempt(silence: Silence, clock: Clock) -> None:
     _slow(silence, "a", "b", "c")
     clock.now_s += 10.0
 
@@ -148,9 +144,7 @@ def test_all_slow_tenants_of_a_host_share_one_try(silence: Silence, clock: Clock
     assert not silence.is_due(HOST, "b")
 
 
-def test_a_slow_tenant_that_gets_an_answer_is_slow_no_more_and_the_next_one_is_tried(
-    silence: Silence, clock: Clock
-) -> None:
+def test_an_answer_to_a_slow_tenant_ends_its_slowness_and_the_next_is_due(silence: Silence, clock: Clock) -> None:
     _slow(silence, "a", "b")
     clock.now_s += 10.0
     silence.patience(HOST, 30.0, "a")
@@ -161,7 +155,7 @@ def test_a_slow_tenant_that_gets_an_answer_is_slow_no_more_and_the_next_one_is_t
     assert silence.patience(HOST, 30.0, "b") == TRY_SECONDS
 
 
-def test_slow_tenants_do_not_silence_a_host_that_has_answered_since(silence: Silence) -> None:
+def test_slow_tenants_do_not_count_for_a_host_that_has_answered_since(silence: Silence) -> None:
     _slow(silence, "a", "b")
     silence.answered(HOST, "c")
 
@@ -170,14 +164,14 @@ def test_slow_tenants_do_not_silence_a_host_that_has_answered_since(silence: Sil
     assert silence.patience(HOST, 30.0, "c") == 30.0
 
 
-def test_two_timeouts_while_no_tenant_is_asked_about_silence_a_host_for_all(silence: Silence) -> None:
+def test_two_timeouts_without_a_tenant_count_for_the_host(silence: Silence) -> None:
     silence.timed_out(HOST)
     silence.timed_out(HOST)
 
     assert not silence.is_due(HOST, "honest")
 
 
-def test_a_host_that_runs_no_more_is_forgotten_and_no_other(silence: Silence) -> None:
+def test_only_the_dropped_host_is_forgotten(silence: Silence) -> None:
     for what in (HOST, f"{HOST}0", f"{HOST}/admin", f"{HOST} (5xx)"):
         silence.timed_out(what)
         silence.timed_out(what)
@@ -191,7 +185,7 @@ def test_a_host_that_runs_no_more_is_forgotten_and_no_other(silence: Silence) ->
     assert not silence.is_due(f"{HOST}0")
 
 
-def test_states_of_tenants_and_namespaces_that_come_and_go_are_bounded(silence: Silence) -> None:
+def test_the_memory_of_short_lived_tenants_and_namespaces_is_bounded(silence: Silence) -> None:
     for number in range(_MOST + 1):
         silence.timed_out(f"{HOST}/tenant/namespace-{number}")
     for number in range(_MOST + 1):

@@ -1,4 +1,4 @@
-"""A sweep's view of snapshot topics: what guards them, what may be sent, and when a compaction has ended."""
+"""A sweep's access to snapshot topics: guards, sends and compactions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,23 +80,23 @@ def _store(world: World) -> SnapshotStore:
         pytest.param(World(kept=(-1, 10)), False, id="retention with a limit"),
     ],
 )
-def test_a_guard_or_retention_without_limit_guards(world: World, expected: bool) -> None:
+def test_a_guard_or_unlimited_retention_protects(world: World, expected: bool) -> None:
     assert _store(world).is_guarded(SPACE) is expected
 
 
-def test_what_is_there_and_where_it_ends_is_told() -> None:
+def test_existing_topics_and_their_ends_are_returned() -> None:
     store = _store(World())
     assert store.kinds(SPACE) == {SnapshotKind.SEGMENT}
     assert store.last(SPACE, SnapshotKind.SEGMENT) == (7, 3)
 
 
-def test_a_compaction_has_ended_once_there_is_a_new_compacted_ledger() -> None:
+def test_a_compaction_has_ended_with_a_new_compacted_ledger() -> None:
     world = World()
     assert _store(world).compact(SPACE, SnapshotKind.SEGMENT)
     assert world.asked == [SEGMENTS]
     assert not _store(World(ends=None)).compact(SPACE, SnapshotKind.SEGMENT)
 
 
-def test_nothing_is_sent_to_a_topic_that_is_not_there() -> None:
+def test_nothing_is_sent_to_a_missing_topic() -> None:
     with pytest.raises(RefusedError, match="only brokers create it"), _store(World()) as store:
         store.send(SPACE, SnapshotKind.INDEX, "key", None)

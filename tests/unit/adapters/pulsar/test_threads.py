@@ -1,4 +1,4 @@
-"""Tenants share the threads that ask a broker: each has a question under way before another one has its second."""
+"""Tenants share a broker's threads: each has a request in flight before another tenant has its second."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from streaming.adapters.pulsar.threads import AskingThreads
 WAIT_S = 60.0  # longer than the test takes
 
 
-def test_questions_of_one_tenant_that_hang_leave_a_thread_to_another_until_it_has_no_question_left() -> None:
+def test_hanging_requests_of_a_tenant_leave_a_thread_to_others() -> None:
     ended = threading.Event()
 
     def hangs() -> str:
@@ -33,7 +33,7 @@ def test_questions_of_one_tenant_that_hang_leave_a_thread_to_another_until_it_ha
 
 
 @pytest.mark.parametrize("hides", [True, False])
-def test_a_thread_that_is_held_up_counts_as_a_timeout_unless_it_says_nothing_of_the_rest(hides: bool) -> None:
+def test_a_blocked_thread_counts_as_a_timeout_unless_the_call_hides_it(hides: bool) -> None:
     ended, was_asked = threading.Event(), threading.Semaphore(0)
 
     def hangs() -> str:

@@ -1,4 +1,4 @@
-"""An empty transaction is begun on one topic and committed; whatever a coordinator refuses ends it before that."""
+"""An empty transaction is committed on a topic; a refusal of the coordinator ends it before."""
 
 import pytest
 
@@ -20,20 +20,20 @@ def test_the_transaction_is_committed_on_the_topic() -> None:
         assert partition.ended == [(0, 7, 0, TOPIC)]
 
 
-def test_a_busy_broker_has_a_minute_for_it() -> None:
+def test_the_transaction_has_a_timeout_of_a_minute() -> None:
     with serving(Partition({}, None)) as partition:
         _commit(partition)
         assert partition.timeouts_ms == [60_000]
 
 
 @pytest.mark.parametrize("command", [transactions.JOIN, transactions.NEW, transactions.ADD])
-def test_what_is_refused_ends_it_before_anything_is_committed(command: int) -> None:
+def test_a_refusal_ends_the_transaction_before_the_commit(command: int) -> None:
     with serving(Partition({}, None, refuses=command)) as partition:
         with pytest.raises(UnavailableError, match="it says no"):
             _commit(partition)
         assert partition.ended == []
 
 
-def test_a_commit_that_is_refused_is_told() -> None:
+def test_a_refused_commit_is_an_error() -> None:
     with serving(Partition({}, None, refuses=transactions.END)) as partition, pytest.raises(UnavailableError):
         _commit(partition)
