@@ -1,4 +1,4 @@
-"""What `status` tells: what runs, what waits and what holds it; and the rest where something can't be read."""
+"""The facts of `status`: running programs, waiting requests and holds, also if some facts can't be read."""
 
 import json
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_a_service_that_never_ran(world: World) -> None:
     assert world.read_now().exit_code == 0
 
 
-def test_what_runs_is_told_with_its_process(world: World) -> None:
+def test_running_programs_are_reported_with_their_process(world: World) -> None:
     with world.running(), world.running(NAME + WATCH):
         watcher_note.note(str(world.state), WatcherNote(at_ms=NOW_MS, znodes=12, waiting=3, unreadable=1))
         now = world.read_now()
@@ -82,15 +82,15 @@ def test_what_runs_is_told_with_its_process(world: World) -> None:
     assert service == f"service     main runs: pid {now.service.pid} on {now.service.host} since {now.service.since}"
     assert "runs: pid" in watcher
     assert watcher.endswith("UTC: 12 znodes known; 1 can't be read, 3 requests not sent yet")
-    assert now.service.token not in json.dumps(now.as_json()), "whoever knows it could pass for the holder"
+    assert now.service.token not in json.dumps(now.as_json()), "a reader of the token could pass for the holder"
     assert world.says()[0] == "service     main does not run"
 
 
-def test_every_hold_is_told_with_the_word_that_ends_it(world: World) -> None:
+def test_every_hold_is_reported_with_the_command_that_ends_it(world: World) -> None:
     Pause(world.store, ROOT).set("maintenance")
     Breaker(world.store, breaker_path(ROOT, NAME)).trip("6 deletes in an hour")
     TenantHolds(world.store, tenant_holds_path(ROOT, NAME)).hold({"acme": "9 of 9 topics are gone"})
-    hold.note(str(world.state), "paused: what ZooKeeper says better", now_ms=NOW_MS)
+    hold.note(str(world.state), "paused: ZooKeeper has the newer reason", now_ms=NOW_MS)
     assert [(each.what, each.do) for each in world.read_now().holds or ()] == [
         ("paused", "ledger-reaper resume"),
         ("limit reached", "ledger-reaper resume --limit"),
@@ -99,12 +99,12 @@ def test_every_hold_is_told_with_the_word_that_ends_it(world: World) -> None:
     assert "deletes     HELD, limit reached: 6 deletes in an hour -> ledger-reaper resume --limit" in world.says()
 
 
-def test_what_the_service_alone_knows_is_told_as_it_noted_it(world: World) -> None:
+def test_facts_that_only_the_service_knows_are_read_from_its_notes(world: World) -> None:
     hold.note(str(world.state), "a doubt", now_ms=NOW_MS)
     assert world.read_now().holds == [Hold("held", "a doubt (the service's last note; it may have continued since)")]
 
 
-def test_topics_that_are_parked_are_told(world: World) -> None:
+def test_parked_topics_are_reported(world: World) -> None:
     parked_queries.note(
         str(world.state),
         {
@@ -118,7 +118,9 @@ def test_topics_that_are_parked_are_told(world: World) -> None:
     assert "is read without the connector" in parked[1]
 
 
-def test_what_waits_is_counted_and_retries_say_when(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_requests_are_counted_and_retries_have_their_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partition = f"{world.settings.topics.requests[0]}-partition-0"
     world.pulsar.store(partition, (5, 0))
     for _ in range(3):
@@ -149,7 +151,7 @@ def test_the_last_hours_receipts_are_counted_both_sides_of_the_hour(world: World
     assert world.says()[-1].startswith("last hour   2 DELETED, 1 RETRY; the newest at ")
 
 
-def test_what_can_not_be_read_is_named_and_the_rest_is_told(world: World) -> None:
+def test_unreadable_facts_are_named_and_the_others_are_reported(world: World) -> None:
     world.pulsar.faults.away = True
     now = world.read_now()
     assert (set(now.unknown), now.exit_code) == ({"waiting"}, UnavailableError.exit_code)
@@ -171,7 +173,7 @@ def test_a_note_of_the_watcher_that_can_not_be_read_is_no_note(world: World, sai
     assert world.read_now().watched is None
 
 
-def test_without_a_state_directory_the_rest_is_told_and_what_lay_there_is_unknown(world: World) -> None:
+def test_without_a_state_directory_its_facts_are_unknown_and_the_others_are_reported(world: World) -> None:
     Pause(world.store, ROOT).set("maintenance")
     clients = command_clients_of(world.store, world.pulsar)
     now = read_now(world.settings, clients, NOW_MS, UnavailableError("the state directory does not exist"))

@@ -1,4 +1,4 @@
-"""The preflight before the first start: every line comes, and neither ZooKeeper, Pulsar nor a disk is changed."""
+"""The preflight before the first start prints every line, and changes neither ZooKeeper, Pulsar nor a disk."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from tests.unit.reconcile.rows import write_rows
 
 
 class World:
-    """A cluster that our service has never seen."""
+    """A cluster on which the service has never run."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -45,7 +45,7 @@ class World:
 
 @pytest.fixture
 def broker() -> Iterator[Partition]:
-    """What a broker says to a connection, before there is a topic."""
+    """A broker's answer to a connection, before there is a topic."""
     with serving(Partition({}, None)) as partition:
         yield partition
 
@@ -61,7 +61,7 @@ def world(tmp_path: Path, broker: Partition) -> World:
     return World(load(file))
 
 
-def test_before_the_first_start_nothing_is_made(world: World, tmp_path: Path) -> None:
+def test_nothing_is_created_before_the_first_start(world: World, tmp_path: Path) -> None:
     before = world.tree.paths()
 
     lines = world.look()
@@ -107,7 +107,7 @@ def test_a_broker_that_does_not_answer_for_itself_is_found(world: World) -> None
     assert "make every broker's web address reachable" in line.do
 
 
-def test_where_a_service_does_not_answer_the_rest_is_looked_at_all_the_same(world: World) -> None:
+def test_everything_else_is_checked_if_a_service_does_not_answer(world: World) -> None:
     world.pulsar.faults.away = True
     lines = world.look()
     assert lines["Pulsar admin"].exit_code == UnavailableError.exit_code
@@ -118,7 +118,7 @@ def test_where_a_service_does_not_answer_the_rest_is_looked_at_all_the_same(worl
     assert worst(list(lines.values())) == UnavailableError.exit_code
 
 
-def test_held_tenants_are_named_until_a_person_has_looked(world: World) -> None:
+def test_held_tenants_are_named_until_an_operator_releases_them(world: World) -> None:
     name, root = world.settings.service.name, world.settings.zookeeper.own_root
     holds = TenantHolds(world.store, tenant_holds_path(root, name))
     holds.hold({"shop": "161 of the 200 owners known of tenant shop are gone at once"})
@@ -156,9 +156,7 @@ def test_a_second_service_on_the_same_topics_is_a_problem_and_the_first_is_named
     assert f"{first} is read by service 'third'" in line.says
 
 
-def test_another_state_directory_than_the_services_is_said_to_be_one_and_no_alarm_is_raised(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_state_directory_that_is_not_the_services_is_reported_without_an_alarm(world: World, tmp_path: Path) -> None:
     ownership = Ownership(world.store, world.settings.zookeeper.own_root, world.settings.service.name)
     ownership.hold_state(_receipts(tmp_path / "used"), "/var/lib/used")
     topic = world.settings.topics.requests[0]

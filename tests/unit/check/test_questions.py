@@ -1,4 +1,4 @@
-"""What the preflight makes of rights, clocks and directories, and that asking leaves nothing behind."""
+"""The preflight's lines about rights, clocks and directories; the checks leave nothing in the cluster."""
 
 from pathlib import Path
 
@@ -70,13 +70,13 @@ def test_a_missing_right_to_delete_is_refused(entry: AclEntry) -> None:
 
 
 @pytest.mark.parametrize("acl", [(), (AclEntry(DELETE, "sasl", "broker"),)], ids=["no ledger", "another scheme"])
-def test_a_right_that_can_not_be_told_is_said_so(acl: tuple[AclEntry, ...]) -> None:
+def test_an_unknown_right_is_reported_as_unknown(acl: tuple[AclEntry, ...]) -> None:
     with pytest.raises(Notice):
         delete_right(_store(*acl), ROOT, {("world", "anyone")})
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 60_000])
-def test_the_clocks_are_compared_by_a_znode_that_is_gone_at_once(ahead_ms: int) -> None:
+def test_the_clocks_are_compared_by_a_znode_that_is_deleted_at_once(ahead_ms: int) -> None:
     tree = MemoryTree(ManualClock(NOW_MS))
     settings = load(None)
     put(tree, settings.zookeeper.own_root)
@@ -90,7 +90,7 @@ def test_the_clocks_are_compared_by_a_znode_that_is_gone_at_once(ahead_ms: int) 
     assert tree.paths() == before
 
 
-def test_where_our_own_root_is_not_there_it_is_said_and_not_made() -> None:
+def test_a_missing_own_root_is_reported_and_not_created() -> None:
     store = MemoryStore(MemoryTree())
     with pytest.raises(Notice, match="does not exist yet; the first start creates it"):
         own_root_and_clock(store, load(None), ManualClock())
@@ -105,7 +105,7 @@ def test_our_own_root_must_let_us_make_znodes() -> None:
         own_root_and_clock(store, settings, ManualClock())
 
 
-def test_a_directory_that_is_there_is_looked_at_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_directory_is_checked_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     changed_ns = tmp_path.stat().st_mtime_ns
     assert "can be written" in directory(str(tmp_path))
@@ -114,7 +114,7 @@ def test_a_directory_that_is_there_is_looked_at_and_left_as_it_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("uri", [False, True], ids=["path", "uri"])
-def test_a_directory_that_is_not_there_is_said_to_be_so_and_not_made(tmp_path: Path, uri: bool) -> None:
+def test_a_missing_directory_is_reported_and_not_created(tmp_path: Path, uri: bool) -> None:
     wanted = tmp_path / "a" / "b"
     with pytest.raises(
         Notice, match=f"does not exist yet; the first start creates it. {tmp_path} can be written"
@@ -124,7 +124,7 @@ def test_a_directory_that_is_not_there_is_said_to_be_so_and_not_made(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_can_not_be_made_is_a_problem(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="can't create it"):
         directory(str(tmp_path / "file" / "state"))
@@ -148,7 +148,7 @@ def test_a_parked_topic_is_a_problem_unless_the_fallback_reads_it(tmp_path: Path
     assert parked_topics(settings) == ["persistent://pulsar/reaper/e"]
 
 
-def test_the_watchers_last_look_is_told_and_whether_it_is_old_or_lacks_something(tmp_path: Path) -> None:
+def test_the_watchers_last_scan_is_reported_and_whether_it_is_old_or_incomplete(tmp_path: Path) -> None:
     base = load(None)
     state = base.state.model_copy(update={"dir": str(tmp_path)})
     settings = base.model_copy(update={"state": state})

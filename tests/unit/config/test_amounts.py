@@ -14,7 +14,7 @@ def test_durations_are_read_as_operators_write_them(text: str, seconds: int) -> 
 
 
 @pytest.mark.parametrize("text", ["", "6", "h", "-1h", "1.5h", "6 hours"])
-def test_what_is_no_duration_is_refused_by_the_option_s_name(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_the_options_name(text: str) -> None:
     with pytest.raises(ConfigError, match="--watch"):
         seconds_of(text, "--watch")
 
@@ -27,6 +27,6 @@ def test_sizes_are_read_as_operators_write_them(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "G", "-5", "1.5G", "10X"])
-def test_what_is_no_size_is_refused_by_the_option_s_name(text: str) -> None:
+def test_an_invalid_size_is_refused_with_the_options_name(text: str) -> None:
     with pytest.raises(ConfigError, match="--max-bytes"):
         bytes_of(text, "--max-bytes")

@@ -1,4 +1,4 @@
-"""Faults of a configuration are told in words, with the key or variable that is wrong, and an example."""
+"""Faults of a configuration are explained, with the wrong key or variable and an example."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def refusal(folder: Path, text: str) -> str:
         pytest.param('[topics]\nrequests = "one"', "topics", id="no list"),
     ],
 )
-def test_a_fault_is_told_in_words_with_an_example(tmp_path: Path, text: str, says: str) -> None:
+def test_a_fault_is_explained_with_an_example(tmp_path: Path, text: str, says: str) -> None:
     said = refusal(tmp_path, text)
     assert says in said
     assert "config.toml can't be used" in said
@@ -103,7 +103,7 @@ def test_variables_that_mean_nothing_are_named_and_those_of_others_are_not(
     )
 
 
-def test_a_file_that_an_editor_of_windows_wrote_is_taken(tmp_path: Path) -> None:
+def test_a_file_of_a_windows_editor_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_bytes(b'\xef\xbb\xbf[service]\r\nname = "other"\r\n')
     assert load(file).service.name == "other"

@@ -45,7 +45,7 @@ def test_each_host_is_asked_until_one_answers_and_what_failed_comes_last() -> No
     assert hosts.in_order == ("http://b", "http://c", "http://a")
 
 
-def test_where_none_answers_the_last_one_says_why() -> None:
+def test_the_last_error_is_raised_if_no_host_answers() -> None:
     def ask(url: str) -> None:
         raise UnavailableError(url)
 
@@ -70,7 +70,7 @@ def test_a_single_host_stays() -> None:
         pytest.param("pulsar://[::ffff:127.0.0.1]:6650", True, id="this machine, mapped"),
         pytest.param("pulsar://localhost:6650", True, id="this machine by name"),
         pytest.param("pulsar://10.0.0.7:6650", False, id="another machine"),
-        pytest.param("http://127.evil.example:8080", False, id="begins like a loopback address"),
+        pytest.param("http://127.evil.example:8080", False, id="starts like a loopback address"),
         pytest.param("http://both.example", False, id="one address of two is another machine's"),
         pytest.param("http://unknown.example", False, id="no address"),
         pytest.param("http:///admin", False, id="no host"),

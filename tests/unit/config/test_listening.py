@@ -1,4 +1,4 @@
-"""A port that is in use is found out before anything starts, and told in one line."""
+"""A port in use is detected before anything starts, and reported in one line."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Settings that can't be safe are refused together, before anything is touched, in words that say what to do."""
+"""Unsafe settings are refused together, before any effect, with a remedy for each."""
 
 import traceback
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_the_defaults_are_safe() -> None:
         pytest.param(
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://127.evil.example:8080"',
             "use an https:// admin_url",
-            id="token in clear to a name that begins like a loopback address",
+            id="token in clear to a name that starts like a loopback address",
         ),
         pytest.param(
             '[pulsar]\ntoken_file = "t"\nservice_url = "pulsar+ssl://b"\nadmin_url = "https://b"',
@@ -114,7 +114,7 @@ def test_the_defaults_are_safe() -> None:
         pytest.param("[safety]\nmax_shrnk = 0.5", "unknown key", id="a key with a typing error"),
     ],
 )
-def test_what_can_not_be_safe_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_unsafe_combinations_are_refused(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load(write(tmp_path, text))
     assert says in str(refused.value)
@@ -185,7 +185,7 @@ def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.
         pytest.param('[state]\ndir = "/var/what?@home#1:2"', id="a local path may hold anything"),
     ],
 )
-def test_what_can_be_safe_is_taken(tmp_path: Path, text: str) -> None:
+def test_safe_combinations_are_accepted(tmp_path: Path, text: str) -> None:
     load(write(tmp_path, text))
 
 

@@ -1,4 +1,4 @@
-"""A relative path means the same wherever a command is started: it counts from the configuration file's folder."""
+"""A relative path always starts at the configuration file's folder, wherever a command is started."""
 
 import os
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_relative_path_of_the_environment_counts_from_the_working_directory(
 
 
 @pytest.mark.parametrize("section", ["state", "checkpoints"])
-def test_a_directory_that_an_earlier_version_used_is_not_silently_left_behind(
+def test_a_directory_of_an_earlier_version_is_not_silently_abandoned(
     tmp_path: Path, elsewhere: Path, section: str
 ) -> None:
     file = write(tmp_path / "etc", f'[{section}]\ndir = "used"')
@@ -91,7 +91,7 @@ def test_defaults_count_from_the_operators_file_and_without_one_from_the_working
     assert load(None).state.dir == str(elsewhere / "state")
 
 
-def test_what_is_no_path_is_left_alone(tmp_path: Path) -> None:
+def test_values_that_are_no_paths_do_not_change(tmp_path: Path) -> None:
     settings = load(write(tmp_path, '[service]\nname = "main"\n[topics]\nsubscription = "reaper"'))
     assert (settings.service.name, settings.topics.subscription) == ("main", "reaper")
 

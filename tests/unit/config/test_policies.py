@@ -1,4 +1,4 @@
-"""How far apart tries are, as the configuration says it, and what it can't say."""
+"""The configured pauses between tries, and pauses that can't be configured."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_the_quiet_period_of_open_ledgers_is(
     assert ("safety.open_quarantine_days is safety.open_quiet_period now" in caplog.text) == ("_days" in text)
 
 
-def test_the_old_key_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_key_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__OPEN_QUARANTINE_DAYS", "2")
     assert policy_of(load(None)).open_quiet_ms == 2 * DAY_MS
 

@@ -1,4 +1,4 @@
-"""What was done about a dead letter is remembered as long as any letter is stored that is as old."""
+"""The settlement of a dead letter is remembered as long as any letter of that age is stored."""
 
 from pathlib import Path
 

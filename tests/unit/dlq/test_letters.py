@@ -1,4 +1,4 @@
-"""Dead letters: what we read off one, which of them filters mean, and how we add them up."""
+"""Dead letters: parsing, filters and totals."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def _letter(
         pytest.param({"REASON": "PWNED: x"}, "(other)", id="no reason of ours"),
     ],
 )
-def test_a_reason_is_one_of_ours_or_says_that_it_is_not(properties: dict[str, str], expected: str) -> None:
+def test_a_reason_that_is_not_ours_is_shown_as_unknown(properties: dict[str, str], expected: str) -> None:
     assert _letter(properties=properties).reason == expected
 
 

@@ -1,4 +1,4 @@
-"""What proves where a dead letter came from: a receipt of that very request, and nothing that the letter says."""
+"""Only a receipt of the same request proves the origin of a dead letter, never the letter's own content."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ ASKED = encode(data_request(5))
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """One request topic, and those that a pattern takes."""
+    """One request topic, and those that match a pattern."""
     file = tmp_path / "config.toml"
     file.write_text('[topics]\nrequests_pattern = "persistent://[^/]+/reaper/deletions"\n[state]\ndir = "state"\n')
     return load(file)
@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def admin(settings: Settings) -> MemoryPulsar:
-    """Both topics are there."""
+    """Both topics exist."""
     memory = MemoryPulsar(ManualClock(NOW_MS))
     for topic in (OURS, ACME):
         memory.ensure_namespace(topic)
@@ -76,13 +76,15 @@ def _target(settings: Settings, admin: MemoryPulsar, letter: DeadLetter, to: str
     return target
 
 
-def test_a_letter_of_a_patterns_topic_goes_back_there_whatever_it_says(settings: Settings, admin: MemoryPulsar) -> None:
+def test_a_letter_of_a_patterns_topic_returns_there_whatever_its_properties(
+    settings: Settings, admin: MemoryPulsar
+) -> None:
     _receipt(settings, ACME)
     assert _target(settings, admin, _letter()) == ACME
     assert _target(settings, admin, _letter(), to=OURS) == Stays(MORE_RIGHTS)
 
 
-def test_a_letter_of_a_patterns_topic_that_is_gone_stays_and_becomes_no_trusted_request(
+def test_a_letter_of_a_deleted_topic_of_a_pattern_stays_and_becomes_no_trusted_request(
     settings: Settings, admin: MemoryPulsar
 ) -> None:
     gone = "persistent://gone/reaper/deletions"

@@ -1,4 +1,4 @@
-"""What replays and write-offs count and refuse; dry ones publish, lock and write nothing."""
+"""The counts and refusals of replays and write-offs; dry runs publish, lock and write nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_a_dry_replay_counts_what_its_topic_does_not_hold_yet(
     assert report == ReplayReport(settled=2, resumed=1, to={REQUESTS: 1, f"{REQUESTS}-too": 2}, skipped={REPLAYING: 1})
 
 
-def test_a_letter_whose_request_topic_no_receipt_tells_is_replayed_only_where_a_person_says(
+def test_a_letter_whose_topic_is_in_no_receipt_is_only_replayed_to_the_operators_topic(
     settings: Settings, clients: CommandClients
 ) -> None:
     report = work.replay(settings, clients, DeadLetterFilters(), dry_run=True)

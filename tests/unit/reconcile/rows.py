@@ -21,7 +21,7 @@ def write_rows(
     source: str = SOURCE,
     about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add a row a position (ledger, entry, index in a batch or -1). about: columns that all of them have."""
+    """Add a row for each position (ledger, entry, index in a batch or -1); `about` are columns that all rows have."""
     schema = schemas.WAITING if table == "waiting" else schemas.RECEIPT
     rows = [
         dict.fromkeys(schema.names)

@@ -1,4 +1,4 @@
-"""What waits: behind the newest committed batch, or behind the subscription before the first one."""
+"""Requests that wait: after the newest committed batch, or after the subscription before the first batch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_a_producers_batches_count_by_their_messages(
 
 
 def _chunk(settings: Settings, number: int, *origins: str) -> None:
-    """Commit a chunk of receipts that put these requests off."""
+    """Commit a chunk of receipts that delay these requests."""
     nothing: Any = None
     about = {c.CHUNK: number, c.OUTCOME: str(Outcome.RETRY)}
     rows = [dict.fromkeys(schemas.RECEIPT.names) | about | {c.ORIGIN_MESSAGE_ID: origin} for origin in origins]
@@ -122,8 +122,8 @@ def test_a_retry_counts_from_its_receipt_until_its_copy_waits_and_once_from_then
     assert retries() == 2
 
 
-def test_what_moves_on_while_it_is_counted_counts(settings: Settings) -> None:
-    """A batch of RETRY is committed, and its message waits, after the topic's end was asked for and before the rest."""
+def test_messages_that_arrive_during_the_count_count(settings: Settings) -> None:
+    """A batch of RETRY is committed, and its message waits, after the topic's end was read and before the rest."""
     topic = settings.topics.retry
     memory = MemoryPulsar()
     memory.store(f"{topic}-partition-0", (5, 0))

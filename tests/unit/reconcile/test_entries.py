@@ -1,4 +1,4 @@
-"""The rules of accounts, by position: what was read, which of it is missing, and which ledgers were lost."""
+"""The rules of accounts, by position: read entries, missing entries and lost ledgers."""
 
 import pytest
 

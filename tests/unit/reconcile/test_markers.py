@@ -1,10 +1,10 @@
-"""What looks have found to hold no message without a receipt is kept, as long as its ledger is stored."""
+"""Entries that checks found to need no receipt are remembered as long as their ledger is stored."""
 
 from streaming.reconcile.markers import Markers
 from udfs.entry_ranges import EntrySpan
 
 
-def test_what_is_known_is_kept_until_its_ledger_is_gone() -> None:
+def test_markers_are_kept_until_their_ledger_is_gone() -> None:
     markers = Markers()
     assert list(markers.of("p")) == []
     markers.keep("p", [EntrySpan(5, 2, 2), EntrySpan(5, 0, 1)], {5, 6})

@@ -1,4 +1,4 @@
-"""What a look remembers for the next one, and what a person's acceptance takes out of it."""
+"""The facts that a check stores for the next check, and those that an operator's acceptance removes."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from streaming.reconcile.memory import UnreadMemory
 PARTITION = "persistent://pulsar/system/d-partition-0"
 
 
-def test_what_was_unread_is_recalled_until_its_loss_is_accepted(tmp_path: Path) -> None:
+def test_unread_messages_are_remembered_until_their_loss_is_accepted(tmp_path: Path) -> None:
     memory = UnreadMemory(str(tmp_path / "state"))
     assert memory.recall() == {}
     memory.remember({PARTITION: {5: 3, 6: 1}, "another": {}})

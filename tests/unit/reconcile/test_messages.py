@@ -1,4 +1,4 @@
-"""Accounts by position: what was read has a receipt or waits, to the entry, and a gap is found wherever it is."""
+"""Accounts by position: each read entry has a receipt or waits, and every gap is found."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def _stored(topics: Mapping[str, list[tuple[int, int]]]) -> MemoryPulsar:
 
 
 def _commit(settings: Settings, partition: str, ledger: int, entry: int, query: str = REQUESTS) -> Path:
-    """A checkpoint that has read so far; returns the file that says so."""
+    """Write a checkpoint that has read so far; return its file."""
     folder = Path(checkpoint_of(settings, query))
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
@@ -71,10 +71,10 @@ def _remember(settings: Settings, partition: str, unread: dict[str, int]) -> Non
     ("existing", "trimmed"),
     [
         pytest.param((), (5,), id="gone, with what was unread"),
-        pytest.param(("persistent://acme/reaper/d",), (), id="there, and nobody reads it now"),
+        pytest.param(("persistent://acme/reaper/d",), (), id="it exists, and no query reads it"),
     ],
 )
-def test_what_was_unread_in_a_topic_that_is_read_no_more_is_not_forgotten(
+def test_unread_messages_of_a_topic_that_is_no_longer_read_are_not_forgotten(
     settings: Settings, existing: tuple[str, ...], trimmed: tuple[int, ...]
 ) -> None:
     partition = "persistent://acme/reaper/d-partition-2"
@@ -85,7 +85,7 @@ def test_what_was_unread_in_a_topic_that_is_read_no_more_is_not_forgotten(
         assert _remembered(settings) == {partition: {"5": 3}}
 
 
-def test_a_ledger_that_vanished_unread_is_an_alarm_until_somebody_accepts_it(settings: Settings) -> None:
+def test_a_ledger_that_vanished_unread_is_an_alarm_until_it_is_accepted(settings: Settings) -> None:
     topic = settings.topics.requests[0]
     partition = f"{topic}-partition-0"
     _remember(settings, partition, {"5": 3})
@@ -157,7 +157,7 @@ def test_a_gap_does_not_go_with_the_ledger_that_has_it(settings: Settings) -> No
         assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(5,)]
 
 
-def test_a_message_whose_age_nobody_can_tell_is_as_old_as_the_one_before_it(settings: Settings) -> None:
+def test_a_message_of_unknown_age_is_as_old_as_its_predecessor(settings: Settings) -> None:
     topic = settings.topics.requests[0]
     partition = f"{topic}-partition-0"
     write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1)], source=partition)
@@ -183,7 +183,7 @@ def test_a_message_whose_age_nobody_can_tell_is_as_old_as_the_one_before_it(sett
     ]
 
 
-def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: Settings) -> None:
+def test_an_entry_that_only_a_bulk_read_takes_for_a_message_is_no_gap(settings: Settings) -> None:
     topic = settings.topics.requests[0]
     partition = f"{topic}-partition-0"
     write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1)], source=partition)
@@ -191,7 +191,7 @@ def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: 
     topics = _stored({topic: [(5, 3)]})
 
     class Reader:
-        """Tells of (5, 1), a marker, that it was not shown, unless it is asked for that entry alone."""
+        """Reports (5, 1), a marker, as not shown, unless only that entry is requested."""
 
         def read(
             self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
@@ -215,7 +215,7 @@ def test_what_is_a_message_only_where_many_entries_are_read_is_no_gap(settings: 
     assert [one.missing for one in reconcile(settings, Pulsar(topics, Reader()), 0).partitions] == [((5, 2),)]
 
 
-def test_what_holds_no_message_is_read_once_and_what_has_its_receipt_not_at_all(settings: Settings) -> None:
+def test_entries_without_a_message_are_read_once_and_entries_with_receipts_are_not_read(settings: Settings) -> None:
     topic = settings.topics.requests[0]
     partition = f"{topic}-partition-0"
     write_rows(Path(settings.state.dir), "receipts", [(5, 0, -1), (5, 2, -1), (5, 3, -1)], source=partition)
@@ -257,7 +257,7 @@ def test_what_holds_no_message_is_read_once_and_what_has_its_receipt_not_at_all(
     del asked[:]
     topics.partition(partition).ledgers = {5: 6, 6: 3}
     looks += [reconcile(settings, pulsar, 0, service=markers).partitions[0].missing for _ in range(2)]
-    assert asked == [EntrySpan(6, 0, 1), EntrySpan(6, 1, 1)] * 2, "a gap is looked at again"
+    assert asked == [EntrySpan(6, 0, 1), EntrySpan(6, 1, 1)] * 2, "a gap is checked again"
     assert looks == [((6, 1),)] * 3
     assert markers.of(partition) == [EntrySpan(5, 1, 1), EntrySpan(5, 4, 5), EntrySpan(6, 0, 0)], (
         "and what is gone is forgotten"
@@ -296,7 +296,7 @@ def _moved(partition: str) -> Callable[[str, Sequence[str]], None]:
     return refuse
 
 
-def test_a_topic_that_can_not_be_looked_at_hides_no_gap_of_another(settings: Settings) -> None:
+def test_a_topic_that_cannot_be_read_hides_no_gap_of_another(settings: Settings) -> None:
     good, bad = settings.topics.requests[0], settings.topics.retry
     before = {f"{good}-partition-0": {"5": 3}, f"{bad}-partition-0": {"7": 1}}
     Path(settings.state.dir, "accounts.json").write_text(json.dumps(before))
@@ -325,7 +325,7 @@ def test_checkpoints_that_can_not_be_read_are_no_gap_and_nothing_is_forgotten(se
     assert _remembered(settings) == {f"{topic}-partition-0": {"5": 3}}
 
 
-def test_where_no_broker_answers_there_is_no_look(settings: Settings) -> None:
+def test_without_an_answer_of_brokers_there_is_no_check(settings: Settings) -> None:
     topics = MemoryPulsar()
     topics.faults.away = True
     with pytest.raises(UnavailableError):
@@ -349,7 +349,7 @@ class _Look:
         self.tidied += 1
 
 
-def test_accounts_are_looked_at_at_the_start_and_every_five_minutes() -> None:
+def test_accounts_are_checked_at_the_start_and_every_five_minutes() -> None:
     seen, metrics = _Look(), Metrics()
     care = Upkeep(seen.tidy, seen.accounts, metrics, monotonic=lambda: seen.now_s)
     looks = []
@@ -361,7 +361,7 @@ def test_accounts_are_looked_at_at_the_start_and_every_five_minutes() -> None:
     assert seen.tidied == 0
 
 
-def test_a_gap_is_an_alarm_and_a_look_that_fails_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gap_is_an_alarm_and_a_failed_check_is_none(caplog: pytest.LogCaptureFixture) -> None:
     seen, metrics = _Look(), Metrics()
     care = Upkeep(seen.tidy, seen.accounts, metrics, monotonic=lambda: seen.now_s)
     seen.answer = UnavailableError("the broker is away")
@@ -395,7 +395,7 @@ def test_a_run_ends_with_every_gap_that_it_saw() -> None:
     assert len(care.find_gaps()) == 2
 
 
-def test_a_look_that_was_not_whole_takes_no_alarm_away_and_does_not_count_as_one() -> None:
+def test_an_incomplete_check_ends_no_alarm_and_does_not_count_as_a_check() -> None:
     metrics = Metrics()
 
     def shown(name: str, **labels: str) -> float | None:

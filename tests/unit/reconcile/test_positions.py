@@ -1,4 +1,4 @@
-"""What is accounted for, by position: messages with receipts and retries that wait, and where there is a hole."""
+"""Accounted positions: messages with receipts, waiting retries, and holes between them."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_nothing_is_accounted_for_where_nothing_was_done(tmp_path: Path) -> None
     assert accounted(str(tmp_path), {SOURCE: []})[SOURCE].entries() == {}
 
 
-def test_many_partitions_are_read_at_once_and_told_apart(tmp_path: Path) -> None:
+def test_many_partitions_are_read_at_once_and_kept_apart(tmp_path: Path) -> None:
     other, third = SOURCE.replace("-0", "-1"), SOURCE.replace("-0", "-2")
     write_rows(tmp_path, "receipts", [(5, 0, -1), (5, 1, -1)])
     write_rows(tmp_path, "receipts", [(6, 0, -1), (7, 0, -1)], source=other)

@@ -1,4 +1,4 @@
-"""A request that was put off waits in the retry topic or in the table `waiting`, or has a newer receipt, or is lost."""
+"""A delayed request waits in the retry topic or in the table `waiting`, has a newer receipt, or is lost."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def _receipt(
     write_rows(Path(settings.state.dir), "receipts", [(5, chunk, -1)], about=about)
 
 
-def test_put_off_is_whose_newest_receipt_says_retry_but_for_the_newest_chunks(settings: Settings) -> None:
+def test_requests_are_delayed_if_their_newest_receipt_is_retry_except_in_the_newest_chunks(settings: Settings) -> None:
     assert delayed_requests(settings, NOW_MS).num_rows == 0
     _receipt(settings, "waits", 1, Outcome.RETRY)
     _receipt(settings, "done", 1, Outcome.RETRY)
@@ -47,7 +47,7 @@ def test_put_off_is_whose_newest_receipt_says_retry_but_for_the_newest_chunks(se
     assert {row["origin"]: row["chunk"] for row in found} == {"waits": 1, "again": 3}
 
 
-def test_what_waits_in_no_place_is_lost(settings: Settings) -> None:
+def test_a_delayed_request_that_waits_nowhere_is_lost(settings: Settings) -> None:
     partition = f"{settings.topics.retry}-partition-0"
     pulsar = MemoryPulsar()
     pulsar.store(partition, (7, 0))

@@ -1,4 +1,4 @@
-"""Files that tasks write get into a table by one commit: all or none, once, and of two writers only one goes on."""
+"""Files of tasks enter a table by one commit: all or none, once, and only one of two writers continues."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def test_what_tasks_wrote_is_in_the_table_after_the_commit_and_not_before(path: Path) -> None:
+def test_files_of_tasks_are_in_the_table_after_the_commit_and_not_before(path: Path) -> None:
     files = write(path, rows(1, 2), rows(3))
     assert len(files) == 2
     assert numbers(path) == []
@@ -62,7 +62,7 @@ def test_a_task_without_rows_writes_no_file(path: Path) -> None:
     assert not list(path.glob("*.parquet"))
 
 
-def test_the_work_is_done_in_the_task_and_its_columns_may_stand_in_any_order(path: Path) -> None:
+def test_the_work_is_done_in_the_task_and_its_columns_may_have_any_order(path: Path) -> None:
     def twice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.select(["about", "text", "m", "n"])
@@ -82,7 +82,7 @@ def test_many_batches_become_one_file_of_a_few_row_groups(path: Path, monkeypatc
     assert next(iter(ds.dataset(path / files[0].path).get_fragments())).metadata.num_row_groups == 3
 
 
-@pytest.mark.parametrize("group_rows", [pytest.param(1, id="of which a part is written"), 50_000])
+@pytest.mark.parametrize("group_rows", [pytest.param(1, id="partly written"), 50_000])
 def test_work_that_fails_leaves_no_file_and_its_own_error(
     path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_store_that_refuses_is_unavailable(tmp_path: Path) -> None:
         write(tmp_path / "table", rows(1))
 
 
-def test_the_disk_has_a_file_before_its_task_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_on_the_disk_before_its_task_reports_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed = []
     monkeypatch.setattr(os, "fsync", lambda file: flushed.append(Path(f"/proc/self/fd/{file}").readlink()))
     files = write(path, rows(1), rows(2))
@@ -111,7 +111,7 @@ def test_the_disk_has_a_file_before_its_task_says_so(path: Path, monkeypatch: py
     assert [file.size for file in files] == [file.stat().st_size for file in flushed]
 
 
-def test_of_two_writers_the_second_is_refused(path: Path) -> None:
+def test_the_second_of_two_writers_is_refused(path: Path) -> None:
     first, *others = (Table(str(path)) for _ in range(3))
     commit(first, write(path, rows(1)), SCHEMA, APP, 1)
     for version, other in enumerate(others, start=1):
@@ -120,7 +120,7 @@ def test_of_two_writers_the_second_is_refused(path: Path) -> None:
     assert numbers(path) == [1]
 
 
-def test_of_racing_writers_exactly_one_goes_on(path: Path) -> None:
+def test_exactly_one_of_racing_writers_continues(path: Path) -> None:
     for version in range(1, 13):
         files = [write(path, rows(version)) for _ in range(3)]
         tables = [Table(str(path)) for _ in files]
@@ -148,9 +148,7 @@ def race(together: threading.Barrier, table: Table, files: Any, version: int) ->
         pytest.param(lambda table: commit(table, [], SCHEMA, "another", 5), id="another application"),
     ],
 )
-def test_what_changes_nothing_for_us_in_between_does_not_refuse_a_commit(
-    path: Path, change: Callable[[Table], object]
-) -> None:
+def test_an_unrelated_change_in_between_does_not_refuse_a_commit(path: Path, change: Callable[[Table], object]) -> None:
     for version in (1, 2):
         commit(Table(str(path)), write(path, rows(version)), SCHEMA, APP, version)
     table, files = Table(str(path)), write(path, rows(3))
@@ -184,7 +182,7 @@ def test_a_commit_without_files_is_recognised_when_the_store_refuses_its_second_
     assert table.transaction_version(APP) == 1
 
 
-def test_another_runs_commit_without_files_is_not_taken_for_ours(path: Path) -> None:
+def test_another_runs_commit_without_files_does_not_count_as_ours(path: Path) -> None:
     class Overtaken(Table):
         def create_write_transaction(self, *_args: Any, **_kwargs: Any) -> None:
             commit(Table(self.location), [], SCHEMA, APP, 1)

@@ -1,4 +1,4 @@
-"""A file of state appears whole under its name, or the one before it stays; on a local disk it is flushed by then."""
+"""A state file appears complete under its name, or its predecessor stays; on a local disk it is flushed by then."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Folder:
     return folder_of(str(tmp_path / "state"))
 
 
-def test_what_was_written_last_is_read_back_and_nothing_else_is_left(folder: Folder) -> None:
+def test_the_last_write_is_read_back_and_no_other_file_is_left(folder: Folder) -> None:
     assert folder.read("a.json") is None
     assert folder.names() == []
     folder.write("a.json", b"1")
@@ -55,7 +55,7 @@ def test_until_a_file_is_whole_the_one_before_it_stays(folder: Folder) -> None:
     assert folder.read("a.json") == b"old"
 
 
-def test_what_a_kill_left_half_written_is_no_file_and_is_written_over(folder: Folder) -> None:
+def test_a_file_that_a_kill_left_half_written_does_not_exist_and_is_overwritten(folder: Folder) -> None:
     folder.write("a.json", b"old")
     Path(folder.root, ".a.json.unfinished").write_bytes(b"ne")
     assert folder.names() == ["a.json"]
@@ -80,7 +80,9 @@ def test_the_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_
     assert flushed == [("below/.a.json.unfinished", False), ("below", True), (".", True)]
 
 
-def test_a_disk_that_refuses_is_told_and_the_old_file_stays(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_is_reported_and_the_old_file_stays(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.write("a.json", b"old")
 
     def full(_descriptor: int) -> None:
@@ -93,7 +95,7 @@ def test_a_disk_that_refuses_is_told_and_the_old_file_stays(folder: Folder, monk
     assert _listed(folder) == ["a.json"]
 
 
-def test_a_folder_that_can_not_be_one_is_told(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = folder_of(str(tmp_path / "file"))
     with pytest.raises(UnavailableError, match="can't be written"):

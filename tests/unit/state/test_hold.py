@@ -1,4 +1,4 @@
-"""The note that says why nothing is deleted: there while it holds, gone afterwards, and never a reason to stop."""
+"""The note with the reason why nothing is deleted: it exists during the hold only, and never stops the service."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from streaming.state import hold
 
 
-def test_a_note_is_there_until_it_is_taken_away(tmp_path: Path) -> None:
+def test_a_note_exists_until_it_is_removed(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
     assert hold.noted(state) == ("", 0)
     hold.note(state, "", now_ms=1)
@@ -20,7 +20,7 @@ def test_a_note_is_there_until_it_is_taken_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"why": "x"}'])
-def test_a_damaged_note_says_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_note_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "held.json").write_bytes(content)
     assert hold.noted(str(tmp_path)) == ("", 0)
 

@@ -1,4 +1,4 @@
-"""The undo journal: durable before it returns, complete, and never touched again by a replay."""
+"""The undo journal: durable before it returns, complete, and never changed by a replay."""
 
 import os
 import stat
@@ -42,7 +42,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_what_was_written_is_read_back_whole(tmp_path: Path, clock: ManualClock) -> None:
+def test_written_entries_are_read_back_unchanged(tmp_path: Path, clock: ManualClock) -> None:
     journal_in(tmp_path, clock).write([entry(5)])
     assert list(entries(str(tmp_path))) == [
         {
@@ -68,7 +68,7 @@ def test_a_ledger_is_found_among_many(tmp_path: Path, clock: ManualClock) -> Non
     assert [row["ledger_id"] for row in found] == [7, 7]
 
 
-def test_of_a_snapshots_key_the_newest_entry_of_any_run_is_found(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_newest_entry_of_a_snapshots_key_is_found_in_all_runs(tmp_path: Path, clock: ManualClock) -> None:
     def written(key: str, place: int, value: bytes, topic: str = "t") -> None:
         journal = journal_in(tmp_path, clock, query="another" if place else "requests")
         journal.write_snapshots(
@@ -95,7 +95,7 @@ def test_of_a_snapshots_key_the_newest_entry_of_any_run_is_found(tmp_path: Path,
         pytest.param(NOON_MS, 366 * DAY_MS, id="the other clock was a year ahead"),
     ],
 )
-def test_what_was_written_while_clocks_were_a_year_apart_does_not_expire_when_they_agree(
+def test_entries_written_while_clocks_were_a_year_apart_do_not_expire_when_they_agree(
     tmp_path: Path, at_ms: int, ahead_ms: int
 ) -> None:
     ParquetJournal(str(tmp_path), "requests", 4, ManualClock(at_ms), ahead_ms=ahead_ms).write([entry(5)])
@@ -154,14 +154,14 @@ def test_is_on_disk_before_it_returns_name_and_folders_included(
     assert [name for name, _ in folders] == [str(file.parent), str(tmp_path / "journal"), str(tmp_path)]
 
 
-def test_what_a_crash_left_unfinished_is_not_read(tmp_path: Path, clock: ManualClock) -> None:
+def test_files_that_a_crash_left_unfinished_are_not_read(tmp_path: Path, clock: ManualClock) -> None:
     journal_in(tmp_path, clock).write([entry(5)])
     (file,) = files(tmp_path)
     file.with_name(".requests-4-x.parquet.unfinished").write_bytes(b"half")
     assert [row["ledger_id"] for row in entries(str(tmp_path))] == [5]
 
 
-def test_a_place_that_can_not_be_written_stops_the_deletion(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_folder_that_cannot_be_written_stops_the_deletion(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "journal").write_text("a file where the folder should be")
     with pytest.raises(UnavailableError, match="nothing is deleted"):
         journal_in(tmp_path, clock).write([entry()])
@@ -177,12 +177,12 @@ def test_a_full_disk_stops_the_deletion(tmp_path: Path, clock: ManualClock, monk
     assert files(tmp_path) == []
 
 
-def test_a_place_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_unknown_scheme_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="nowhere://x"):
         open_filesystem("nowhere://x")
 
 
-def test_a_uri_and_a_path_lead_to_the_same_place(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_uri_and_a_path_name_the_same_folder(tmp_path: Path, clock: ManualClock) -> None:
     ParquetJournal(tmp_path.as_uri(), "requests", 1, clock).write([entry(5)])
     assert [row["ledger_id"] for row in entries(str(tmp_path))] == [5]
 

@@ -1,4 +1,4 @@
-"""What nobody needs goes, and what anybody may need stays, however long whoever removes it was suspended."""
+"""Unused files are removed and files that may be needed stay, however long the remover was suspended."""
 
 import os
 from pathlib import Path
@@ -43,7 +43,7 @@ def numbers(path: Path) -> list[int]:
 
 
 def age(path: Path) -> None:
-    """Have all files say that they were written a month ago."""
+    """Set the times of all files to a month ago."""
     for each in path.glob("*.parquet"):
         written_s = each.stat().st_mtime - MONTH_S
         os.utime(each, (written_s, written_s))
@@ -54,7 +54,9 @@ def remove(path: Path, table: Table | None = None, keep_hours: int = 0) -> None:
 
 
 @pytest.mark.parametrize("is_tidied", [False, True])
-def test_one_that_was_suspended_for_a_month_takes_nothing_of_newer_commits(path: Path, *, is_tidied: bool) -> None:
+def test_a_writer_that_was_suspended_for_a_month_removes_nothing_of_newer_commits(
+    path: Path, *, is_tidied: bool
+) -> None:
     add(path, 1)
     suspended = Table(str(path))
     add(path, 2)
@@ -69,7 +71,7 @@ def test_one_that_was_suspended_for_a_month_takes_nothing_of_newer_commits(path:
     assert numbers(path) == [1, 2, 3]
 
 
-def test_a_file_whose_commit_nobody_made_goes_once_nobody_can_make_it(path: Path) -> None:
+def test_a_file_without_a_commit_is_removed_once_no_run_can_commit_it(path: Path) -> None:
     add(path, 1)
     (lost,) = (path / file.path for file in write(path, 2))
     (also_lost,) = (path / file.path for file in written_here(rows(2).to_batches(), str(path), SCHEMA, version=2))
@@ -92,7 +94,7 @@ def test_a_file_whose_commit_nobody_made_goes_once_nobody_can_make_it(path: Path
         pytest.param(file_name(1) + ".crc", id="something else"),
     ],
 )
-def test_a_file_of_which_nobody_knows_for_what_it_was_written_stays(path: Path, name: str) -> None:
+def test_a_file_of_unknown_origin_stays(path: Path, name: str) -> None:
     add(path, 1)
     (path / name).touch()
     age(path)
@@ -100,7 +102,7 @@ def test_a_file_of_which_nobody_knows_for_what_it_was_written_stays(path: Path, 
     assert (path / name).exists()
 
 
-def test_what_was_merged_goes_after_some_hours_and_only_then(path: Path) -> None:
+def test_merged_files_are_removed_after_some_hours_and_not_before(path: Path) -> None:
     add(path, 1)
     add(path, 2)
     merged = list(path.glob("*.parquet"))

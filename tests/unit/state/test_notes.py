@@ -1,4 +1,4 @@
-"""A note: deleted by None, damaged if it can't be parsed, and harmless for those who only try."""
+"""A note: deleted by None, damaged if it can't be parsed, and without errors for optional reads."""
 
 from pathlib import Path
 

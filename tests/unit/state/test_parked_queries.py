@@ -1,4 +1,4 @@
-"""The note that names parked lanes: there while one is parked, gone afterwards, and never a reason to stop."""
+"""The note that names parked queries: it exists while a query is parked, and never stops the service."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from streaming.state.parked_queries import ParkedQuery
 LANE = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=5, failures=2, is_read=True)
 
 
-def test_a_note_is_there_until_no_lane_is_parked(tmp_path: Path) -> None:
+def test_a_note_exists_until_no_query_is_parked(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
     assert parked_queries.noted(state) == {}
     parked_queries.note(state, {})
@@ -22,7 +22,7 @@ def test_a_note_is_there_until_no_lane_is_parked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"requests": {"why": "x"}}', b'{"requests": 1}'])
-def test_a_damaged_note_says_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_note_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lanes.json").write_bytes(content)
     assert parked_queries.noted(str(tmp_path)) == {}
 

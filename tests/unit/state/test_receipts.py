@@ -1,4 +1,4 @@
-"""The receipts' own count of chunks, with tasks that stand in for Spark's."""
+"""The receipts' own count of chunks, with fake Spark tasks."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ def test_the_first_append_may_fail_with_nothing_stored(receipts: Receipts) -> No
     assert receipts.newest_chunk == 0
 
 
-def test_a_chunk_that_is_stored_is_not_worked_off_again(receipts: Receipts) -> None:
+def test_a_stored_chunk_is_not_processed_again(receipts: Receipts) -> None:
     append(receipts, 1)
     append(receipts, 1, lambda _batches: pytest.fail("worked off twice"))
     assert receipts.summary(1).total == 1

@@ -1,4 +1,4 @@
-"""What was done about dead letters: a plan or a write-off is whole or not there, and is forgotten only when done."""
+"""Settlements of dead letters: a plan or a write-off is complete or absent, and is forgotten only when done."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def test_write_offs_are_all_or_none(tmp_path: Path) -> None:
     assert folder.settled().of((DLQ, 7, 3, -1)) == WRITTEN_OFF
 
 
-def test_what_was_done_is_forgotten_with_age_but_never_a_replay_that_is_not_finished(tmp_path: Path) -> None:
+def test_old_settlements_are_forgotten_but_never_an_unfinished_replay(tmp_path: Path) -> None:
     folder = SettlementFolder(str(tmp_path))
     rows = [{c.SOURCE: DLQ, c.POSITION_LEDGER: 7, c.POSITION_ENTRY: 0, c.POSITION_BATCH: -1}]
     for at_ms in (1_000, 2_000, 3_000):

@@ -1,4 +1,4 @@
-"""deltalake is sent where pyarrow is sent, told to overwrite no commit, and handed no secret."""
+"""deltalake uses the same store as pyarrow, overwrites no commit, and gets no secret."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from streaming.state.stores import options_of, told
         pytest.param('region = "eu-west-3"', "https://s3.eu-west-3.amazonaws.com", "eu-west-3", "false", id="AWS"),
     ],
 )
-def test_a_table_on_s3_is_where_the_configuration_says(
+def test_a_table_on_s3_has_the_configured_location(
     tmp_path: Path, store: str, endpoint: str, region: str, is_plain: str
 ) -> None:
     file = tmp_path / "config.toml"
@@ -33,7 +33,7 @@ def test_a_table_on_s3_is_where_the_configuration_says(
     }
 
 
-def test_the_region_is_said_where_nobody_has_said_one() -> None:
+def test_a_region_is_set_unless_one_is_configured() -> None:
     location = "s3://bucket/a?region=eu-west-3"
     nothing, region, default = dict[str, str](), {"AWS_REGION": "here"}, {"AWS_DEFAULT_REGION": "here"}
     for environment in (nothing, region, default):
@@ -47,6 +47,6 @@ def test_the_region_is_said_where_nobody_has_said_one() -> None:
 
 
 @pytest.mark.parametrize("location", ["/var/lib/state", "hdfs://namenode/state"])
-def test_elsewhere_there_is_nothing_to_say(location: str) -> None:
+def test_other_stores_need_no_options(location: str) -> None:
     assert options_of(below(location, "receipts")) is None
     assert below(location, "receipts") == f"{location}/receipts"

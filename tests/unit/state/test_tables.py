@@ -1,4 +1,4 @@
-"""Tables of the state directory, read without Spark: whatever wrote their files, a condition finds its rows."""
+"""Tables of the state directory, read without Spark: a condition finds its rows, whichever writer wrote the files."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NAMES = ("DELETED", "RETRY")
 
 @pytest.fixture
 def rewritten(tmp_path: Path) -> Table:
-    """Ten rows, one of which deltalake has deleted, so that it has written the file of the others anew."""
+    """Ten rows; deltalake has deleted one and rewritten the file of the others."""
     rows = [{"n": n, "outcome": NAMES[n % 2], "payload": b"x"} for n in range(10)]
     write_deltalake(tmp_path / "receipts", pa.Table.from_pylist(rows, schema=SCHEMA))
     DeltaTable(tmp_path / "receipts").delete("n = 3")

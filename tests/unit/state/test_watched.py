@@ -1,4 +1,4 @@
-"""What the watcher knows outlives it: both what znodes name and what is to be asked for, or neither."""
+"""The watcher's state outlives it: the contents of znodes and the requests to publish, both or neither."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def known(table: Watched) -> tuple[object, ...]:
     return table.nodes, table.notes, list(table.requests.values())
 
 
-def test_what_is_saved_is_there_at_the_next_start(tmp_path: Path) -> None:
+def test_saved_names_are_read_at_the_next_start(tmp_path: Path) -> None:
     table = Watched(str(tmp_path))
     assert table.is_new
     table.save({TOPIC: b"1", OTHER: b"2"}, at_ms=1)
@@ -39,7 +39,7 @@ def test_what_is_saved_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert list(again.requests) == [0, 1, 2, 3]
 
 
-def test_what_is_published_waits_no_more_and_its_number_is_never_given_again(tmp_path: Path) -> None:
+def test_a_published_request_no_longer_waits_and_its_number_is_never_used_again(tmp_path: Path) -> None:
     table = Watched(str(tmp_path))
     table.save({}, [(TOPIC, b"first"), (TOPIC, b"second")], at_ms=1)
     table.forget_through(1)
@@ -53,7 +53,7 @@ def test_what_is_published_waits_no_more_and_its_number_is_never_given_again(tmp
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_all_is_written_anew_after_many_commits(
+def test_everything_is_rewritten_after_many_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_cut: bool
 ) -> None:
     monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 3)
@@ -81,7 +81,7 @@ def _die(*_arguments: object, **_named: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_one_that_stalled_is_refused(tmp_path: Path) -> None:
+def test_a_stalled_writer_is_refused(tmp_path: Path) -> None:
     stalled = Watched(str(tmp_path))
     newer = Watched(str(tmp_path))
     with pytest.raises(FencedError):
@@ -106,7 +106,7 @@ def test_a_take_over_whose_answer_was_lost_succeeds(tmp_path: Path) -> None:
 
 
 class Sleeper(Table):
-    """A table whose owner is suspended right after it has written all anew."""
+    """A table whose owner is suspended right after a rewrite."""
 
     meanwhile: Callable[[], None]
 
@@ -115,7 +115,7 @@ class Sleeper(Table):
         self.meanwhile()
 
 
-def test_one_that_was_suspended_while_it_wrote_all_anew_takes_nothing_of_a_newer_one(
+def test_a_writer_that_was_suspended_during_a_rewrite_removes_nothing_of_a_newer_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begun_by_another() -> None:
@@ -135,7 +135,7 @@ def test_one_that_was_suspended_while_it_wrote_all_anew_takes_nothing_of_a_newer
     assert [each.payload for each in newer.requests.values()] == [b"request"]
 
 
-def test_what_may_still_wait_is_counted_for_each_tenant_and_in_all(
+def test_waiting_requests_are_counted_for_each_tenant_and_in_total(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "_MOST_WAITING_BYTES_OF_TENANT", 2_000)
@@ -153,7 +153,7 @@ def test_what_may_still_wait_is_counted_for_each_tenant_and_in_all(
         assert (now.quota_left_of("t"), now.quota_left()) == (2_000 - each, 3_000 - 2 * each)
 
 
-def test_many_bytes_of_requests_are_written_anew_early_and_published_ones_are_not_read_again(
+def test_many_bytes_of_requests_cause_an_early_rewrite_and_published_requests_are_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "_BYTES_BEFORE_FOLD", 10_000)

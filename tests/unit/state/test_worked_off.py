@@ -1,4 +1,4 @@
-"""What is remembered of batches that were read another way: all of it, in little room, by many threads."""
+"""The record of batches that were read without the connector: complete, small, and used by many threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_many_threads_lose_no_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"p": 5}', '{"p": [[1]]}'])
-def test_a_damaged_file_says_nothing_and_stops_nothing(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / "worked-off.json").write_text(content)
     noted = WorkedOff(str(tmp_path))
     assert noted.recall() == {}

@@ -1,4 +1,4 @@
-"""Which journal entries an undo takes, and what it says of the data."""
+"""The journal entries that an undo selects, and its report on the data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def _entry(
     return {"ledger_id": ledger_id, "path": f"{ROOT}/00/0000/L{ledger_id:04}", "at_ms": at_ms, "data": body}
 
 
-def test_of_several_entries_for_a_ledger_the_newest_counts() -> None:
+def test_the_newest_of_several_entries_for_a_ledger_counts() -> None:
     entries = [_entry(5, at_ms=1), _entry(5, at_ms=3), _entry(5, at_ms=2), _entry(4, at_ms=9)]
     assert [(each["ledger_id"], each["at_ms"]) for each in newest_of(entries)] == [(4, 9), (5, 3)]
 
@@ -84,7 +84,7 @@ def test_of_several_entries_for_a_ledger_the_newest_counts() -> None:
         pytest.param(bucket_custom(), "persistent://public/default/orders", True, id="its delayed index"),
     ],
 )
-def test_a_topic_means_whatever_says_that_it_belongs_to_it(
+def test_a_topic_selects_all_ledgers_whose_metadata_name_it(
     custom: dict[str, bytes], topic: str, is_meant: bool
 ) -> None:
     assert bool(newest_of([_entry(5, custom)], topic)) is is_meant
@@ -108,7 +108,7 @@ def test_a_topic_that_is_none_is_refused() -> None:
         pytest.param(None, (), Undone.PUT_BACK, NOT_READ, id="nobody knows"),
     ],
 )
-def test_an_undo_says_what_is_known_of_the_data(
+def test_an_undo_reports_whether_the_data_exist(
     is_there: bool | None, away: tuple[str, ...], status: Undone, told: str
 ) -> None:
     result = Result(
@@ -122,7 +122,7 @@ def test_an_undo_says_what_is_known_of_the_data(
 
 
 class World:
-    """A cluster whose ledger 5 was deleted and stands in the journal, with an ACL of its own."""
+    """A cluster whose deleted ledger 5 is in the journal, with an ACL of its own."""
 
     path = f"{ROOT}/00/0000/L0005"
     data = serialize_v3(metadata())
@@ -156,7 +156,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_ledger_is_put_back_once_as_the_journal_has_it(world: World) -> None:
+def test_a_ledger_is_restored_once_as_the_journal_has_it(world: World) -> None:
     (would,) = world.results(dry_run=True)
     assert (would.status, would.detail) == (Undone.WOULD_PUT_BACK, NOT_CHECKED)
     assert not exists(world.store.tree, world.path)
@@ -174,7 +174,7 @@ def test_a_ledger_that_exists_is_never_written_over(world: World) -> None:
     assert world.store.tree.read(world.path).data == b"another's"
 
 
-def test_nothing_is_put_back_into_another_cluster(world: World) -> None:
+def test_nothing_is_restored_into_another_cluster(world: World) -> None:
     there = identity.of_cluster(world.settings, world.store, MemoryPulsar())
     identity.hold(replace(there, instance_id="another"), world.settings.state.dir)
     with pytest.raises(SafetyError, match="belongs to another cluster"):
@@ -182,6 +182,6 @@ def test_nothing_is_put_back_into_another_cluster(world: World) -> None:
     assert not exists(world.store.tree, world.path)
 
 
-def test_what_the_journal_does_not_have_is_told(world: World) -> None:
+def test_a_ledger_that_the_journal_does_not_have_is_reported(world: World) -> None:
     with pytest.raises(ConfigError, match="has no such ledger"):
         undo_ledgers(world.settings, command_clients_of(world.store), UndoSelection(ledger_id=6))
