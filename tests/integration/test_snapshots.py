@@ -507,7 +507,7 @@ def test_segments_that_are_published_once_more_make_the_topic_whole(
         scene = made(segmented, service, own, "republished", 500)
     wait_for(lambda: recovered(service, scene.space, scene.topic) == scene.aborted, "the last aborts")
     lose_segments(segmented, scene.space)
-    assert "will not load again: take its clients away, unload it" in service.call(*repair, scene.topic, code=4)
+    assert "will not load again: disconnect its clients, unload it" in service.call(*repair, scene.topic, code=4)
     topics.unload(segmented, scene.topic)
     key = f"multiple-0-{scene.topic}"
     first = latest(service, scene.space, SnapshotKind.SEGMENT)[key].value

@@ -1,14 +1,14 @@
-"""What an audit of transaction-buffer snapshots says of one topic, and of one namespace.
+"""Findings of the audit of transaction-buffer snapshots, for one topic and for one namespace.
 
-1. A snapshot is an ORPHAN only where its topic exists neither in ZooKeeper nor at a broker, and a segment of a living
-   topic only where the topic has an index that can be read and does not name it. Two audits' looks must agree.
-2. What could not be read makes a topic's findings UNKNOWN: nothing that depends on it is called an orphan.
-3. A value that is none (udfs.snapshots.values.Fault) is FOREIGN: it is shown, and nobody touches it.
-4. A broker reads a segment at the place that the index names. So a segment is lost where its message can't be read
-   there, whatever the compacted topic still holds under its key. It matters while the ledger of its last abort marker
-   lives: then the topic can't be loaded again.
+1. A snapshot is an ORPHAN only if its topic exists neither in ZooKeeper nor at a broker. A segment of a living topic is
+   an ORPHAN only if the topic has a readable index that does not name it. Both passes of the audit must agree.
+2. Unreadable facts make a topic's findings UNKNOWN: nothing that depends on them is called an orphan.
+3. A value with a Fault (udfs.snapshots.values) is FOREIGN: the audit reports it, and nothing deletes it.
+4. A broker reads a segment at the position that the index names. So a segment is lost if its message can't be read
+   there, whatever the compacted topic still holds under its key. The loss matters while the ledger of the segment's
+   last abort marker lives: then the topic can't be loaded again.
 5. A snapshot is complete up to its maxReadPosition only. So ids that a broker has beyond it are no finding; ids that a
-   segment has, and the broker has not, are.
+   segment has and the broker has not are a finding.
 """
 
 from collections.abc import Iterator
@@ -21,24 +21,24 @@ from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
 NEAR_LIMIT = 0.8  # of what a message may have; Pulsar's own metadata takes a little of the rest
 READY = "Ready"  # a transaction buffer that has recovered
-RECOVERING = ("None", "Initializing")  # one of which the broker reads the snapshot, or replays the topic
+RECOVERING = ("None", "Initializing")  # a transaction buffer whose broker reads the snapshot, or replays the topic
 SINGLE_TYPE = "Single"  # snapshotType of a broker that writes single snapshots
 
 
 class SnapshotClass(StrEnum):
-    """What an audit says of a snapshot: the ledger audit's classes, and two of its own, DANGER and WASTE."""
+    """Classes of findings: those of the ledger audit, and two more, DANGER and WASTE."""
 
     MISSING = "MISSING"  # a topic needs it, and it can't be read: the topic will not load again
     DANGER = "DANGER"  # aborted messages are or may become readable, or an operation of the broker will fail
-    ORPHAN = "ORPHAN"  # nobody uses it any more
+    ORPHAN = "ORPHAN"  # unused
     WASTE = "WASTE"  # ids that hide no message, or a segment that is not named yet; the broker drops them itself
-    UNKNOWN = "UNKNOWN"  # something that decides could not be read
+    UNKNOWN = "UNKNOWN"  # a fact that decides could not be read
     FOREIGN = "FOREIGN"  # brokers did not write it
-    TOO_YOUNG = "TOO_YOUNG"  # seen by the second look alone
+    TOO_YOUNG = "TOO_YOUNG"  # seen by the second pass alone
 
 
 class SnapshotReason(StrEnum):
-    """Why a finding is one."""
+    """Why something is reported."""
 
     SEGMENT_LOST = "SEGMENT_LOST"
     INDEX_LOST = "INDEX_LOST"
@@ -64,136 +64,118 @@ class SnapshotReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
-    """The latest value of one key, without its ids. dead_ids: of a single snapshot, those whose ledger is gone.
-
-    marker: place of a segment's last abort marker. max_read: of an index; None for other kinds.
-    """
+    """The latest value of one key, without its ids."""
 
     kind: SnapshotKind
     key: str
     position: Position
     size_bytes: int
     ids: int = 0
-    dead_ids: int = 0
+    dead_ids: int = 0  # of a single snapshot: ids whose marker's ledger is gone
     sequence: int = -1
-    marker: Position = (-1, -1)
-    max_read: Position | None = None
+    marker: Position = (-1, -1)  # of a segment: position of its last abort marker
+    max_read: Position | None = None  # of an index; None for other kinds
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSegment:
-    """A segment as an index names it. is_readable: that very segment's message was read at that place."""
+    """A segment as an index names it."""
 
     sequence: int
     place: Position
     marker: Position
-    is_readable: bool
+    is_readable: bool  # the message of that very segment was read at that position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferFacts:
-    """What the broker that has a topic loaded says of its transaction buffer.
-
-    sealed: places of the last markers of the segments that it has sealed in memory; none where it was not asked for
-    them. written: how many of them it has written. max_read: up to where readers are given anything, before the first
-    transaction that is open; where it was not told, nothing counts as read.
-    """
+    """The transaction buffer of a loaded topic, as its broker reports it."""
 
     state: str
     snapshot_type: str
     aborted: int
-    sealed: frozenset[Position] = frozenset()
-    written: int = 0
+    sealed: frozenset[Position] = frozenset()  # last markers of the segments sealed in memory, if they were requested
+    written: int = 0  # how many of these segments the broker has written
+    # Readers get nothing after it: the first open transaction follows. Not reported: nothing counts as read.
     max_read: Position = field(default=BEFORE_ALL, compare=False)  # it moves with every message
 
 
 class IndexState(StrEnum):
-    """Whether a topic has an index. FAULTY: the latest one is no value of a broker's."""
+    """Whether a topic has an index."""
 
     NONE = "NONE"
     READABLE = "READABLE"
-    FAULTY = "FAULTY"
+    FAULTY = "FAULTY"  # no broker wrote the latest index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """One topic with snapshots, and some of its values: whoever may publish can make any number of them.
-
-    is_first: these are the topic's first values, with which its own findings are told. segments: how many there are in
-    all. ledgers: its own list. segment_ledgers: that of the segments topic. live_ids: distinct ids in the segments
-    that the index names, or in the single snapshot, whose marker's ledger lives. doubled_ids: ids that stand in more
-    than one segment of the index. buffer None: the topic is not loaded, or nobody could tell. most_bytes: of a
-    message; 0: not known. is_segmented: whether brokers write segments; None: not known.
-    """
+    """One topic with snapshots, and some of its values: a publisher can create any number of them."""
 
     topic: str
     in_metadata: Presence
     at_broker: Presence
     detail: str = ""
-    ledgers: frozenset[int] = frozenset()
-    segment_ledgers: frozenset[int] = frozenset()
+    ledgers: frozenset[int] = frozenset()  # of the topic
+    segment_ledgers: frozenset[int] = frozenset()  # of the segments topic
     values: tuple[SnapshotFacts, ...] = ()
-    is_first: bool = True
+    is_first: bool = True  # these are the topic's first values; findings about the topic itself go with them
     index: IndexState = IndexState.NONE
-    segments: int = 0
+    segments: int = 0  # how many the topic has in all
     named: tuple[NamedSegment, ...] = ()
-    live_ids: int = 0
-    doubled_ids: int = 0
-    buffer: BufferFacts | None = None
-    most_bytes: int = 0
-    is_segmented: bool | None = None
+    live_ids: int = 0  # distinct ids with a living marker's ledger, in the index's segments or the single snapshot
+    doubled_ids: int = 0  # ids that several segments of the index contain
+    buffer: BufferFacts | None = None  # None: the topic is not loaded, or the broker did not answer
+    most_bytes: int = 0  # of a message; 0: not known
+    is_segmented: bool | None = None  # whether brokers write segments; None: not known
 
     def of(self, kind: SnapshotKind) -> list[SnapshotFacts]:
-        """Those of the values that are of that kind."""
+        """Return the values of that kind."""
         return [value for value in self.values if value.kind is kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFinding:
-    """One finding. key and position: of the message that it is about; "" and (-1, -1) where it is about a topic."""
+    """One finding, about a message or about a whole topic."""
 
     finding_class: SnapshotClass
     reason: SnapshotReason
     topic: str
     detail: str
     kind: str = ""
-    key: str = ""
-    position: Position = (-1, -1)
+    key: str = ""  # of the message; "" if the finding is about a topic
+    position: Position = (-1, -1)  # of the message; (-1, -1) if the finding is about a topic
     size_bytes: int = 0
     ids: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFacts:
-    """What concerns a namespace's three topics as a whole. nulls: tombstones that a reader of the segments sees.
-
-    segments: how many its indexes name. is_guarded: something keeps the broker from trimming each of them. foreign:
-    name of a system topic -> schema versions there that are not the brokers'.
-    """
+    """Facts about a namespace's three snapshot topics as a whole."""
 
     namespace: str
-    nulls: int = 0
-    segments: int = 0
-    is_guarded: bool = True
-    foreign: dict[str, int] = field(default_factory=dict)
+    nulls: int = 0  # tombstones that a reader of the segments gets
+    segments: int = 0  # how many the indexes name
+    is_guarded: bool = True  # a subscription or a retention policy keeps each of them from being trimmed
+    foreign: dict[str, int] = field(default_factory=dict)  # system topic's name -> schema versions not of brokers
 
 
 def is_half_replayed(facts: TopicFacts) -> bool:
-    """Whether a topic's index names segments and no maxReadPosition: what a broker writes in the midst of a replay.
+    """Whether a topic's index names segments and no maxReadPosition: a broker writes such an index during a replay.
 
-    Where no marker of them lives any more, the next load finds none of their ids again, and seals none twice.
+    If none of the segments' markers lives any more, the next load finds none of their ids again, and seals none twice.
     """
     lives = any(each.marker[0] in facts.ledgers for each in facts.named)
     return lives and any(value.max_read == BEFORE_ALL for value in facts.of(SnapshotKind.INDEX))
 
 
 def is_replaying(facts: TopicFacts) -> bool:
-    """Whether a topic's broker is recovering it just now, which takes hours where it reads all of a large topic."""
+    """Whether a topic's broker is recovering it just now, which takes hours if it replays a large topic."""
     return facts.buffer is not None and facts.buffer.state in RECOVERING
 
 
 def findings_of(facts: TopicFacts) -> Iterator[SnapshotFinding]:
-    """Yield what one look says of one topic, but for its FOREIGN values, which nothing needs to be known about."""
+    """Yield one pass's findings about one topic, except for its FOREIGN values, which need no facts."""
     if (facts.in_metadata, facts.at_broker) == (Presence.GONE, Presence.GONE):
         for value in facts.values:
             gone = "its topic exists neither in ZooKeeper nor at a broker"
@@ -203,14 +185,14 @@ def findings_of(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         if facts.is_first:
             yield from _of_topic(facts)
     elif facts.is_first:
-        detail = facts.detail or "ZooKeeper does not have the topic, and the broker does not say that it is gone"
+        detail = facts.detail or "ZooKeeper does not have the topic, and the broker does not report it as gone"
         yield SnapshotFinding(
             finding_class=SnapshotClass.UNKNOWN, reason=SnapshotReason.OWNER_UNKNOWN, topic=facts.topic, detail=detail
         )
 
 
 def namespace_findings_of(facts: NamespaceFacts) -> Iterator[SnapshotFinding]:
-    """Yield what one look says of one namespace; their `topic` is the system topic."""
+    """Yield one pass's findings about one namespace; their `topic` is the system topic."""
 
     def finding(finding_class: SnapshotClass, reason: SnapshotReason, name: str, detail: str) -> SnapshotFinding:
         return SnapshotFinding(
@@ -218,16 +200,16 @@ def namespace_findings_of(facts: NamespaceFacts) -> Iterator[SnapshotFinding]:
         )
 
     if facts.nulls:
-        detail = f"{facts.nulls} tombstones can be read: deleting a loaded topic of this namespace answers 500"
+        detail = f"{facts.nulls} tombstones are visible: deleting a loaded topic of this namespace fails with HTTP 500"
         yield finding(SnapshotClass.DANGER, SnapshotReason.NULLS_VISIBLE, SnapshotKind.SEGMENT, detail)
     if facts.segments and not facts.is_guarded:
         detail = (
-            f"nothing keeps the broker from trimming the {facts.segments} segments that indexes name; a topic does not "
-            "load again once one of its segments is gone"
+            f"nothing keeps the broker from trimming the {facts.segments} segments that indexes name; once a segment "
+            "is gone, its topic does not load again"
         )
         yield finding(SnapshotClass.DANGER, SnapshotReason.NO_GUARD, SnapshotKind.SEGMENT, detail)
     for name, versions in sorted(facts.foreign.items()):
-        detail = f"{versions} of its schema versions are not the brokers'; readers that decode by the latest one fail"
+        detail = f"{versions} of its schema versions are not the brokers'; readers that use the latest version fail"
         yield finding(SnapshotClass.FOREIGN, SnapshotReason.FOREIGN_SCHEMA, name, detail)
 
 
@@ -245,7 +227,7 @@ def _of_topic(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         yield from _lost_segments(facts)
         yield from _dangers(facts)
     elif facts.index is IndexState.FAULTY:
-        detail = "its index is no value of a broker's, so nobody can tell which segments it names"
+        detail = "no broker wrote its index, so the segments that it names are not known"
         yield SnapshotFinding(
             finding_class=SnapshotClass.UNKNOWN,
             reason=SnapshotReason.INDEX_UNREADABLE,
@@ -253,7 +235,7 @@ def _of_topic(facts: TopicFacts) -> Iterator[SnapshotFinding]:
             detail=detail,
         )
     elif facts.segments:
-        detail = f"it has {facts.segments} segments and no index: once it is loaded again, nothing in them counts"
+        detail = f"it has {facts.segments} segments and no index: the next load ignores them"
         yield SnapshotFinding(
             finding_class=SnapshotClass.DANGER, reason=SnapshotReason.INDEX_LOST, topic=facts.topic, detail=detail
         )
@@ -264,7 +246,7 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         if each.is_readable or each.marker[0] not in facts.ledgers:
             continue
         where = f"{each.place[0]}:{each.place[1]}"
-        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "holds nothing there that brokers read"
+        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "has no readable segment there"
         detail = f"its index names segment {each.sequence} at {where}, and that ledger {gone}: it will not load again"
         yield SnapshotFinding(
             finding_class=SnapshotClass.MISSING,
@@ -279,7 +261,7 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 
 def _not_named(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     named = {each.place for each in facts.named}
-    # the broker republishes nothing, but a repair does: a key whose number is named is in use wherever it lies
+    # the broker republishes nothing, but a repair does: a key whose number is named is in use at any position
     numbers = {each.sequence for each in facts.named}
     highest = max(numbers, default=-1)
     for value in facts.of(SnapshotKind.SEGMENT):
@@ -288,14 +270,14 @@ def _not_named(facts: TopicFacts) -> Iterator[SnapshotFinding]:
         if value.sequence < highest:
             unnamed = "the topic's index does not name it"
             yield _of(facts, value, SnapshotClass.ORPHAN, SnapshotReason.NOT_NAMED, unnamed)
-        else:  # a broker writes a segment first, and names it later; after a replay it writes the same numbers anew
+        else:  # a broker writes a segment first, and names it later; after a replay it writes the same numbers again
             ahead = "the topic's index does not name it yet; the broker will name or replace it"
             yield _of(facts, value, SnapshotClass.WASTE, SnapshotReason.NOT_NAMED, ahead)
 
 
 def _dangers(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     if facts.doubled_ids:
-        detail = f"{facts.doubled_ids} ids stand in more than one segment: a trim can lose the whole list in memory"
+        detail = f"{facts.doubled_ids} ids are in more than one segment: a trim can lose the whole list in memory"
         yield SnapshotFinding(
             finding_class=SnapshotClass.DANGER,
             reason=SnapshotReason.DOUBLED_IDS,
@@ -315,7 +297,7 @@ def _ids_lost(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     buffer = facts.buffer
     if buffer is not None and buffer.state == READY and buffer.aborted < facts.live_ids:
         detail = (
-            f"the broker has {buffer.aborted} aborted ids in memory, its snapshot {facts.live_ids} that still count"
+            f"the broker has {buffer.aborted} aborted ids in memory, and its snapshot has {facts.live_ids} live ids"
         )
         lost = facts.live_ids - buffer.aborted
         yield SnapshotFinding(
@@ -352,17 +334,17 @@ def _dead(facts: TopicFacts, value: SnapshotFacts, ids: int, size_bytes: int) ->
 
 
 def _no_max_read(facts: TopicFacts) -> Iterator[SnapshotFinding]:
-    """Tell of an index that a broker writes while it replays a topic; a moment later it writes another one.
+    """Report an index that a broker writes during a replay; a moment later it usually writes another index.
 
-    The finding is about that very message, so two looks agree only where no other one was written between them. While
-    the replay goes on, nobody can tell whether it comes to its end, and that is no alarm.
+    The finding is about that very message, so both passes agree only if no index was written between them. While the
+    replay goes on, it may still complete: that is UNKNOWN, and no alarm.
     """
     if not is_half_replayed(facts):
         return
     found = SnapshotClass.DANGER
     detail = (
-        f"its index names {len(facts.named)} segments and no maxReadPosition: whoever loads it reads the whole topic "
-        "again, and seals every id twice"
+        f"its index names {len(facts.named)} segments and no maxReadPosition: a broker that loads it replays the whole "
+        "topic, and seals every id twice"
     )
     if is_replaying(facts):
         found = SnapshotClass.UNKNOWN
@@ -377,7 +359,7 @@ def _no_max_read(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 def _near_limit(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     for value in facts.values:
         if facts.most_bytes and value.size_bytes > NEAR_LIMIT * facts.most_bytes:
-            detail = f"{value.size_bytes} bytes, and a message may have {facts.most_bytes}: then no snapshot is written"
+            detail = f"{value.size_bytes} of {facts.most_bytes} bytes that a message may have: then snapshots fail"
             yield _of(facts, value, SnapshotClass.DANGER, SnapshotReason.NEAR_LIMIT, detail)
 
 

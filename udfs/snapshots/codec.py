@@ -1,8 +1,8 @@
-"""Bytes of transaction-buffer snapshots, in both of Pulsar's forms: the single snapshot, and PIP-196's two.
+"""Bytes of transaction-buffer snapshots: the single snapshot, and the segments and indexes of PIP-196.
 
-fastavro reads and writes what surrounds the lists, numpy the lists; together they give the very bytes that fastavro
-alone writes, thirty times as fast. Whoever can publish to a system topic chooses every byte of a value, so whatever
-stands there, reading ends with a value or with FormatError, in memory bounded by a few times the value's length.
+numpy reads and writes the lists, and fastavro the fields around them: the same bytes as from fastavro alone, thirty
+times as fast. A publisher on a system topic chooses every byte of a value. So any bytes decode to a value or raise
+FormatError, in memory bounded by a few times the value's length.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from udfs.snapshots import schemas, varints
 from udfs.snapshots.aborts import Aborts, TxnIds
 from udfs.snapshots.varints import Longs
 
-_MOST_BLOCKS = 1000  # of one list; Java and fastavro write one
+_MOST_BLOCKS = 1000  # of a list; Java and fastavro write a single block
 _NULL, _VALUE, _END = b"\x00", b"\x02", b"\x00"
 _NO_AVRO = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError)
 
 
 class NotOursError(FormatError):
-    """A broker decodes these bytes, but no broker that we know writes them. topic: the topic in the value, or ""."""
+    """A broker decodes these bytes, but no known broker writes them. topic: the topic in the value, or ""."""
 
     def __init__(self, reason: str, topic: str = "") -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class NotOursError(FormatError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A single snapshot: it is complete up to max_read, and what lies behind that comes from replaying the topic."""
+    """A single snapshot. It is complete up to max_read; a replay of the topic adds the ids after it."""
 
     topic: str
     max_read: Position
@@ -43,16 +43,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A sealed segment of PIP-196. marker: place of its last id's abort marker in the topic."""
+    """A sealed segment of PIP-196."""
 
     topic: str
     sequence: int
-    marker: Position
+    marker: Position  # position of its last id's abort marker in the topic
     ids: TxnIds
 
 
 class IndexEntries(NamedTuple):
-    """Columns of an index: a segment's number, where its message lies, and the last abort marker that it covers."""
+    """Columns of an index: a segment's number, its message's position, and the last abort marker that it covers."""
 
     sequence: Longs
     segment_ledger: Longs
@@ -68,16 +68,16 @@ class IndexEntries(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """An index of PIP-196. tail: ids that stand in no segment yet."""
+    """An index of PIP-196."""
 
     topic: str
     entries: IndexEntries
     max_read: Position
-    tail: TxnIds
+    tail: TxnIds  # ids that are in no segment yet
 
 
 def entries_of(rows: Sequence[tuple[int, Position, Position]]) -> IndexEntries:
-    """Columns of rows (sequence, place of the segment, last marker)."""
+    """Turn rows (sequence, position of the segment, last marker) into columns."""
     flat = [(sequence, *segment, *marker) for sequence, segment, marker in rows]
     table = np.array(flat, dtype=np.int64).reshape(-1, 5)
     return IndexEntries(*(np.ascontiguousarray(table[:, column]) for column in range(5)))
@@ -141,7 +141,7 @@ def encode_index(value: Index) -> bytes:
 
 
 def decode_index(data: bytes) -> Index:
-    """Read an index; where it has no metadata, it is one without a tail that is complete up to nothing.
+    """Read an index. Without metadata it has no tail, and its maxReadPosition is before all entries.
 
     Raises FormatError.
     """
@@ -162,7 +162,7 @@ def _nothing() -> Longs:
 
 
 def _array(columns: Sequence[Longs]) -> bytes:
-    """Return a nullable list of records of longs, as one block; that is how Java and fastavro write it."""
+    """Return a nullable list of records of longs as one block, as Java and fastavro write it."""
     rows = len(columns[0])
     if not rows:
         return _VALUE + _END
@@ -170,14 +170,14 @@ def _array(columns: Sequence[Longs]) -> bytes:
 
 
 def _columns(data: bytes, at: int, width: int) -> tuple[tuple[Longs, ...], int]:
-    """Read such a list, in as many blocks as it has; null is an empty one."""
+    """Read a nullable list of records of longs, in any number of blocks; null is an empty list."""
     branch, at = _branch(data, at)
     blocks: list[tuple[Longs, ...]] = []
     while branch == _VALUE:
         rows, at = _long(data, at)
         if rows == 0:
             break
-        if rows < 0:  # then the block's length in bytes follows, for whoever wants to skip it
+        if rows < 0:  # then the block's length in bytes follows, for readers that skip the block
             _length, at = _long(data, at)
             rows = -rows
         if len(blocks) == _MOST_BLOCKS:
@@ -197,7 +197,7 @@ def _branch(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """Read one number; what stands behind its ten bytes is not looked at."""
+    """Read one number; bytes after the longest number (ten bytes) are not read."""
     ((value,),), end = varints.decode(data[at : at + varints.MOST_BYTES], 0, 1, 1)
     return int(value), at + end
 
@@ -212,10 +212,10 @@ def _read(schema: Any, data: bytes, at: int) -> tuple[dict[str, Any], int]:
     stream = BytesIO(data)
     stream.seek(at)
     try:
-        # as in Java, text that is not UTF-8 does not end the reading
+        # as in Java, text that is not UTF-8 is no error
         found: Any = schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
     except _NO_AVRO as error:
-        raise FormatError(f"what begins at byte {at} of {len(data)} can't be read: {error!r}") from None
+        raise FormatError(f"the bytes from {at} on, of {len(data)}, can't be decoded: {error!r}") from None
     return dict(found), stream.tell()
 
 

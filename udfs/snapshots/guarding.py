@@ -1,13 +1,13 @@
-"""How far a guard may move: up to the first segment that a broker could still want to read at its place.
+"""How far a guard may move: up to the first segment that a broker could still read at its position.
 
-What stands before that place may be trimmed. So whatever is not known to be unneeded holds the guard:
-1. a place that the index of a topic names, unless the topic is gone;
-2. a segment behind the last one that its topic's index names, or of a topic without an index: a broker writes a segment
-   first and its index later, however late, as while a transaction stays open;
+Segments before the guard may be trimmed. So everything that is not known to be unneeded holds the guard:
+1. a position that the index of a topic names, unless the topic is gone;
+2. a segment with a higher number than all that its topic's index names, or of a topic without an index: a broker writes
+   a segment first and its index later, without a time limit (for example while a transaction stays open);
 3. everything, while the index of a topic that exists can't be read;
-4. what belongs to a topic that is gone, for HOLD_GONE_MS: somebody may bring its metadata back.
-A segment that no index names, and whose key has a tombstone by now, is needed by nobody: brokers tombstone what they
-have given up.
+4. segments of a topic that is gone, for HOLD_GONE_MS: an operator may restore its metadata.
+A segment that no index names, and whose key has a tombstone by now, is unneeded: brokers publish tombstones for
+segments that they have given up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,37 +25,34 @@ HOLD_GONE_MS = 7 * DAY_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexHold:
-    """What the latest index of a topic holds. lowest None: it names no segment that is still there. last: its number.
+    """The segments that the latest index of a topic holds."""
 
-    lost: how many segments it names in ledgers that the segments topic does not have any more.
-    """
-
-    lowest: Position | None
-    last: int = -1
-    lost: int = 0
+    lowest: Position | None  # the first named position that still exists; None: there is none
+    last: int = -1  # the highest number of a segment that it names
+    lost: int = 0  # how many segments it names in ledgers that the segments topic no longer has
     publish_ms: int = 0
     fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Up to where a guard may move; held_by: what lies there, in words."""
+    """The position up to which a guard may move."""
 
     position: Position
-    held_by: str
+    held_by: str  # description of the message there
 
 
 @dataclass(slots=True)
 class Holds:
-    """Indexes of one namespace, by topic, as they are read: the latest message of a key replaces those before it."""
+    """The indexes of one namespace by topic; the latest message of a key replaces the earlier messages."""
 
     ledgers: frozenset[int]
     by_topic: dict[str, IndexHold] = field(default_factory=dict)
 
     def take(self, read: ReadValue) -> None:
-        """Take the next message of the indexes topic."""
+        """Add the next message of the indexes topic."""
         if not read.topic:
-            return  # a key that no topic has: no broker ever reads it
+            return  # no topic has this key, so no broker ever reads the message
         if read.is_null:
             self.by_topic.pop(read.topic, None)
         elif isinstance(read.value, Index):
@@ -73,19 +70,23 @@ class Holds:
 
 
 def lowest_of(holds: Mapping[str, IndexHold]) -> Position | None:
-    """Return the first place that an index names and that is still there; None where no index names any.
+    """Return the first position that an index names and that still exists; None if there is none.
 
-    A guard keeps all of them if it stands before it.
+    A guard before that position keeps all named segments.
     """
     return min((hold.lowest for hold in holds.values() if hold.lowest is not None), default=None)
 
 
 def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Position, now_ms: int) -> Bound:
-    """Return the lowest place that an index names. end: the topic's last entry before any index was read.
+    """Return the lowest position that an index names, or `end`.
 
-    gone: topics that exist neither in ZooKeeper nor at a broker.
+    Args:
+        holds: the index of each topic.
+        gone: topics that exist neither in ZooKeeper nor at a broker.
+        end: the last entry of the segments topic before any index was read.
+        now_ms: the current time.
     """
-    bound = Bound(end, "the last entry that there was")
+    bound = Bound(end, "the last entry of the segments topic")
     for topic, hold in holds.items():
         if topic in gone and now_ms - hold.publish_ms >= HOLD_GONE_MS:
             continue
@@ -97,9 +98,10 @@ def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Posit
 
 
 def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: frozenset[str], now_ms: int) -> bool:
-    """Whether a segment before every named place may be named yet, as far as its own message says.
+    """Whether an index may still come to name a segment that is before every named position.
 
-    What is no value of a broker's is never named. Whether it was tombstoned meanwhile, the caller looks.
+    Only the segment's own message counts here: the caller checks for a later tombstone. No index ever names a message
+    that no broker wrote.
     """
     if segment.value is None or is_keeper(segment.topic):
         return False
@@ -110,9 +112,9 @@ def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: 
 
 
 def segment_bound(bound: Bound, candidates: Iterable[ReadValue], latest: Mapping[str, Position | None]) -> Bound:
-    """Return the bound with the first candidate before it whose key's latest message lies there.
+    """Return the first candidate before the bound that is still the latest message of its key, or else the bound.
 
-    latest: key -> place of its latest message; None: that is a tombstone. A key that is not there was compacted away.
+    latest: key -> position of its latest message; None: that is a tombstone. A missing key was compacted away.
     """
     for read in candidates:
         if latest.get(read.key) == read.position and read.position < bound.position:

@@ -8,8 +8,8 @@
 | its last part | `parts-<generation>-<ids>-<bytes>-end-<full topic name>` |
 
 apache/pulsar#16042 proposes `<topic>-1`, ..., `<topic>-end`. But part 1 of the topic `orders` would then have the key
-of the single snapshot of the topic `orders-1`, and compaction would keep one of the two. A key that begins with
-`parts-` is no topic's name, and the topic stands last, so that every key can be taken apart in one way only.
+of the single snapshot of the topic `orders-1`, and compaction would delete one of them. No topic's name starts with
+`parts-`, and the topic comes last, so that no key is ambiguous.
 """
 
 import re
@@ -23,12 +23,12 @@ _PART = re.compile(
     r"parts-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17}|end)-(persistent://.+)",
     re.ASCII | re.DOTALL,
 )
-KEEPER = "__ledger_reaper_keeper"  # no topic: the name under which we write a live record behind tombstones of ours
-LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any one id fits
+KEEPER = "__ledger_reaper_keeper"  # no topic: the name of the live record that the service writes after its tombstones
+LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any id fits
 
 
 class SnapshotKind(StrEnum):
-    """What a compacted topic holds; the value is the topic's local name. PARTS is ours, the others are Pulsar's."""
+    """The content of a compacted topic; the value is the topic's local name. PARTS is ours, the others are Pulsar's."""
 
     PARTS = "transaction_buffer_snapshot_parts"
     SINGLE = "__transaction_buffer_snapshot"
@@ -37,30 +37,27 @@ class SnapshotKind(StrEnum):
 
 
 class Capacity(NamedTuple):
-    """How much one part holds: so many ids, and so many bytes of ids (what surrounds them comes on top).
+    """The most that one part holds.
 
-    Both bounds fill parts greedily, so a part never ends earlier when ids before it have gone.
+    Parts are filled greedily up to both bounds, so a part never ends earlier after ids before it have gone.
     """
 
     ids: int
-    size_bytes: int
+    size_bytes: int  # of the ids alone, without the rest of the value
 
     def checked(self) -> "Capacity":
-        """Return itself. Raises ValueError for one that not every id fits into."""
+        """Return itself. Raises ValueError if some ids would not fit into a part."""
         if self.ids < 1 or self.size_bytes < LEAST_CAPACITY_BYTES:
             raise ValueError(f"a part holds at least one id and {LEAST_CAPACITY_BYTES} bytes, not {tuple(self)}")
         return self
 
 
 class PartKey(NamedTuple):
-    """Key of one part. number None: the last one (`end`), which alone knows up to where the snapshot is complete.
-
-    Parts of one generation have one capacity; a generation counts once its last part is there.
-    """
+    """Key of one part. Parts of one generation have one capacity; a generation counts once its last part is stored."""
 
     generation: int
     capacity: Capacity
-    number: int | None
+    number: int | None  # None: the last part (`end`), which alone contains the snapshot's maxReadPosition
     topic: str
 
     def __str__(self) -> str:
@@ -81,17 +78,17 @@ class SegmentKey(NamedTuple):
 
 
 def keeper_topic(namespace: str) -> str:
-    """Return the name that our live record behind tombstones has for a topic's; no broker ever reads it."""
+    """Return the topic name in the live record that follows our tombstones; no broker ever reads that record."""
     return f"persistent://{namespace}/{KEEPER}"
 
 
 def is_keeper(topic: str) -> bool:
-    """Whether it is such a name."""
+    """Whether it is a name that keeper_topic returns."""
     return topic.endswith(f"/{KEEPER}")
 
 
 def part_key_of(key: str) -> PartKey | None:
-    """Read the key of a part; None where it is none."""
+    """Parse the key of a part; None for any other key."""
     found = _PART.fullmatch(key)
     if found is None or not is_topic(found[5]):
         return None
@@ -100,13 +97,13 @@ def part_key_of(key: str) -> PartKey | None:
 
 
 def segment_key_of(key: str) -> SegmentKey | None:
-    """Read the key of a segment; None where it is none."""
+    """Parse the key of a segment; None for any other key."""
     found = _SEGMENT.fullmatch(key)
     return SegmentKey(int(found[1]), found[2]) if found and is_topic(found[2]) else None
 
 
 def is_topic(key: str) -> bool:
-    """Whether the key is a topic's full name, as single snapshots and indexes have it."""
+    """Whether the key is a topic's full name, like the keys of single snapshots and indexes."""
     try:
         return topic_of(key) == key
     except ValueError:

@@ -1,11 +1,11 @@
-"""From one form of a topic's snapshot to another: single, in parts (udfs.snapshots.parts), and PIP-196's segments.
+"""Conversion between the forms of a topic's snapshot: single, in parts (udfs.snapshots.parts), and PIP-196's segments.
 
-Where a topic has several forms, the one in parts counts if it has its `end`, else the index, else the single one, else
-nothing (then the topic is replayed). Each of them is right by itself, however old it is: it holds what it says up to
-its own maxReadPosition, and the rest is replayed. So a migration writes the new form whole, and takes the old ones away
-afterwards, those that would be preferred last of all. It may be cut short behind any message and begun again.
+If a topic has several forms, the parts count if they have their `end`, else the index, else the single snapshot, else
+nothing (then the topic is replayed). Each form is right by itself at any age: it is complete up to its own
+maxReadPosition, and the rest is replayed. So a migration writes the whole new form, and removes the old forms
+afterwards, the preferred forms last. It may be interrupted after any message and started again.
 
-While a topic is migrated, nobody else may write its snapshots: its broker must not have it loaded.
+During a migration, nothing else may write the topic's snapshots: its broker must not have it loaded.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
@@ -33,19 +33,19 @@ from udfs.snapshots.keys import Capacity, SegmentKey, SnapshotKind, segment_key_
 
 
 class SnapshotMessage(NamedTuple):
-    """One message to send to the compacted topic of that kind. value None: a tombstone."""
+    """One message to send to the compacted topic of that kind."""
 
     kind: SnapshotKind
     key: str
-    value: bytes | None
+    value: bytes | None  # None: a tombstone
 
 
-Keys = Mapping[SnapshotKind, Collection[str]]  # that have a value now, of each compacted topic
+Keys = Mapping[SnapshotKind, Collection[str]]  # of each compacted topic, the keys that have a value now
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """What was read of a namespace's snapshots: latest values by kind and key, and segments by their places."""
+    """Snapshots as they were read: latest values by kind and key, and segments by their positions."""
 
     latest: Mapping[SnapshotKind, Mapping[str, bytes]]
     segments_at: Mapping[Position, Segment]
@@ -61,19 +61,19 @@ PREFERRED: Mapping[SnapshotKind, tuple[SnapshotKind, ...]] = {
     SnapshotKind.INDEX: (SnapshotKind.PARTS,),
     SnapshotKind.SINGLE: (SnapshotKind.PARTS, SnapshotKind.INDEX, SnapshotKind.SEGMENT),
 }
-"""Of each form, what counts before it if both are there."""
+"""For each form, the forms that count before it if both exist."""
 
 
 class StoredForm(NamedTuple):
-    """Which form of a topic's snapshot counts, and what it says; kind None: there is none."""
+    """The form of a topic's snapshot that counts, and its content."""
 
-    kind: SnapshotKind | None
+    kind: SnapshotKind | None  # None: the topic has no snapshot
     max_read: Position
     aborts: Aborts
 
 
 def kind_of(keys: Keys, topic: str) -> SnapshotKind | None:
-    """Return which form of a topic's snapshot counts, by the keys that have a value; None: it has no snapshot."""
+    """Return the form of a topic's snapshot that counts, by the keys that have a value; None: it has no snapshot."""
     if parts.counting_of(keys.get(SnapshotKind.PARTS, ()), topic):
         return SnapshotKind.PARTS
     kinds = (SnapshotKind.INDEX, SnapshotKind.SINGLE)
@@ -81,9 +81,9 @@ def kind_of(keys: Keys, topic: str) -> SnapshotKind | None:
 
 
 def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> StoredForm:
-    """Return what counts for a topic; newest: place of its newest entry, as segments.recover wants it.
+    """Return the snapshot that counts for a topic; newest: position of its newest entry, as for segments.recover.
 
-    Raises FormatError where the form that counts can't be read, or is an index that has ids twice.
+    Raises FormatError if the form that counts can't be read, or if it is an index with doubled ids.
     """
     kind = kind_of(stored.keys, topic)
     if kind is SnapshotKind.PARTS:
@@ -93,8 +93,8 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
         read = decode_index(stored.latest[kind][topic])
         found = segments.recover(read, stored.segments_at, newest)
         named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.places_of(read)]
-        if found.rows < sum(named) + read.tail.rows:  # then where an id's marker lies can't be told
-            raise FormatError(f"ids stand twice in the index of {topic} and its segments: repair it first")
+        if found.rows < sum(named) + read.tail.rows:  # then the position of an id's marker is not known
+            raise FormatError(f"the index of {topic} and its segments contain ids twice: repair it first")
         return StoredForm(kind, read.max_read, trimmed(found, ledgers))
     if kind is SnapshotKind.SINGLE:
         snapshot = decode_snapshot(stored.latest[kind][topic])
@@ -103,27 +103,27 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
 
 
 def without_preferred(stored: Stored, kind: SnapshotKind) -> Stored:
-    """Return what is stored without the forms that count before that form."""
+    """Return the stored snapshots without the forms that count before that form."""
     preferred = PREFERRED[kind]
     return Stored({each: values for each, values in stored.latest.items() if each not in preferred}, stored.segments_at)
 
 
 def before(form: StoredForm, position: Position) -> Aborts:
-    """Return the ids of a form whose markers are at a position or before it."""
+    """Return the ids of a form whose markers are at or before a position."""
     ledger, entry = position
     stays = (form.aborts.ledger < ledger) | ((form.aborts.ledger == ledger) & (form.aborts.entry <= entry))
     return Aborts(*(column[stays] for column in form.aborts))
 
 
 def missing(wanted: Aborts, found: Aborts) -> int:
-    """Return how many ids of the first are not in the second."""
+    """Count the wanted ids that were not found."""
     most, least = (np.concatenate(columns) for columns in zip(found.ids, wanted.ids, strict=True))
     both = np.stack([most, least], axis=1)
     return len(np.unique(both, axis=0)) - len(np.unique(both[: found.rows], axis=0))
 
 
 def to_parts(topic: str, form: StoredForm, capacity: Capacity, keys: Keys) -> Iterator[SnapshotMessage]:
-    """Yield the messages that store `form` in parts and then take the others away, in this order and one by one."""
+    """Yield the messages that store `form` in parts and then remove the other forms, one by one in this order."""
     for step in parts.write(topic, form.aborts, form.max_read, capacity, keys.get(SnapshotKind.PARTS, ())):
         yield SnapshotMessage(SnapshotKind.PARTS, step.key, step.value)
     yield from _retired_segments(topic, keys)
@@ -132,9 +132,9 @@ def to_parts(topic: str, form: StoredForm, capacity: Capacity, keys: Keys) -> It
 
 
 def to_single(topic: str, form: StoredForm, most_bytes: int, keys: Keys) -> Iterator[SnapshotMessage]:
-    """Yield the messages that store `form` as one single snapshot and then take the others away, in this order.
+    """Yield the messages that store `form` as a single snapshot and then remove the other forms, in this order.
 
-    Raises FormatError where it would be larger than most_bytes; nothing was yielded then.
+    Raises FormatError before the first message if the snapshot would be larger than most_bytes.
     """
     value = encode_snapshot(Snapshot(topic, form.max_read, form.aborts))
     if len(value) > most_bytes:
@@ -145,7 +145,7 @@ def to_single(topic: str, form: StoredForm, most_bytes: int, keys: Keys) -> Iter
 
 
 def retired(topic: str, kind: SnapshotKind, keys: Keys) -> Iterator[SnapshotMessage]:
-    """Yield the tombstones of what counts before a form, what would be preferred last of all."""
+    """Yield tombstones for the forms that count before a form; the most preferred form goes last."""
     if SnapshotKind.INDEX in PREFERRED[kind]:
         yield from _retired_segments(topic, keys)
     if SnapshotKind.PARTS in PREFERRED[kind]:
@@ -153,20 +153,26 @@ def retired(topic: str, kind: SnapshotKind, keys: Keys) -> Iterator[SnapshotMess
 
 
 def to_segments(topic: str, form: StoredForm, ids: int, keys: Keys) -> Generator[SnapshotMessage, Position, None]:
-    """Yield the messages that store `form` in segments of so many ids; whoever sends one answers with its place."""
+    """Yield the messages that store `form` in segments of `ids` ids; the caller sends back each message's position."""
     yield from to_segments_of(topic, (form.aborts,), form.max_read, ids, keys)
 
 
 def to_segments_of(
     topic: str, pieces: Iterable[Aborts], max_read: Position, ids: int, keys: Keys
 ) -> Generator[SnapshotMessage, Position, None]:
-    """Yield the messages that store these ids in segments; whoever sends one answers with its place.
+    """Yield the messages that store these ids in segments; the caller sends back each message's position.
 
-    pieces: in the order of their markers (parts.pieces); one of them is in memory at a time. The new segments get
-    numbers above all that the topic has, so that no index of another's loses a segment. What became of the old ones is
-    tombstoned behind the index, then the parts. A single snapshot stays, as it does where a broker begins with
-    segments. Ids whose marker lies, or may lie, behind max_read are left to the replay: a broker that is given them
-    and finds their markers seals them twice.
+    The new segments get higher numbers than all segments of the topic, so that an index of the broker loses no segment.
+    After the index, the old segments get tombstones, then the parts. A single snapshot stays, as it does when a broker
+    starts to write segments. Ids whose markers are or may be after max_read are left to the replay: a broker that
+    already has them and finds their markers seals them twice.
+
+    Args:
+        topic: the topic of the snapshot.
+        pieces: ids in the order of their markers (parts.pieces); only the current piece is in memory.
+        max_read: the pieces are complete up to this position.
+        ids: how many ids a segment has.
+        keys: the keys that have a value now.
     """
     old = [key for key in map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ())) if key and key.topic == topic]
     first = max((key.sequence for key in old), default=-1) + 1
@@ -189,10 +195,10 @@ def to_segments_of(
 
 
 class _Cut:
-    """The pieces without what lies behind max_read; where anything does, the last marker before it is the new one.
+    """The pieces without ids after max_read; if there are any, the last marker before it becomes the new max_read.
 
-    A marker that is too late, as an index's tail has it, costs a longer replay: what is left out lies behind the last
-    one that stays, since the pieces come in the order of their markers.
+    The pieces are in the order of their markers, so all omitted ids are after the last id that stays. A marker that is
+    too late (as for the ids of an index's tail) therefore only costs a longer replay.
     """
 
     def __init__(self, pieces: Iterable[Aborts], max_read: Position) -> None:
@@ -211,12 +217,12 @@ class _Cut:
 
     @property
     def max_read(self) -> Position:
-        """Up to where what was yielded so far is complete."""
+        """The position up to which the pieces yielded so far are complete."""
         return self._last if self._is_cut else self._max_read
 
 
 def _retired_segments(topic: str, keys: Keys) -> Iterator[SnapshotMessage]:
-    """The index goes first: a broker can't load a topic whose index names what is no longer there."""
+    """Yield tombstones for the index, then for the segments: no topic loads while its index names a missing segment."""
     if topic in keys.get(SnapshotKind.INDEX, ()):
         yield SnapshotMessage(SnapshotKind.INDEX, topic, None)
     found: Iterable[SegmentKey | None] = map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ()))

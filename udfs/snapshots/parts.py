@@ -1,17 +1,18 @@
 """A snapshot in several parts (apache/pulsar#16042), with the rules under which it survives a crash at any message.
 
-The ids of a topic stand in the order of their abort markers; new ones are added behind, trimmed ones vanish, mostly in
-front. So when a snapshot is written again, each part ends at the same id as before or at a later one. Whatever mixture
-of new and old parts a crash leaves behind, the parts therefore overlap and have no gap, if
-1. parts are written oldest first, each one acknowledged before the next, and `end` last;
-2. `end` alone says up to where the snapshot is complete (maxReadPosition);
-3. the capacity of a part never changes within a generation: another capacity begins a new one, with keys of its own,
-   which counts from its own `end` on;
-4. what is left of longer or older snapshots is tombstoned only after `end`, and of a generation its `end` first;
-5. whoever recovers takes the latest value of each key, the parts' union as a set without ids whose marker's ledger has
-   gone, and replays the topic behind maxReadPosition. Without an `end` nothing was ever complete: then all is replayed.
+The ids of a topic are in the order of their abort markers; new ids are added at the end, and trimmed ids vanish, mostly
+at the start. So when a snapshot is written again, each part ends at the same id as before or at a later id. Any mixture
+of new and old parts after a crash therefore overlaps and has no gap, if
+1. parts are written oldest first, each part acknowledged before the next, and `end` last;
+2. only `end` contains the position up to which the snapshot is complete (maxReadPosition);
+3. the capacity of a part never changes within a generation: another capacity starts a new generation, with keys of its
+   own, which counts from its own `end` on;
+4. remains of longer or older snapshots get tombstones only after `end`, and a generation's `end` goes first;
+5. a recovery takes the latest value of each key, the union of the parts as a set without ids whose marker's ledger has
+   gone, and replays the topic after maxReadPosition. Without an `end` no snapshot was ever complete, so the whole topic
+   is replayed.
 
-Resuming is writing all again. tests/model/test_snapshot_parts.py takes each rule away once.
+To resume, write everything again. tests/model/test_snapshot_parts.py disables each rule once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -29,22 +30,19 @@ from udfs.snapshots.keys import Capacity, PartKey, part_key_of
 
 @dataclass(frozen=True, slots=True)
 class PartMessage:
-    """One message to send, once the one before it was acknowledged. value None: a tombstone."""
+    """One message to send, once the previous message was acknowledged."""
 
     key: str
-    value: bytes | None
+    value: bytes | None  # None: a tombstone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered:
-    """What a topic's snapshot says. generation 0: there is no complete snapshot, so the whole topic is to be replayed.
+    """A topic's snapshot, recovered from its parts."""
 
-    aborts: as a set, in the order of the markers. max_read: replay begins behind it.
-    """
-
-    generation: int
-    max_read: Position
-    aborts: Aborts
+    generation: int  # 0: there is no complete snapshot, so the whole topic must be replayed
+    max_read: Position  # the replay starts after it
+    aborts: Aborts  # as a set, in the order of the markers
 
 
 NOTHING = Recovered(0, BEFORE_ALL, aborts_of([]))
@@ -53,7 +51,7 @@ NOTHING = Recovered(0, BEFORE_ALL, aborts_of([]))
 def split(aborts: Aborts, capacity: Capacity) -> Iterator[Aborts]:
     """Cut ids in the order of their markers into parts, each filled before the next; always at least one part.
 
-    Parts are views, so this takes no memory but for one part's sizes.
+    Parts are views: only the sizes of one part take memory.
     """
     capacity.checked()
     start = 0
@@ -71,11 +69,15 @@ def split(aborts: Aborts, capacity: Capacity) -> Iterator[Aborts]:
 def write(
     topic: str, aborts: Aborts, max_read: Position, capacity: Capacity, present: Collection[str]
 ) -> Iterator[PartMessage]:
-    """Yield the messages that store a snapshot, to be sent in this order and one by one; each is made when asked for.
+    """Yield the messages that store a snapshot, to be sent one by one in this order; each is encoded on demand.
 
-    aborts: ids in the order of their markers. present: the keys that have a value in the topic now, those of other
-    topics among them; they must have been read, for the number of parts alone does not tell what earlier snapshots
-    left behind.
+    Args:
+        topic: the topic of the snapshot.
+        aborts: ids in the order of their markers.
+        max_read: the snapshot is complete up to this position.
+        capacity: of each part.
+        present: all keys that have a value in the compacted topic now, also of other topics. They must have been read:
+            the number of parts alone does not show what earlier snapshots left there.
     """
     known = [key for key in map(part_key_of, present) if key is not None and key.topic == topic]
     generation = _generation(known, capacity)
@@ -96,18 +98,18 @@ def write(
 
 
 def retire(topic: str, present: Iterable[str]) -> Iterator[PartMessage]:
-    """Yield the tombstones of all that a topic has in parts, for when another form has taken over, or the topic went.
+    """Yield tombstones for all parts of a topic, once another form has replaced them or the topic is gone.
 
-    Each `end` goes before any part: a snapshot that is no longer whole must not be taken for one.
+    Each `end` goes before any part, so that a snapshot without all its parts never counts as complete.
     """
     yield from _tombstones([key for key in map(part_key_of, present) if key is not None and key.topic == topic])
 
 
 def recover(latest: Mapping[str, bytes], topic: str, ledgers: Collection[int]) -> Recovered:
-    """Return what the latest value of each key says of a topic.
+    """Recover a topic's snapshot from the latest value of each key.
 
-    latest: values of live keys (no tombstones); those of other topics don't matter. ledgers: the topic's list of
-    ledgers. Raises FormatError where a part that counts can't be read; replaying the whole topic then is always right.
+    latest: values of live keys (no tombstones); keys of other topics are ignored. ledgers: the topic's list of ledgers.
+    Raises FormatError if a part that counts can't be read; replaying the whole topic is then always right.
     """
     mine = counting_of(latest, topic)
     if not mine:
@@ -131,11 +133,17 @@ def counting_of(keys: Iterable[str], topic: str) -> list[PartKey]:
 
 
 def pieces(keys: Iterable[PartKey], value_of: Callable[[PartKey], bytes], ledgers: Collection[int]) -> Iterator[Aborts]:
-    """Yield what recover would return, in the order of the markers, with one part in memory at a time.
+    """Yield the ids that `recover` would return, in the order of the markers, with only the current part in memory.
 
-    keys: as counting_of returns them. value_of: returns the value of one key. Parts of two snapshots overlap, and have
-    no gap; so what lies at or before the last marker that was yielded was yielded already, or its ledger has gone.
-    Raises FormatError where a part can't be read or is not in the order of its markers.
+    Parts of two snapshots overlap, and have no gap; so ids with a marker at or before the last yielded marker were
+    yielded already, or their ledger has gone.
+
+    Args:
+        keys: the result of counting_of.
+        value_of: returns the value of a key.
+        ledgers: the topic's list of ledgers.
+
+    Raises FormatError if a part can't be read or is not in the order of its markers.
     """
     reached = BEFORE_ALL
     for key in keys:
@@ -159,7 +167,7 @@ def _value(data: bytes, key: PartKey) -> Snapshot:
 
 
 def _generation(known: Collection[PartKey], capacity: Capacity) -> int:
-    """Return the generation to write: the newest one if its parts are as large as ours will be, else the one behind."""
+    """Return the generation to write: the newest generation if its parts have this capacity, or else the next."""
     newest = max((key.generation for key in known), default=0)
     sizes = {key.capacity for key in known if key.generation == newest}
     return newest if sizes == {capacity} else newest + 1

@@ -1,8 +1,8 @@
 """Avro's long numbers as whole columns: one call encodes or decodes millions of them.
 
-Avro writes a long zigzag (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), then seven bits a byte, the lowest first; a byte
-that another one follows has its top bit set (Apache Avro specification, "Binary encoding"). A record of longs is its
-fields one after the other, so rows of several columns are their numbers in turn.
+Avro writes a long zigzag (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), then seven bits a byte, the lowest first; every
+byte except a number's last has its top bit set (Apache Avro specification, "Binary encoding"). A record of longs is the
+sequence of its fields, so rows of several columns are the numbers row by row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from udfs.formats.errors import FormatError
 Longs = NDArray[np.int64]
 
 MOST_BYTES = 10  # of one number
-_BLOCK = 1 << 15  # numbers at once: what they take then stays in the processor's cache
+_BLOCK = 1 << 15  # numbers at once, so that they fit into the processor's cache
 _LONGEST_PLUS_ONE = np.array([1 << (7 * count) for count in range(1, MOST_BYTES)], dtype=np.uint64)
 
 
@@ -33,9 +33,9 @@ def row_bytes(columns: Sequence[Longs]) -> Longs:
 
 
 def decode(data: bytes, at: int, rows: int, width: int) -> tuple[tuple[Longs, ...], int]:
-    """Read rows of `width` numbers from the byte `at` on; returns the columns and the place behind the last number.
+    """Read rows of `width` numbers from the byte `at` on; returns the columns and the offset after the last number.
 
-    Memory is bounded by the length of data, whatever `rows` says. Raises FormatError where data end too early or a
+    Memory is bounded by the length of the data, whatever `rows` is. Raises FormatError if the data end too early or a
     number has more than ten bytes.
     """
     count = rows * width
@@ -45,7 +45,7 @@ def decode(data: bytes, at: int, rows: int, width: int) -> tuple[tuple[Longs, ..
     raw = np.frombuffer(data, dtype=np.uint8, offset=at, count=most) if count else np.empty(0, dtype=np.uint8)
     ends = np.flatnonzero(raw < 0x80)[:count]
     if len(ends) < count:
-        raise FormatError(f"{rows} rows of {width} numbers are announced, and the bytes end before them")
+        raise FormatError(f"{rows} rows of {width} numbers are announced, and the bytes end earlier")
     values = np.empty(count, dtype=np.int64)
     begin = 0
     for first in range(0, count, _BLOCK):
@@ -81,7 +81,7 @@ def _encoded(values: Longs) -> bytes:
 
 
 def _decoded(raw: NDArray[np.uint8], begin: int, ends: NDArray[np.intp]) -> Longs:
-    """Numbers of which the first begins at `begin`, and each ends at its byte of `ends`."""
+    """Decode numbers: the first starts at byte `begin`, and each ends at its byte of `ends`."""
     starts = np.empty_like(ends)
     starts[0], starts[1:] = begin, ends[:-1] + 1
     lengths = ends - starts + 1

@@ -113,7 +113,7 @@ class PutBacks:
         if self.is_loaded(topic):
             raise SafetyError(
                 f"{topic} is loaded: its broker has its own list of aborted transactions, and would write over what is "
-                "put back. Take its clients away, unload it, and try again"
+                "put back. Disconnect its clients, unload it, and try again"
             )
 
     def _with_value(self, topic: str, kind: SnapshotKind, values: Values, guard: Position) -> set[str]:

@@ -266,7 +266,7 @@ class Repairs:
         if self.look(topic).facts.doubled_ids:
             raise SafetyError(
                 f"{topic}: ids stand in several segments of its new index, as a client had it loaded from an older "
-                "one meanwhile: take its clients away, and try again. Nothing is worse than before"
+                "one meanwhile: disconnect its clients, and try again. Nothing is worse than before"
             )
 
     def _refuse_blocked(self, topic: str) -> None:

@@ -39,7 +39,7 @@ class TakeBack:
         self.replacing.unload(topic)
         now = self.replacing.latest(topic)
         if now.position != seen.position:
-            raise SafetyError(f"{topic}: somebody wrote its index meanwhile; take its clients away, and try again")
+            raise SafetyError(f"{topic}: somebody wrote its index meanwhile; disconnect its clients, and try again")
         self._checked(topic, old, lost)
         kept = self.replacing.write_down(topic, now, old, Act.UNDO)
         with cut_short(topic, "undo", _became(topic, name, kept, "is or may be published")):
@@ -111,12 +111,12 @@ class TakeBack:
         if index is None or index.position != place:
             raise SafetyError(
                 f"{topic}: the index was put back, and a broker that had it loaded wrote an index of its own over "
-                "it: take its clients away, and try again"
+                "it: disconnect its clients, and try again"
             )
 
 
 def _became(topic: str, name: str, kept: str, how: str) -> str:
     return (
         f"The index that {name} holds {how} for {topic}, and what was there is {kept} in the journal, which another "
-        "undo puts back. Take the topic's clients away and unload it, as a broker may have the other index in memory"
+        "undo puts back. Disconnect the topic's clients and unload it, as a broker may have the other index in memory"
     )

@@ -81,7 +81,7 @@ def test_an_unverified_repair_names_the_messages_and_ends_with_4(
 def test_a_repair_after_which_the_broker_writes_nothing_reports_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lacks = "its broker has sealed 2 segments, and its index lacks 1 of them"
+    lacks = "its broker has sealed 2 segments, and 1 of them are not in its index"
     code, output = _run(monkeypatch, tmp_path, "", not_written=lacks)
     assert code == 0
     assert f"Its broker has not written its own snapshot yet: {lacks}" in output

@@ -146,7 +146,7 @@ def test_an_index_up_to_its_last_marker_is_no_hindrance(memory: BufferFacts | No
         pytest.param(
             (LIVES, 9),
             replace(SEALED, sealed=SEALED.sealed | {(LIVES, 30)}),
-            "has sealed 3 segments, and its index lacks 1 of them: wait",
+            "has sealed 3 segments, and 1 of them are not in its index: wait",
             id="its broker may have sealed ids twice, and not written them yet",
         ),
     ],

@@ -112,7 +112,7 @@ def test_whatever_changes_is_no_silence(is_written: bool) -> None:
 def test_a_broker_that_changes_for_ever_is_given_up_after_ten_minutes() -> None:
     world = World([(replace(LOADED, written=look), None) for look in range(9_000)])
     lacks, loads = world.wait()
-    assert (lacks, loads) == ("its broker has sealed 2 segments, and its index lacks 2 of them", LOADS)
+    assert (lacks, loads) == ("its broker has sealed 2 segments, and 2 of them are not in its index", LOADS)
     assert world.clock.now_ms() == 1_000 + LOADS * 600_000
 
 
@@ -125,7 +125,7 @@ def test_a_topic_that_is_not_loaded_any_more_is_loaded_again(buffer: BufferFacts
 
 def test_an_index_that_is_torn_names_nothing() -> None:
     world = World([(LOADED, _index(data=b"torn"))])
-    assert world.wait() == ("its broker has sealed 2 segments, and its index lacks 2 of them", LOADS)
+    assert world.wait() == ("its broker has sealed 2 segments, and 2 of them are not in its index", LOADS)
 
 
 def _segments(count: int) -> Iterator[Position]:

@@ -58,7 +58,7 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
         pytest.param(
             {"is_loaded": True, "segments": [segment_at(0, (9, 0)), segment_at(1, (10, 0))]}, "it works", id="it works"
         ),
-        pytest.param({"is_loaded": True}, "take its clients away, unload it", id="it works, and will not load again"),
+        pytest.param({"is_loaded": True}, "disconnect its clients, unload it", id="it works, and will not load again"),
         pytest.param({"node": None}, "ZooKeeper does not have the topic$", id="it is gone"),
         pytest.param(
             {"node": Unreadable("no right")}, "its list could not be read: no right$", id="its ledgers are not known"
@@ -234,7 +234,7 @@ def test_a_topic_that_lost_a_segment_and_has_doubled_ids_can_only_be_replayed(jo
 
 def test_a_broker_that_writes_its_old_index_over_ours_is_told(journal: Folder) -> None:
     world = doubled(client=True, overwritten=read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 99)))
-    with pytest.raises(SafetyError, match="take its clients away"):
+    with pytest.raises(SafetyError, match="disconnect its clients"):
         repairs(world, journal).repair(TOPIC)
 
 
@@ -430,7 +430,7 @@ def test_a_topic_of_which_its_broker_never_writes_anything_is_told_after_eight_l
     done = repairs(world, journal).repair(TOPIC)
     assert world.done.count("unload") == 7
     assert world.is_loaded
-    assert done.not_written == "its broker has sealed 1 segments, and its index lacks 1 of them"
+    assert done.not_written == "its broker has sealed 1 segments, and 1 of them are not in its index"
     assert decode_index(world.indexes[-1].data).entries.rows == 0
 
 
@@ -440,7 +440,7 @@ def test_a_topic_of_many_segments_is_not_loaded_again(journal: Folder) -> None:
         world = World(sealed=frozenset((5, entry) for entry in range(count)))
         done = repairs(world, journal, ManualClock(count * 1_000_000)).repair(TOPIC)
         assert world.done.count("unload") == unloads
-        assert done.not_written == f"its broker has sealed {count} segments, and its index lacks {count} of them"
+        assert done.not_written == f"its broker has sealed {count} segments, and {count} of them are not in its index"
 
 
 def test_an_index_without_a_max_read_position_is_replaced_before_the_next_load(journal: Folder) -> None:
@@ -503,7 +503,7 @@ def test_ids_that_a_client_had_sealed_twice_meanwhile_are_told(journal: Folder) 
         writes=[read_at(SnapshotKind.INDEX, TOPIC, twice, (1, 99))],
         segments=[segment_at(1, (10, 0)), segment_at(0, (12, 0)), segment_at(1, (12, 1), DOUBLED)],
     )
-    with pytest.raises(SafetyError, match="take its clients away"):
+    with pytest.raises(SafetyError, match="disconnect its clients"):
         repairs(world, journal).repair(TOPIC)
 
 

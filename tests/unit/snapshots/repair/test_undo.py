@@ -85,7 +85,7 @@ def test_an_undo_over_which_a_broker_wrote_its_own_index_says_so(journal: Folder
     repairs(world, journal, clock).repair(TOPIC)
     world.writes_over = read_at(SnapshotKind.INDEX, TOPIC, NEWER, (1, 99))
     clock.advance(1_000)
-    with pytest.raises(SafetyError, match=r"wrote an index of its own over it: take its clients away"):
+    with pytest.raises(SafetyError, match=r"wrote an index of its own over it: disconnect its clients"):
         repairs(world, journal, clock).undo(TOPIC)
 
 

@@ -85,11 +85,15 @@ def test_of_an_index_the_time_before_its_max_read_position_stays(
     [
         pytest.param(ROWS, (6, 0), [(4, 9), (5, 9)], "", id="all are named"),
         pytest.param(ROWS, (6, 0), [(5, 9)], "", id="more are named than it has"),
-        pytest.param(ROWS[:1], (6, 0), [(4, 9), (5, 9)], "sealed 2 segments, and its index lacks 1", id="one is not"),
+        pytest.param(
+            ROWS[:1], (6, 0), [(4, 9), (5, 9)], "sealed 2 segments, and 1 of them are not in its index", id="one is not"
+        ),
         pytest.param(ROWS, (-1, -1), [(4, 9), (5, 9)], "names 2 segments and no maxRead", id="written in a replay"),
         pytest.param([], (-1, -1), [], "", id="an empty one, and nothing sealed"),
-        pytest.param([], (-1, -1), [(4, 9)], "sealed 1 segments, and its index lacks 1", id="an empty one"),
-        pytest.param(None, (6, 0), [(4, 9)], "sealed 1 segments, and its index lacks 1", id="none"),
+        pytest.param(
+            [], (-1, -1), [(4, 9)], "sealed 1 segments, and 1 of them are not in its index", id="an empty one"
+        ),
+        pytest.param(None, (6, 0), [(4, 9)], "sealed 1 segments, and 1 of them are not in its index", id="none"),
         pytest.param(None, (6, 0), [], "", id="none, and nothing sealed"),
     ],
 )
