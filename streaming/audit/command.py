@@ -240,7 +240,13 @@ class AuditCommand:
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
             return ["the audit published nothing"]
-        publication = Publication(self.settings, self.output, options, SystemClock(), self.request.repeats)
+        publication = Publication(
+            settings=self.settings,
+            output=self.output,
+            options=options,
+            clock=SystemClock(),
+            is_repeated=self.request.repeats,
+        )
         with self._phases() as phases, phases.phase("Publishing") as phase:
             published = publication.publish(result.audit_id, selected.where(is_class(FindingClass.ORPHAN)))
             phase.processed(published.requests, "requests")

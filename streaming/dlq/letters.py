@@ -102,7 +102,7 @@ class DeadLetterFilters:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Group:
     """Dead letters with the same state, reason, owner and age."""
 
@@ -130,7 +130,7 @@ class Groups:
         key = (state, letter.reason, letter.owner, age)
         if key not in self.groups and len(self.groups) >= self.most:
             key = (state, letter.reason, OTHER_OWNERS, age)
-        group = self.groups.setdefault(key, Group(*key))
+        group = self.groups.setdefault(key, Group(state=key[0], reason=key[1], owner=key[2], age=key[3]))
         group.messages += 1
         group.oldest_ms = min(group.oldest_ms, published_ms)
         group.newest_ms = max(group.newest_ms, published_ms)

@@ -21,7 +21,7 @@ Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
 """udfs.wire.decode."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A row of schemas.MESSAGE and its request."""
 
@@ -69,14 +69,20 @@ class MessageReader:
         )
         if fault := row.get(c.NO_REQUEST):
             # no copy of ours is like this, so in the retry topic too these properties are a sender's
-            return Message(row, rejection_of(fault), as_original(written), own_id)
+            return Message(row=row, request=rejection_of(fault), properties=as_original(written), origin_id=own_id)
         payload = self._decode(row[c.PAYLOAD], self._most_bytes)
         decoded = payload if isinstance(payload, PendingDelete) else None
         topic = first_topic(row[c.SOURCE], {} if self._query == REQUESTS else written, self._admission)
         request = payload if decoded is None else admit(decoded, topic, self._admission)
         if self._query == REQUESTS:
-            return Message(row, request, as_original(written), own_id, decoded)
-        return Message(row, request, written, written.get(ORIGIN_MESSAGE_ID, own_id), decoded)
+            return Message(row=row, request=request, properties=as_original(written), origin_id=own_id, decoded=decoded)
+        return Message(
+            row=row,
+            request=request,
+            properties=written,
+            origin_id=written.get(ORIGIN_MESSAGE_ID, own_id),
+            decoded=decoded,
+        )
 
 
 def _partition(source: str) -> int:

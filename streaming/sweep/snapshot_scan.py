@@ -33,7 +33,7 @@ class TopicsFailedError(Exception):
         self.verdict = verdict
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Scan:
     """The result of one scan: what a verdict on messages of one kind rests on."""
 

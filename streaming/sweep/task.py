@@ -167,7 +167,7 @@ class _Journals(Journal, ObjectJournal, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Effects:
     """Everything through which a sweep causes effects; in a dry run it has none."""
 
@@ -238,11 +238,13 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
         limiter = Capped(limiter, task.most_deletes[number] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
     journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock, ahead_ms=task.journal_ahead_ms)
-    return _Effects(clients.store, lambda store: store, journal, limiter)
+    return _Effects(store=clients.store, objects=lambda store: store, journal=journal, limiter=limiter)
 
 
 def _no_effects(clients: Clients) -> _Effects:
-    return _Effects(DryRunStore(clients.store), DryRunObjects, NoJournal(), Pace(0), is_dry=True)
+    return _Effects(
+        store=DryRunStore(clients.store), objects=DryRunObjects, journal=NoJournal(), limiter=Pace(0), is_dry=True
+    )
 
 
 def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> OffloadSweeper:

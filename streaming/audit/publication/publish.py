@@ -31,7 +31,7 @@ class Published:
         return f"{topic} {what} {count_of(self.requests, 'request')}{left_out}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """Publishes the orphans of an audit."""
 

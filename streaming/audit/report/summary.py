@@ -54,7 +54,7 @@ class Amount:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One finding as text."""
 
@@ -178,12 +178,12 @@ def _sample(row: dict[str, object]) -> Sample:
     component, topic, reason, detail = texts
     size = row[c.BYTES]
     return Sample(
-        str(row[a.CLASS]),
-        int(str(row[c.LEDGER_ID])),
-        "in tiered storage" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "in BookKeeper",
-        component,
-        topic,
-        int(str(size)) if size is not None else 0,
-        reason,
-        detail,
+        finding_class=str(row[a.CLASS]),
+        ledger_id=int(str(row[c.LEDGER_ID])),
+        where="in tiered storage" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "in BookKeeper",
+        component=component,
+        topic=topic,
+        size_bytes=int(str(size)) if size is not None else 0,
+        reason=reason,
+        detail=detail,
     )

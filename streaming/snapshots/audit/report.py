@@ -36,7 +36,7 @@ _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", Snaps
 _HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Findings of one class and reason about one topic; detail: of one of them."""
 
@@ -57,12 +57,12 @@ def groups_of(found: DataFrame) -> list[Group]:
     ordered = grouped.orderBy(rank[F.col(a.CLASS)], F.desc("size"), F.desc("n"), c.TOPIC_NAME).limit(SAMPLES)
     return [
         Group(
-            SnapshotClass(row[a.CLASS]),
-            SnapshotReason(row[c.REASON]),
-            row[c.TOPIC_NAME],
-            row["detail"],
-            row["n"],
-            row["size"] or 0,
+            finding_class=SnapshotClass(row[a.CLASS]),
+            reason=SnapshotReason(row[c.REASON]),
+            topic=row[c.TOPIC_NAME],
+            detail=row["detail"],
+            count=row["n"],
+            size_bytes=row["size"] or 0,
         )
         for row in ordered.collect()
     ]

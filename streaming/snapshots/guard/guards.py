@@ -30,7 +30,7 @@ MOST_CANDIDATES = 50_000  # segments before every named place that may be needed
 _AT_ONCE = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
     """What became of one namespace's guard. position: it keeps everything behind that place.
 
@@ -79,7 +79,7 @@ class Guards:
                 if topic in self.topics.present(namespace):
                     yield self._keep(namespace, topic)
             except ReaperError as error:
-                yield Guarded(namespace, error=str(error))
+                yield Guarded(namespace=namespace, error=str(error))
 
     def require(self, namespace: str) -> Position:
         """Guard a namespace, and return behind which place everything is kept; (-1, -1) where it has no segments.
@@ -103,7 +103,7 @@ class Guards:
         before, is_new = self._made(topic)
         ledgers = dict(before.ledgers)
         first = min((place for place in places if place[0] in ledgers), default=None)
-        guarded = Guarded(namespace, is_new, before.mark_deleted(GUARD))
+        guarded = Guarded(namespace=namespace, is_new=is_new, position=before.mark_deleted(GUARD))
         if first is not None and guarded.position >= first:
             self._move_back(topic, guarded, first)
 
@@ -124,9 +124,9 @@ class Guards:
         holds = self._holds(namespace, before)
         bound = self._bound(namespace, before, holds)
         guarded = Guarded(
-            namespace,
-            is_new,
-            before.mark_deleted(GUARD),
+            namespace=namespace,
+            is_new=is_new,
+            position=before.mark_deleted(GUARD),
             held_by=bound.held_by,
             lost=sum(hold.lost for hold in holds.by_topic.values()),
         )
@@ -197,7 +197,14 @@ class Guards:
         lowest = lowest_of(self._holds(guarded.namespace, admin.internal_stats(topic)).by_topic)
         if lowest is not None and moved >= lowest:
             return self._move_back(topic, guarded, lowest)
-        return Guarded(guarded.namespace, guarded.is_new, moved, now, bound.held_by, guarded.lost)
+        return Guarded(
+            namespace=guarded.namespace,
+            is_new=guarded.is_new,
+            position=moved,
+            moved_from=now,
+            held_by=bound.held_by,
+            lost=guarded.lost,
+        )
 
     def _move_back(self, topic: str, guarded: Guarded, lowest: Position) -> Guarded:
         """Move a guard back that stands behind a place which an index names: somebody else has moved it."""
@@ -206,7 +213,14 @@ class Guards:
         held_by = f"a segment at {_text(lowest)}, which an index names"
         if moved >= lowest:
             raise SafetyError(f"{topic}: the guard stands at {_text(moved)}, behind {held_by}, and does not move back")
-        return Guarded(guarded.namespace, guarded.is_new, moved, guarded.position, held_by, guarded.lost)
+        return Guarded(
+            namespace=guarded.namespace,
+            is_new=guarded.is_new,
+            position=moved,
+            moved_from=guarded.position,
+            held_by=held_by,
+            lost=guarded.lost,
+        )
 
 
 def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[Guarded]:
@@ -214,7 +228,7 @@ def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[Guarded]:
     clients = clients_for(settings)
     namespaces, problems = namespaces_with_snapshots(clients.store, filters)
     for path, detail in problems:
-        yield Guarded(path, error=detail)
+        yield Guarded(namespace=path, error=detail)
     with snapshot_topics(settings) as topics:
         yield from Guards(topics, clients.store, clients.broker, SystemClock()).keep(namespaces)
 

@@ -53,7 +53,7 @@ class Act(StrEnum):
     REMOVAL = "REMOVAL"  # of a message that no broker can decode; its topic is the system topic
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One index that was replaced. position: where it stood. lost: how many of its segments were.
 
@@ -155,12 +155,12 @@ _LOOK_AT_IT = "look at it, since it kept what an undo would put back. Once it is
 def _entry(name: str, topic: str, content: dict[str, Any], names: set[str]) -> Entry:
     try:
         return Entry(
-            name,
-            topic,
-            _position(content.get("position")),
-            base64.b64decode(content["replaced"], validate=True),
-            base64.b64decode(content["by"], validate=True),
-            int(content.get("lost") or 0),
+            name=name,
+            topic=topic,
+            position=_position(content.get("position")),
+            replaced=base64.b64decode(content["replaced"], validate=True),
+            by=base64.b64decode(content["by"], validate=True),
+            lost=int(content.get("lost") or 0),
             is_undo=bool(content.get("is_undo")),
             is_again=bool(content.get("is_again")),
             begins=bool(content.get("begins")),

@@ -47,7 +47,14 @@ ALONE = ReportContext(
     (), Space(requested=0, deleted_ledgers=0, deleted_objects=0, since_ms=0, deleted_since=0, reclaimed=0, entry_logs=0)
 )
 LOST = Sample(
-    "MISSING", 7, "in BookKeeper", "MANAGED_LEDGER", "persistent://public/default/t", 10, "NOT_FOUND", "referenced"
+    finding_class="MISSING",
+    ledger_id=7,
+    where="in BookKeeper",
+    component="MANAGED_LEDGER",
+    topic="persistent://public/default/t",
+    size_bytes=10,
+    reason="NOT_FOUND",
+    detail="referenced",
 )
 
 

@@ -54,7 +54,13 @@ def message(
         c.TENANT: "public",
     }
     decoded = decode(payload)
-    return Message(row, request, fields, "70:3:2", None if isinstance(decoded, Rejection) else decoded)
+    return Message(
+        row=row,
+        request=request,
+        properties=fields,
+        origin_id="70:3:2",
+        decoded=None if isinstance(decoded, Rejection) else decoded,
+    )
 
 
 def kept(reason: Reason, detail: str = "", *, absent_since_ms: int | None = None) -> Swept:

@@ -8,7 +8,16 @@ from streaming.terminal import Terminal
 from udfs.snapshots.audit import SnapshotClass, SnapshotReason
 
 TOPIC = "persistent://t/ns/<script>"
-GROUPS = [Group(SnapshotClass.MISSING, SnapshotReason.SEGMENT_LOST, TOPIC, "segment 2 was trimmed", 3, 2048)]
+GROUPS = [
+    Group(
+        finding_class=SnapshotClass.MISSING,
+        reason=SnapshotReason.SEGMENT_LOST,
+        topic=TOPIC,
+        detail="segment 2 was trimmed",
+        count=3,
+        size_bytes=2048,
+    )
+]
 
 
 def _result(*unreadable: tuple[str, str]) -> AuditResult:

@@ -25,8 +25,8 @@ def test_guards_are_kept_again_and_again_and_an_error_ends_one_run_only(
         runs.append(len(runs))
         if len(runs) == 1:
             raise UnavailableError("no broker answers")
-        yield Guarded("t/ns", is_new=True, error="")
-        yield Guarded("t/other", error="torn index")
+        yield Guarded(namespace="t/ns", is_new=True, error="")
+        yield Guarded(namespace="t/other", error="torn index")
         if len(runs) > 2:
             enough.set()
 

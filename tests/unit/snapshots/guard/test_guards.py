@@ -226,7 +226,9 @@ def test_a_namespace_that_fails_is_told_and_its_guard_left_alone() -> None:
 
 
 def test_a_guard_says_what_it_did() -> None:
-    said = Guarded("t/ns", True, (12, -1), (10, -1), "a segment", 2).in_words()
+    said = Guarded(
+        namespace="t/ns", is_new=True, position=(12, -1), moved_from=(10, -1), held_by="a segment", lost=2
+    ).in_words()
     assert said == (
         "t/ns: guard made behind 12:-1, moved from 10:-1; held by a segment; 2 segments that indexes name were "
         "trimmed before (`snapshots audit` names the topics)"
