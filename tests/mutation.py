@@ -799,6 +799,12 @@ MUTATIONS = (
         "    if case.latest.position != (case.request.ledger_id, context.entry_id):\n",
         "    if False:\n",
     ),
+    Mutation(
+        "a value of another Pulsar version is not refused for good",
+        JUDGE_SNAPSHOT,
+        "    if case.latest.fault == Fault.UNKNOWN_SCHEMA:\n",
+        "    if False:\n",
+    ),
     Mutation("what no broker wrote stays", JUDGE_SNAPSHOT, "    if case.latest.fault:\n", "    if False:\n"),
     Mutation("a young snapshot stays", JUDGE_SNAPSHOT, "    if age_ms < (", "    if False and age_ms < ("),
     Mutation(

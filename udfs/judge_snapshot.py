@@ -6,7 +6,8 @@ The owner is the topic whose aborted transactions the message lists. Reasons to 
 3. while the owner exists, we keep a segment unless the owner's index can be read, names neither its number nor its
    position, and names a higher number: a broker writes a segment first and names it later, however much later;
 4. a key without a value is already gone, and so is a value that another value of the same key has replaced;
-5. a value that no broker wrote is refused for good: an operator must find out who did;
+5. a value whose schema may be another Pulsar version's is kept, and one that no broker wrote is refused for good: an
+   operator must find out who did;
 6. a young value is kept for now, and a value of an existing topic for the long quarantine;
 7. a segment is kept while nothing keeps its topic from being trimmed: a tombstone needs a compaction, and a compaction
    lets the broker trim the positions from which existing topics read their segments;
@@ -22,6 +23,7 @@ from udfs.judge import Policy, is_second_look, unread
 from udfs.records import LedgerType, Outcome, PendingDelete, Presence, Reason, Reference, SnapshotContext, Verdict
 from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
+from udfs.snapshots.values import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class MessageFacts:
     position: Position
     publish_ms: int
     is_null: bool = False
-    fault: str = ""  # why no broker can have written the value; "": a broker's value, or a tombstone
+    fault: str = ""  # why it is not known as a broker's value (Fault); "": a broker's value, or a tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ def _not_there(case: SnapshotCase, context: SnapshotContext) -> Verdict | None:
     if case.latest.position != (case.request.ledger_id, context.entry_id):
         ledger_id, entry_id = case.latest.position
         return Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND, f"its key's value is at {ledger_id}:{entry_id}")
+    if case.latest.fault == Fault.UNKNOWN_SCHEMA:
+        return _later(
+            Reason.LEDGER_UNREADABLE, "its schema is not known here: another Pulsar version may have written it"
+        )
     if case.latest.fault:
         return Verdict(Outcome.DEAD_LETTER, Reason.NOT_PULSARS, f"no broker wrote it: {case.latest.fault}")
     return None

@@ -80,6 +80,12 @@ def test_brokers_that_could_not_be_asked_keep_everything() -> None:
         pytest.param(replace(OLD, is_null=True), Outcome.ALREADY_GONE, Reason.NOT_FOUND, id="a tombstone"),
         pytest.param(replace(OLD, position=(5, 1)), Outcome.ALREADY_GONE, Reason.NOT_FOUND, id="a newer value"),
         pytest.param(replace(OLD, fault="UNREADABLE"), Outcome.DEAD_LETTER, Reason.NOT_PULSARS, id="no broker's"),
+        pytest.param(
+            replace(OLD, fault="UNKNOWN_SCHEMA"),
+            Outcome.RETRY,
+            Reason.LEDGER_UNREADABLE,
+            id="perhaps another version of Pulsar's",
+        ),
     ],
 )
 def test_only_the_requested_value_goes(latest: MessageFacts, outcome: Outcome, reason: Reason) -> None:
