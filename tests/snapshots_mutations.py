@@ -14,6 +14,7 @@ COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/command.py", "streaming/au
 PUT_BACK, STOPPING = "streaming/snapshots/repair/restore.py", "streaming/audit/stopping.py"
 UNDO_MIGRATION, FORMS = "streaming/snapshots/parts/undo_migration.py", "udfs/snapshots/migration.py"
 SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
+CLI, FINDINGS = "streaming/cli/snapshots.py", "streaming/snapshots/audit/run.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/repair/test_wiring.py",),
@@ -30,6 +31,8 @@ SNAPSHOTS_TESTS = {
     PUT_BACK: (f"{_UNIT}/repair/test_restore.py", f"{_UNIT}/parts/test_undo_migration.py"),
     SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
     TOPICS: (f"{_UNIT}/audit/test_messages.py",),
+    CLI: ("tests/unit/cli/test_snapshots.py",),
+    FINDINGS: ("tests/spark/snapshots/test_join.py",),
     LOADING: (f"{_UNIT}/repair/test_load.py", f"{_UNIT}/repair/test_steps.py"),
     READING: (f"{_UNIT}/repair/test_verify.py",),
     REPLACING: (f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py", f"{_UNIT}/repair/test_undo.py"),
@@ -479,8 +482,8 @@ SNAPSHOTS_LINES = (
     (
         "garbage with any key blocks loading",
         VALUES,
-        "    about = replace(about, is_blocking=_is_blocking(kind, topic, found, origin))\n    if not topic:",
-        "    if not topic:",
+        "about = replace(about, is_blocking=is_blocking, is_doubtful=is_doubtful)\n",
+        "about = replace(about, is_blocking=is_blocking and bool(topic), is_doubtful=is_doubtful)\n",
     ),
     (
         "an undo of a migration has the parts",
@@ -569,14 +572,26 @@ SNAPSHOTS_LINES = (
     (
         "a foreign schema blocks loading",
         VALUES,
-        "    return origin is Origin.FOREIGN and not (topic and named == topic)",
-        "    return False",
+        "    return origin is Origin.FOREIGN and not is_own, ",
+        "    return False, ",
+    ),
+    (
+        "a value of its own topic is in doubt where its schema is foreign",
+        VALUES,
+        ", origin is Origin.FOREIGN and is_own\n",
+        ", False\n",
     ),
     (
         "a message whose schema is not known blocks nothing",
         VALUES,
-        " or origin is Origin.UNKNOWN:\n",
-        ":\n",
+        "    if origin is Origin.UNKNOWN:\n        return False, True\n",
+        "",
+    ),
+    (
+        "a message whose schema is not known is in doubt",
+        VALUES,
+        "    if origin is Origin.UNKNOWN:\n        return False, True\n",
+        "    if origin is Origin.UNKNOWN:\n        return False, False\n",
     ),
     (
         "bytes after a value, which Java ignores, block nothing",
@@ -604,15 +619,57 @@ SNAPSHOTS_LINES = (
     ),
     (
         "a schema version that is not registered may have been another version's",
+        SCHEMA,
+        "    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED\n",
+        "    other = Origin.UNREGISTERED\n",
+    ),
+    (
+        "garbage with a schema version that is not registered blocks loading",
+        SCHEMA,
+        "    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED\n",
+        "    other = Origin.UNKNOWN\n",
+    ),
+    (
+        "only an operator's word makes a schema that is not known a foreign one",
+        SCHEMA,
+        "    if is_unknown_foreign:\n",
+        "    if True:\n",
+    ),
+    (
+        "an operator's word reaches the schemas",
         TOPICS,
-        "versions.get(version, Origin.UNKNOWN)",
-        "versions.get(version, Origin.FOREIGN)",
+        ", is_unknown_foreign=self._is_unknown_foreign)",
+        ")",
+    ),
+    (
+        "a repair tells of what is in doubt",
+        CLI,
+        "    if kept:\n        raise SafetyError",
+        "    if False:\n        raise SafetyError",
+    ),
+    (
+        "a repair calls nothing decodable while a message is in doubt",
+        CLI,
+        "    elif not kept:\n",
+        "    else:\n",
+    ),
+    (
+        "an audit tells of what may keep topics from loading",
+        FINDINGS,
+        ".unionByName(_doubtful(messages))",
+        "",
+    ),
+    (
+        "what another version may have written is no blocking message",
+        BLOCKING,
+        "lambda read: read.is_blocking)",
+        "lambda read: read.is_blocking or read.is_doubtful)",
     ),
     (
         "a value of its own topic is never called blocking",
         VALUES,
-        "    return origin is Origin.FOREIGN and not (topic and named == topic)",
-        "    return origin is Origin.FOREIGN",
+        "    return origin is Origin.FOREIGN and not is_own, ",
+        "    return origin is Origin.FOREIGN, ",
     ),
     (
         "a value of its own topic is not removed, whatever it was called",

@@ -164,6 +164,14 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
             "are too large for that",
         ),
     ] = False,
+    unknown_schemas: Annotated[
+        bool,
+        typer.Option(
+            "--unknown-schemas",
+            help="With --namespace: remove also messages whose schema may be another Pulsar version's. Only if no "
+            "broker of another version ever used the namespace",
+        ),
+    ] = False,
     json_lines: Json = False,
     yes: Yes = False,
 ) -> None:
@@ -178,12 +186,15 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
     With --namespace, the command removes messages that no broker can decode (LOAD_BLOCKED) from the topics of indexes
     and single snapshots: no topic of the namespace loads while such a message exists. It names each message and asks
     first; their bytes go to the journal, and `snapshots undo --namespace` publishes them again. If such a message has a
-    topic's own key, its broker reads that topic again.
+    topic's own key, its broker reads that topic again. The exit code is 4 if messages stay that brokers may be unable
+    to decode (LOAD_IN_DOUBT): values of their topics with a foreign schema, and messages whose schema may be another
+    Pulsar version's (see --unknown-schemas).
     """
     _one_of(context, topic, namespace, "--republish")
+    refuse_ignored(context, (not namespace, ("--unknown-schemas",), "it goes with --namespace. Leave it out"))
     settings = settings_of(config)
     if namespace:
-        _repair_namespace(settings, namespace, yes=yes, json_lines=json_lines)
+        _repair_namespace(settings, namespace, unknown_schemas=unknown_schemas, yes=yes, json_lines=json_lines)
         return
     from streaming.snapshots.repair.wiring import full_name, repairs_for
     from udfs.snapshots.repairing import Remedy
@@ -210,21 +221,29 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
         )
 
 
-def _repair_namespace(settings: "Settings", namespace: str, *, yes: bool, json_lines: bool) -> None:
-    from streaming.snapshots.repair.blocking import in_words
+def _repair_namespace(
+    settings: "Settings", namespace: str, *, unknown_schemas: bool, yes: bool, json_lines: bool
+) -> None:
+    from streaming.snapshots.repair.blocking import in_doubt, in_words
     from streaming.snapshots.repair.wiring import blocking_for
 
-    with blocking_for(settings) as blocking:
+    which = "which brokers of this version can't decode" if unknown_schemas else "which no broker can decode"
+    with blocking_for(settings, is_unknown_foreign=unknown_schemas) as blocking:
         messages = blocking.messages(namespace)
         for message in messages:
             say(in_words(message), err=json_lines)
         if messages:
-            confirm(f"Remove these {len(messages)} messages of {namespace}, which no broker can decode?", yes=yes)
+            confirm(f"Remove these {len(messages)} messages of {namespace}, {which}?", yes=yes)
             blocking.remove(namespace, messages)
+        kept = blocking.doubtful(namespace)
     if json_lines:
-        say_json({"namespace": namespace, "removed": len(messages)})
-    else:
-        say(f"{namespace}: {len(messages)} messages removed" if messages else f"{namespace}: brokers can decode all")
+        say_json({"namespace": namespace, "removed": len(messages), "in_doubt": len(kept)})
+    elif messages:
+        say(f"{namespace}: {len(messages)} messages removed")
+    elif not kept:
+        say(f"{namespace}: brokers can decode all")
+    if kept:
+        raise SafetyError(in_doubt(namespace, kept))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -74,15 +75,20 @@ def does_not_load(cluster: Cluster, service: Deployment, topic: str) -> bool:
     return True
 
 
+def registered(cluster: Cluster, topic: str, schema: dict[str, Any]) -> bytes:
+    """Register a schema, as anyone may who publishes there; returns its version as it is in a message."""
+    body = {"type": "AVRO", "schema": json.dumps(schema), "properties": {}}
+    path = topics.resource(topic).replace("persistent/", "schemas/", 1)
+    version: int = json.loads(topics.admin(cluster, "POST", f"{path}/schema", body))["version"]["version"]
+    return version.to_bytes(8, "big")
+
+
 def publish_what_brokers_decode(cluster: Cluster, raw: RawProducer, space: str) -> None:
     """Publish an index of a schema with one more field, and an index with bytes after it."""
     indexes = system_topic(space, SnapshotKind.INDEX)
     schema = SCHEMAS[SnapshotKind.INDEX]
     newer = schema | {"fields": [*schema["fields"], {"name": "topicUuid", "type": ["null", "string"], "default": None}]}
-    body = {"type": "AVRO", "schema": json.dumps(newer), "properties": {}}
-    path = topics.resource(indexes).replace("persistent/", "schemas/", 1)
-    version = json.loads(topics.admin(cluster, "POST", f"{path}/schema", body))["version"]["version"]
-    for name, written in (("newer", {"schema_version": version.to_bytes(8, "big")}), ("longer", {})):
+    for name, written in (("newer", {"schema_version": registered(cluster, indexes, newer)}), ("longer", {})):
         topic = f"persistent://{space}/{name}"
         raw.send(indexes, empty_index(topic) + b"\x02\x02x", partition_key=topic, **written)
 
@@ -104,14 +110,14 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
         raw.send(indexes, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
         publish_what_brokers_decode(cluster, raw, scene.space)
 
-    found = findings(service, "--namespace", scene.space, "--verify-only")
+    found = findings(service, "--namespace", scene.space)
     blocked = [line for line in found if line.get("reason") == "LOAD_BLOCKED"]
     assert {line["key"] for line in blocked} == {"no key of ours", "encrypted", f"persistent://{scene.space}/nobody"}
     assert {line["class"] for line in blocked} == {"DANGER"}
     assert all("snapshots repair --namespace" in line["do"] for line in blocked)
     assert found[-1]["complete"]
     assert ("DANGER", "DOUBLED_IDS") in told(found, scene.topic)
-    assert told(found, f"persistent://{scene.space}/newer") == {("UNKNOWN", "UNKNOWN_SCHEMA")}
+    assert told(found, f"persistent://{scene.space}/newer") == {("DANGER", "LOAD_IN_DOUBT")}
     assert told(found, f"persistent://{scene.space}/longer") == {("FOREIGN", "UNREADABLE")}
 
     assert does_not_load(cluster, service, scene.topic)
@@ -121,7 +127,7 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     assert f"snapshots repair --namespace {scene.space}` removes them" in said
     print(f"refused after {time.monotonic() - began_s:.1f} s")  # noqa: T201  worth knowing
 
-    said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space)
+    said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
     assert f"{scene.space}: 3 messages removed" in said
     assert set(latest(service, scene.space, SnapshotKind.INDEX)) >= {
         f"persistent://{scene.space}/{name}" for name in ("newer", "longer")
@@ -130,15 +136,57 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     wait_for(lambda: is_loaded(service, other), f"loading of {other}")
     with Transactions(cluster.serving.pulsar) as again:
         assert reads_committed(again, scene)
-    assert "brokers can decode all" in service.call("snapshots", "repair", "--yes", "--namespace", scene.space)
+    for option in ((), ("--unknown-schemas",)):  # what may be the value of a topic stays
+        said = service.call("snapshots", "repair", "--yes", *option, "--namespace", scene.space, code=4)
+        assert "unable to decode 1 messages" in said
+        assert f"(key 'persistent://{scene.space}/newer'" in said
+        assert "brokers can decode all" not in said
 
     assert f"{scene.space}: 3 messages put back" in service.call(
         "snapshots", "undo", "--yes", "--namespace", scene.space
     )
     assert does_not_load(cluster, service, scene.topic)
-    service.call("snapshots", "repair", "--yes", "--namespace", scene.space)
+    service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
     wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
     assert repaired(service, scene.topic)["is_verified"]
+    with Transactions(cluster.serving.pulsar) as again:
+        assert reads_committed(again, scene)
+
+
+def test_garbage_with_any_schema_version_is_told_and_can_be_removed(cluster: Cluster, service: Deployment) -> None:
+    """A version that is not registered, and one that brokers of another version may have registered."""
+    scene = made_and_silent(cluster, service, "versions", 45)
+    indexes = system_topic(scene.space, SnapshotKind.INDEX)
+    other = f"persistent://{scene.space}/other"
+    unregistered = (99).to_bytes(8, "big")
+    with RawProducer(cluster.serving.pulsar) as raw:
+        raw.send(indexes, empty_index(other), partition_key=other, schema_version=unregistered)
+    assert not does_not_load(cluster, service, scene.topic)
+
+    odd = {"type": "record", "name": SCHEMAS[SnapshotKind.INDEX]["name"], "fields": [{"name": "x", "type": "int"}]}
+    for name, reason, option in (("gone", "LOAD_BLOCKED", ()), ("registered", "LOAD_IN_DOUBT", ("--unknown-schemas",))):
+        version = unregistered if name == "gone" else registered(cluster, indexes, odd)
+        with RawProducer(cluster.serving.pulsar) as raw:
+            raw.send(indexes, GARBAGE, partition_key=name, schema_version=version)
+        assert does_not_load(cluster, service, scene.topic)
+        found = findings(service, "--namespace", scene.space)
+        assert [(line["class"], line["reason"]) for line in found if line.get("key") == name] == [("DANGER", reason)]
+        if option:
+            said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
+            assert f"(key '{name}'" in said
+            assert "repair --unknown-schemas" in said
+            assert does_not_load(cluster, service, scene.topic)
+
+        repair = ("snapshots", "repair", "--yes", *option, "--namespace", scene.space)
+        assert f"{scene.space}: 1 messages removed" in service.call(*repair)
+        wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
+        assert "brokers can decode all" in service.call(*repair)
+        undo = ("snapshots", "undo", "--yes", "--namespace", scene.space)
+        assert f"{scene.space}: 1 messages put back" in service.call(*undo)
+        assert does_not_load(cluster, service, scene.topic)
+        service.call("snapshots", "repair", "--yes", *option, "--namespace", scene.space)
+        wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
+    assert other in latest(service, scene.space, SnapshotKind.INDEX)
     with Transactions(cluster.serving.pulsar) as again:
         assert reads_committed(again, scene)
 

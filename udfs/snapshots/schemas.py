@@ -4,6 +4,7 @@ Fields stand in alphabetical order, which is the order of their bytes. A value i
 """
 
 import json
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -92,8 +93,26 @@ class Origin(StrEnum):
     """Who may have registered a schema version of a snapshot topic. Only values of BROKERS can be judged."""
 
     BROKERS = "BROKERS"  # the schema above
+    UNREGISTERED = "UNREGISTERED"  # the topic has no schema of that version: brokers decode by their own one
     UNKNOWN = "UNKNOWN"  # perhaps a broker of another version, which added, renamed or removed fields
     FOREIGN = "FOREIGN"  # no broker
+
+
+def origins(
+    kind: SnapshotKind, definitions: Mapping[int, str], *, is_unknown_foreign: bool = False
+) -> Callable[[bytes], Origin]:
+    """Return a function of a schema version, as it is in a message: who may have registered it.
+
+    Args:
+        definitions: version -> text, of all schemas of the topic.
+        is_unknown_foreign: the operator knows that no broker of another version ever used the namespace.
+    """
+    known = {version.to_bytes(8, "big"): origin_of(kind, text) for version, text in definitions.items()}
+    if is_unknown_foreign:
+        known = {version: Origin.FOREIGN if each is Origin.UNKNOWN else each for version, each in known.items()}
+    # schemas can be deleted: where another version of Pulsar may have been, a version that is gone may be its
+    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED
+    return lambda version: known.get(version, other)
 
 
 def origin_of(kind: SnapshotKind, definition: str) -> Origin:

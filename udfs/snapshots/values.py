@@ -38,7 +38,7 @@ class Fault(StrEnum):
 
     ODD_KEY = "ODD_KEY"  # no key of this kind, or one of a topic in another namespace
     FOREIGN_SCHEMA = "FOREIGN_SCHEMA"  # sent with a schema that is no broker's
-    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"  # sent with a schema that may be another version of Pulsar's
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"  # sent with a schema that may be, or have been, another version of Pulsar's
     UNREADABLE = "UNREADABLE"  # cut off, compressed or encoded in a way that can't be read
     OTHER_NAME = "OTHER_NAME"  # the value names another topic, or another number, than its key
 
@@ -64,6 +64,7 @@ class ReadValue:
     value: AnyValue | None = None
     data: bytes = b""
     is_blocking: bool = False  # no broker can decode it, so that none loads a topic for which it reads this message
+    is_doubtful: bool = False  # brokers may be unable to decode it, and a topic may need it
 
 
 def read_message(
@@ -90,7 +91,8 @@ def read_message(
         is_null=content.is_null,
     )
     origin = origin_of(content.schema_version) if content.schema_version else Origin.BROKERS
-    about = replace(about, is_blocking=_is_blocking(kind, topic, found, origin))
+    is_blocking, is_doubtful = _blocks(kind, topic, found, origin)
+    about = replace(about, is_blocking=is_blocking, is_doubtful=is_doubtful)
     if not topic:
         return replace(about, fault=Fault.ODD_KEY, detail=f"the key is no key of a {kind} of {namespace}")
     if found.why is not None:
@@ -101,29 +103,34 @@ def read_message(
     if origin is Origin.FOREIGN:
         return replace(about, fault=Fault.FOREIGN_SCHEMA, detail=f"schema version {version} is not the brokers'")
     if origin is not Origin.BROKERS:
-        return replace(about, fault=Fault.UNKNOWN_SCHEMA, detail=f"schema version {version} is not known here")
+        why = "registered" if origin is Origin.UNREGISTERED else "known here"
+        return replace(about, fault=Fault.UNKNOWN_SCHEMA, detail=f"schema version {version} is not {why}")
     return _decoded(about, content.payload)
 
 
-def _is_blocking(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: Origin) -> bool:
-    """Whether a broker that reads a message fails at it.
+def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: Origin) -> tuple[bool, bool]:
+    """Return whether a broker that reads a message fails at it, and whether it may fail, which can't be told here.
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
     has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). It reads segments by their
-    positions. A value of the key's topic is never called blocking, whatever its schema: the topic may need it. Nor is a
-    message whose schema this program does not know: another version of Pulsar may have written it.
+    positions. A broker decodes by its own schema what has no registered one. A value of the key's topic is never called
+    blocking, whatever its schema: the topic may need it. Nor is a message whose schema this program does not know, and
+    by which nothing is decoded here, since a sender may have registered it.
     """
     content = found.content
     if kind not in READ_WHOLE:
-        return False
+        return False, False
     if found.why is not None:
-        return True
-    if content.key is None or content.is_null or origin is Origin.UNKNOWN:
-        return False
+        return True, False
+    if content.key is None or content.is_null:
+        return False, False
+    if origin is Origin.UNKNOWN:
+        return False, True
     named = _topic_in(kind, content.payload)
     if named is None:
-        return True
-    return origin is Origin.FOREIGN and not (topic and named == topic)
+        return True, False
+    is_own = bool(topic) and named == topic
+    return origin is Origin.FOREIGN and not is_own, origin is Origin.FOREIGN and is_own
 
 
 def names_its_topic(read: ReadValue) -> bool:

@@ -1,6 +1,6 @@
 """Reads a namespace's snapshot topics: each message becomes a value of its kind, or a fault."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
@@ -9,7 +9,7 @@ from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.config.sections import PulsarSettings
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import Origin, origin_of
+from udfs.snapshots.schemas import origins
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
@@ -23,10 +23,14 @@ class SnapshotTopics:
     """Reads the snapshot topics of namespaces. Every method raises UnavailableError, RefusedError.
 
     In all methods `with_bytes_of` names the keys whose values are returned with their bytes, valid or not.
+    is_unknown_foreign: the operator knows that no broker of another version ever used the namespaces.
     """
 
-    def __init__(self, settings: PulsarSettings, admin: PulsarAdmin, more: SnapshotAdmin) -> None:
+    def __init__(
+        self, settings: PulsarSettings, admin: PulsarAdmin, more: SnapshotAdmin, *, is_unknown_foreign: bool = False
+    ) -> None:
         self._settings = settings
+        self._is_unknown_foreign = is_unknown_foreign
         self.admin = admin
         self.more = more
 
@@ -60,12 +64,10 @@ class SnapshotTopics:
         messages: Iterator[tuple[Position, UndeliveredMessage]],
         with_bytes_of: Collection[str] = (),
     ) -> Iterator[ReadValue]:
-        versions = known_versions(kind, self.more.schemas(system_topic(namespace, kind)))
+        definitions = self.more.schemas(system_topic(namespace, kind))
+        origin_of = origins(kind, definitions, is_unknown_foreign=self._is_unknown_foreign)
         for position, message in messages:
-            # a version that is not registered may have been registered before, because schemas can be deleted
-            read = read_message(
-                kind, namespace, position, message, lambda version: versions.get(version, Origin.UNKNOWN)
-            )
+            read = read_message(kind, namespace, position, message, origin_of)
             yield replace(read, data=message.content.payload) if read.key in with_bytes_of else read
 
 
@@ -78,8 +80,3 @@ def as_brokers_read(message: UndeliveredMessage) -> UndeliveredMessage:
         return message
     detail = "it is compressed or in a batch, and a broker that reads it by position treats its bytes as the value"
     return replace(message, why=Undeliverable.UNREADABLE, detail=detail)
-
-
-def known_versions(kind: SnapshotKind, definitions: Mapping[int, str]) -> dict[bytes, Origin]:
-    """Return schema version, as in a message -> who may have registered it."""
-    return {version.to_bytes(8, "big"): origin_of(kind, text) for version, text in definitions.items()}

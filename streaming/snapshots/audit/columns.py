@@ -20,6 +20,7 @@ PUBLISH_MS = "publish_ms"
 IS_NULL = "is_null"
 FAULT = "fault"
 IS_BLOCKING = "is_blocking"  # no broker can decode it, so that none loads a topic for which it reads this message
+IS_DOUBTFUL = "is_doubtful"  # brokers may be unable to decode it, and a topic may need it
 SEQUENCE = "sequence"
 IDS = "ids"
 MARKER_LEDGER = "marker_ledger"
@@ -82,6 +83,7 @@ MESSAGE = pa.schema(
         pa.field(IS_NULL, pa.bool_()),
         pa.field(FAULT, pa.string()),
         pa.field(IS_BLOCKING, pa.bool_()),
+        pa.field(IS_DOUBTFUL, pa.bool_()),
         pa.field(DETAIL, pa.string()),
         pa.field(SEQUENCE, pa.int64()),
         pa.field(IDS, pa.int64()),

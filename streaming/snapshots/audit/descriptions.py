@@ -40,6 +40,9 @@ NEXT = {
     SnapshotReason.LOAD_BLOCKED: "`ledger-reaper snapshots repair --namespace`, which names and removes only these "
     "messages; until then, don't unload topics of the namespace or restart brokers. Then find out who publishes to "
     "this system topic, and revoke the permission",
+    SnapshotReason.LOAD_IN_DOUBT: "nothing, if brokers of another version write to this system topic and topics of the "
+    "namespace load. Otherwise don't unload topics of the namespace or restart brokers; find out who publishes to it, "
+    "and revoke the permission; `ledger-reaper snapshots repair --namespace` names what can be removed, and how",
     SnapshotReason.OWNER_GONE: f"nothing urgent: it takes space only. {_REMOVE}",
     SnapshotReason.NOT_NAMED: f"nothing urgent: it takes space only. If it is an orphan: {_REMOVE}",
     SnapshotReason.DEAD_IDS: "nothing: the next commit or abort on the topic drops them. If the topic has no more "

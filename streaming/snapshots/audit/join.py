@@ -101,13 +101,18 @@ def namespaces(messages: DataFrame, segments_topics: DataFrame) -> DataFrame:
 
 
 def foreign(messages: DataFrame) -> DataFrame:
-    """Return the latest messages that are no values of a broker's, but for those that block loading."""
-    return live(read_of(messages)).where((F.col(s.FAULT) != "") & ~F.col(s.IS_BLOCKING))
+    """Return the latest messages that are no values of a broker's, but for those that block or may block loading."""
+    return live(read_of(messages)).where((F.col(s.FAULT) != "") & ~F.col(s.IS_BLOCKING) & ~F.col(s.IS_DOUBTFUL))
 
 
 def blocking(messages: DataFrame) -> DataFrame:
     """Return the messages that keep topics from loading: brokers read also those that a later one replaces."""
     return read_of(messages).where(F.col(s.IS_BLOCKING))
+
+
+def doubtful(messages: DataFrame) -> DataFrame:
+    """Return the messages that may keep topics from loading, also those that a later one replaces."""
+    return read_of(messages).where(F.col(s.IS_DOUBTFUL))
 
 
 def owners_of(messages: DataFrame) -> DataFrame:

@@ -55,10 +55,10 @@ def _is_chosen(namespace: str, filters: FindingFilters) -> bool:
 
 
 @contextmanager
-def snapshot_topics(settings: Settings) -> Iterator[SnapshotTopics]:
+def snapshot_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[SnapshotTopics]:
     """The snapshot topics of the configured cluster; the block's end closes the connections."""
     with admin_for(settings) as admin, closing(SnapshotAdmin(admin_settings(settings))) as more:
-        yield SnapshotTopics(settings.pulsar, admin, more)
+        yield SnapshotTopics(settings.pulsar, admin, more, is_unknown_foreign=is_unknown_foreign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,7 @@ def row_of(namespace: str, read: ReadValue, number: int, *, is_raw: bool) -> dic
         s.IS_NULL: read.is_null,
         s.FAULT: str(read.fault or ""),
         s.IS_BLOCKING: read.is_blocking,
+        s.IS_DOUBTFUL: read.is_doubtful,
         c.DETAIL: read.detail,
         s.SEQUENCE: read.sequence,
         **_content(read.value),

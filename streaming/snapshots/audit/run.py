@@ -164,7 +164,7 @@ def totals(found: DataFrame) -> dict[str, dict[str, int]]:
 
 def message_findings(messages: DataFrame) -> DataFrame:
     """Return what is found of messages that no broker wrote."""
-    return _foreign(messages).unionByName(_blocking(messages))
+    return _foreign(messages).unionByName(_blocking(messages)).unionByName(_doubtful(messages))
 
 
 def _foreign(messages: DataFrame) -> DataFrame:
@@ -175,8 +175,17 @@ def _foreign(messages: DataFrame) -> DataFrame:
 
 def _blocking(messages: DataFrame) -> DataFrame:
     read = F.lit("no broker can decode it, and each that loads a topic of the namespace reads it: the topic is closed")
-    told = join.blocking(messages).withColumn(c.DETAIL, F.concat(read, F.lit(" ("), c.DETAIL, F.lit(")")))
-    return _of_messages(told, F.lit(str(SnapshotClass.DANGER)), F.lit(str(SnapshotReason.LOAD_BLOCKED)))
+    return _at_load(join.blocking(messages), SnapshotReason.LOAD_BLOCKED, read)
+
+
+def _doubtful(messages: DataFrame) -> DataFrame:
+    read = F.lit("each broker that loads a topic of the namespace reads it, and closes the topic if it can't decode it")
+    return _at_load(join.doubtful(messages), SnapshotReason.LOAD_IN_DOUBT, read)
+
+
+def _at_load(messages: DataFrame, reason: SnapshotReason, what: Column) -> DataFrame:
+    told = messages.withColumn(c.DETAIL, F.concat(what, F.lit(" ("), c.DETAIL, F.lit(")")))
+    return _of_messages(told, F.lit(str(SnapshotClass.DANGER)), F.lit(str(reason)))
 
 
 def _of_messages(messages: DataFrame, found: Column, reason: Column) -> DataFrame:

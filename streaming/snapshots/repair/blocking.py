@@ -10,7 +10,7 @@ of its key, so something else has to replace it:
 3. Then the topic is compacted, and read again to see that no such message is left.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -60,10 +60,16 @@ class Store(Compacted, Protocol):
 
 def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKind]) -> list[ReadValue]:
     """Return the messages that no broker can decode, up to MOST of them. Raises UnavailableError, RefusedError."""
+    return _chosen(topics, namespace, kinds, lambda read: read.is_blocking)
+
+
+def _chosen(
+    topics: Compacted, namespace: str, kinds: Collection[SnapshotKind], is_chosen: Callable[[ReadValue], bool]
+) -> list[ReadValue]:
     found: list[ReadValue] = []
     for kind in READ_WHOLE:
         for read in topics.compacted(namespace, kind) if kind in kinds else ():
-            if read.is_blocking and len(found) < MOST:
+            if is_chosen(read) and len(found) < MOST:
                 found.append(read)
     return found
 
@@ -79,6 +85,16 @@ def in_words(read: ReadValue) -> str:
     return f"{read.kind} {read.position[0]}:{read.position[1]} (key {read.key!r}: {read.detail})"
 
 
+def in_doubt(namespace: str, messages: Sequence[ReadValue]) -> str:
+    """Say that these messages were kept, though brokers may be unable to decode them, and what an operator can do."""
+    return (
+        f"{namespace}: brokers may be unable to decode {len(messages)} messages, which stay since a topic or brokers "
+        f"of another version may need them: {named(messages)}. If topics of the namespace do not load, and no broker "
+        f"of another version ever used it, `ledger-reaper snapshots repair --unknown-schemas --namespace {namespace}` "
+        "removes those that are no value of their own topic; how to remove such a value is in docs/snapshots.md"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Blocking:
     """Takes away what blocks loading, in one namespace at a time."""
@@ -89,6 +105,10 @@ class Blocking:
     def messages(self, namespace: str) -> list[ReadValue]:
         """Return what blocks loading. Raises UnavailableError, RefusedError."""
         return blocking_in(self.store, namespace, self.store.kinds(namespace))
+
+    def doubtful(self, namespace: str) -> list[ReadValue]:
+        """Return what may block loading, and is not removed. Raises UnavailableError, RefusedError."""
+        return _chosen(self.store, namespace, self.store.kinds(namespace), lambda read: read.is_doubtful)
 
     def remove(self, namespace: str, shown: Sequence[ReadValue]) -> None:
         """Take these messages away.
@@ -139,7 +159,11 @@ class Blocking:
     def _last_of_their_keys(
         self, namespace: str, kind: SnapshotKind, mine: Mapping[Position, ReadValue]
     ) -> Iterator[ReadValue]:
-        """Yield those that compaction keeps: the last ones of their keys."""
+        """Yield those that compaction keeps: the last ones of their keys.
+
+        They are judged once more: the schemas are asked for after the messages were read, so that none is missing that
+        a broker of another version registered in between.
+        """
         keys = {read.key for read in mine.values()}
         last = {read.key: read for read in self.store.compacted(namespace, kind) if read.key in keys}
         return (read for read in last.values() if read.key and read.is_blocking and read.position in mine)

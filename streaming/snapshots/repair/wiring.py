@@ -133,9 +133,13 @@ def full_name(topic: str) -> str:
 
 
 @contextmanager
-def blocking_for(settings: Settings) -> Iterator[Blocking]:
-    """What takes away the messages that block loading; the block's end closes the connections."""
-    with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
+def blocking_for(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[Blocking]:
+    """What takes away the messages that block loading; the block's end closes the connections.
+
+    is_unknown_foreign: the operator knows that no broker of another version ever used the namespace.
+    """
+    opened_topics = snapshot_topics(settings, is_unknown_foreign=is_unknown_foreign)
+    with opened_topics as topics, SnapshotStore(settings.pulsar, topics) as store:
         yield Blocking(store, RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()))
 
 

@@ -1,6 +1,7 @@
 """Spark's joins bring together what belongs together: latest values, owners, places of segments, ids."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -240,7 +241,9 @@ def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None
     assert [row[s.FAULT] for row in join.foreign(_world().frame(spark)).collect()] == [str(Fault.ODD_KEY)]
 
 
-def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(spark: SparkSession) -> None:
+def test_what_blocks_or_may_block_loading_is_a_danger_also_where_a_later_message_replaced_it(
+    spark: SparkSession,
+) -> None:
     read = _world()
     read.add(
         ReadValue(
@@ -268,13 +271,30 @@ def test_what_blocks_loading_is_a_danger_also_where_a_later_message_replaced_it(
             is_blocking=True,
         )
     )
-    read.index(A, (0, (70, 0), (5, 0)), at=(60, 7))
+    doubtful = ReadValue(
+        kind=SnapshotKind.INDEX,
+        key=A,
+        topic=A,
+        position=(60, 8),
+        publish_ms=0,
+        size_bytes=2,
+        fault=Fault.UNKNOWN_SCHEMA,
+        detail="v",
+        is_doubtful=True,
+    )
+    read.add(doubtful)
+    read.add(replace(doubtful, position=(60, 9), fault=Fault.FOREIGN_SCHEMA))
+    read.index(A, (0, (70, 0), (5, 0)), at=(60, 10))
+    read.add(replace(doubtful, key=B, topic=B, position=(60, 11)))
     found = message_findings(read.frame(spark)).cache()
     indexes = f"persistent://{SPACE}/{SnapshotKind.INDEX}"
     told = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.ENTRY]) for row in found.collect()}
     assert told == {
         ("DANGER", "LOAD_BLOCKED", indexes, 5),
         ("DANGER", "LOAD_BLOCKED", A, 6),
+        ("DANGER", "LOAD_IN_DOUBT", A, 8),
+        ("DANGER", "LOAD_IN_DOUBT", A, 9),
+        ("DANGER", "LOAD_IN_DOUBT", B, 11),
         ("FOREIGN", "ODD_KEY", f"persistent://{SPACE}/{SnapshotKind.SEGMENT}", 7),
     }
     assert orphans_of(found).collect() == []  # --publish asks for none of them

@@ -1,7 +1,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,38 +140,94 @@ def test_a_repair_is_of_a_topic_or_of_a_namespace(command: str, options: tuple[s
 
 
 class _Blocked:
-    """A namespace with one message that no broker can decode."""
+    """A namespace with one message that no broker can decode, and one that brokers of another version may decode."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_unknown_foreign: bool = False) -> None:
+        found = ReadValue(
+            kind=SnapshotKind.INDEX,
+            key="odd",
+            topic="",
+            position=(7, 1),
+            publish_ms=0,
+            size_bytes=2,
+            detail="the key is no key",
+        )
+        self.left = [found]
+        self.in_doubt = [replace(found, key="newer", position=(7, 2), detail="version 1 is not known")]
+        if is_unknown_foreign:
+            self.left, self.in_doubt = [*self.left, *self.in_doubt], []
         self.removed: list[ReadValue] = []
 
     def messages(self, namespace: str) -> list[ReadValue]:
-        return [
-            ReadValue(
-                kind=SnapshotKind.INDEX,
-                key="odd",
-                topic="",
-                position=(7, 1),
-                publish_ms=0,
-                size_bytes=2,
-                detail="the key is no key",
-            )
-        ]
+        return list(self.left)
+
+    def doubtful(self, namespace: str) -> list[ReadValue]:
+        return list(self.in_doubt)
 
     def remove(self, namespace: str, shown: list[ReadValue]) -> None:
         self.removed += shown
+        self.left.clear()
 
 
-@pytest.mark.parametrize(("options", "code", "removed"), [((), 2, 0), (("--yes",), 0, 1)])
-def test_messages_that_block_loading_are_named_before_they_are_removed(
-    options: tuple[str, ...], code: int, removed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    blocked = _Blocked()
-    monkeypatch.setattr(repairs, "blocking_for", lambda _settings: nullcontext(blocked))
+def _repaired(
+    blocked: _Blocked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str
+) -> tuple[int, str, str]:
+    """Return the exit code, the output and the error's text of `repair --namespace`."""
+
+    def opened(_settings: object, *, is_unknown_foreign: bool) -> nullcontext[_Blocked]:
+        assert is_unknown_foreign is ("--unknown-schemas" in options)
+        return nullcontext(blocked)
+
+    monkeypatch.setattr(repairs, "blocking_for", opened)
     config = tmp_path / "config.toml"
     config.write_text(f'[state]\ndir = "{tmp_path}"\n')
     result = CliRunner().invoke(app, ["repair", *options, "--namespace", "t/ns", "--config", str(config)])
     error = result.exception
-    assert (error.exit_code if isinstance(error, ReaperError) else result.exit_code) == code
-    assert "__transaction_buffer_snapshot_indexes 7:1 (key 'odd': the key is no key)" in result.output
+    code = error.exit_code if isinstance(error, ReaperError) else result.exit_code
+    return code, result.output, str(error or "")
+
+
+@pytest.mark.parametrize(("options", "code", "removed"), [((), 2, 0), (("--yes",), 4, 1)])
+def test_what_blocks_loading_is_named_before_it_is_removed(
+    options: tuple[str, ...], code: int, removed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = _Blocked()
+    done, said, _error = _repaired(blocked, monkeypatch, tmp_path, *options)
+    assert done == code
+    assert "__transaction_buffer_snapshot_indexes 7:1 (key 'odd': the key is no key)" in said
     assert len(blocked.removed) == removed
+
+
+def test_a_repair_never_says_that_all_can_be_decoded_while_a_message_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = _Blocked()
+    code, said, error = _repaired(blocked, monkeypatch, tmp_path, "--yes")
+    assert (code, "1 messages removed" in said) == (4, True)
+    assert "7:2 (key 'newer': version 1 is not known)" in error
+    code, said, error = _repaired(blocked, monkeypatch, tmp_path, "--yes")
+    assert (code, said) == (4, "")
+    assert "repair --unknown-schemas --namespace t/ns" in error
+    code, said, _error = _repaired(blocked, monkeypatch, tmp_path, "--yes", "--json")
+    assert (code, json.loads(said)) == (4, {"namespace": "t/ns", "removed": 0, "in_doubt": 1})
+
+
+def test_an_operator_who_knows_of_one_version_only_has_all_garbage_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = _Blocked(is_unknown_foreign=True)
+    code, said, _error = _repaired(blocked, monkeypatch, tmp_path, "--unknown-schemas")
+    assert (code, len(blocked.removed)) == (2, 0)  # no terminal, and no --yes
+    code, said, _error = _repaired(blocked, monkeypatch, tmp_path, "--unknown-schemas", "--yes")
+    assert (code, len(blocked.removed)) == (0, 2)
+    assert "2 messages removed" in said
+    code, said, _error = _repaired(blocked, monkeypatch, tmp_path, "--unknown-schemas", "--yes")
+    assert (code, said) == (0, "t/ns: brokers can decode all\n")
+
+
+def test_unknown_schemas_goes_with_a_namespace_only(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[state]\ndir = "{tmp_path}"\n')
+    options = ("--unknown-schemas", "--topic", "persistent://t/ns/orders")
+    result = CliRunner().invoke(app, ["repair", "--yes", *options, "--config", str(config)])
+    assert "--unknown-schemas would change nothing" in str(result.exception)

@@ -1,13 +1,13 @@
 """Whatever lies in the snapshot topics becomes rows, and a topic that can't be read whole says so."""
 
 import json
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
 
 from streaming.adapters.pulsar import snapshot_topics as topics_module
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, as_brokers_read, known_versions, system_topic
+from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, as_brokers_read, system_topic
 from streaming.audit.columns import PATH
 from streaming.audit.options import FindingFilters
 from streaming.ports import MetadataStore, Unreadable, Znode
@@ -20,7 +20,7 @@ from udfs.formats.entry import Content
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import SCHEMAS, Origin
+from udfs.snapshots.schemas import SCHEMAS
 from udfs.snapshots.values import Fault, ReadValue
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
@@ -90,36 +90,44 @@ def test_rows_are_handed_on_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(batch) for batch in read_namespace(cast(SnapshotTopics, topics), SPACE)] == [2, 2, 1]
 
 
-def test_only_the_brokers_schema_is_known() -> None:
-    definitions = {0: json.dumps(SCHEMAS[SnapshotKind.INDEX]), 1: '{"type": "string"}'}
-    assert known_versions(SnapshotKind.INDEX, definitions) == {
-        bytes(8): Origin.BROKERS,
-        b"\x00" * 7 + b"\x01": Origin.FOREIGN,
-    }
-
-
-def test_a_schema_version_that_is_not_registered_may_be_another_version_of_pulsars(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_unknown_foreign", [False, True])
+def test_a_message_is_judged_by_the_schemas_that_its_topic_has(
+    is_unknown_foreign: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    schema = SCHEMAS[SnapshotKind.INDEX]
+    newer = schema | {"fields": [*schema["fields"], {"name": "more", "type": "long"}]}
+
     class Admin:
+        schemas_of: ClassVar = {0: json.dumps(schema)}
+
         def schemas(self, topic: str) -> dict[int, str]:
-            return {0: json.dumps(SCHEMAS[SnapshotKind.INDEX])}
+            return self.schemas_of
 
     value = encode_index(Index(TOPIC, entries_of([]), (2, 3), ids_of([])))
     written = [
-        (
-            version,
-            UndeliveredMessage(
-                batch_index=-1,
-                content=Content(key=TOPIC.encode(), payload=value, properties={}, schema_version=version),
-            ),
+        UndeliveredMessage(
+            batch_index=-1,
+            content=Content(key=TOPIC.encode(), payload=payload, properties={}, schema_version=version),
         )
         for version in (b"", bytes(8), bytes(7) + b"\x01")
+        for payload in (value, b"\xff")
     ]
-    monkeypatch.setattr(topics_module, "read_compacted", lambda *_each: [((7, 1), found) for _, found in written])
-    topics = SnapshotTopics(cast(Any, None), cast(Any, None), cast(Any, Admin()))
-    faults = [read.fault for read in topics.compacted(SPACE, SnapshotKind.INDEX)]
-    assert faults == [None, None, Fault.UNKNOWN_SCHEMA]
+    monkeypatch.setattr(topics_module, "read_compacted", lambda *_each: [((7, 1), found) for found in written])
+    more = Admin()
+    topics = SnapshotTopics(cast(Any, None), cast(Any, None), cast(Any, more), is_unknown_foreign=is_unknown_foreign)
+    known = [None, Fault.UNREADABLE] * 2
+    reads = list(topics.compacted(SPACE, SnapshotKind.INDEX))
+    assert [read.fault for read in reads] == [*known, Fault.UNKNOWN_SCHEMA, Fault.UNKNOWN_SCHEMA]
+    assert [read.is_blocking for read in reads] == [False, True] * 3
+    more.schemas_of[1] = json.dumps(newer)
+    reads = list(topics.compacted(SPACE, SnapshotKind.INDEX))
+    assert [read.fault for read in reads] == [*known, *[_fault_of(is_unknown_foreign)] * 2]
+    assert [read.is_blocking for read in reads] == [False, True, False, True, False, is_unknown_foreign]
+    assert [read.is_doubtful for read in reads] == [False] * 4 + [True, not is_unknown_foreign]
+
+
+def _fault_of(is_unknown_foreign: bool) -> Fault:
+    return Fault.FOREIGN_SCHEMA if is_unknown_foreign else Fault.UNKNOWN_SCHEMA
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.clock import ManualClock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from streaming.snapshots.repair.blocking import Blocking, blocking_in
+from streaming.snapshots.repair.blocking import Blocking, blocking_in, in_doubt
 from streaming.snapshots.repair.journal import RepairJournal
 from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import OLD, SPACE, TOPIC, World, doubled, entries, repairs
@@ -144,8 +144,30 @@ def test_what_another_version_of_pulsar_may_have_written_is_not_removed(
     store = _store((key, value))
     store.reads_as[7, 1] = read
     assert _blocking(store, journal).messages(SPACE) == []
+    assert [each.position for each in _blocking(store, journal).doubtful(SPACE)] == ([(7, 1)] if version else [])
     _blocking(store, journal).remove(SPACE, [replace(read, is_blocking=True)])
     assert (store.sent, entries(journal)) == ([], [])
+
+
+def test_garbage_with_a_schema_version_that_is_not_registered_is_removed_and_put_back(journal: Folder) -> None:
+    store = _store(("evil", GARBAGE), ("odd", OLD))
+    for entry, (key, value) in enumerate(store.messages[SnapshotKind.INDEX][1:], 1):
+        found = UndeliveredMessage(-1, Content(str(key).encode(), value or b"", {}, schema_version=b"99"))
+        read = read_message(SnapshotKind.INDEX, SPACE, (7, entry), found, lambda _version: Origin.UNREGISTERED)
+        store.reads_as[7, entry] = read
+    _remove(store, journal)
+    assert store.sent == [(SnapshotKind.INDEX, "evil", None)]
+    assert _blocking(store, journal).doubtful(SPACE) == []
+    assert _blocking(store, journal).undo(SPACE) == (1, [])
+    assert store.sent[1:] == [(SnapshotKind.INDEX, "evil", GARBAGE)]
+
+
+def test_what_stays_is_named_with_the_way_out() -> None:
+    said = in_doubt(SPACE, [_read(SnapshotKind.INDEX, (7, number), "odd", GARBAGE) for number in range(7)])
+    assert "7 messages" in said
+    assert "__transaction_buffer_snapshot_indexes 7:4 (key 'odd'" in said
+    assert "and 2 more" in said
+    assert f"snapshots repair --unknown-schemas --namespace {SPACE}" in said
 
 
 def test_an_encrypted_message_is_replaced_whatever_its_bytes_are(journal: Folder) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import SCHEMAS, Origin, origin_of
+from udfs.snapshots.schemas import SCHEMAS, Origin, origin_of, origins
 
 
 @pytest.mark.parametrize("kind", SnapshotKind)
@@ -57,3 +57,26 @@ def test_text_numbers_and_records_of_others_are_foreign() -> None:
 def test_what_is_no_avro_schema_is_unknown() -> None:
     for text in ("{", "{}", "[" * 5000, '{"type": "record"}', '{"fileDescriptorSet": "CgA="}'):
         assert origin_of(SnapshotKind.SEGMENT, text) is Origin.UNKNOWN, text
+
+
+NEWER = json.dumps(
+    {"type": "record", "name": "N", "fields": [*SCHEMAS[SnapshotKind.INDEX]["fields"], {"name": "more"}]}
+)
+
+
+@pytest.mark.parametrize(
+    ("newer", "is_unknown_foreign", "registered", "unregistered"),
+    [
+        pytest.param("null", False, Origin.FOREIGN, Origin.UNREGISTERED, id="brokers of one version"),
+        pytest.param(NEWER, False, Origin.UNKNOWN, Origin.UNKNOWN, id="perhaps of two: schemas can be deleted"),
+        pytest.param(NEWER, True, Origin.FOREIGN, Origin.UNREGISTERED, id="the operator knows of one"),
+    ],
+)
+def test_a_schema_version_that_is_not_registered_may_be_another_versions_only_where_such_a_one_was(
+    newer: str, is_unknown_foreign: bool, registered: Origin, unregistered: Origin
+) -> None:
+    definitions = {0: json.dumps(SCHEMAS[SnapshotKind.INDEX]), 1: newer}
+    of = origins(SnapshotKind.INDEX, definitions, is_unknown_foreign=is_unknown_foreign)
+    assert (of(bytes(8)), of(bytes(7) + b"\x01")) == (Origin.BROKERS, registered)
+    assert {of(bytes(7) + b"\x63"), of(b"\x00"), of(b"\xff" * 8), of(b"x" * 400)} == {unregistered}
+    assert origins(SnapshotKind.INDEX, {})(bytes(8)) is Origin.UNREGISTERED

@@ -28,7 +28,8 @@ SINGLE = encode_snapshot(Snapshot(TOPIC, (2, 9), aborts_of([(1, 2, 2, 8)])))
 INDEX = encode_index(Index(TOPIC, entries_of([(4, AT, (2, 9))]), (2, 9), ids_of([])))
 KEY = f"multiple-4-{TOPIC}".encode()
 BROKERS, OTHER, FOREIGN = bytes(8), bytes(7) + b"\x01", bytes(7) + b"\x02"
-VERSIONS = {BROKERS: Origin.BROKERS, OTHER: Origin.UNKNOWN, FOREIGN: Origin.FOREIGN, b"\x09": Origin.UNKNOWN}
+GONE = bytes(7) + b"\x63"
+VERSIONS = {BROKERS: Origin.BROKERS, OTHER: Origin.UNKNOWN, FOREIGN: Origin.FOREIGN, GONE: Origin.UNREGISTERED}
 
 
 def _read(
@@ -68,6 +69,7 @@ def test_what_a_broker_writes_is_a_value(kind: SnapshotKind, key: bytes, payload
         pytest.param(KEY, SEGMENT, FOREIGN, Fault.FOREIGN_SCHEMA, id="a foreign schema version"),
         pytest.param(KEY, SEGMENT, OTHER, Fault.UNKNOWN_SCHEMA, id="an unknown schema version"),
         pytest.param(KEY, SEGMENT + b"\x00", OTHER, Fault.UNKNOWN_SCHEMA, id="a field that was added"),
+        pytest.param(KEY, SEGMENT, GONE, Fault.UNKNOWN_SCHEMA, id="a schema version that is not registered"),
         pytest.param(KEY, SEGMENT[:-1], b"", Fault.UNREADABLE, id="cut off"),
         pytest.param(KEY, SEGMENT + b"\x00", b"", Fault.UNREADABLE, id="a byte too much"),
         pytest.param(KEY, b"", b"", Fault.UNREADABLE, id="empty"),
@@ -83,7 +85,7 @@ def test_what_does_not_fit_is_named_and_is_no_value(key: bytes, payload: bytes, 
 
 
 def test_a_tombstone_is_neither_a_value_nor_a_fault() -> None:
-    read = _read(SnapshotKind.SEGMENT, KEY, b"", is_null=True, version=b"\x09")
+    read = _read(SnapshotKind.SEGMENT, KEY, b"", is_null=True, version=OTHER)
     assert (read.is_null, read.fault, read.value, read.topic) == (True, None, None, TOPIC)
 
 
@@ -191,6 +193,7 @@ def test_what_another_version_of_pulsar_may_have_written_blocks_nothing(
     for key in (TOPIC.encode(), f"{TOPIC}-2".encode(), b"odd"):
         read = _read(kind, key, before + value + after, version=version)
         assert (read.is_blocking, read.value) == (False, None)
+        assert read.is_doubtful is (version == OTHER)
         assert read.fault is not None
 
 
@@ -223,5 +226,42 @@ def test_a_foreign_schema_blocks_loading_where_the_value_is_none_of_the_topic(
 ) -> None:
     read = _read(kind, key, value, version=version)
     assert (read.is_blocking, read.value) == (is_blocking, None)
+    assert read.is_doubtful is not is_blocking
     schema = Fault.FOREIGN_SCHEMA if version == FOREIGN else Fault.UNKNOWN_SCHEMA
     assert read.fault is (Fault.ODD_KEY if key == b"odd" else schema)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(SnapshotKind.INDEX, INDEX), (SnapshotKind.SINGLE, SINGLE)])
+@pytest.mark.parametrize("key", [b"odd", TOPIC.encode()])
+@pytest.mark.parametrize(
+    ("version", "is_doubtful"),
+    [
+        pytest.param(b"", False, id="without a schema"),
+        pytest.param(BROKERS, False, id="the brokers' schema"),
+        pytest.param(GONE, False, id="not registered: brokers decode by their own"),
+        pytest.param(OTHER, True, id="perhaps another version's: nothing is decoded here"),
+        pytest.param(FOREIGN, False, id="no broker's"),
+    ],
+)
+def test_garbage_blocks_loading_unless_another_version_may_have_written_it(
+    version: bytes, is_doubtful: bool, key: bytes, kind: SnapshotKind, value: bytes
+) -> None:
+    """Seen on Pulsar 4.0.8: with a version that is not registered, garbage closes each topic, and a value does not."""
+    garbage = _read(kind, key, b"\xff" * 20, version=version)
+    assert (garbage.is_blocking, garbage.is_doubtful) == (not is_doubtful, is_doubtful)
+    assert garbage.fault is not None
+    is_own_of_foreign = version == FOREIGN and key != b"odd"  # a topic may need what seems to be its own
+    read = _read(kind, key, value, version=version)
+    assert read.is_blocking is (version == FOREIGN and not is_own_of_foreign)
+    assert read.is_doubtful is (is_doubtful or is_own_of_foreign)
+    assert (read.fault is None) == (key != b"odd" and version in (b"", BROKERS))
+
+
+@pytest.mark.parametrize("version", [OTHER, GONE, FOREIGN])
+def test_what_brokers_do_not_decode_at_a_load_is_in_no_doubt(version: bytes) -> None:
+    for read in (
+        _read(SnapshotKind.SEGMENT, KEY, b"\xff", version=version),
+        _read(SnapshotKind.INDEX, None, b"\xff", version=version),
+        _read(SnapshotKind.INDEX, TOPIC.encode(), b"", is_null=True, version=version),
+    ):
+        assert (read.is_blocking, read.is_doubtful) == (False, False)
