@@ -88,7 +88,8 @@ def publish_what_brokers_decode(cluster: Cluster, raw: RawProducer, space: str) 
     indexes = system_topic(space, SnapshotKind.INDEX)
     schema = SCHEMAS[SnapshotKind.INDEX]
     newer = schema | {"fields": [*schema["fields"], {"name": "topicUuid", "type": ["null", "string"], "default": None}]}
-    for name, written in (("newer", {"schema_version": registered(cluster, indexes, newer)}), ("longer", {})):
+    sent: dict[str, dict[str, Any]] = {"newer": {"schema_version": registered(cluster, indexes, newer)}, "longer": {}}
+    for name, written in sent.items():
         topic = f"persistent://{space}/{name}"
         raw.send(indexes, empty_index(topic) + b"\x02\x02x", partition_key=topic, **written)
 
