@@ -78,5 +78,7 @@ def test_a_schema_version_that_is_not_registered_may_be_another_versions_only_wh
     definitions = {0: json.dumps(SCHEMAS[SnapshotKind.INDEX]), 1: newer}
     of = origins(SnapshotKind.INDEX, definitions, is_unknown_foreign=is_unknown_foreign)
     assert (of(bytes(8)), of(bytes(7) + b"\x01")) == (Origin.BROKERS, registered)
-    assert {of(bytes(7) + b"\x63"), of(b"\x00"), of(b"\xff" * 8), of(b"x" * 400)} == {unregistered}
+    assert {of(bytes(7) + b"\x63"), of(b"\xff" * 8), of(b"x" * 400)} == {unregistered}
+    assert of(bytes(7) + b"\x01" + b"more") is registered  # brokers read eight bytes
+    assert {of(b"\x01"), of(bytes(7))} == {Origin.FOREIGN}  # no broker writes fewer, or can read fewer
     assert origins(SnapshotKind.INDEX, {})(bytes(8)) is Origin.UNREGISTERED
