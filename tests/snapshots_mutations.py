@@ -14,6 +14,8 @@ COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/command.py", "streaming/au
 PUT_BACK, STOPPING = "streaming/snapshots/repair/restore.py", "streaming/audit/stopping.py"
 UNDO_MIGRATION, FORMS = "streaming/snapshots/parts/undo_migration.py", "udfs/snapshots/migration.py"
 SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
+READ, FACTS = (f"streaming/snapshots/audit/{name}.py" for name in ("messages", "facts"))
+CHECK = "streaming/snapshots/guard/check_line.py"
 CLI, FINDINGS = "streaming/cli/snapshots.py", "streaming/snapshots/audit/run.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
@@ -32,6 +34,9 @@ SNAPSHOTS_TESTS = {
     SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
     TOPICS: (f"{_UNIT}/audit/test_messages.py",),
     CLI: ("tests/unit/cli/test_snapshots.py",),
+    READ: (f"{_UNIT}/audit/test_messages.py",),
+    FACTS: (f"{_UNIT}/audit/test_facts.py",),
+    CHECK: (f"{_UNIT}/audit/test_facts.py",),
     FINDINGS: ("tests/spark/snapshots/test_join.py",),
     LOADING: (f"{_UNIT}/repair/test_load.py", f"{_UNIT}/repair/test_steps.py"),
     READING: (f"{_UNIT}/repair/test_verify.py",),
@@ -628,6 +633,48 @@ SNAPSHOTS_LINES = (
         SCHEMA,
         "    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED\n",
         "    other = Origin.UNKNOWN\n",
+    ),
+    (
+        "no broker writes a schema version of fewer than eight bytes",
+        SCHEMA,
+        " if len(version) >= _BYTES else Origin.FOREIGN\n",
+        "\n",
+    ),
+    (
+        "a longer schema version is read as brokers read it",
+        SCHEMA,
+        "known.get(version[:_BYTES], other)",
+        "known.get(version, other)",
+    ),
+    (
+        "an audit of ledgers loads no snapshot topic",
+        COMMAND,
+        ", only_loaded=True)",
+        ", only_loaded=False)",
+    ),
+    (
+        "a namespace whose snapshot topics are not all loaded is left out",
+        READ,
+        "        elif not view.is_loaded:\n",
+        "        elif False:\n",
+    ),
+    (
+        "a namespace of which no broker answers is left out and named",
+        READ,
+        "        if view.presence is Presence.UNREADABLE:\n",
+        "        if False:\n",
+    ),
+    (
+        "a guard's position is not asked for where that loads a topic",
+        FACTS,
+        "    if view.presence is not Presence.PRESENT or not view.is_loaded:\n",
+        "    if False:\n",
+    ),
+    (
+        "a check reads no snapshot topic that is not loaded",
+        CHECK,
+        "topics.admin, found.namespaces)",
+        "topics.admin, namespaces)",
     ),
     (
         "only an operator's word makes a schema that is not known a foreign one",

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, StopRequestedError
 from streaming.snapshots.audit import report
+from streaming.snapshots.audit.descriptions import LEFT_OUT, NOT_LOADED
 from streaming.snapshots.audit.publication import orphans_of, publish
 from streaming.snapshots.audit.run import GRAVE, SnapshotAudit, totals
 from streaming.spark.failures import one_line, our_errors, translated
@@ -141,13 +142,25 @@ def shortcomings(result: AuditResult, filters: FindingFilters) -> list[str]:
     return faults
 
 
-def audited(
-    spark: SparkSession, settings: Settings, options: AuditOptions, place: Output, stop: threading.Event
+def audited(  # noqa: PLR0913  what an audit needs, and a choice
+    spark: SparkSession,
+    settings: Settings,
+    options: AuditOptions,
+    place: Output,
+    stop: threading.Event,
+    *,
+    only_loaded: bool = False,
 ) -> tuple[AuditResult, list[report.Group]]:
     """Run one audit into the place, and return what it came to with its findings added up."""
     with Phases(spark, Terminal(stderr=True), stop) as phases:
         result = SnapshotAudit(
-            spark=spark, settings=settings, options=options, place=place, phases=phases, clock=SystemClock()
+            spark=spark,
+            settings=settings,
+            options=options,
+            place=place,
+            phases=phases,
+            clock=SystemClock(),
+            only_loaded=only_loaded,
         ).run()
         remember(place, result, options.filters)
         with phases.phase("Adding up"):
@@ -168,6 +181,7 @@ def last_audit(spark: SparkSession, place: Output, filters: FindingFilters) -> t
 def further(settings: Settings, options: AuditOptions, *, last: bool = False) -> Further:
     """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them.
 
+    It loads no topic: namespaces of which it would have to load one are left out, and their number is logged.
     last: use the last one there instead of another audit; without any, there is nothing to add.
     """
 
@@ -179,7 +193,7 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
             if last:
                 result, groups = last_audit(spark, place, options.filters)
             else:
-                result, groups = audited(spark, settings, options, place, stop)
+                result, groups = audited(spark, settings, options, place, stop, only_loaded=True)
         except StopRequestedError:
             raise
         except Exception as error:
@@ -189,12 +203,18 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
             why = one_line(translated(error))
             log.warning("snapshots were not looked at: %s", why)
             return Section(report.failed_section(why), (f"snapshots were not audited: {why}",))
-        if groups:
-            log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
+        _log(result, groups)
         faults = tuple(f"snapshots: {each}" for each in shortcomings(result, options.filters))
         return Section(report.html_section(groups, result), faults)
 
     return section
+
+
+def _log(result: AuditResult, groups: Sequence[report.Group]) -> None:
+    if left_out := result.certificate.listed.get(NOT_LOADED):
+        log.warning("snapshots of %s were left out: %s", count_of(left_out, "namespace"), LEFT_OUT)
+    if groups:
+        log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", report.in_short(result))
 
 
 def _print_json(found: DataFrame, result: AuditResult) -> None:

@@ -6,6 +6,8 @@ INTRODUCTION = (
     "Brokers keep the ids of aborted transactions in snapshots, so that they can hide the messages of these "
     "transactions. This audit compared the snapshots with the topics that they belong to. It changed nothing."
 )
+NOT_LOADED = "namespaces left out"  # beside what was listed: no broker has all their snapshot topics loaded
+LEFT_OUT = "no broker has all their snapshot topics loaded. `ledger-reaper snapshots audit` loads and reads them"
 _REMOVE = "`ledger-reaper snapshots audit --publish` requests that the service removes it"
 _REVOKE = "find out who publishes to this system topic, and revoke the permission"
 CLASS_MEANING = {

@@ -15,15 +15,15 @@ from streaming.audit import columns as a
 from streaming.clients import admin_for, admin_settings, clients_for
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.ports import MetadataStore, Znode
+from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots.audit import columns as s
 from streaming.snapshots.audit.messages import IN_ORDER
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import parse_managed_ledger
-from udfs.paths import managed_ledger_path
-from udfs.records import Presence
+from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.records import BrokerView, Presence
 from udfs.snapshots.audit import (
     BufferFacts,
     IndexState,
@@ -49,17 +49,26 @@ class SegmentsTopicTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Ask for every namespace of every batch. Raises UnavailableError."""
-        store = clients_for(self.settings).store
+        clients = clients_for(self.settings)
         with admin_for(self.settings) as admin:
             for batch in batches:
-                rows = segments_topics(store, admin, batch.column(0).to_pylist())
+                rows = segments_topics(clients.store, clients.broker, admin, batch.column(0).to_pylist())
                 yield pa.RecordBatch.from_pylist(rows, schema=s.SEGMENTS_TOPIC)
 
 
-def segments_topics(store: MetadataStore, admin: PulsarAdmin, namespaces: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of columns.SEGMENTS_TOPIC. What can't be told counts as "not guarded". Raises UnavailableError."""
+def segments_topics(
+    store: MetadataStore, broker: Broker, admin: PulsarAdmin, namespaces: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return rows of columns.SEGMENTS_TOPIC; loads no topic.
+
+    What can't be told counts as "not guarded". Raises UnavailableError.
+    """
     topics = {each: system_topic(each, SnapshotKind.SEGMENT) for each in namespaces}
     nodes = store.read_many([managed_ledger_path(topic) for topic in topics.values()])
+    present = [
+        managed_ledger_name(topic) for topic, node in zip(topics.values(), nodes, strict=True) if node is not None
+    ]
+    views = dict(zip(present, broker.views(present, present), strict=True))
     rows: list[dict[str, Any]] = []
     for (namespace, topic), node in zip(topics.items(), nodes, strict=True):
         if node is None:
@@ -68,15 +77,17 @@ def segments_topics(store: MetadataStore, admin: PulsarAdmin, namespaces: Sequen
         try:
             if isinstance(node, Znode):
                 row[s.SEGMENT_LEDGERS] = [each.ledger_id for each in parse_managed_ledger(node.data).ledgers]
-            row |= _guard(admin, topic)
+            row |= _guard(admin, topic, views[managed_ledger_name(topic)])
         except (ReaperError, FormatError) as error:
             row[c.DETAIL] = str(error)
         rows.append(row)
     return rows
 
 
-def _guard(admin: PulsarAdmin, topic: str) -> dict[str, Any]:
+def _guard(admin: PulsarAdmin, topic: str, view: BrokerView) -> dict[str, Any]:
     row: dict[str, Any] = {s.KEEPS_ALL: admin.retention(topic) == NO_LIMIT}
+    if view.presence is not Presence.PRESENT or not view.is_loaded:
+        return row | {c.DETAIL: view.detail or "no broker has it loaded, and asking for its guard would load it"}
     stats = admin.internal_stats(topic)
     if stats.has_subscription(GUARD):
         row |= dict(zip((s.GUARD_LEDGER, s.GUARD_ENTRY), stats.mark_deleted(GUARD), strict=True))

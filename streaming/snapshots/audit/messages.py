@@ -21,10 +21,11 @@ from streaming.audit.walk.owners import find_namespaces
 from streaming.clients import admin_for, admin_settings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.ports import MetadataStore
+from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.audit import columns as s
 from udfs import columns as c
-from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_path
+from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_name, managed_ledger_path
+from udfs.records import Presence
 from udfs.snapshots.codec import Index, Segment, Snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import places_of
@@ -46,6 +47,33 @@ def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> 
     per = len(IN_ORDER)
     present = [any(nodes[number * per : (number + 1) * per]) for number in range(len(chosen))]
     return [name for name, is_present in zip(chosen, present, strict=True) if is_present], list(found.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Namespaces whose snapshot topics brokers have all loaded, so that reading them loads none, and the others."""
+
+    namespaces: list[str]
+    left_out: list[str]
+    problems: list[Problem]  # where no broker answers
+
+
+def loaded(store: MetadataStore, broker: Broker, namespaces: Sequence[str]) -> Loaded:
+    """Ask which of the namespaces can be read without loading a topic. Raises UnavailableError."""
+    topics = [(each, system_topic(each, kind)) for each in namespaces for kind in IN_ORDER]
+    nodes = store.read_many([managed_ledger_path(topic) for _namespace, topic in topics])
+    present = [each for each, node in zip(topics, nodes, strict=True) if node is not None]
+    names = [managed_ledger_name(topic) for _namespace, topic in present]
+    left_out: set[str] = set()
+    problems: dict[str, str] = {}
+    for (namespace, _topic), view in zip(present, broker.views(names, names), strict=True):
+        if view.presence is Presence.UNREADABLE:
+            problems[f"{MANAGED_LEDGERS_ROOT}/{namespace}"] = view.detail
+            left_out.add(namespace)
+        elif not view.is_loaded:
+            left_out.add(namespace)
+    chosen = [each for each in namespaces if each not in left_out]
+    return Loaded(chosen, sorted(left_out), list(problems.items()))
 
 
 def _is_chosen(namespace: str, filters: FindingFilters) -> bool:

@@ -17,8 +17,8 @@ from streaming.audit.report.style import STYLE
 from streaming.audit.report.terminal import show_certificate
 from streaming.audit.result import AuditResult
 from streaming.snapshots.audit import columns as s
-from streaming.snapshots.audit.descriptions import CLASS_MEANING, INTRODUCTION, NEXT
-from streaming.terminal import Terminal, cell
+from streaming.snapshots.audit.descriptions import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
+from streaming.terminal import Terminal, cell, count_of
 from udfs import columns as c
 from udfs.snapshots.audit import SnapshotClass, SnapshotReason
 
@@ -123,6 +123,8 @@ def html_section(groups: Sequence[Group], result: AuditResult) -> str:
     note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
     unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
     gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)
+    if left_out := result.certificate.listed.get(NOT_LOADED):
+        gaps += f"<p class='note'>{count_of(left_out, 'namespace')} left out: {escape(LEFT_OUT)}</p>"
     gaps += f"<p class='note'>{escape(INCOMPLETE)}</p>" if not result.certificate.is_complete else ""
     return section(_TITLE, f"<p class='dim'>{escape(INTRODUCTION)}</p>{gaps}{shown}{note}")
 

@@ -30,8 +30,9 @@ from streaming.coordination.identity import instance_id_of, read_layout
 from streaming.errors import ReaperError
 from streaming.snapshots.audit import columns as s
 from streaming.snapshots.audit import join
+from streaming.snapshots.audit.descriptions import NOT_LOADED
 from streaming.snapshots.audit.facts import NamespaceTask, SchemaTask, SegmentsTopicTask, TopicTask
-from streaming.snapshots.audit.messages import ReadTask, namespaces_with_snapshots
+from streaming.snapshots.audit.messages import ReadTask, loaded, namespaces_with_snapshots
 from streaming.snapshots.audit.owners import OwnersTask
 from udfs import columns as c
 from udfs.snapshots.audit import SnapshotClass, SnapshotReason
@@ -43,7 +44,10 @@ _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAudit:
-    """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay."""
+    """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay.
+
+    only_loaded: leave out namespaces of which reading the snapshot topics would load one.
+    """
 
     spark: SparkSession
     settings: Settings
@@ -51,6 +55,7 @@ class SnapshotAudit:
     place: Output
     phases: Phases
     clock: Clock
+    only_loaded: bool = False
 
     def run(self) -> AuditResult:
         """Look twice. Raises UnavailableError and the like; the findings of the audit before it stay then."""
@@ -76,7 +81,7 @@ class SnapshotAudit:
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
             phase.processed(len(namespaces), "namespaces")
-        found = first = self._first_look(tools, namespaces)
+        found = first = self._look(tools, namespaces, "First look", 1)
         suspicious = [row[0] for row in first.select(a.NAMESPACE).distinct().collect()]
         if suspicious:
             self.phases.wait(WAITING, self.options.recheck_seconds)
@@ -96,12 +101,19 @@ class SnapshotAudit:
             in_use=(),
         )
 
-    def _first_look(self, tools: PhaseTools, namespaces: Sequence[str]) -> DataFrame:
-        if namespaces:
-            return self._look(tools, namespaces, "First look", 1)
-        return self.spark.createDataFrame([], from_arrow_schema(s.FINDING))
+    def _loaded(self, tools: PhaseTools, namespaces: Sequence[str]) -> list[str]:
+        """Return those that can be read without loading a topic; after the first look they may be fewer."""
+        found = loaded(tools.store, clients_for(self.settings).broker, namespaces)
+        tools.completeness.problems += found.problems
+        if found.left_out:
+            tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + len(found.left_out)
+        return found.namespaces
 
     def _look(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
+        if self.only_loaded:
+            namespaces = self._loaded(tools, namespaces)
+        if not namespaces:
+            return self.spark.createDataFrame([], from_arrow_schema(s.FINDING))
         stages, listed = tools.stages, tools.completeness.listed
         locations = tools.locations([(each, None) for each in namespaces])
         with self.phases.phase(f"{name}: reading snapshots") as phase:

@@ -13,10 +13,10 @@ from streaming.check.preflight import Line, Status
 from streaming.clients import CommandClients
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.ports import MetadataStore
+from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.audit import columns as s
 from streaming.snapshots.audit.facts import segments_topics
-from streaming.snapshots.audit.messages import namespaces_with_snapshots, snapshot_topics
+from streaming.snapshots.audit.messages import loaded, namespaces_with_snapshots, snapshot_topics
 from udfs import columns as c
 
 _WHAT = "guards of snapshots"
@@ -27,7 +27,7 @@ def guard_line(settings: Settings, clients: CommandClients) -> Line:
     """Look whether each namespace with segments has a guard before all that indexes name. Raises no ReaperError."""
     try:
         with snapshot_topics(settings) as topics:
-            return line_of(clients.store, topics)
+            return line_of(clients.store, clients.broker, topics)
     except ReaperError as error:
         return Line(
             what=_WHAT,
@@ -37,10 +37,12 @@ def guard_line(settings: Settings, clients: CommandClients) -> Line:
         )
 
 
-def line_of(store: MetadataStore, topics: SnapshotTopics) -> Line:
-    """The same with these clients. Raises UnavailableError."""
+def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Line:
+    """The same with these clients; loads no topic. Raises UnavailableError."""
     namespaces, problems = namespaces_with_snapshots(store, FindingFilters())
-    rows = segments_topics(store, topics.admin, namespaces)
+    found = loaded(store, broker, namespaces)
+    problems += found.problems
+    rows = segments_topics(store, broker, topics.admin, found.namespaces)
     without: list[str] = []
     late: list[str] = []
     for row in rows:
@@ -59,18 +61,21 @@ def line_of(store: MetadataStore, topics: SnapshotTopics) -> Line:
     says = [f"{len(without)} of {len(rows)} namespaces with segments have none: {_some(without)}"] if without else []
     says += [f"{len(late)} have one that stands behind segments which indexes name: {_some(late)}"] if late else []
     says += [f"{problems[0][0]}: {problems[0][1]}"] if problems else []
+    left_out = len(found.left_out) - len(found.problems)
+    unread = f"{left_out} namespaces with snapshots were left out, since brokers do not have them loaded"
+    says += [unread] if left_out else []
     if without or late:
         do = "`ledger-reaper snapshots guard`, or set snapshots.guard_every_seconds: else topics may not load again"
         return Line(what=_WHAT, status=Status.NOTE, says="; ".join(says), do=do)
     if problems:
         return Line(
-            what=_WHAT, status=Status.NOTE, says=says[0], do="let this service list the topics and read their indexes"
+            what=_WHAT,
+            status=Status.NOTE,
+            says="; ".join(says),
+            do="let this service list the topics and read their indexes",
         )
-    return Line(
-        what=_WHAT,
-        status=Status.OK,
-        says=f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments",
-    )
+    guarded = f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments"
+    return Line(what=_WHAT, status=Status.OK, says="; ".join([*([guarded] if rows or not says else []), *says]))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Brokers and ZooKeeper of a namespace with snapshots, as far as these modules ask them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streaming.errors import RefusedError, UnavailableError
@@ -33,9 +33,14 @@ class Broker:
     """The brokers as a witness."""
 
     presence: Presence = Presence.GONE
+    loaded: frozenset[str] | None = None  # managed ledgers; None: all
+    detail: str = "said so"
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        return [BrokerView(presence=self.presence, detail="said so") for _each in managed_ledgers]
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
+        return [
+            BrokerView(presence=self.presence, detail=self.detail, is_loaded=self.loaded is None or each in self.loaded)
+            for each in managed_ledgers
+        ]
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Admin:
     retentions: tuple[int, int] = (0, 0)
     buffers: Mapping[str, BufferFacts] = field(default_factory=dict)
     is_up: bool = True
+    asked: list[str] = field(default_factory=list)  # internalStats of these topics, which loads them
 
     def retention(self, topic: str) -> tuple[int, int]:
         if not self.is_up:
@@ -53,6 +59,7 @@ class Admin:
         return self.retentions
 
     def internal_stats(self, topic: str) -> InternalStats:
+        self.asked.append(topic)
         return self.stats
 
     def buffer(self, topic: str) -> BufferFacts | None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -15,12 +16,14 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from streaming.snapshots.audit import command
+from streaming.snapshots.audit.descriptions import NOT_LOADED
 from tests.unit.audit.results import SPARK
 from udfs.snapshots.audit import SnapshotClass
 
 
 def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception, stop: Event | None = None) -> Section:
-    def fails(*_each: Any) -> None:
+    def fails(*_each: Any, only_loaded: bool) -> None:
+        assert only_loaded  # `audit` loads no topic
         raise error
 
     monkeypatch.setattr(command, "audited", fails)
@@ -101,7 +104,7 @@ def settings(tmp_path: Path) -> Settings:
 def _finds(monkeypatch: pytest.MonkeyPatch, result: AuditResult) -> None:
     monkeypatch.setattr(command, "start", lambda *_each, **_options: SPARK)
     monkeypatch.setattr(stopping, "inheritable_thread_target", lambda target: target)
-    monkeypatch.setattr(command, "audited", lambda *_each: (result, []))
+    monkeypatch.setattr(command, "audited", lambda *_each, **_options: (result, []))
 
 
 @SHORT
@@ -131,6 +134,20 @@ def test_the_audit_of_ledgers_gets_the_same_faults(
 ) -> None:
     _finds(monkeypatch, result)
     assert command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event()).faults == (f"snapshots: {why}",)
+
+
+def test_the_audit_of_ledgers_says_how_many_namespaces_it_left_out(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = _result(0)
+    _finds(monkeypatch, replace(result, certificate=replace(result.certificate, listed={NOT_LOADED: 2})))
+    section = command.further(settings, AuditOptions(0))(SPARK, Event())
+    assert section.faults == ()
+    for said in (caplog.text, section.html):
+        assert "2 namespaces" in said
+        assert "`ledger-reaper snapshots audit` loads and reads them" in said
+    _finds(monkeypatch, result)
+    assert "left out" not in command.further(settings, AuditOptions(0))(SPARK, Event()).html
 
 
 def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_audited(settings: Settings) -> None:

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from streaming import ports
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
@@ -13,10 +14,11 @@ from streaming.snapshots.audit import columns as s
 from streaming.snapshots.audit.facts import segments_topics
 from streaming.snapshots.guard.check_line import line_of
 from tests.builders import list_znode
-from tests.unit.snapshots.fakes import Admin, Node, Store, Topics
+from tests.unit.snapshots.fakes import Admin, Broker, Node, Store, Topics
 from udfs import columns as c
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import managed_ledger_path
+from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, entries_of
 from udfs.snapshots.keys import SnapshotKind
@@ -31,8 +33,12 @@ GUARDED = InternalStats(ledgers=((70, 5),), cursors={GUARD: (70, 1)}, pending_ad
 TREE = {"/managed-ledgers": ["t"], "/managed-ledgers/t": ["ns"], "/managed-ledgers/t/ns": ["persistent"]}
 
 
-def _rows(node: Node, admin: Admin) -> list[dict[str, Any]]:
-    return segments_topics(cast(MetadataStore, Store({PATH: node})), cast(PulsarAdmin, admin), [SPACE])
+LOADED, UNLOADED = Broker(Presence.PRESENT), Broker(Presence.PRESENT, frozenset())
+
+
+def _rows(node: Node, admin: Admin, broker: Broker = LOADED) -> list[dict[str, Any]]:
+    store = cast(MetadataStore, Store({PATH: node}))
+    return segments_topics(store, cast(ports.Broker, broker), cast(PulsarAdmin, admin), [SPACE])
 
 
 def test_a_guard_is_told_with_its_place() -> None:
@@ -53,14 +59,19 @@ def test_what_nobody_can_tell_counts_as_not_guarded() -> None:
     (row,) = _rows(NODE, Admin(GUARDED, is_up=False))
     assert (row.get(s.GUARD_LEDGER), row[s.KEEPS_ALL]) == (None, False)
     assert row[c.DETAIL]
+    unloaded = Admin(GUARDED)
+    for broker in (UNLOADED, Broker(Presence.UNREADABLE)):
+        (row,) = _rows(NODE, unloaded, broker)
+        assert (row.get(s.GUARD_LEDGER), row[s.KEEPS_ALL], bool(row[c.DETAIL])) == (None, False, True)
+    assert unloaded.asked == []  # asking would load it
     (torn,) = _rows(Unreadable("no right"), Admin(GUARDED))
     assert torn[s.SEGMENT_LEDGERS] == []
 
 
-def _line(admin: Admin, tree: Store, *indexes: ReadValue, fails: bool = False) -> Line:
+def _line(admin: Admin, tree: Store, *indexes: ReadValue, fails: bool = False, broker: Broker = LOADED) -> Line:
     kind = SnapshotKind.INDEX
     topics = Topics({kind: indexes}, kind if fails else None, {SEGMENTS, system_topic(SPACE, kind)}, admin)
-    return line_of(cast(MetadataStore, tree), cast(SnapshotTopics, topics))
+    return line_of(cast(MetadataStore, tree), cast(ports.Broker, broker), cast(SnapshotTopics, topics))
 
 
 def _index(place: Position) -> ReadValue:
@@ -101,3 +112,13 @@ def test_check_does_not_call_guarded_what_it_can_not_compare() -> None:
 
 def test_check_is_content_without_segments() -> None:
     assert _line(Admin(), Store({}, TREE)).says == "no segments"
+
+
+def test_check_reads_nothing_of_a_namespace_that_no_broker_has_loaded() -> None:
+    admin = Admin(GUARDED)
+    line = _line(admin, Store({PATH: NODE}, TREE), fails=True, broker=UNLOADED)
+    left_out = "1 namespaces with snapshots were left out, since brokers do not have them loaded"
+    assert (line.status, line.says, admin.asked) == (Status.OK, left_out, [])
+    line = _line(admin, Store({PATH: NODE}, TREE), fails=True, broker=Broker(Presence.UNREADABLE))
+    assert (line.status, admin.asked) == (Status.NOTE, [])
+    assert "said so" in line.says

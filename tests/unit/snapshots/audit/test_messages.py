@@ -10,13 +10,16 @@ from streaming.adapters.pulsar import snapshot_topics as topics_module
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, as_brokers_read, system_topic
 from streaming.audit.columns import PATH
 from streaming.audit.options import FindingFilters
-from streaming.ports import MetadataStore, Unreadable, Znode
+from streaming.ports import Broker, MetadataStore, Unreadable, Znode
 from streaming.snapshots.audit import columns as s
 from streaming.snapshots.audit import messages as module
-from streaming.snapshots.audit.messages import namespaces_with_snapshots, read_namespace
+from streaming.snapshots.audit.messages import Loaded, loaded, namespaces_with_snapshots, read_namespace
+from tests.unit.snapshots import fakes
 from tests.unit.snapshots.fakes import Store, Topics
 from udfs import columns as c
 from udfs.formats.entry import Content
+from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
@@ -49,6 +52,8 @@ TORN = ReadValue(
     detail="torn",
 )
 MESSAGES = {SnapshotKind.INDEX: [INDEX], SnapshotKind.SEGMENT: [SEGMENT], SnapshotKind.SINGLE: [SINGLE, TORN]}
+
+LOADED = [system_topic(space, SnapshotKind.INDEX) for space in ("t/a", "t/b")]
 
 
 def _rows(topics: Topics) -> list[dict[str, Any]]:
@@ -177,3 +182,29 @@ def test_namespaces_with_a_snapshot_topic_are_found_in_zookeeper(filters: Findin
     found, problems = namespaces_with_snapshots(cast(MetadataStore, store), filters)
     assert found == expected
     assert problems == [(f"{root}/v", "no right")]
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [
+        (fakes.Broker(Presence.PRESENT), Loaded(["t/a", "t/b"], [], [])),
+        (
+            fakes.Broker(Presence.PRESENT, frozenset(managed_ledger_name(topic) for topic in LOADED)),
+            Loaded(["t/a"], ["t/b"], []),
+        ),
+        (fakes.Broker(Presence.PRESENT, frozenset()), Loaded([], ["t/a", "t/b"], [])),
+        (
+            fakes.Broker(Presence.UNREADABLE),
+            Loaded([], ["t/a", "t/b"], [(f"/managed-ledgers/{each}", "said so") for each in ("t/a", "t/b")]),
+        ),
+    ],
+    ids=["all", "not all of b", "none", "no answer"],
+)
+def test_a_namespace_is_read_without_loading_a_topic_only_if_all_its_snapshot_topics_are_loaded(
+    broker: fakes.Broker, expected: Loaded
+) -> None:
+    topics = [*LOADED, system_topic("t/b", SnapshotKind.SINGLE)]
+    store = fakes.Store(
+        {managed_ledger_path(topic): Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0) for topic in topics}
+    )
+    assert loaded(cast(MetadataStore, store), cast(Broker, broker), ["t/a", "t/b"]) == expected

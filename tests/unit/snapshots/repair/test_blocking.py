@@ -152,7 +152,8 @@ def test_what_another_version_of_pulsar_may_have_written_is_not_removed(
 def test_garbage_with_a_schema_version_that_is_not_registered_is_removed_and_put_back(journal: Folder) -> None:
     store = _store(("evil", GARBAGE), ("odd", OLD))
     for entry, (key, value) in enumerate(store.messages[SnapshotKind.INDEX][1:], 1):
-        found = UndeliveredMessage(-1, Content(str(key).encode(), value or b"", {}, schema_version=b"99"))
+        content = Content(key=str(key).encode(), payload=value or b"", properties={}, schema_version=b"99")
+        found = UndeliveredMessage(batch_index=-1, content=content)
         read = read_message(SnapshotKind.INDEX, SPACE, (7, entry), found, lambda _version: Origin.UNREGISTERED)
         store.reads_as[7, entry] = read
     _remove(store, journal)
