@@ -141,13 +141,13 @@ def test_the_audit_of_ledgers_says_how_many_namespaces_it_left_out(
 ) -> None:
     result = _result(0)
     _finds(monkeypatch, replace(result, certificate=replace(result.certificate, listed={NOT_LOADED: 2})))
-    section = command.further(settings, AuditOptions(0))(SPARK, Event())
+    section = command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event())
     assert section.faults == ()
     for said in (caplog.text, section.html):
         assert "2 namespaces" in said
         assert "`ledger-reaper snapshots audit` loads and reads them" in said
     _finds(monkeypatch, result)
-    assert "left out" not in command.further(settings, AuditOptions(0))(SPARK, Event()).html
+    assert "left out" not in command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event()).html
 
 
 def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_audited(settings: Settings) -> None:
