@@ -29,7 +29,7 @@ _OUTAGE_S = 60.0  # the longest pause while a service is unavailable: it may ret
 
 
 class Phase(Enum):
-    """What a query does now."""
+    """The current activity of a query."""
 
     RUNS = auto()  # not parked
     HELD = auto()  # it has ended, and waits for the holder of its subscription
@@ -41,7 +41,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """What to do after an event."""
+    """The action to take after an event."""
 
     NOTHING = auto()
     WAIT_FOR_HOLDER = auto()  # report that the subscription is held

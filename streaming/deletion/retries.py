@@ -124,7 +124,7 @@ class DueLoop(Beside):
         clock: Clock,
         stop: threading.Event,
     ) -> None:
-        """Take a function that runs a pass, and one that removes processed retries."""
+        """Take functions that run a pass, and that remove processed retries."""
         super().__init__(Work(name="due-retries", run=self._run), stop)
         self._waiting = waiting
         self._process_due = process_due

@@ -131,7 +131,7 @@ def _why_unread(partitions: int | None) -> str:
 
 
 def refuse_changes(settings: Settings, partitions: Callable[[str], int | None]) -> None:
-    """Raise ConfigError if a topic is not the one that its checkpoint has read. Added partitions are read whole."""
+    """Raise ConfigError if a topic is not the topic that its checkpoint has read. Added partitions are read whole."""
     faults = changes(settings, partitions)
     if faults:
         raise ConfigError("the checkpoints do not fit the topics:\n  " + "\n  ".join(faults))

@@ -81,7 +81,7 @@ class TopicLog:
         self._last: dict[str, str] = {}
 
     def __call__(self, topic: str, message: str, *, level: int = logging.ERROR) -> None:
-        """Log a message about a topic, unless it was the last one about it."""
+        """Log a message about a topic, unless it repeats the last message about this topic."""
         if self._last.get(topic) != message:
             log.log(level, "%s", message if message.startswith(topic) else f"{topic} {message}")
         self._last[topic] = message

@@ -98,7 +98,7 @@ class RunningQueries:
         return {query: failure for query, failure in failures.items() if failure is not None}
 
     def look_up(self) -> bool:
-        """Find topics besides the listed ones, and read new ones; True if there is one. Raises what TopicAdmin does."""
+        """Find topics that are not listed, and read new topics; True if there are any. Raises what TopicAdmin does."""
         self._looked_up_s = self.tools.monotonic()
         topics = matched_topics(self.tools.admin, self.settings)
         for topic in self._matched.keys() - set(topics):
@@ -216,7 +216,7 @@ class RunningQueries:
 
 
 def _by_tenant(topics: Iterable[str], read: Iterable[str]) -> list[str]:
-    """Order topics so that each tenant has its first one read before any has its second: none crowds out another.
+    """Order topics so that each tenant's first topic is read before any tenant's second: no tenant crowds out another.
 
     read: topics that are read already.
     """

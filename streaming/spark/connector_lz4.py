@@ -3,8 +3,8 @@
 The fuzzer found it: a single message ended the JVM, and so the service, with SIGSEGV in LZ4_decompress_fast, a function
 that does not get the end of its input. The Pulsar client takes the fastest implementation that lz4-java has, once, when
 its class is loaded. So the class is loaded here while the implementation that checks every access replaces the native
-one. Spark uses the native one afterwards. This does not reach separate executors: such an end costs an executor its
-task, and the fallback reads the batch.
+one. Spark uses the native implementation afterwards. This does not reach separate executors: such an end costs an
+executor its task, and the fallback reads the batch.
 """
 
 import logging

@@ -86,7 +86,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def verify(path: Path, artifact: Artifact) -> None:
-    """Raise ReaperError, and remove the file, unless its SHA-512 is the recorded one."""
+    """Raise ReaperError, and remove the file, unless it has the recorded SHA-512."""
     sha512 = sha512_of(path)
     if sha512 != artifact.sha512:
         path.unlink()
@@ -175,7 +175,7 @@ def _dependency(artifact: Artifact) -> str:
 
 
 def report_progress(progress: Progress | None, what: str, done: int, total: int) -> None:
-    """Call progress, if there is one."""
+    """Call progress, if it is given."""
     if progress is not None:
         progress(what, min(done, total), total)
 

@@ -1,4 +1,4 @@
-"""What a bookie reports about its disk: metrics as Prometheus text, and its configuration as JSON.
+"""Disk usage as a bookie reports it: metrics as Prometheus text, and its configuration as JSON.
 
 Metrics have the bookie's own names, and one line for each ledger directory.
 """
