@@ -30,7 +30,7 @@ def own_zookeeper_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture(params=["memory", "zookeeper", pytest.param("cluster", marks=pytest.mark.cluster)])
 def new_store(request: pytest.FixtureRequest) -> Iterator[Stores]:
-    """Makes sessions on one and the same store."""
+    """Return a function that opens sessions on the same store."""
     opened: list[MetadataStore] = []
     if request.param == "memory":
         tree = MemoryTree(SystemClock())

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and ZooKeeper that cuts the connection at a chosen frame, either side of the server."""
+"""A TCP proxy between a client and ZooKeeper that closes the connection at a chosen request or answer."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""An HTTP server that gives the answers it was told to, and remembers what it was asked."""
+"""An HTTP server that returns canned answers and records the requests."""
 
 import threading
 from collections import defaultdict, deque
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     authorization: str | None
@@ -17,7 +17,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Told:
+class CannedAnswer:
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = (("Content-Type", "application/json"),)
@@ -26,21 +26,22 @@ class Told:
 
 @dataclass
 class HttpStub:
-    """answers: path, with its query or without -> what to say, one after the other; the last one stays."""
+    """The answers and the requests of a server."""
 
     url: str = ""
-    answers: dict[str, deque[Told]] = field(default_factory=lambda: defaultdict(deque))
-    asked: list[Asked] = field(default_factory=list)
+    # path, with or without its query -> answers in succession; the last answer is repeated
+    answers: dict[str, deque[CannedAnswer]] = field(default_factory=lambda: defaultdict(deque))
+    requests: list[ReceivedRequest] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, path: str, *answers: Told) -> None:
+    def answer_with(self, path: str, *answers: CannedAnswer) -> None:
         self.answers[path].extend(answers)
 
-    def next_answer(self, asked: Asked) -> Told:
-        self.asked.append(asked)
-        answers = self.answers.get(asked.path) or self.answers[asked.path.partition("?")[0]]
+    def next_answer(self, request: ReceivedRequest) -> CannedAnswer:
+        self.requests.append(request)
+        answers = self.answers.get(request.path) or self.answers[request.path.partition("?")[0]]
         if not answers:
-            return Told(418)
+            return CannedAnswer(418)
         return answers.popleft() if len(answers) > 1 else answers[0]
 
 
@@ -53,13 +54,13 @@ def http_stub() -> Iterator[HttpStub]:
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            told = stub.next_answer(Asked(self.command, self.path, self.headers.get("Authorization"), body))
-            stub.stopping.wait(told.after_seconds)
-            self.send_response(told.status)
-            for name, value in (*told.headers, ("Content-Length", str(len(told.body)))):
+            answer = stub.next_answer(ReceivedRequest(self.command, self.path, self.headers.get("Authorization"), body))
+            stub.stopping.wait(answer.after_seconds)
+            self.send_response(answer.status)
+            for name, value in (*answer.headers, ("Content-Length", str(len(answer.body)))):
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(told.body)
+            self.wfile.write(answer.body)
 
         do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
 

@@ -1,4 +1,4 @@
-"""So much of a broker that a client publishes to it and reads from it; what it answers is the test's choice."""
+"""A fake broker that is sufficient for clients to publish and read; the test chooses its answers."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""moto's S3 in a thread of this process, and the ways in which a real one fails."""
+"""moto's S3 in a thread of this process, with faults of real servers."""
 
 import re
 import socket
@@ -85,7 +85,7 @@ class S3Server:
         return self.requests.count("throttled")
 
     def client(self) -> Any:
-        """An outsider's client, for what the store under test never does."""
+        """Create another client, for operations that the store under test never does."""
         self._outsider = self._outsider or boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -99,7 +99,7 @@ class S3Server:
         self._faults.append(Fault(status, code, times, match))
 
     def fill(self, bucket: str, objects: Mapping[str, bytes], metadata: Mapping[str, str] | None = None) -> None:
-        """Put objects past HTTP: a hundred times as fast."""
+        """Store objects without HTTP, which is a hundred times faster."""
         backend = _backend_of(bucket)
         for key, content in objects.items():
             stored = backend.put_object(bucket, key, content)
@@ -107,7 +107,7 @@ class S3Server:
                 stored.set_metadata({f"x-amz-meta-{name}": value for name, value in metadata.items()})
 
     def keys(self, bucket: str) -> list[str]:
-        """Every key, sorted; for assertions, faults or not."""
+        """Return every key, sorted. For assertions: faults are ignored."""
         return sorted(_backend_of(bucket).buckets[bucket].keys.keys())
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class S3Server:
             return list(self._app(environ, start_response))
 
     def _condition(self, environ: dict[str, Any]) -> str:
-        """Return S3's code for a DELETE whose condition does not hold; "" where it may go on."""
+        """Return S3's code for a DELETE whose condition does not hold; "" if it may continue."""
         etag = environ.pop("HTTP_IF_MATCH", "")  # moto compares it, in this request alone
         bucket, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
         return _compared(bucket, key, etag) if etag and self.compares_etags else ""
@@ -238,7 +238,7 @@ def _backend_of(bucket: str) -> Any:
 
 
 def _compared(bucket: str, key: str, etag: str) -> str:
-    """Return S3's code for a delete with this ETag; "" where it may go on."""
+    """Return S3's code for a delete with this ETag; "" if it may continue."""
     stored = _backend_of(bucket).buckets[bucket].keys.get(key)
     if stored is None or isinstance(stored, FakeDeleteMarker):
         return "NoSuchKey"
@@ -246,13 +246,13 @@ def _compared(bucket: str, key: str, etag: str) -> str:
 
 
 def _error(start_response: StartResponse, status: str, code: str) -> Iterable[bytes]:
-    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>made by the test</Message></Error>"
+    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>injected by the test</Message></Error>"
     return _xml(start_response, status, text)
 
 
 def _deleted(start_response: StartResponse, refused: dict[str, str]) -> Iterable[bytes]:
     errors = "".join(
-        f"<Error><Key>{escape(key)}</Key><Code>{code}</Code><Message>made by the test</Message></Error>"
+        f"<Error><Key>{escape(key)}</Key><Code>{code}</Code><Message>injected by the test</Message></Error>"
         for key, code in refused.items()
     )
     return _xml(start_response, "200 OK", f"<?xml version='1.0'?><DeleteResult>{errors}</DeleteResult>")

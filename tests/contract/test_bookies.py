@@ -12,7 +12,7 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import UnavailableError
 from streaming.ports import Bookies
 from tests.builders import ROOT, put
-from tests.contract.http_stub import Told, http_stub
+from tests.contract.http_stub import CannedAnswer, http_stub
 from udfs.formats.bookie_disk import BookieDisk
 from udfs.formats.bookie_info import http_addresses
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
@@ -35,12 +35,14 @@ def bookie_with(request: pytest.FixtureRequest) -> Iterator[Open]:
             at, store, info = urlsplit(stub.url), MemoryStore(), BookieServiceInfoFormat()
             info.endpoints.add(id="httpserver", port=at.port or 0, host=at.hostname or "", protocol="http")
             put(store.tree, f"{ROOT}/available/{ID}", info.SerializeToString())
-            stub.tell("/metrics", Told(200, METRICS))
-            stub.tell("/api/v1/config/server_config", Told(200, b'{"gcWaitTime": "900000"}'))
-            stub.tell("/api/v1/ledger/read/", Told(500))
+            stub.answer_with("/metrics", CannedAnswer(200, METRICS))
+            stub.answer_with("/api/v1/config/server_config", CannedAnswer(200, b'{"gcWaitTime": "900000"}'))
+            stub.answer_with("/api/v1/ledger/read/", CannedAnswer(500))
             for ledger_id, entry_id in entries:
                 path = f"?ledger_id={ledger_id}&start_entry_id={entry_id}&end_entry_id={entry_id}"
-                stub.tell(f"/api/v1/ledger/read/{path}", Told(200, json.dumps({str(entry_id): "entry"}).encode()))
+                stub.answer_with(
+                    f"/api/v1/ledger/read/{path}", CannedAnswer(200, json.dumps({str(entry_id): "entry"}).encode())
+                )
             return HttpBookies(store, ROOT)
 
         yield serve

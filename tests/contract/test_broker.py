@@ -23,7 +23,7 @@ NAMESPACE = "public/default"
 
 @dataclass(frozen=True)
 class World:
-    """A broker, and how topics and schemas get to exist there.
+    """A broker, and functions that create topics and schemas there.
 
     make(topic, partitions, subscription). schema(topic, is_there) gives the topic one, or takes it away.
     """

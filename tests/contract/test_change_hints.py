@@ -97,7 +97,7 @@ def test_after_a_lost_connection_a_gap_and_then_changes_are_reported(
         hints.take()
         proxy.cut_answer = lambda _frame: proxy.cuts == 0
         store.create(root, b"")  # the event of this is lost with the connection
-        wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
+        wait_for(lambda: hints.take().has_gap, "the watches to be set again", seconds=20)
         store.set_data(root, b"new")
         reported(hints, root)
         hints.close()
@@ -114,7 +114,7 @@ def test_after_an_expired_session_a_gap_and_then_changes_are_reported(
     client = hints._session.client()
     _end_session(zookeeper_server.hosts, *client.client_id)
     store.create(root, b"")
-    wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
+    wait_for(lambda: hints.take().has_gap, "the watches to be set again", seconds=20)
     store.set_data(root, b"new")
     reported(hints, root)
     hints.close()
@@ -132,7 +132,7 @@ def test_after_a_restart_of_the_server_a_gap_is_reported(
     own_zookeeper_server.stop()
     wait_for(lambda: not hints.take().is_watching, "the client to notice that its server is gone", seconds=10)
     own_zookeeper_server.start()
-    wait_for(lambda: hints.take().has_gap, "the watches to be set anew", seconds=20)
+    wait_for(lambda: hints.take().has_gap, "the watches to be set again", seconds=20)
     store.set_data(root, b"new")
     assert reported(hints, root) == {root}
     hints.close()

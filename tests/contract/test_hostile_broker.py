@@ -1,7 +1,7 @@
-"""A broker that answers 500s, nothing, slow bytes or redirects without end keeps no topic of another broker waiting.
+"""A broker that answers 500s, nothing, slow bytes or endless redirects does not delay the topics of another broker.
 
-Nothing here is measured: the hostile broker answers only after the honest one has been asked for all of its topics, or
-never, and what is asked of it is counted. bench/hostile_broker.py measures.
+No times are measured here: the hostile broker answers only after the honest broker got the requests for all its topics,
+or never, and its requests are counted. bench/hostile_broker.py measures times.
 """
 
 import json
@@ -29,9 +29,11 @@ Misbehave = Callable[[BaseHTTPRequestHandler, "Server"], None]
 
 
 class Server:
-    """A broker with topics of its own. misbehave: what it does with questions about them; None: it answers.
+    """A broker with topics of its own.
 
-    tenants: those of its topics, besides one that has the server's name.
+    Args:
+        misbehave: handles requests about its topics; None: it answers them.
+        tenants: of its topics, besides a tenant with the server's name.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ def is_silent(_handler: BaseHTTPRequestHandler, server: Server) -> None:
 
 
 def dribbles(handler: BaseHTTPRequestHandler, server: Server) -> None:
-    """A whole header, then a body that never ends."""
+    """Send a complete header, then a body that never ends."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
     handler.end_headers()
@@ -218,7 +220,7 @@ def test_a_timeout_after_a_redirect_counts_for_the_owner() -> None:
 
 
 def test_retries_at_a_failing_broker_are_limited() -> None:
-    """The third time, its topics are asked for once, and wait for no retry."""
+    """The third time, its topics are requested once, without retries."""
     hostile = Server("hostile", fails)
     with serving(hostile):
         broker = _broker(hostile, timeout_seconds=WAIT_S)
@@ -251,7 +253,7 @@ def _is_silent_about(*tenants: str) -> Misbehave:
 
 @pytest.mark.parametrize("noisy", [("noisy",), ("noisy", "loud")], ids=["one", "two"])
 def test_tenants_with_hanging_topics_hide_no_topic_of_another_tenant(noisy: tuple[str, ...]) -> None:
-    """Eight topics that hung took all threads for their broker, and then silenced it."""
+    """Eight hanging topics used to take all threads of their broker, and then counted as a hanging broker."""
     server = Server("honest", _is_silent_about(*noisy), tenants=noisy)
     with serving(server):
         broker = _broker(server, timeout_seconds=2.0)
@@ -293,7 +295,7 @@ def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_per_tenant() -> No
 
 
 def test_hanging_lists_of_namespaces_hide_no_loaded_topic() -> None:
-    """Two lists without an answer silenced the broker, or all topics of their tenant at that broker."""
+    """Two lists without an answer used to count for the broker, or for all topics of their tenant there."""
     server = Server("honest")
     hanging = ["hangs/a", "b-hangs/b", "honest/a", "honest/b"]
     answer = server.answer
@@ -318,7 +320,7 @@ def test_hanging_lists_of_namespaces_hide_no_loaded_topic() -> None:
 
 
 def test_threads_of_brokers_that_no_longer_run_end() -> None:
-    """Brokers come and go with other addresses, in containers for example."""
+    """Brokers may get other addresses after a restart, for example in containers."""
     servers = [Server(f"tenant-{number}") for number in range(3)]
     with serving(*servers):
         running: list[str] = []

@@ -19,7 +19,7 @@ from udfs.records import StoredObject
 
 @dataclass
 class Bucket:
-    """The store under test, and what offloaders, people and clusters do to the bucket behind its back."""
+    """The store under test, and operations of other clients on the bucket."""
 
     store: ObjectStore
     put: Callable[[str, bytes, dict[str, str]], object]
@@ -223,7 +223,7 @@ def test_a_missing_bucket_is_refused_and_is_no_absent_object(
 
 @pytest.fixture(params=["memory", "s3", "s3, one by one"])
 def comparing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bucket]]:
-    """Return what makes a bucket whose deletes compare ETags, or ignore them."""
+    """Return a function that creates a bucket whose deletes compare or ignore ETags."""
     heal: list[Callable[[], object]] = []
 
     def make(*, compares: bool, versioned: bool = False) -> Bucket:

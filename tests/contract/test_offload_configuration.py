@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.offload_policies import BrokerOffload
 from streaming.errors import RefusedError, UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.offload_target import Target, target_of
 
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
@@ -33,42 +33,42 @@ def brokers(stub: HttpStub) -> Iterator[BrokerOffload]:
     made.close()
 
 
-def said(body: Any) -> Told:
-    return Told(200, json.dumps(body).encode())
+def said(body: Any) -> CannedAnswer:
+    return CannedAnswer(200, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
     ("runtime", "clusters", "expected"),
     [
         pytest.param(said({"clusterName": "east"}), said(["east", "west"]), "east", id="the broker's configuration"),
-        pytest.param(Told(403), said(["east"]), "east", id="no super user, one cluster"),
-        pytest.param(Told(403), said(["east", "global"]), "east", id="the global one is none"),
-        pytest.param(Told(403), said(["east", "west"]), "", id="no super user, two clusters"),
-        pytest.param(Told(403), Told(401), "", id="nothing is told"),
+        pytest.param(CannedAnswer(403), said(["east"]), "east", id="no super user, one cluster"),
+        pytest.param(CannedAnswer(403), said(["east", "global"]), "east", id="the global one is none"),
+        pytest.param(CannedAnswer(403), said(["east", "west"]), "", id="no super user, two clusters"),
+        pytest.param(CannedAnswer(403), CannedAnswer(401), "", id="nothing is told"),
         pytest.param(said({}), said([]), "", id="nothing is said"),
-        pytest.param(Told(200, b"<html>"), said(["east"]), "east", id="no JSON"),
+        pytest.param(CannedAnswer(200, b"<html>"), said(["east"]), "east", id="no JSON"),
     ],
 )
 def test_the_clusters_name_is_returned_or_unknown(
-    stub: HttpStub, brokers: BrokerOffload, runtime: Told, clusters: Told, expected: str
+    stub: HttpStub, brokers: BrokerOffload, runtime: CannedAnswer, clusters: CannedAnswer, expected: str
 ) -> None:
-    stub.tell(RUNTIME, runtime)
-    stub.tell(CLUSTERS, clusters)
+    stub.answer_with(RUNTIME, runtime)
+    stub.answer_with(CLUSTERS, clusters)
 
     assert brokers.cluster_name() == expected
 
 
 def test_a_configured_name_is_not_requested(stub: HttpStub) -> None:
     assert BrokerOffload(PulsarAdminSettings(admin_url=stub.url), "named").cluster_name() == "named"
-    assert stub.asked == []
+    assert stub.requests == []
 
 
 def test_a_known_name_is_cached_and_an_unknown_name_is_requested_again(stub: HttpStub, brokers: BrokerOffload) -> None:
-    stub.tell(RUNTIME, Told(403), said({"clusterName": "east"}))
-    stub.tell(CLUSTERS, said(["east", "west"]))
+    stub.answer_with(RUNTIME, CannedAnswer(403), said({"clusterName": "east"}))
+    stub.answer_with(CLUSTERS, said(["east", "west"]))
 
     assert [brokers.cluster_name() for _ in range(3)] == ["", "east", "east"]
-    assert [asked.path for asked in stub.asked].count(RUNTIME) == 2
+    assert [request.path for request in stub.requests].count(RUNTIME) == 2
 
 
 @pytest.mark.parametrize(
@@ -86,33 +86,35 @@ def test_a_known_name_is_cached_and_an_unknown_name_is_requested_again(stub: Htt
             {"managedLedgerOffloadBucket": "b", "managedLedgerOffloadDriver": "S3"},
             id="texts only",
         ),
-        pytest.param(Told(200), {}, id="none are set"),
-        pytest.param(Told(404, b'{"reason":"Namespace does not exist"}'), {}, id="the namespace is gone"),
+        pytest.param(CannedAnswer(200), {}, id="none are set"),
+        pytest.param(CannedAnswer(404, b'{"reason":"Namespace does not exist"}'), {}, id="the namespace is gone"),
     ],
 )
-def test_policies_are_returned(stub: HttpStub, brokers: BrokerOffload, told: Told, expected: dict[str, str]) -> None:
-    stub.tell(POLICIES, told)
+def test_policies_are_returned(
+    stub: HttpStub, brokers: BrokerOffload, told: CannedAnswer, expected: dict[str, str]
+) -> None:
+    stub.answer_with(POLICIES, told)
 
     assert brokers.offload_policies("tenant/ns") == expected
 
 
 def test_policies_without_permission_are_refused(stub: HttpStub, brokers: BrokerOffload) -> None:
-    stub.tell(POLICIES, Told(403, b'{"reason":"Unauthorized"}'))
+    stub.answer_with(POLICIES, CannedAnswer(403, b'{"reason":"Unauthorized"}'))
 
     with pytest.raises(RefusedError, match="tenant/ns"):
         brokers.offload_policies("tenant/ns")
 
 
 def test_policies_that_a_broker_can_not_read_are_refused(stub: HttpStub, brokers: BrokerOffload) -> None:
-    stub.tell(POLICIES, Told(500))
+    stub.answer_with(POLICIES, CannedAnswer(500))
 
     with pytest.raises(RefusedError, match="tenant/ns"):
         brokers.offload_policies("tenant/ns")
 
 
 def test_a_broker_that_does_not_answer_is_unavailable(stub: HttpStub, brokers: BrokerOffload) -> None:
-    stub.tell(POLICIES, Told(503))
-    stub.tell(RUNTIME, Told(503))
+    stub.answer_with(POLICIES, CannedAnswer(503))
+    stub.answer_with(RUNTIME, CannedAnswer(503))
 
     with pytest.raises(UnavailableError):
         brokers.offload_policies("tenant/ns")
@@ -122,7 +124,7 @@ def test_a_broker_that_does_not_answer_is_unavailable(stub: HttpStub, brokers: B
 
 def test_v1_namespaces_have_no_policies(stub: HttpStub, brokers: BrokerOffload) -> None:
     assert brokers.offload_policies("tenant/cluster/ns") == {}
-    assert stub.asked == []
+    assert stub.requests == []
 
 
 @pytest.mark.cluster

@@ -17,7 +17,7 @@ from streaming.ports import Copy
 from streaming.spark.failures import translated
 from streaming.topics.sizes import require_room_for_copies
 from tests.builders import data_request
-from tests.contract.http_stub import Told, http_stub
+from tests.contract.http_stub import CannedAnswer, http_stub
 from tests.contract.publish_broker import MAX_MESSAGE_BYTES, PublishBroker
 from tests.pulsar_fields import entry, key_value
 from udfs import columns as c
@@ -93,7 +93,7 @@ LARGE: dict[str, tuple[bytes, bytes, dict[str, str]]] = {
 
 
 def _send(opened: Opened, takes_bytes: int, limits: dict[str, int] | None = None) -> dict[str, Entry]:
-    """Send a copy of each kind to a broker that takes so much; returns what it has stored."""
+    """Send a copy of each kind to a broker with this limit, and return what it has stored."""
     broker, settings = opened(takes_bytes=takes_bytes)
     row = {c.TARGET: TOPIC.removesuffix("-partition-0"), c.TARGET_PARTITION: 0, c.CHUNK: 1, c.DELAY_MS: 0}
     rows: list[Any] = [
@@ -178,16 +178,16 @@ def test_if_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_by_time
     with http_stub() as admin:
         for topic, partition in entries.items():
             path = f"/admin/v2/{topic.replace('://', '/')}"
-            admin.tell(f"{path}/messageid/1234", _json(ledgerId=5, entryId=1))
-            admin.tell(f"{path}/partitions", _json(partitions=0))
-            admin.tell(f"{path}/lastMessageId", _json(ledgerId=5, entryId=max(partition)[1]))
-            # the open ledger's entries are counted in a field of their own
+            admin.answer_with(f"{path}/messageid/1234", _json(ledgerId=5, entryId=1))
+            admin.answer_with(f"{path}/partitions", _json(partitions=0))
+            admin.answer_with(f"{path}/lastMessageId", _json(ledgerId=5, entryId=max(partition)[1]))
+            # the open ledger's entries are counted in a separate field
             stats = {"ledgers": [{"ledgerId": 5, "entries": 0}], "currentLedgerEntries": max(partition)[1] + 1}
-            admin.tell(f"{path}/internalStats", _json(**stats, cursors={}, pendingAddEntriesCount=0))
+            admin.answer_with(f"{path}/internalStats", _json(**stats, cursors={}, pendingAddEntriesCount=0))
         with_admin = settings.model_copy(update={"admin_url": admin.url})
         copies = PulsarCopies(load(None).model_copy(update={"pulsar": with_admin}), {})
         assert copies.stored([ours, anothers], "T", 1234) == {ours: 7}
 
 
-def _json(**fields: Any) -> Told:
-    return Told(200, json.dumps(fields).encode())
+def _json(**fields: Any) -> CannedAnswer:
+    return CannedAnswer(200, json.dumps(fields).encode())

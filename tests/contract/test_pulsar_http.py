@@ -1,4 +1,4 @@
-"""What the admin client makes of redirects, faults and answers that no broker of Pulsar 4.0 gives of itself."""
+"""The admin client with redirects, faults, and answers that no broker of Pulsar 4.0 gives by itself."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, ForbiddenError, RefusedError, UnavailableError
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.records import BrokerView, Presence
 
 STATS = "/admin/v2/persistent/t/ns/x/internalStats"
@@ -40,16 +40,16 @@ def stub() -> Iterator[HttpStub]:
         yield running
 
 
-def _json(value: object, status: int = 200) -> Told:
-    return Told(status, json.dumps(value).encode())
+def _json(value: object, status: int = 200) -> CannedAnswer:
+    return CannedAnswer(status, json.dumps(value).encode())
 
 
-def _loaded(*topics: str) -> Told:
+def _loaded(*topics: str) -> CannedAnswer:
     return _json({"t/ns": {topic: {"dataLedgerOpenOp": 0} for topic in topics}})
 
 
 def _view(*stubs: HttpStub, timeout_seconds: float = 5.0) -> BrokerView:
-    """Ask for OWNER where these brokers run."""
+    """Return the view of OWNER with these running brokers."""
     settings = PulsarAdminSettings(admin_url=stubs[0].url, timeout_seconds=timeout_seconds)
     broker = AdminBroker(settings, lambda: [stub.url for stub in stubs])
     (view,) = broker.views([OWNER])
@@ -58,16 +58,16 @@ def _view(*stubs: HttpStub, timeout_seconds: float = 5.0) -> BrokerView:
 
 
 def _asked(stub: HttpStub) -> list[str]:
-    return [asked.path.partition("?")[0] for asked in stub.asked]
+    return [request.path.partition("?")[0] for request in stub.requests]
 
 
-def _reason(text: str, status: int = 404) -> Told:
+def _reason(text: str, status: int = 404) -> CannedAnswer:
     return _json({"reason": text}, status)
 
 
 def test_internal_stats_become_a_view(stub: HttpStub) -> None:
-    stub.tell(LOADED, _loaded(TOPIC))
-    stub.tell(STATS, _json(COMPLETE))
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, _json(COMPLETE))
 
     assert _view(stub) == BrokerView(
         presence=Presence.PRESENT, ledgers=(4, 9), cursors={"a+b": 7, "new": -1}, compacted_ledger=6
@@ -78,16 +78,16 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
     ("answer", "presence"),
     [
         pytest.param(_reason("Topic persistent://t/ns/x not found"), Presence.UNREADABLE, id="unloaded meanwhile"),
-        pytest.param(Told(307, headers=(("Location", "http://x/"),)), Presence.UNREADABLE, id="it moves"),
-        pytest.param(Told(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
-        pytest.param(Told(404), Presence.UNREADABLE, id="404 without a word"),
+        pytest.param(CannedAnswer(307, headers=(("Location", "http://x/"),)), Presence.UNREADABLE, id="it moves"),
+        pytest.param(CannedAnswer(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
+        pytest.param(CannedAnswer(404), Presence.UNREADABLE, id="404 without a word"),
         pytest.param(_json({"reason": None}, 404), Presence.UNREADABLE, id="404 without a reason"),
         pytest.param(_json([], 404), Presence.UNREADABLE, id="404 with a list"),
         pytest.param(_reason("no", 401), Presence.UNREADABLE, id="not authenticated"),
         pytest.param(_reason("no", 403), Presence.UNREADABLE, id="not allowed"),
         pytest.param(_reason("no", 412), Presence.UNREADABLE, id="name not taken"),
-        pytest.param(Told(204), Presence.UNREADABLE, id="no content"),
-        pytest.param(Told(200, b"{"), Presence.UNREADABLE, id="half a JSON"),
+        pytest.param(CannedAnswer(204), Presence.UNREADABLE, id="no content"),
+        pytest.param(CannedAnswer(200, b"{"), Presence.UNREADABLE, id="half a JSON"),
         pytest.param(_json([]), Presence.UNREADABLE, id="a list"),
         pytest.param(_json({}), Presence.UNREADABLE, id="nothing in it"),
         pytest.param(_json(COMPLETE | {"ledgers": None}), Presence.UNREADABLE, id="null ledgers"),
@@ -102,9 +102,11 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
         pytest.param(_json(COMPLETE | {"compactedLedger": {}}), Presence.UNREADABLE, id="compacted ledger without id"),
     ],
 )
-def test_a_loaded_topic_is_present_only_by_a_complete_answer(stub: HttpStub, answer: Told, presence: Presence) -> None:
-    stub.tell(LOADED, _loaded(TOPIC))
-    stub.tell(STATS, answer)
+def test_a_loaded_topic_is_present_only_by_a_complete_answer(
+    stub: HttpStub, answer: CannedAnswer, presence: Presence
+) -> None:
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, answer)
 
     view = _view(stub)
 
@@ -121,19 +123,19 @@ def test_a_loaded_topic_is_present_only_by_a_complete_answer(stub: HttpStub, ans
         pytest.param(_reason("Namespace does not exist"), Presence.GONE, id="no namespace"),
         pytest.param(_reason("Namespace does not exist", 409), Presence.UNREADABLE, id="409 in those words"),
         pytest.param(_reason("Something does not exist"), Presence.UNREADABLE, id="404 in other words"),
-        pytest.param(Told(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
-        pytest.param(Told(404), Presence.UNREADABLE, id="404 without a word"),
+        pytest.param(CannedAnswer(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
+        pytest.param(CannedAnswer(404), Presence.UNREADABLE, id="404 without a word"),
         pytest.param(_json({"reason": None}, 404), Presence.UNREADABLE, id="404 without a reason"),
         pytest.param(_json({}), Presence.UNREADABLE, id="not a list"),
-        pytest.param(Told(200, b"["), Presence.UNREADABLE, id="half a JSON"),
+        pytest.param(CannedAnswer(200, b"["), Presence.UNREADABLE, id="half a JSON"),
         pytest.param(_reason("no", 403), Presence.UNREADABLE, id="not allowed"),
     ],
 )
 def test_the_list_of_its_namespace_decides_whether_an_unloaded_topic_exists(
-    stub: HttpStub, answer: Told, presence: Presence
+    stub: HttpStub, answer: CannedAnswer, presence: Presence
 ) -> None:
-    stub.tell(LOADED, _loaded("persistent://t/ns/other"))
-    stub.tell(LIST, answer)
+    stub.answer_with(LOADED, _loaded("persistent://t/ns/other"))
+    stub.answer_with(LIST, answer)
 
     view = _view(stub)
 
@@ -146,19 +148,21 @@ def test_the_list_of_its_namespace_decides_whether_an_unloaded_topic_exists(
     "answer",
     [
         pytest.param(_reason("no", 403), id="takes a superuser"),
-        pytest.param(Told(404), id="another version"),
-        pytest.param(Told(500), id="it fails"),
-        pytest.param(Told(307, headers=(("Location", "http://127.0.0.1:1/"),)), id="it is a proxy"),
+        pytest.param(CannedAnswer(404), id="another version"),
+        pytest.param(CannedAnswer(500), id="it fails"),
+        pytest.param(CannedAnswer(307, headers=(("Location", "http://127.0.0.1:1/"),)), id="it is a proxy"),
         pytest.param(_json([]), id="a list"),
         pytest.param(_json({"t/ns": []}), id="lists in it"),
-        pytest.param(Told(200, b"{"), id="half a JSON"),
+        pytest.param(CannedAnswer(200, b"{"), id="half a JSON"),
     ],
 )
-def test_without_a_brokers_list_topics_that_no_other_has_loaded_are_unreadable(stub: HttpStub, answer: Told) -> None:
+def test_without_a_brokers_list_topics_that_no_other_has_loaded_are_unreadable(
+    stub: HttpStub, answer: CannedAnswer
+) -> None:
     with http_stub() as other:
-        stub.tell(LOADED, _loaded("persistent://t/ns/z"))
-        stub.tell(LIST, _json([TOPIC]))
-        other.tell(LOADED, answer)
+        stub.answer_with(LOADED, _loaded("persistent://t/ns/z"))
+        stub.answer_with(LIST, _json([TOPIC]))
+        other.answer_with(LOADED, answer)
 
         view = _view(stub, other)
 
@@ -171,14 +175,16 @@ def test_without_a_brokers_list_topics_that_no_other_has_loaded_are_unreadable(s
     [
         pytest.param(_reason("no", 401), ForbiddenError, id="not authenticated"),
         pytest.param(_reason("no", 403), ForbiddenError, id="takes a superuser"),
-        pytest.param(Told(404), UnavailableError, id="another version"),
-        pytest.param(Told(500), UnavailableError, id="it fails"),
+        pytest.param(CannedAnswer(404), UnavailableError, id="another version"),
+        pytest.param(CannedAnswer(500), UnavailableError, id="it fails"),
     ],
 )
-def test_each_running_broker_must_list_its_loaded_topics(stub: HttpStub, answer: Told, error: type[Exception]) -> None:
+def test_each_running_broker_must_list_its_loaded_topics(
+    stub: HttpStub, answer: CannedAnswer, error: type[Exception]
+) -> None:
     with http_stub() as other:
-        stub.tell(LOADED, _loaded())
-        other.tell(LOADED, _loaded(), answer)
+        stub.answer_with(LOADED, _loaded())
+        other.answer_with(LOADED, _loaded(), answer)
         settings = PulsarAdminSettings(admin_url=stub.url)
 
         assert AdminBroker(settings, lambda: [stub.url, other.url]).require_answers() == 2
@@ -188,10 +194,10 @@ def test_each_running_broker_must_list_its_loaded_topics(stub: HttpStub, answer:
 
 def test_a_topic_is_requested_from_its_broker_although_others_do_not_answer(stub: HttpStub) -> None:
     with http_stub() as owner, http_stub() as silent:
-        owner.tell(LOADED, _loaded(TOPIC))
-        owner.tell(STATS, _json(COMPLETE))
-        stub.tell(LOADED, _loaded())
-        silent.tell(LOADED, Told(500))
+        owner.answer_with(LOADED, _loaded(TOPIC))
+        owner.answer_with(STATS, _json(COMPLETE))
+        stub.answer_with(LOADED, _loaded())
+        silent.answer_with(LOADED, CannedAnswer(500))
 
         assert _view(stub, owner, silent).ledgers == (4, 9)
         assert _asked(owner).count(STATS) == 1
@@ -200,8 +206,8 @@ def test_a_topic_is_requested_from_its_broker_although_others_do_not_answer(stub
 def test_a_topic_that_two_brokers_have_loaded_is_unreadable(stub: HttpStub) -> None:
     with http_stub() as other:
         for each in (stub, other):
-            each.tell(LOADED, _loaded(TOPIC))
-            each.tell(STATS, _json(COMPLETE))
+            each.answer_with(LOADED, _loaded(TOPIC))
+            each.answer_with(STATS, _json(COMPLETE))
 
         view = _view(stub, other)
 
@@ -209,9 +215,9 @@ def test_a_topic_that_two_brokers_have_loaded_is_unreadable(stub: HttpStub) -> N
 
 
 def test_two_brokers_at_one_address_are_both_unknown(stub: HttpStub) -> None:
-    """What the one that answers has not loaded, the other may have loaded."""
-    stub.tell(LOADED, _loaded())
-    stub.tell(LIST, _json([]))
+    """A topic that the answering broker has not loaded may be loaded by the other."""
+    stub.answer_with(LOADED, _loaded())
+    stub.answer_with(LIST, _json([]))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url, stub.url])
 
     (view,) = broker.views([OWNER])
@@ -233,13 +239,13 @@ def test_without_known_running_brokers_all_topics_are_unreadable(stub: HttpStub)
         views = [*broker.views([OWNER]), *broker.schema_views(["t/ns/x"])]
         assert [(view.presence, view.is_unavailable) for view in views] == [(Presence.UNREADABLE, True)] * 2
         broker.close()
-    assert not stub.asked
+    assert not stub.requests
 
 
 def test_the_list_of_a_namespace_is_not_read_for_known_topics(stub: HttpStub) -> None:
-    """A tenant chooses how long it is."""
-    stub.tell(LOADED, _loaded("persistent://t/ns/loaded"))
-    stub.tell("/admin/v2/persistent/t/ns/loaded/internalStats", _json(COMPLETE))
+    """A tenant decides how long the list is."""
+    stub.answer_with(LOADED, _loaded("persistent://t/ns/loaded"))
+    stub.answer_with("/admin/v2/persistent/t/ns/loaded/internalStats", _json(COMPLETE))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
     names = [OWNER, "t/ns/persistent/loaded"]
 
@@ -252,7 +258,7 @@ def test_the_list_of_a_namespace_is_not_read_for_known_topics(stub: HttpStub) ->
 
 
 def test_a_known_topic_is_unreadable_without_a_brokers_list(stub: HttpStub) -> None:
-    stub.tell(LOADED, Told(500))
+    stub.answer_with(LOADED, CannedAnswer(500))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     (view,) = broker.views([OWNER], existing=[OWNER])
@@ -262,8 +268,8 @@ def test_a_known_topic_is_unreadable_without_a_brokers_list(stub: HttpStub) -> N
 
 
 def test_a_namespaces_and_a_brokers_list_are_read_once_for_many_topics(stub: HttpStub) -> None:
-    stub.tell(LOADED, _loaded())
-    stub.tell(LIST, _json([f"persistent://t/ns/{number}" for number in range(500)]))
+    stub.answer_with(LOADED, _loaded())
+    stub.answer_with(LIST, _json([f"persistent://t/ns/{number}" for number in range(500)]))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     views = broker.views([f"t/ns/persistent/{number}" for number in range(1_000)])
@@ -274,7 +280,7 @@ def test_a_namespaces_and_a_brokers_list_are_read_once_for_many_topics(stub: Htt
 
 
 def test_partitions_that_are_being_created_are_unavailable(stub: HttpStub) -> None:
-    stub.tell(STATS, _reason("Topic partitions were not yet created"))
+    stub.answer_with(STATS, _reason("Topic partitions were not yet created"))
     admin = PulsarAdmin(PulsarAdminSettings(admin_url=stub.url))
 
     with pytest.raises(UnavailableError, match="has not created the topic's partitions yet; try again soon"):
@@ -292,9 +298,9 @@ def test_partitions_that_are_being_created_are_unavailable(stub: HttpStub) -> No
         pytest.param(_json({}), Presence.UNREADABLE, id="an empty answer"),
     ],
 )
-def test_a_schema_is_gone_only_by_the_known_message(stub: HttpStub, answer: Told, presence: Presence) -> None:
-    stub.tell(LOADED, _loaded(f"{TOPIC}-partition-3"))
-    stub.tell(SCHEMA, answer)
+def test_a_schema_is_gone_only_by_the_known_message(stub: HttpStub, answer: CannedAnswer, presence: Presence) -> None:
+    stub.answer_with(LOADED, _loaded(f"{TOPIC}-partition-3"))
+    stub.answer_with(SCHEMA, answer)
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [presence]
@@ -302,7 +308,7 @@ def test_a_schema_is_gone_only_by_the_known_message(stub: HttpStub, answer: Told
 
 
 def test_a_schema_without_a_loaded_topic_is_gone(stub: HttpStub) -> None:
-    stub.tell(LOADED, _loaded("persistent://t/ns/y"))
+    stub.answer_with(LOADED, _loaded("persistent://t/ns/y"))
     broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
 
     assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [Presence.GONE]
@@ -312,16 +318,16 @@ def test_a_schema_without_a_loaded_topic_is_gone(stub: HttpStub) -> None:
 
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_a_temporary_fault_is_retried(stub: HttpStub, status: int) -> None:
-    stub.tell(LOADED, _loaded(TOPIC))
-    stub.tell(STATS, Told(status), Told(status), _json(COMPLETE))
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, CannedAnswer(status), CannedAnswer(status), _json(COMPLETE))
 
     assert _view(stub).presence is Presence.PRESENT
     assert _asked(stub).count(STATS) == 3
 
 
 def test_a_lasting_fault_is_unreadable_after_a_few_attempts(stub: HttpStub) -> None:
-    stub.tell(LOADED, _loaded(TOPIC))
-    stub.tell(STATS, _reason("metadata store away", 500))
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, _reason("metadata store away", 500))
 
     view = _view(stub)
 
@@ -333,8 +339,8 @@ def test_a_lasting_fault_is_unreadable_after_a_few_attempts(stub: HttpStub) -> N
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_busy_broker_makes_the_topic_unavailable(stub: HttpStub, status: int) -> None:
-    stub.tell(LOADED, _loaded(TOPIC))
-    stub.tell(STATS, _reason("too many requests", status))
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, _reason("too many requests", status))
 
     view = _view(stub)
 
@@ -344,8 +350,8 @@ def test_a_busy_broker_makes_the_topic_unavailable(stub: HttpStub, status: int) 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_broker_too_busy_for_a_list_makes_its_topics_unavailable(stub: HttpStub, status: int) -> None:
-    stub.tell(LOADED, _loaded())
-    stub.tell(LIST, _reason("too many requests", status))
+    stub.answer_with(LOADED, _loaded())
+    stub.answer_with(LIST, _reason("too many requests", status))
 
     view = _view(stub)
 
@@ -357,8 +363,8 @@ def test_a_list_above_the_size_limit_makes_its_topics_unavailable(
     stub: HttpStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.adapters.pulsar.http._MOST_BYTES", 1024)
-    stub.tell(LOADED, _loaded())
-    stub.tell(LIST, _json(["0" * 4096]))
+    stub.answer_with(LOADED, _loaded())
+    stub.answer_with(LIST, _json(["0" * 4096]))
 
     view = _view(stub)
 
@@ -369,11 +375,13 @@ def test_a_list_above_the_size_limit_makes_its_topics_unavailable(
 def test_an_answer_above_the_size_limit_is_not_read_completely(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.adapters.pulsar.http._MOST_BYTES", 1024 * 1024)
     unpacked = json.dumps(COMPLETE | {"padding": "0" * 8 * 1024 * 1024}).encode()
-    packed = Told(200, gzip.compress(unpacked), (("Content-Type", "application/json"), ("Content-Encoding", "gzip")))
-    stub.tell(LOADED, _loaded(TOPIC))
-    for answer in (packed, Told(200, unpacked)):
+    packed = CannedAnswer(
+        200, gzip.compress(unpacked), (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+    )
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    for answer in (packed, CannedAnswer(200, unpacked)):
         stub.answers[STATS].clear()
-        stub.tell(STATS, answer)
+        stub.answer_with(STATS, answer)
         view = _view(stub)
         assert view.presence is Presence.UNREADABLE
         assert not view.is_unavailable
@@ -381,8 +389,8 @@ def test_an_answer_above_the_size_limit_is_not_read_completely(stub: HttpStub, m
 
 
 def test_a_broker_that_does_not_answer_in_time_is_unreadable(stub: HttpStub) -> None:
-    stub.tell(LOADED, _loaded(TOPIC))
-    stub.tell(STATS, Told(200, b"{}", after_seconds=30.0))
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, CannedAnswer(200, b"{}", after_seconds=30.0))
 
     view = _view(stub, timeout_seconds=0.2)
 
@@ -414,14 +422,14 @@ def test_a_redirect_to_another_broker_keeps_token_method_body_and_query(stub: Ht
     with http_stub() as owner:
         path = "/admin/v2/persistent/t/ns/x/messageTTL"
         location = f"{owner.url}{path}?messageTTL=0&authoritative=true"
-        stub.tell(path, Told(307, headers=(("Location", location),)))
-        owner.tell(path, Told(204))
+        stub.answer_with(path, CannedAnswer(307, headers=(("Location", location),)))
+        owner.answer_with(path, CannedAnswer(204))
         with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
             admin.set_message_ttl("persistent://t/ns/x", seconds=0)
 
-        (asked,) = owner.asked
-        assert (asked.method, asked.path) == ("POST", f"{path}?messageTTL=0&authoritative=true")
-        assert asked.authorization == stub.asked[0].authorization == "Bearer abc"
+        (request,) = owner.requests
+        assert (request.method, request.path) == ("POST", f"{path}?messageTTL=0&authoritative=true")
+        assert request.authorization == stub.requests[0].authorization == "Bearer abc"
 
 
 @pytest.mark.parametrize("target", ["http://broker-2.example.com:8080", "http://127.evil.example:8080"])
@@ -430,7 +438,7 @@ def test_the_token_follows_no_redirect_to_another_machine_without_tls(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("abc")
-    stub.tell("/admin/v2/x", Told(307, headers=(("Location", f"{target}/admin/v2/x"),)))
+    stub.answer_with("/admin/v2/x", CannedAnswer(307, headers=(("Location", f"{target}/admin/v2/x"),)))
 
     with PulsarHttp(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as http:
         with pytest.raises(UnavailableError, match="not reached over TLS"):
@@ -448,7 +456,7 @@ def test_pulsars_clients_send_a_token_in_clear_text_only_on_this_machine(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("abc")
-    stub.tell("/admin/v2/brokers", _json(brokers))
+    stub.answer_with("/admin/v2/brokers", _json(brokers))
     pulsar = PulsarSettings(
         service_url="pulsar://127.0.0.1:6650",
         admin_url=stub.url,
@@ -467,17 +475,17 @@ def test_pulsars_clients_send_a_token_in_clear_text_only_on_this_machine(
 
 def test_a_rotated_token_is_used_by_the_next_request(stub: HttpStub, tmp_path: Path) -> None:
     token = tmp_path / "token"
-    stub.tell("/admin/v2/clusters", _json(["c"]))
+    stub.answer_with("/admin/v2/clusters", _json(["c"]))
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
         for text in ("first", "second"):
             token.write_text(text)
             assert admin.clusters() == ["c"]
 
-    assert [asked.authorization for asked in stub.asked] == ["Bearer first", "Bearer second"]
+    assert [request.authorization for request in stub.requests] == ["Bearer first", "Bearer second"]
 
 
 def test_endless_redirects_are_unavailable(stub: HttpStub) -> None:
-    stub.tell("/admin/v2/clusters", Told(307, headers=(("Location", f"{stub.url}/admin/v2/clusters"),)))
+    stub.answer_with("/admin/v2/clusters", CannedAnswer(307, headers=(("Location", f"{stub.url}/admin/v2/clusters"),)))
 
     with (
         PulsarHttp(PulsarAdminSettings(admin_url=stub.url)) as http,
@@ -487,7 +495,7 @@ def test_endless_redirects_are_unavailable(stub: HttpStub) -> None:
 
 
 def test_a_refusal_contains_advice(stub: HttpStub) -> None:
-    stub.tell("/admin/v2/clusters", _reason("Don't have permission", 403))
+    stub.answer_with("/admin/v2/clusters", _reason("Don't have permission", 403))
 
     with (
         PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin,
@@ -497,7 +505,7 @@ def test_a_refusal_contains_advice(stub: HttpStub) -> None:
 
 
 def test_an_answer_that_is_not_json_is_unavailable(stub: HttpStub) -> None:
-    stub.tell("/admin/v2/clusters", Told(200, b"<html>welcome</html>"))
+    stub.answer_with("/admin/v2/clusters", CannedAnswer(200, b"<html>welcome</html>"))
 
     with (
         PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin,
@@ -524,7 +532,7 @@ NOBODY = "http://127.0.0.1:1"
 
 
 def test_an_unreachable_broker_is_skipped_and_then_tried_last(stub: HttpStub) -> None:
-    stub.tell("/admin/v2/clusters", _json(["c"]))
+    stub.answer_with("/admin/v2/clusters", _json(["c"]))
     url = _both(NOBODY, stub.url)
 
     with PulsarAdmin(PulsarAdminSettings(admin_url=url)) as admin:
@@ -534,26 +542,30 @@ def test_an_unreachable_broker_is_skipped_and_then_tried_last(stub: HttpStub) ->
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(Told(200, after_seconds=30.0), id="hangs"), pytest.param(Told(503), id="is going down")]
+    "fault",
+    [
+        pytest.param(CannedAnswer(200, after_seconds=30.0), id="hangs"),
+        pytest.param(CannedAnswer(503), id="is going down"),
+    ],
 )
-def test_a_failing_broker_does_not_prevent_the_use_of_another(stub: HttpStub, fault: Told) -> None:
+def test_a_failing_broker_does_not_prevent_the_use_of_another(stub: HttpStub, fault: CannedAnswer) -> None:
     path = "/admin/v2/clusters"
     with http_stub() as other:
-        stub.tell(path, fault)
-        other.tell(path, _json(["c"]))
+        stub.answer_with(path, fault)
+        other.answer_with(path, _json(["c"]))
         with PulsarAdmin(PulsarAdminSettings(admin_url=_both(stub.url, other.url), timeout_seconds=0.3)) as admin:
             assert [admin.clusters(), admin.clusters()] == [["c"]] * 2
 
-        assert len(stub.asked) == 1
-        assert len(other.asked) == 2
+        assert len(stub.requests) == 1
+        assert len(other.requests) == 2
 
 
 def test_every_broker_is_tried_before_a_request_fails(stub: HttpStub) -> None:
     path = "/admin/v2/clusters"
-    stub.tell(path, _json(["c"]))
+    stub.answer_with(path, _json(["c"]))
     with http_stub() as first, http_stub() as second:
         for each in (first, second):
-            each.tell(path, Told(200, after_seconds=30.0))
+            each.answer_with(path, CannedAnswer(200, after_seconds=30.0))
         url = _both(_both(first.url, second.url), stub.url)
         with PulsarAdmin(PulsarAdminSettings(admin_url=url, timeout_seconds=0.2)) as admin:
             assert admin.clusters() == ["c"]
@@ -568,7 +580,7 @@ def test_without_an_answering_broker_all_is_unavailable() -> None:
 
 
 def test_a_client_of_a_single_url_gets_that_of_an_answering_broker(stub: HttpStub) -> None:
-    stub.tell("/admin/v2/clusters", _reason("no", 403))  # it answers, whatever it says
+    stub.answer_with("/admin/v2/clusters", _reason("no", 403))  # an answer of any status
 
     assert (
         answering(PulsarAdminSettings(admin_url=_both("http://127.0.0.1:3", stub.url), timeout_seconds=1)) == stub.url
@@ -577,12 +589,12 @@ def test_a_client_of_a_single_url_gets_that_of_an_answering_broker(stub: HttpStu
 
 def test_a_single_broker_is_returned_without_a_request(stub: HttpStub) -> None:
     assert answering(PulsarAdminSettings(admin_url=f"{stub.url}/")) == stub.url
-    assert not stub.asked
+    assert not stub.requests
     assert answering(PulsarAdminSettings(admin_url=_both(NOBODY, "http://127.0.0.1:4"), timeout_seconds=0.5)) != ""
 
 
 def test_an_entry_is_requested_from_the_next_broker_if_one_is_unreachable(stub: HttpStub) -> None:
-    stub.tell("/admin/v2/persistent/t/ns/x/ledger/7/entry/0", Told(200, b"bytes"))
+    stub.answer_with("/admin/v2/persistent/t/ns/x/ledger/7/entry/0", CannedAnswer(200, b"bytes"))
 
     with PulsarAdmin(PulsarAdminSettings(admin_url=_both(NOBODY, stub.url))) as admin:
         body = admin.entry("persistent://t/ns/x", (7, 0), 10, 5.0)
@@ -646,7 +658,7 @@ ENTRY = "/admin/v2/persistent/t/ns/x/ledger/4/entry/0"
 def test_an_invalid_http_answer_for_an_entry_is_no_answer_and_no_outage(
     stub: HttpStub, header: tuple[str, str]
 ) -> None:
-    stub.tell(ENTRY, Told(200, b"payload", (header,)))
+    stub.answer_with(ENTRY, CannedAnswer(200, b"payload", (header,)))
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         assert admin.entry("persistent://t/ns/x", (4, 0), 100, 3.0) is None
 

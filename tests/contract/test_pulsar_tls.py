@@ -21,7 +21,7 @@ TOKEN = b"a-token-that-nobody-else-may-see"
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """Takes TLS connections, and remembers every byte that a client sent once the handshake was done."""
+    """Accepts TLS connections, and records every byte that a client sends after the handshake."""
 
     daemon_threads = True
 

@@ -31,7 +31,7 @@ class Memory:
 
 
 class Stub:
-    """The real client, and so much of a broker that it can publish."""
+    """The real client, and a fake broker to which it can publish."""
 
     def __init__(self) -> None:
         self.is_silent = False

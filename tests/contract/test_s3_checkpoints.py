@@ -53,7 +53,7 @@ def settings(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def kept(server: S3Server, settings: Settings) -> Settings:
-    """With a checkpoint in it as Spark wrote it."""
+    """A store with a checkpoint as Spark wrote it."""
     bucket, _, folder = settings.checkpoints.dir.removeprefix("s3a://").partition("/")
     files = (path for path in KEPT.rglob("*") if path.is_file())
     server.fill(bucket, {f"{folder}/{path.relative_to(KEPT)}": path.read_bytes() for path in files})

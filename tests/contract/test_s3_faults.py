@@ -1,4 +1,4 @@
-"""The S3 adapter with a server that throttles, lies, breaks connections, lacks features, and recovers."""
+"""The S3 adapter with a server that throttles, lies, breaks connections, has fewer features, and recovers."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from streaming.ports import Unreadable
 from tests.contract.s3_server import BREAK, HOST, S3Server, bulk_delete, reads, s3_running
 from udfs.records import StoredObject
 
-pytestmark = pytest.mark.slow  # waits for a server that answers late, or not at all
+pytestmark = pytest.mark.slow  # for a server that answers late, or not at all
 
 SECRET = "do-not-tell-anyone"
 
@@ -40,7 +40,7 @@ class Place:
         return S3Objects(replace(self.store.settings, patience_seconds=1))
 
     def patient(self) -> S3Objects:
-        """Return a client that asks nothing twice on a slow machine, so that requests can be counted."""
+        """Return a client that repeats no request on a slow machine, so that requests can be counted."""
         return S3Objects(replace(self.store.settings, timeout_seconds=60, patience_seconds=120))
 
     def left(self) -> list[str]:
@@ -109,7 +109,7 @@ def test_refusals_longer_than_the_patience_are_an_unknown_outcome(place: Place, 
 
 
 def test_a_bucket_that_did_not_answer_gets_no_requests_for_a_while(place: Place) -> None:
-    """Otherwise each chunk with a request for it would wait for all our patience, and other buckets' requests too."""
+    """Otherwise each chunk with a request for it would wait for the whole patience and delay other buckets."""
     place.fill(1)
     store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=3600))
     place.server.stop()

@@ -10,7 +10,7 @@ from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.errors import RefusedError, UnavailableError
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.snapshots.audit import BufferFacts
 
 TOPIC = "persistent://t/ns/x"
@@ -48,12 +48,12 @@ def admin(stub: HttpStub) -> Iterator[SnapshotAdmin]:
     opened.close()
 
 
-def _told(value: object, status: int = 200) -> Told:
-    return Told(status, json.dumps(value).encode())
+def _told(value: object, status: int = 200) -> CannedAnswer:
+    return CannedAnswer(status, json.dumps(value).encode())
 
 
 def test_segments_are_returned_on_request(stub: HttpStub, admin: SnapshotAdmin) -> None:
-    stub.tell(f"{STATS}?segmentStats=true&lowWaterMarks=false", _told(SEGMENTED))
+    stub.answer_with(f"{STATS}?segmentStats=true&lowWaterMarks=false", _told(SEGMENTED))
     found = admin.buffer(TOPIC, with_segments=True)
     assert found == BufferFacts(
         state="Ready", snapshot_type="Segment", aborted=70, sealed=frozenset({(12, 65), (13, 7)}), written=1
@@ -62,18 +62,18 @@ def test_segments_are_returned_on_request(stub: HttpStub, admin: SnapshotAdmin) 
 
 @pytest.mark.parametrize("segments", [None, {"segmentsSize": 0, "segmentStats": None}])
 def test_a_buffer_of_single_snapshots_has_no_segments(segments: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
-    stub.tell(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"segmentsStats": segments}))
+    stub.answer_with(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"segmentsStats": segments}))
     assert admin.buffer(TOPIC) == BufferFacts(state="Ready", snapshot_type="Segment", aborted=70)
 
 
 def test_a_topic_that_is_not_loaded_has_no_buffer(stub: HttpStub, admin: SnapshotAdmin) -> None:
-    stub.tell(STATS, _told({"reason": "not found"}, 404))
+    stub.answer_with(STATS, _told({"reason": "not found"}, 404))
     assert admin.buffer(TOPIC) is None
 
 
 @pytest.mark.parametrize("place", ["12", "12:x", "1:2:3", None])
 def test_a_position_in_an_unknown_format_is_an_error(place: object, stub: HttpStub, admin: SnapshotAdmin) -> None:
-    stub.tell(STATS, _told(SEGMENTED | {"segmentsStats": {"segmentStats": [{"persistentPosition": place}]}}))
+    stub.answer_with(STATS, _told(SEGMENTED | {"segmentsStats": {"segmentStats": [{"persistentPosition": place}]}}))
     with pytest.raises(UnavailableError, match="an unknown format"):
         admin.buffer(TOPIC, with_segments=True)
 
@@ -89,9 +89,9 @@ def test_a_position_in_an_unknown_format_is_an_error(place: object, stub: HttpSt
     ],
 )
 def test_the_snapshot_interval_has_a_default(
-    answer: Told, seconds: float, stub: HttpStub, admin: SnapshotAdmin
+    answer: CannedAnswer, seconds: float, stub: HttpStub, admin: SnapshotAdmin
 ) -> None:
-    stub.tell(SETTINGS, answer)
+    stub.answer_with(SETTINGS, answer)
     assert admin.snapshot_seconds() == seconds
 
 
@@ -99,16 +99,18 @@ def test_the_snapshot_interval_has_a_default(
 def test_the_maximum_read_position_is_returned(
     said: str | None, max_read: tuple[int, int], stub: HttpStub, admin: SnapshotAdmin
 ) -> None:
-    stub.tell(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"maxReadPosition": said}))
+    stub.answer_with(f"{STATS}?segmentStats=false&lowWaterMarks=false", _told(SEGMENTED | {"maxReadPosition": said}))
     buffer = admin.buffer(TOPIC)
     assert buffer is not None
     assert buffer.max_read == max_read
 
 
 def test_only_an_unloaded_topic_need_not_be_unloaded(stub: HttpStub) -> None:
-    """Where we may not unload it, its broker would go on with what it has in memory."""
+    """Without permission to unload it, its broker would continue with its state in memory."""
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
-        stub.tell(UNLOAD, Told(204), _told({"reason": "Topic not found"}, 404), _told({"reason": "no"}, 403))
+        stub.answer_with(
+            UNLOAD, CannedAnswer(204), _told({"reason": "Topic not found"}, 404), _told({"reason": "no"}, 403)
+        )
         assert [admin.unload(TOPIC), admin.unload(TOPIC)] == [True, False]
         with pytest.raises(RefusedError, match="403"):
             admin.unload(TOPIC)
@@ -116,17 +118,19 @@ def test_only_an_unloaded_topic_need_not_be_unloaded(stub: HttpStub) -> None:
 
 def test_the_applied_retention_is_never_requested(stub: HttpStub) -> None:
     """A 4.0.8 broker may wait for itself for 30 s before it answers that."""
-    stub.tell(RETENTION, _told({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}), Told(204))
-    stub.tell("/admin/v2/namespaces/t/ns/retention", _told({"retentionTimeInMinutes": 5, "retentionSizeInMB": 6}))
+    stub.answer_with(RETENTION, _told({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}), CannedAnswer(204))
+    stub.answer_with(
+        "/admin/v2/namespaces/t/ns/retention", _told({"retentionTimeInMinutes": 5, "retentionSizeInMB": 6})
+    )
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         assert [admin.retention(TOPIC), admin.retention(TOPIC)] == [(-1, -1), (5, 6)]
-    assert all("?" not in each.path for each in stub.asked)
+    assert all("?" not in request.path for request in stub.requests)
 
 
 @pytest.mark.parametrize(
     ("answer", "size"),
-    [(_told({"transactionBufferSnapshotSegmentSize": "140"}), 140), (_told({}), 262_144), (Told(403), 262_144)],
+    [(_told({"transactionBufferSnapshotSegmentSize": "140"}), 140), (_told({}), 262_144), (CannedAnswer(403), 262_144)],
 )
-def test_the_segment_size_is_the_brokers(answer: Told, size: int, stub: HttpStub, admin: SnapshotAdmin) -> None:
-    stub.tell(SETTINGS, answer)
+def test_the_segment_size_is_the_brokers(answer: CannedAnswer, size: int, stub: HttpStub, admin: SnapshotAdmin) -> None:
+    stub.answer_with(SETTINGS, answer)
     assert admin.segment_bytes() == size

@@ -171,7 +171,7 @@ def test_of_two_concurrent_commits_one_succeeds(state: str) -> None:
 
 
 def test_a_run_that_read_before_another_commit_can_not_replace_it(store: Store, server: S3Server) -> None:
-    """On S3 only: here the put itself is refused, since both have seen that there is no such commit."""
+    """On S3 only: the put itself is refused, since both runs have read that there is no such commit."""
     if store.server is None:
         pytest.skip("on a disk the name of the commit is made by a link, which is refused in the same way")
     first, second = Receipts(NO_SPARK, store.state), Receipts(NO_SPARK, store.state)
@@ -242,7 +242,7 @@ def test_the_newest_receipts_are_returned_and_all_are_counted(store: Store, most
     receipt = {**_row(3), c.OUTCOME: "DEAD_LETTER", c.REASON: "WRITTEN_OFF", c.AT_MS: 1}
     written = [{name: receipt.get(name) for name in schemas.RECEIPT.names}]
     SettlementFolder(store.state).write_off(NOW_MS, [written])
-    receipts.compact(store.state)  # writes the files anew, with text of another kind
+    receipts.compact(store.state)  # writes the files again, with another type of strings
     _append(table, 5, **{c.OUTCOME: "RETRY", c.REASON: "R"})
 
     every = list(receipts_of(store.settings))

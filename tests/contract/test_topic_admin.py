@@ -22,7 +22,7 @@ NAMESPACE = "public/default"
 
 
 class Admin(TopicAdmin, Protocol):
-    """With what a test needs beside the port: topics without partitions, and an end for all that it made."""
+    """The port with further calls for the test: unpartitioned topics, and a cleanup of all that it created."""
 
     def create_topic(self, topic: str) -> bool: ...
 

@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.properties import PulsarTopicProperties
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import TOPIC
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger, serialize_managed_ledger
 from udfs.paths import managed_ledger_path
 
@@ -21,7 +21,7 @@ PATH = "/admin/v2/persistent/public/default/orders/properties"
 
 @dataclass
 class Real:
-    """The real adapter, and a server that says what it is told to."""
+    """The real adapter, and a server with canned answers."""
 
     stub: HttpStub
     adapter: PulsarTopicProperties
@@ -36,34 +36,34 @@ def real() -> Iterator[Real]:
 
 
 def test_the_broker_writes_and_removes_properties(real: Real) -> None:
-    real.stub.tell(PATH, Told(204))
+    real.stub.answer_with(PATH, CannedAnswer(204))
     real.adapter.update(TOPIC, {"a": "1", "b": "2"})
     assert real.adapter.remove(TOPIC, "ledger-reaper.deletable.a.0")
-    put, delete = real.stub.asked
+    put, delete = real.stub.requests
     assert (put.method, put.path, json.loads(put.body)) == ("PUT", PATH, {"a": "1", "b": "2"})
     assert (delete.method, delete.path) == ("DELETE", f"{PATH}?key=ledger-reaper.deletable.a.0")
 
 
 def test_a_request_names_the_partition(real: Real) -> None:
     path = "/admin/v2/persistent/public/default/orders-partition-3/properties"
-    real.stub.tell(path, Told(204))
+    real.stub.answer_with(path, CannedAnswer(204))
     real.adapter.update(f"{TOPIC}-partition-3", {"a": "1"})
-    assert [asked.path for asked in real.stub.asked] == [path]
+    assert [request.path for request in real.stub.requests] == [path]
 
 
 def test_a_refusal_contains_advice(real: Real) -> None:
-    real.stub.tell(PATH, Told(404, b'{"reason":"Topic not found"}'))
+    real.stub.answer_with(PATH, CannedAnswer(404, b'{"reason":"Topic not found"}'))
     with pytest.raises(RefusedError, match=r"404 Topic not found; check the name"):
         real.adapter.update(TOPIC, {"a": "1"})
     assert not real.adapter.remove(TOPIC, "a")
     real.stub.answers.clear()
-    real.stub.tell(PATH, Told(401))
+    real.stub.answer_with(PATH, CannedAnswer(401))
     with pytest.raises(ForbiddenError, match="token_file"):
         real.adapter.remove(TOPIC, "a")
 
 
 def test_a_broker_that_does_not_answer_may_have_written(real: Real) -> None:
-    real.stub.tell(PATH, Told(503))
+    real.stub.answer_with(PATH, CannedAnswer(503))
     with pytest.raises(UnavailableError):
         real.adapter.update(TOPIC, {"a": "1"})
 

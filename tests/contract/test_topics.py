@@ -12,7 +12,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError
 from streaming.topics.setup import MOST_PARTITIONS, ensure_request_topic, faults_of, subscribe_to
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 
 TOPIC = "/admin/v2/persistent/acme/reaper/r-RETRY"
 PARTITION = f"{TOPIC}-partition-0"
@@ -55,8 +55,10 @@ def test_deduplication_counts_only_if_it_is_in_force(
         f"{TOPIC}/backlogQuotaMap": {},
         "/admin/v2/namespaces/acme/reaper": {},
     }.items():
-        stub.tell(path, Told(200, json.dumps(answer).encode()))
-    stub.tell(f"{PARTITION}/stats", *(Told(200, json.dumps({"deduplicationStatus": s}).encode()) for s in statuses))
+        stub.answer_with(path, CannedAnswer(200, json.dumps(answer).encode()))
+    stub.answer_with(
+        f"{PARTITION}/stats", *(CannedAnswer(200, json.dumps({"deduplicationStatus": s}).encode()) for s in statuses)
+    )
 
     with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
         faults = faults_of(admin, settings, settings.topics.retry)
@@ -72,12 +74,12 @@ def test_a_topic_of_the_pattern_with_very_many_partitions_is_not_read(settings: 
         pulsar.create_partitioned_topic(f"persistent://acme/reaper/{name}", partitions)
     (fault,) = subscribe_to(pulsar, settings, "persistent://acme/reaper/many")
     assert "65 partitions" in fault
-    assert pulsar.internal_stats("persistent://acme/reaper/many-partition-0").cursors == {}, "it was not even begun"
+    assert pulsar.internal_stats("persistent://acme/reaper/many-partition-0").cursors == {}, "it was not started"
     assert subscribe_to(pulsar, settings, "persistent://acme/reaper/few") == []
 
 
 def _produces_only(pulsar: MemoryPulsar) -> None:
-    """Let the caller's role look topics up, and do nothing else."""
+    """Let the caller's role only look up topics."""
 
     def refuse(operation: str, _names: Sequence[str]) -> None:
         if operation not in ("partitions", "internal_stats"):
@@ -107,7 +109,7 @@ def test_a_role_that_may_only_produce_sends_if_the_service_has_its_subscription(
 def test_a_role_that_may_only_produce_does_not_send_if_a_message_could_be_lost(
     settings: Settings, partitions: int | None, why: str
 ) -> None:
-    """No such topic; one that the service would never read; one that nobody reads yet, so that brokers may trim it."""
+    """The topic does not exist, or the service would never read it, or brokers may trim it without a subscription."""
     pulsar, (topic,) = MemoryPulsar(), settings.topics.requests
     pulsar.ensure_namespace(topic)
     if partitions is not None:

@@ -11,34 +11,34 @@ from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.pulsar.trims import PulsarTrimFacts
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import CURSOR, TOPIC
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.phase_one.trim_forecast import Retention
 
 OWN = "/admin/v2/persistent/public/default/orders/retention"
 NAMESPACE = "/admin/v2/namespaces/public/default/retention"
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
 STATS = "/admin/v2/persistent/public/default/orders/internalStats"
-NOTHING = Told(200, b"null")
+NOTHING = CannedAnswer(200, b"null")
 
 
-def told(**fields: object) -> Told:
-    return Told(200, json.dumps(fields).encode())
+def told(**fields: object) -> CannedAnswer:
+    return CannedAnswer(200, json.dumps(fields).encode())
 
 
-def kept(minutes: int, megabytes: int) -> Told:
+def kept(minutes: int, megabytes: int) -> CannedAnswer:
     return told(retentionTimeInMinutes=minutes, retentionSizeInMB=megabytes)
 
 
 @dataclass
 class Real:
-    """The real adapter, and a server that says what it is told to."""
+    """The real adapter, and a server with canned answers."""
 
     stub: HttpStub
     adapter: PulsarTrimFacts
     loaded: dict[str, bool | None]
 
-    def asked(self) -> list[str]:
-        return [each.path.partition("?")[0] for each in self.stub.asked]
+    def requests(self) -> list[str]:
+        return [request.path.partition("?")[0] for request in self.stub.requests]
 
 
 @pytest.fixture
@@ -59,49 +59,49 @@ def test_a_topic_that_may_be_loaded_is_an_error(real: Real) -> None:
     real.loaded[TOPIC] = None
     with pytest.raises(UnavailableError, match="not all brokers list"):
         real.adapter.is_loaded(TOPIC)
-    assert real.asked() == [], "nothing that loads it was asked"
+    assert real.requests() == [], "no request was sent that would load it"
 
 
 def test_the_topics_retention_precedes_its_namespaces_and_the_brokers(real: Real) -> None:
-    real.stub.tell(OWN, kept(5, -1), Told(204), NOTHING)
-    real.stub.tell(NAMESPACE, kept(7, 100), NOTHING)
-    real.stub.tell(RUNTIME, told(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
+    real.stub.answer_with(OWN, kept(5, -1), CannedAnswer(204), NOTHING)
+    real.stub.answer_with(NAMESPACE, kept(7, 100), NOTHING)
+    real.stub.answer_with(RUNTIME, told(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
     found = [real.adapter.retention(TOPIC) for _ in range(4)]
     assert found == [Retention(5, -1), Retention(7, 100), Retention(9, -1), Retention(9, -1)]
-    assert real.asked().count(RUNTIME) == 1
+    assert real.requests().count(RUNTIME) == 1
 
 
 def test_a_partition_has_the_retention_of_its_topic(real: Real) -> None:
-    real.stub.tell(OWN, kept(5, -1))
+    real.stub.answer_with(OWN, kept(5, -1))
     assert real.adapter.retention(f"{TOPIC}-partition-3") == Retention(5, -1)
-    assert real.asked() == [OWN]
+    assert real.requests() == [OWN]
 
 
 def test_without_topic_policies_the_namespaces_retention_counts(real: Real) -> None:
-    real.stub.tell(OWN, Told(405))
-    real.stub.tell(NAMESPACE, kept(7, -1))
+    real.stub.answer_with(OWN, CannedAnswer(405))
+    real.stub.answer_with(NAMESPACE, kept(7, -1))
     assert real.adapter.retention(TOPIC) == Retention(7, -1)
 
 
 def test_a_default_without_permission_counts_as_zero(real: Real) -> None:
-    real.stub.tell(OWN, NOTHING)
-    real.stub.tell(NAMESPACE, NOTHING)
-    real.stub.tell(RUNTIME, Told(403))
+    real.stub.answer_with(OWN, NOTHING)
+    real.stub.answer_with(NAMESPACE, NOTHING)
+    real.stub.answer_with(RUNTIME, CannedAnswer(403))
     assert real.adapter.retention(TOPIC).is_none
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Told(403), ForbiddenError),
-        (Told(401), ForbiddenError),
-        (Told(404), RefusedError),
+        (CannedAnswer(403), ForbiddenError),
+        (CannedAnswer(401), ForbiddenError),
+        (CannedAnswer(404), RefusedError),
         (told(retentionTimeInMinutes=5), UnavailableError),
-        (Told(500), UnavailableError),
+        (CannedAnswer(500), UnavailableError),
     ],
 )
-def test_an_incomplete_answer_is_an_error(real: Real, answer: Told, error: type[Exception]) -> None:
-    real.stub.tell(OWN, answer)
+def test_an_incomplete_answer_is_an_error(real: Real, answer: CannedAnswer, error: type[Exception]) -> None:
+    real.stub.answer_with(OWN, answer)
     with pytest.raises(error):
         real.adapter.retention(TOPIC)
 
@@ -114,7 +114,7 @@ def test_cursors_and_sizes_are_those_of_internal_stats(real: Real) -> None:
         currentLedgerSize=30,
         pendingAddEntriesCount=0,
     )
-    real.stub.tell(STATS, stats, told(ledgers=[]), Told(403))
+    real.stub.answer_with(STATS, stats, told(ledgers=[]), CannedAnswer(403))
     found = real.adapter.internal_stats(TOPIC)
     assert (found.cursors, found.sizes) == ({CURSOR: (5, 9)}, {5: 100, 6: 30})
     with pytest.raises(UnavailableError):

@@ -12,16 +12,16 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import UnavailableError
 from streaming.undo.ledgers import NOT_READ, Result, Undone
 from tests.builders import ROOT, exists, put
-from tests.contract.http_stub import HttpStub, Told, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from tests.unit.undo.test_ledgers import World
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 READ = "/api/v1/ledger/read/"
-CONTROL = 900  # a ledger of our own request topic, with entries that are surely there
+CONTROL = 900  # a ledger of our own request topic, with entries that certainly exist
 OF_CONTROL = f"{READ}?ledger_id={CONTROL}&start_entry_id=0&end_entry_id=0"
-GONE = Told(500, b'{"error": "no such ledger"}')
-THERE = Told(200, json.dumps(dict.fromkeys(map(str, range(1000)), "entry")).encode())
-ITS_BOOKIE = "127.0.0.1:3181"  # as the ledger's metadata names it
+GONE = CannedAnswer(500, b'{"error": "no such ledger"}')
+THERE = CannedAnswer(200, json.dumps(dict.fromkeys(map(str, range(1000)), "entry")).encode())
+ITS_BOOKIE = "127.0.0.1:3181"  # its name in the ledger's metadata
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def bookie() -> Iterator[HttpStub]:
 
 @pytest.fixture
 def world(tmp_path: Path, bookie: HttpStub) -> World:
-    """Ledger 5 was deleted. Its bookie is registered, and another one; both read what is there."""
+    """Ledger 5 was deleted. Its bookie and another bookie are registered; both read existing entries."""
     made = World(tmp_path)
     made.bookies = HttpBookies(made.store, ROOT)
     made.pulsar.store(f"{made.settings.topics.requests[0]}-partition-0", (CONTROL, 2))
-    bookie.tell(OF_CONTROL, THERE)
+    bookie.answer_with(OF_CONTROL, THERE)
     _register(made, ITS_BOOKIE, bookie)
     _register(made, "127.0.0.1:3182", bookie)
     return made
@@ -60,7 +60,7 @@ def _bookies(timeout_seconds: float = 5) -> HttpBookies:
 
 
 def test_a_late_undo_leaves_nothing_and_can_be_repeated(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     for _again in range(2):
         result = _undo(world)
         assert result.status is Undone.TOO_LATE
@@ -77,14 +77,14 @@ def test_a_late_undo_leaves_nothing_and_can_be_repeated(world: World, bookie: Ht
         pytest.param([*[GONE] * 4, THERE], id="both, at the second check: the bookie was busy for longer"),
     ],
 )
-def test_a_readable_ledger_stays(world: World, bookie: HttpStub, answers: list[Told]) -> None:
-    bookie.tell(READ, *answers)
+def test_a_readable_ledger_stays(world: World, bookie: HttpStub, answers: list[CannedAnswer]) -> None:
+    bookie.answer_with(READ, *answers)
     assert _undo(world).status is Undone.PUT_BACK
     assert exists(world.store.tree, world.path)
 
 
 def test_a_ledger_that_an_absent_bookie_may_have_stays(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     world.store.tree.remove(f"{ROOT}/available/{ITS_BOOKIE}")
     result = _undo(world)
     assert result.status is Undone.UNREADABLE
@@ -93,7 +93,7 @@ def test_a_ledger_that_an_absent_bookie_may_have_stays(world: World, bookie: Htt
 
 
 def test_nothing_is_removed_if_no_bookie_reads_ledgers_over_http(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, Told(404))
+    bookie.answer_with(READ, CannedAnswer(404))
     assert _undo(world).status is Undone.PUT_BACK
     assert exists(world.store.tree, world.path)
 
@@ -101,17 +101,17 @@ def test_nothing_is_removed_if_no_bookie_reads_ledgers_over_http(world: World, b
 @pytest.mark.parametrize(
     "control",
     [
-        pytest.param([GONE], id="it reads nothing at all: BookKeeper asks it for a password, say"),
-        pytest.param([Told(200, b"{}")], id="it shows nothing"),
-        pytest.param([Told(404)], id="it has no such service"),
+        pytest.param([GONE], id="it reads nothing at all: BookKeeper requires a password, for example"),
+        pytest.param([CannedAnswer(200, b"{}")], id="it returns nothing"),
+        pytest.param([CannedAnswer(404)], id="it has no such service"),
     ],
 )
 def test_a_bookie_that_can_not_read_control_entries_proves_nothing(
-    world: World, bookie: HttpStub, control: list[Told]
+    world: World, bookie: HttpStub, control: list[CannedAnswer]
 ) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     bookie.answers[OF_CONTROL].clear()
-    bookie.tell(OF_CONTROL, *control, GONE)
+    bookie.answer_with(OF_CONTROL, *control, GONE)
     result = _undo(world)
     assert (result.status, result.detail) == (Undone.PUT_BACK, NOT_READ)
     assert exists(world.store.tree, world.path)
@@ -126,10 +126,10 @@ def test_a_bookie_that_can_not_read_control_entries_proves_nothing(
     ],
 )
 def test_a_bookie_must_read_control_entries_before_and_after(
-    bookie: HttpStub, control: list[Told], *, answer: bool | None
+    bookie: HttpStub, control: list[CannedAnswer], *, answer: bool | None
 ) -> None:
-    bookie.tell(READ, GONE)
-    bookie.tell(OF_CONTROL, *control)
+    bookie.answer_with(READ, GONE)
+    bookie.answer_with(OF_CONTROL, *control)
     assert _bookies().readable([bookie.url], [(5, 0)], lambda: [(CONTROL, 0)]) == [answer]
 
 
@@ -137,51 +137,51 @@ def test_a_bookie_that_does_not_answer_is_waited_for_once_without_requests_to_br
     def control() -> list[tuple[int, int]]:
         pytest.fail("a broker may wait for the same bookie")
 
-    bookie.tell(READ, Told(500, after_seconds=5))
+    bookie.answer_with(READ, CannedAnswer(500, after_seconds=5))
     assert _bookies(0.2).readable([bookie.url], [(5, 0)], control) == [None]
-    assert len(bookie.asked) == 1
+    assert len(bookie.requests) == 1
 
 
 def test_a_bookie_that_stops_answering_is_not_asked_for_all_control_entries(bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE, Told(500, after_seconds=5))
+    bookie.answer_with(READ, GONE, CannedAnswer(500, after_seconds=5))
     control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
     assert _bookies(0.2).readable([bookie.url], [(5, 0)], lambda: control) == [None]
-    assert len(bookie.asked) == 3
+    assert len(bookie.requests) == 3
 
 
 def test_a_single_control_entry_is_enough(bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
-    bookie.tell(OF_CONTROL, THERE)
+    bookie.answer_with(READ, GONE)
+    bookie.answer_with(OF_CONTROL, THERE)
     assert _bookies().readable([bookie.url], [(5, 0)], lambda: [(7, 0), (CONTROL, 0)]) == [False]
 
 
 def test_the_answer_of_a_single_able_bookie_is_enough(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     with http_stub() as broken:
-        broken.tell(READ, GONE)
+        broken.answer_with(READ, GONE)
         _register(world, "127.0.0.1:3180", broken)
         assert _undo(world).status is Undone.TOO_LATE
-        assert broken.asked
+        assert broken.requests
 
 
 @pytest.mark.parametrize("entries", [0, 1])
 def test_without_a_control_entry_the_result_is_unknown(world: World, bookie: HttpStub, entries: int) -> None:
     """A ledger's last entry can't be read while the ledger is written, so one entry is too few."""
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     world.pulsar.store(f"{world.settings.topics.requests[0]}-partition-0", (CONTROL, entries))
     assert _undo(world).detail == NOT_READ
     assert exists(world.store.tree, world.path)
 
 
 def test_metadata_stay_if_a_broker_does_not_report_our_ledgers(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     world.pulsar.faults.before(_away)
     assert _undo(world).detail == NOT_READ
     assert exists(world.store.tree, world.path)
 
 
 def test_metadata_that_were_changed_stay(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     world.store.faults.before(lambda operation, _: _change(world) if operation == "delete_guarded" else None)
     result = _undo(world)
     assert result.status is Undone.TOO_LATE
@@ -190,11 +190,11 @@ def test_metadata_that_were_changed_stay(world: World, bookie: HttpStub) -> None
 
 
 def test_metadata_that_were_created_again_stay(world: World, bookie: HttpStub) -> None:
-    """With the same version, since each begins with 0."""
-    bookie.tell(READ, GONE)
+    """They have the same version, since each znode starts with 0."""
+    bookie.answer_with(READ, GONE)
 
     def make_anew(operation: str, paths: Sequence[str]) -> None:
-        if operation == "read_many" and list(paths) == [world.path] and bookie.asked:
+        if operation == "read_many" and list(paths) == [world.path] and bookie.requests:
             world.store.tree.remove(world.path)
             put(world.store.tree, world.path, b"another's")
 
@@ -204,7 +204,7 @@ def test_metadata_that_were_created_again_stay(world: World, bookie: HttpStub) -
 
 
 def test_metadata_that_this_run_did_not_create_stay(world: World, bookie: HttpStub) -> None:
-    bookie.tell(READ, GONE)
+    bookie.answer_with(READ, GONE)
     put(world.store.tree, world.path, world.data)
     assert _undo(world).status is Undone.EXISTS
     assert exists(world.store.tree, world.path)

@@ -45,7 +45,7 @@ IMPATIENT = ZooKeeperClientSettings(hosts="", session_timeout_seconds=2.0, opera
 
 @dataclass
 class Brokers:
-    """Roll and trim topics' ledgers as brokers do: the list first, the ledgers after, and often they die between."""
+    """Rolls and trims topics' ledgers like brokers: first the list, then the ledgers; often they die in between."""
 
     hosts: str
     topics: list[str]
@@ -94,7 +94,7 @@ class Brokers:
 
 @dataclass
 class Topic:
-    """A request topic in memory; what was sent can be looked up."""
+    """A request topic in memory, whose requests can be read."""
 
     topic: str = "persistent://pulsar/ledger-deletion/w"
     stored: list[tuple[str, Send]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Topic:
 
 
 def watch_until(stop: Event, proxy: CuttingProxy, state: Path, topic: Topic, chance: random.Random) -> None:
-    """Run one watcher after the other, each given up as if it had been killed; the last one comes to rest."""
+    """Run watchers in succession, each abandoned as if killed, until the last becomes idle."""
     is_done = False
     while not is_done:
         settings = replace(IMPATIENT, hosts=proxy.hosts)
@@ -169,14 +169,14 @@ def test_every_leaked_ledger_is_requested_once_despite_broken_connections(
     known = brokers.leaked & topic.known
     assert len(known) > 20
     assert known - asked.keys() == set()
-    # the others were made and dropped while no watcher ran, or none was connected
+    # the others were created and dropped while no watcher was connected
     assert len(brokers.leaked - known) < len(known)
     assert [each for each, count in asked.items() if count > 1] == []
     assert asked.keys() & {each for some in brokers.lists.values() for each in some} == set()
 
 
 def watcher_began(proxy: CuttingProxy, state: Path, topic: Topic) -> set[str]:
-    """Have a watcher take what there is as it is; returns what it knows then."""
+    """Let a watcher record the present state, and return that state."""
     settings = ZooKeeperClientSettings(hosts=proxy.hosts)
     store, hints = ZooKeeperStore(settings), ZooKeeperChanges(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
     watcher = watcher_on(store, hints, state, topic)

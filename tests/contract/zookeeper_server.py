@@ -1,4 +1,4 @@
-"""A real ZooKeeper, the one in PySpark's jars (3.6.3), on a free port: alone, or three of them as an ensemble."""
+"""A real ZooKeeper from PySpark's jars (3.6.3) on a free port: a single server, or an ensemble of three."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ START_SECONDS = 20.0
 
 @dataclass
 class ZooKeeperServer:
-    """One server process; its data outlive stop() and start()."""
+    """A server process, whose data survive stop() and start()."""
 
     port: int
     home: Path
@@ -39,7 +39,7 @@ class ZooKeeperServer:
         self.await_answer()
 
     def begin(self) -> None:
-        """Start without waiting until it serves: a member of an ensemble serves only with others."""
+        """Start the server without waiting until it serves: a member of an ensemble serves only with others."""
         config = self.home / "zoo.cfg"
         config.write_text(
             f"clientPort={self.port}\nclientPortAddress=127.0.0.1\ndataDir={self.home / 'data'}\ntickTime=500\n"
@@ -48,7 +48,7 @@ class ZooKeeperServer:
             f"{self.config}"
         )
         self.process = subprocess.Popen(
-            # One compiler tier: up in half the time. No fsync: what it wrote survives its kill all the same.
+            # One compiler tier starts in half the time. Without fsync, writes still survive a kill of the process.
             [
                 *("java", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-Dzookeeper.forceSync=no", *self.jvm_options),
                 *("-cp", _class_path(), f"org.apache.zookeeper.server.{self.main}", str(config)),
@@ -65,7 +65,7 @@ class ZooKeeperServer:
             self.process = None
 
     def freeze(self) -> None:
-        """Stop it, and wait until it stands: on a busy machine its threads go on for a moment."""
+        """Send SIGSTOP and wait until all threads have stopped, which takes a moment on a busy machine."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
         while any(_state(task) != "T" for task in Path(f"/proc/{self.process.pid}/task").iterdir()):
@@ -77,7 +77,7 @@ class ZooKeeperServer:
 
     @property
     def mode(self) -> str:
-        """What it says it is: standalone, leader or follower; "" while it does not serve."""
+        """Return its mode: standalone, leader or follower; "" while it does not serve."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
                 connection.sendall(b"srvr")  # ruok is answered before sessions are
@@ -107,7 +107,7 @@ def zookeeper_running(home: Path, *jvm_options: str, config: str = "") -> Iterat
 
 @contextmanager
 def ensemble_running(home: Path, count: int = 3) -> Iterator[list[ZooKeeperServer]]:
-    """Servers that elect a leader; one that is not heard of for ten seconds leaves them."""
+    """Run servers that elect a leader; a server that is silent for ten seconds leaves the ensemble."""
     members = "".join(f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n" for number in range(1, count + 1))
     servers = []
     for number in range(1, count + 1):
@@ -134,7 +134,7 @@ def free_port() -> int:
 
 
 def _state(task: Path) -> str:
-    """The state of a thread, as /proc has it behind its name, which stands in brackets: T where it is stopped."""
+    """Return the state of a thread, which /proc contains after its name in brackets: T if it is stopped."""
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 

@@ -79,8 +79,8 @@ LISTENERS = pytest.mark.parametrize(
         pytest.param(Part.ZOOKEEPER, "clientPortAddress", id="ZooKeeper"),
         pytest.param(Part.BOOKIE, "httpServerHost", id="bookie's admin"),
         pytest.param(Part.BROKER, "bindAddress", id="broker"),
-        pytest.param(Part.BROKER, "advertisedAddress", id="broker as told to clients"),
-        pytest.param(Part.BOOKIE, "advertisedAddress", id="bookie as told to clients"),
+        pytest.param(Part.BROKER, "advertisedAddress", id="advertised broker"),
+        pytest.param(Part.BOOKIE, "advertisedAddress", id="advertised bookie"),
     ],
 )
 

@@ -1,4 +1,4 @@
-"""A broker of one partition that speaks Pulsar's frames over a real socket, as far as a reader needs it."""
+"""A fake broker of one partition that implements Pulsar's protocol over a real socket, as far as readers need it."""
 
 import socketserver
 import struct
@@ -19,34 +19,26 @@ _LONG = 1 << 64
 
 @dataclass
 class Partition:
-    """What is stored, and how the broker behaves.
+    """The stored entries, the behaviour of the broker, and what it recorded."""
 
-    ended: transactions (most, least, action, topic). refuses: the command of a transaction that it says no to.
-    timeouts_ms: of the transactions; Pulsar's field is called txn_ttl_seconds, and a broker takes it for milliseconds.
-    entries: position -> what is sent; None: passed over. last: what it says is the last, None: it refuses to say.
-    subscribed: of each reader whether it wants what compaction left, and whether a topic is to be made for it.
-    is_silent_on_last: it gives no answer to that. stalls_behind: the first reader that has got this one gets nothing
-    more. redirects: look-ups that are sent on first. lets_subscribe: no reader is answered before it is set.
-    """
-
-    entries: Mapping[Position, bytes | None]
-    last: Position | None
-    is_silent_on_last: bool = False
-    stalls_behind: Position | None = None
-    redirects: int = 0
-    closes_behind: Position | None = None
-    lets_subscribe: threading.Event | None = None
+    entries: Mapping[Position, bytes | None]  # None: passed over
+    last: Position | None  # the last position that it reports; None: it answers with an error
+    is_silent_on_last: bool = False  # it does not report the last position at all
+    stalls_after: Position | None = None  # the first reader that has got this entry gets no more
+    redirects: int = 0  # of lookups, before it answers
+    closes_after: Position | None = None  # the first reader that has got this entry is closed
+    lets_subscribe: threading.Event | None = None  # readers are answered only after it is set
     token: bytes = b""
-    readers: list[Position] = field(default_factory=list)
-    subscribed: list[tuple[bool, bool]] = field(default_factory=list)
-    ended: list[tuple[int, int, int, str]] = field(default_factory=list)
-    refuses: int = 0
-    timeouts_ms: list[int] = field(default_factory=list)
+    readers: list[Position] = field(default_factory=list)  # the start of each reader
+    subscribed: list[tuple[bool, bool]] = field(default_factory=list)  # read_compacted, force_topic_creation
+    ended: list[tuple[int, int, int, str]] = field(default_factory=list)  # transactions: most, least, action, topic
+    refuses: int = 0  # the command of a transaction that it refuses
+    timeouts_ms: list[int] = field(default_factory=list)  # txn_ttl_seconds, which brokers treat as milliseconds
     url: str = ""
 
 
 def settings_for(partition: Partition, **more: Any) -> PulsarSettings:
-    """Settings of a client that reaches it, and no admin API. more: what is not as usual."""
+    """Return the settings of a client that reaches the broker, but no admin API."""
     usual = {
         "admin_url": "http://127.0.0.1:1",
         "token_file": "",
@@ -94,7 +86,7 @@ class _Connection:
             elif command.type == frames.SUBSCRIBE:
                 to_send = self._subscribe(command.subscribe)
             elif command.type == frames.GET_LAST:
-                self._tell_last()
+                self._report_last()
             elif command.type in (transactions.JOIN, transactions.NEW, transactions.ADD, transactions.END):
                 self._transact(command)
             elif command.type == frames.FLOW:
@@ -111,14 +103,14 @@ class _Connection:
         return self._entries(start)
 
     def _transact(self, command: api.BaseCommand) -> None:
-        """What a coordinator answers; its transactions are (0, 7)."""
-        no: dict[str, Any] = {"error": 22, "message": "it says no"} if command.type == self._partition.refuses else {}
+        """Answer like a coordinator, whose transactions are (0, 7)."""
+        no: dict[str, Any] = {"error": 22, "message": "it refuses"} if command.type == self._partition.refuses else {}
         if command.type == transactions.JOIN:
             answer = api.BaseCommand(tc_client_connect_response=api.CommandTcClientConnectResponse(**no))
         elif command.type == transactions.NEW:
             self._partition.timeouts_ms.append(command.new_txn.txn_ttl_seconds)
-            made = api.CommandNewTxnResponse(txnid_most_bits=0, txnid_least_bits=7, **no)
-            answer = api.BaseCommand(new_txn_response=made)
+            started = api.CommandNewTxnResponse(txnid_most_bits=0, txnid_least_bits=7, **no)
+            answer = api.BaseCommand(new_txn_response=started)
         elif command.type == transactions.ADD:
             self._joined = command.add_partition_to_txn.partitions[0]
             answer = api.BaseCommand(add_partition_to_txn_response=api.CommandTxnResponse(**no))
@@ -139,25 +131,25 @@ class _Connection:
     def _look_up(self) -> None:
         is_redirect = self._partition.redirects > 0
         self._partition.redirects -= 1
-        found = api.CommandLookupTopicResponse(
+        response = api.CommandLookupTopicResponse(
             broker_service_url=self._partition.url, response=0 if is_redirect else 1, authoritative=True
         )
-        self._send(api.BaseCommand(type=frames.LOOKED_UP, lookup_topic_response=found))
+        self._send(api.BaseCommand(type=frames.LOOKED_UP, lookup_topic_response=response))
 
-    def _tell_last(self) -> None:
+    def _report_last(self) -> None:
         last = self._partition.last
         if self._partition.is_silent_on_last:
             return
         if last is None:
-            said = api.CommandError(error=1, message="Failed to get batch size for entry")
-            self._send(api.BaseCommand(type=frames.ERROR, error=said))
+            error = api.CommandError(error=1, message="Failed to get batch size for entry")
+            self._send(api.BaseCommand(type=frames.ERROR, error=error))
             return
         message_id = api.MessageId(ledger_id=last[0] % _LONG, entry_id=last[1] % _LONG)
-        told = api.CommandGetLastMessageIdResponse(last_message_id=message_id)
-        self._send(api.BaseCommand(type=frames.LAST, get_last_message_id_response=told))
+        response = api.CommandGetLastMessageIdResponse(last_message_id=message_id)
+        self._send(api.BaseCommand(type=frames.LAST, get_last_message_id_response=response))
 
     def _entries(self, start: Position) -> Iterator[None]:
-        """Send entries while permits are left, and stop at each lack of them; as brokers do, they count by messages."""
+        """Send entries while permits are left, and pause without permits; like brokers, count messages."""
         is_first = len(self._partition.readers) == 1
         self._send(api.BaseCommand(type=frames.PING, ping=api.CommandEmpty()))
         for position, data in sorted(self._partition.entries.items()):
@@ -169,9 +161,9 @@ class _Connection:
             sent = api.BaseCommand(type=frames.MESSAGE, message=api.CommandMessage(message_id=message_id))
             self._send(sent, data)
             self._permits -= messages_in(data)
-            if is_first and position == self._partition.closes_behind:
+            if is_first and position == self._partition.closes_after:
                 self._send(api.BaseCommand(type=frames.CLOSE_CONSUMER))
-            if is_first and position == self._partition.stalls_behind:
+            if is_first and position == self._partition.stalls_after:
                 return
 
     def _send(self, command: api.BaseCommand, data: bytes = b"") -> None:

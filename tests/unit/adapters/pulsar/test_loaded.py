@@ -57,7 +57,7 @@ def test_a_store_without_registered_brokers_is_an_error(tree: MemoryTree) -> Non
 
 
 class HangingHttp:
-    """A broker that holds up the thread that asks it, and gives it an answer at the end."""
+    """A broker that blocks the requesting thread, and answers at the end."""
 
     def __init__(self) -> None:
         self.was_asked, self.ended = threading.Event(), threading.Event()

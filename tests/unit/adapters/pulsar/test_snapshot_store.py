@@ -23,13 +23,13 @@ SEGMENTS = system_topic(SPACE, SnapshotKind.SEGMENT)
 
 @dataclass
 class World:
-    """The admin API of a namespace with segments. ends: at which look a compaction has ended; None: never."""
+    """The admin API of a namespace with segments."""
 
     cursors: Mapping[str, Position] = field(default_factory=dict)
     kept: tuple[int, int] = (0, 0)
-    ends: int | None = 3
+    ends: int | None = 3  # the poll at which a compaction has ended; None: never
     asked: list[str] = field(default_factory=list)
-    looks: int = 0
+    polls: int = 0
     named: Position | None = None
 
     @property
@@ -55,8 +55,8 @@ class World:
         self.asked.append(topic)
 
     def internal_stats(self, topic: str) -> InternalStats:
-        self.looks += 1
-        has_ended = self.ends is not None and self.looks > self.ends
+        self.polls += 1
+        has_ended = self.ends is not None and self.polls > self.ends
         return InternalStats(
             ledgers=((7, 4),), cursors=self.cursors, pending_adds=0, compacted=(71 if has_ended else 70, 9)
         )
@@ -73,8 +73,8 @@ def _store(world: World) -> SnapshotStore:
         pytest.param(World({"another": (1, 1)}), False, id="another subscription"),
         pytest.param(World({GUARD: (1, 1)}), True, id="a guard"),
         pytest.param(World({GUARD: (7, 0)}, named=(7, 1)), True, id="a guard right before what is named"),
-        pytest.param(World({GUARD: (7, 1)}, named=(7, 1)), False, id="a guard behind what is named"),
-        pytest.param(World({GUARD: (7, 1)}, named=(6, 1)), True, id="a guard behind what is gone"),
+        pytest.param(World({GUARD: (7, 1)}, named=(7, 1)), False, id="a guard after a named segment"),
+        pytest.param(World({GUARD: (7, 1)}, named=(6, 1)), True, id="a guard after a segment that is gone"),
         pytest.param(World({GUARD: (7, 1)}, NO_LIMIT, named=(7, 1)), True, id="a late guard, and retention"),
         pytest.param(World(kept=NO_LIMIT), True, id="retention without limit"),
         pytest.param(World(kept=(-1, 10)), False, id="retention with a limit"),

@@ -86,13 +86,13 @@ def test_a_broker_that_does_not_report_the_last_message_is_read(
 
 
 def test_a_stalled_reader_is_replaced_and_continues() -> None:
-    with serving(Partition(STORED, LAST, stalls_behind=(8, 1))) as partition:
+    with serving(Partition(STORED, LAST, stalls_after=(8, 1))) as partition:
         assert _read(partition, [EntrySpan(8, 0, 2)])[-1] == SpanEntry(LAST, ORDINARY)
         assert partition.readers == [(8, -1), (8, 1)]
 
 
 def test_a_topic_that_is_moved_during_the_read_is_an_outage() -> None:
-    with serving(Partition(STORED, LAST, closes_behind=(7, 0))) as partition, pytest.raises(UnavailableError):
+    with serving(Partition(STORED, LAST, closes_after=(7, 0))) as partition, pytest.raises(UnavailableError):
         _read(partition, ALL)
 
 

@@ -29,7 +29,7 @@ def test_the_transaction_has_a_timeout_of_a_minute() -> None:
 @pytest.mark.parametrize("command", [transactions.JOIN, transactions.NEW, transactions.ADD])
 def test_a_refusal_ends_the_transaction_before_the_commit(command: int) -> None:
     with serving(Partition({}, None, refuses=command)) as partition:
-        with pytest.raises(UnavailableError, match="it says no"):
+        with pytest.raises(UnavailableError, match="it refuses"):
             _commit(partition)
         assert partition.ended == []
 
