@@ -1,4 +1,4 @@
-"""A topic with marks, in memory, and a sweep that deletes at once what the topic's list does not name."""
+"""A topic with marks, in memory, and a sweep that at once deletes ledgers that the topic's list does not name."""
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -27,14 +27,14 @@ OURS = {"owner": "a team"}
 
 @dataclass
 class Topic:
-    """A topic's list in a MemoryTree, its ledgers, and a sweep that deletes at once what the list does not name."""
+    """A topic's list in a MemoryTree, its ledgers, and a sweep that at once deletes ledgers not in the list."""
 
     name: str = TOPIC
     tree: MemoryTree = field(default_factory=MemoryTree)
     sent: list[PendingDelete] = field(default_factory=list)
     objects: set[Upload] = field(default_factory=set)
     sweeps: bool = True
-    looked_since: list[int] = field(default_factory=list)  # since when each look at the receipts went through them
+    looked_since: list[int] = field(default_factory=list)  # the start of the receipts that each check read
     sends: Callable[[], None] = lambda: None
     now_ms: Callable[[], int] = lambda: NOW_MS
     refuses: bool = False  # each request ends as a dead letter
@@ -107,7 +107,7 @@ class Topic:
         }
 
     def _sweep(self, request: PendingDelete) -> None:
-        """As the real one: what the list names at this moment stays."""
+        """As the real sweep: ledgers that the list names at this moment stay."""
         try:
             listed = self.info().ledgers
         except NoNodeError:

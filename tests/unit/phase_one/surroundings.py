@@ -17,7 +17,7 @@ from udfs.records import Outcome, Reason
 
 @dataclass
 class Memory:
-    """answer: what the newest receipt of every request says, one after the other; the last one stays."""
+    """answer: the contents of the newest receipt of every request, in turn; the last one repeats."""
 
     settings: Settings = field(default_factory=lambda: load(None))
     pulsar: MemoryPulsar = field(default_factory=MemoryPulsar)

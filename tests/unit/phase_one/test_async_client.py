@@ -1,4 +1,4 @@
-"""The asyncio client does as the other one, and many requests are under way at once."""
+"""The asyncio client behaves like the synchronous client, with many requests in flight."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A caller of PIP-186's API drops a ledger only behind a durable request, and learns what became of it."""
+"""A caller of PIP-186's API drops a ledger only after a durable request, and gets the result of the request."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def count(client: LedgerDeletionClient, metric: Metric) -> float | None:
     return client.registry.get_sample_value(f"ledger_deletion_{metric}_total")
 
 
-def test_what_is_sent_lies_in_the_request_topic_with_its_owner_as_key(
+def test_a_sent_request_is_in_the_request_topic_with_its_owner_as_key(
     memory: Memory, client: LedgerDeletionClient
 ) -> None:
     first = client.send_pending_delete_ledger(TOPIC, 5, None, DATA, LEDGER)
@@ -91,9 +91,7 @@ def test_delete_waits_for_the_final_receipt(
     assert count(client, Metric.OFFLOAD_LEDGERS_SENT) == 1
 
 
-def test_a_request_that_is_put_off_is_waited_for_no_longer_than_asked(
-    memory: Memory, client: LedgerDeletionClient
-) -> None:
+def test_waiting_for_a_delayed_request_ends_after_the_timeout(memory: Memory, client: LedgerDeletionClient) -> None:
     memory.answers = [(Outcome.RETRY, Reason.IN_USE)]
     with pytest.raises(UnavailableError, match=r"its newest receipt is IN_USE.*stay durable"):
         client.delete_ledger(TOPIC, 5, DATA, timeout_seconds=0)
@@ -113,7 +111,7 @@ def test_a_tenants_own_request_topic_may_be_named_if_the_service_reads_it(memory
 
 
 def test_it_needs_no_spark() -> None:
-    """Where pyspark can't be loaded, the client, its receipts and its count still can."""
+    """The client, its receipts and its count can be imported without pyspark."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "import streaming.phase_one.async_client, streaming.phase_one.lines\n"

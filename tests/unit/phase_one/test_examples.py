@@ -1,4 +1,4 @@
-"""The examples of docs/phase-one.md are short, and do what they say."""
+"""The examples of docs/phase-one.md are short, and work as described."""
 
 import runpy
 from pathlib import Path
@@ -25,7 +25,7 @@ def memory() -> Memory:
     return Memory()
 
 
-def test_the_producer_takes_a_ledger_off_the_list_behind_a_durable_request(memory: Memory) -> None:
+def test_the_producer_removes_a_ledger_from_the_list_after_a_durable_request(memory: Memory) -> None:
     seen: list[int] = []
     with LedgerDeletionClient(memory.settings, services=memory.services()) as client:
         _drop()(client, TOPIC, 5, lambda: seen.append(len(memory.sent())))
@@ -43,7 +43,7 @@ def test_the_producer_leaves_the_list_alone_where_the_request_may_not_be_durable
 
 
 def test_the_broker_plugin_writes_the_request_that_we_read() -> None:
-    """Its text, with Java's escapes undone and joined as Java joins it."""
+    """The text of the plugin's request, with Java's escapes decoded and its strings joined."""
     source = (EXAMPLES / "BrokerPlugin.java").read_text()
     declared = source.partition("String REQUEST = ")[2].partition(";")[0]
     text = "".join(part for part in declared.replace('\\"', "\0").split('"')[1::2]).replace("\0", '"')

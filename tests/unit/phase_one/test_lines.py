@@ -1,4 +1,4 @@
-"""`ledger-reaper request --wait`: every valid line has its receipt, in the order of the lines; others are told."""
+"""`ledger-reaper request --wait`: every valid line has its receipt, in order; other lines are reported."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_an_unchecked_line_is_waited_for_too() -> None:
 
 def test_a_line_that_was_not_acknowledged_is_an_error_and_the_producer_is_closed() -> None:
     memory = Memory()
-    memory.pulsar.faults.fail_at(30)  # after the topics are made
+    memory.pulsar.faults.fail_at(30)  # after the topics are created
     around = memory.services()
     around.ensure_topic(memory.settings.topics.requests[0])
     memory.pulsar.faults.fail_at(9)

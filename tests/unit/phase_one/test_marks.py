@@ -1,4 +1,4 @@
-"""PIP-129's API: a mark outlives every crash, never costs a ledger that is in use, and goes only with its ledger."""
+"""PIP-129's API: a mark survives every crash, never deletes a ledger in use, and is removed only after its ledger."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +30,7 @@ def topic(request: pytest.FixtureRequest) -> Topic:
     return made
 
 
-def test_what_is_marked_is_told_and_other_properties_stay(topic: Topic) -> None:
+def test_marks_are_listed_and_other_properties_stay(topic: Topic) -> None:
     api = topic.api()
     api.mark_deletable_ledgers(topic.name, [5, 6], [7])
     assert api.get_all_deletable_ledgers(topic.name) == {5, 6}
@@ -44,11 +44,11 @@ def test_a_ledger_that_is_listed_is_not_even_asked_about(topic: Topic) -> None:
     topic.api().mark_deletable_ledgers(topic.name, [5, 6], [7])
     keys = topic.keys()
     assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(listed=3)
-    assert topic.keys() == keys, "a mark of which nothing is gone is not written anew"
+    assert topic.keys() == keys, "a mark whose ledgers all exist is not rewritten"
     assert (topic.sent, topic.api().get_all_deletable_ledgers(topic.name)) == ([], {5, 6})
 
 
-def test_what_the_list_has_dropped_is_deleted_and_its_mark_goes(topic: Topic) -> None:
+def test_a_marked_ledger_that_the_list_has_dropped_is_deleted_and_its_mark_removed(topic: Topic) -> None:
     topic.api().mark_deletable_ledgers(topic.name, [5, 6], [7])
     topic.lists(6, 8)
     assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(gone=2, listed=1)
@@ -72,7 +72,7 @@ def test_while_the_sweep_has_not_finished_the_mark_stays(topic: Topic) -> None:
 
 
 def test_a_copy_in_bookkeeper_that_the_list_needs_no_more_counts_as_dropped(topic: Topic) -> None:
-    """The list names an offloaded ledger for ever, although its copy in BookKeeper is to be deleted."""
+    """The list keeps naming an offloaded ledger, although its copy in BookKeeper is to be deleted."""
     topic.api().mark_deletable_ledgers(topic.name, [7])
     topic.lists(5, 6, LedgerInfo(ledger_id=7, entries=10, offload=replace(OFFLOAD, bookkeeper_deleted=True)), 8)
     topic.api().remove_all_deletable_ledgers(topic.name)
@@ -87,7 +87,7 @@ def test_an_upload_that_the_list_does_not_name_cannot_be_marked(topic: Topic) ->
 
 
 @pytest.mark.parametrize("ledger_id", [-1, 1 << 63, True])
-def test_what_is_no_ledger_id_is_not_marked(topic: Topic, ledger_id: int) -> None:
+def test_an_invalid_ledger_id_is_not_marked(topic: Topic, ledger_id: int) -> None:
     with pytest.raises(ValueError, match="is no ledger id"):
         topic.api().mark_deletable_ledgers(topic.name, [5, ledger_id])
     assert topic.keys() == set()
@@ -125,7 +125,7 @@ def test_more_marks_than_are_read_again_are_refused_and_none_of_them_is_written(
     assert len(api.get_all_deletable_ledgers(topic.name)) == MOST_IDS
 
 
-def test_of_a_topic_that_is_gone_nothing_is_marked_and_nothing_is_left_to_remove(topic: Topic) -> None:
+def test_nothing_of_a_gone_topic_is_marked_and_nothing_is_left_to_remove(topic: Topic) -> None:
     topic.api().mark_deletable_ledgers(topic.name, [5])
     topic.delete_topic()
     assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal()
@@ -141,7 +141,7 @@ def test_a_topic_that_is_deleted_in_between_takes_its_marks_along(topic: Topic) 
     assert topic.api().remove_all_deletable_ledgers(topic.name) == Removal(gone=1, listed=1)
 
 
-def test_a_key_that_cannot_be_read_stays_and_is_told(topic: Topic) -> None:
+def test_an_unreadable_key_stays_and_is_reported(topic: Topic) -> None:
     topic.properties.update(topic.name, {f"{PREFIX}newer.0": '{"v":2}'})
     found = topic.api().remove_all_deletable_ledgers(topic.name)
     assert (found.unreadable, found.is_done) == ((f"{PREFIX}newer.0",), False)
@@ -149,7 +149,7 @@ def test_a_key_that_cannot_be_read_stays_and_is_told(topic: Topic) -> None:
 
 
 def test_two_markers_at_once_lose_none_of_each_others_marks(topic: Topic) -> None:
-    """The second marks between the first one's look at the properties and its write."""
+    """The second marks between the first marker's read of the properties and its write."""
     first, second = topic.api(), topic.api()
     is_begun: list[bool] = []
 
@@ -186,7 +186,9 @@ def _work(topic: Topic) -> None:
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("crash_at", range(1, 7))
-def test_a_marker_that_is_killed_at_any_effect_leaves_what_the_next_one_works_off(crash_at: int, applied: bool) -> None:
+def test_a_marker_that_is_killed_at_any_effect_leaves_marks_that_the_next_processes(
+    crash_at: int, applied: bool
+) -> None:
     topic = Topic()
     topic.lists(5, 6, LedgerInfo(ledger_id=7, entries=10, offload=OFFLOAD), 8)
     effects = topic.properties.faults
@@ -214,7 +216,7 @@ def test_every_effect_of_that_work_was_killed_once() -> None:
     assert topic.properties.faults.effects == 6
 
 
-def test_a_mark_that_the_broker_took_and_zookeeper_lacks_is_no_mark() -> None:
+def test_a_mark_that_the_broker_accepted_and_zookeeper_does_not_have_is_no_mark() -> None:
     topic = Topic()
     topic.lists(5)
     topic.properties.faults.fail_at(1)
@@ -227,4 +229,4 @@ def test_a_mark_that_the_broker_took_and_zookeeper_lacks_is_no_mark() -> None:
 
 class _Forgetful(MemoryTopicProperties):
     def update(self, topic: str, properties: object) -> None:
-        """Say yes, and do nothing."""
+        """Return success, and change nothing."""

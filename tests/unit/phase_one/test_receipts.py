@@ -1,4 +1,4 @@
-"""Receipts are found by message id: the final one if there is one, of the table and of what was written off by hand."""
+"""Receipts are found by message id, final receipts first, in the table and among write-offs."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def test_a_final_receipt_counts_before_all_others(tmp_path: Path) -> None:
     assert (found["1:2:0"].reason, found["1:2:0"].attempt, found["1:2:0"].is_final) == (Reason.NOT_CLOSED, 2, False)
 
 
-def test_where_nothing_was_written_there_are_none(tmp_path: Path) -> None:
+def test_without_any_writes_there_are_none(tmp_path: Path) -> None:
     assert newest_receipts(str(tmp_path / "none"), ["1:1:0"], 0) == {}
 
 
@@ -81,12 +81,12 @@ def test_waiting_ends_when_the_last_one_has_its_receipt() -> None:
     assert seen == [{"a", "b"}, {"b"}]
 
 
-def test_a_service_that_does_not_run_is_told() -> None:
+def test_a_service_that_does_not_run_is_reported() -> None:
     with pytest.raises(UnavailableError, match="it has no receipt yet; does the service run"):
         await_receipts(lambda _ids, _since: {}, ["a"], 0, 0)
 
 
-def test_an_upload_is_finished_by_a_receipt_that_says_that_nothing_is_left_of_it(tmp_path: Path) -> None:
+def test_an_upload_is_finished_by_a_receipt_that_nothing_is_left_of_it(tmp_path: Path) -> None:
     objects: dict[str, Any] = {c.LEDGER_ID: 5, c.LEDGER_TYPE: "OFFLOAD_LEDGER"}
     state = stored(
         tmp_path,

@@ -1,4 +1,4 @@
-"""What ended as a dead letter is asked for again after a day; of all other marks, nothing is known."""
+"""Marks that became dead letters are requested again after a day; nothing is stored about all other marks."""
 
 from collections.abc import Collection, Mapping
 
@@ -16,7 +16,7 @@ MARKS = Marks(frozenset({5, 6}), {UPLOAD: OFFLOADED})
 
 
 class Answers:
-    """What receipts say of each message id; remembers what was asked for."""
+    """The contents of receipts by message id; records the requested ids."""
 
     def __init__(self, **outcomes: Outcome) -> None:
         self.outcomes = outcomes
@@ -41,7 +41,7 @@ class Answers:
         }
 
 
-def test_of_a_topic_that_nobody_asked_about_all_is_worth_it_and_no_receipt_is_read() -> None:
+def test_marks_of_a_topic_without_requests_are_all_requested_and_no_receipt_is_read() -> None:
     answers = Answers()
     assert Requested().worth_asking(MARKS, answers.look, NOW_MS) == MARKS
     assert answers.asked == []
@@ -73,7 +73,7 @@ def test_the_newest_request_counts() -> None:
     assert requested.worth_asking(MARKS, Answers(a=Outcome.DEAD_LETTER).look, NOW_MS + 2) == MARKS
 
 
-def test_a_dead_letter_is_looked_up_once_and_a_new_request_is_looked_up_anew() -> None:
+def test_a_dead_letter_is_read_once_and_a_new_request_is_read_again() -> None:
     requested = Requested()
     requested.note([5, 6], ["a", "b"], NOW_MS)
     answers = Answers(a=Outcome.DEAD_LETTER, b=Outcome.RETRY, c=Outcome.RETRY)
@@ -84,7 +84,7 @@ def test_a_dead_letter_is_looked_up_once_and_a_new_request_is_looked_up_anew() -
     assert requested.worth_asking(MARKS, answers.look, NOW_MS + 2).ledgers == {5, 6}
 
 
-def test_marks_that_are_not_among_those_looked_at_are_remembered() -> None:
+def test_marks_that_are_not_among_those_examined_are_remembered() -> None:
     requested = Requested()
     requested.note([5], ["a"], NOW_MS)
     answers = Answers(a=Outcome.DEAD_LETTER)

@@ -1,10 +1,10 @@
-"""Whose time came first is next, however often times change."""
+"""Topics come in the order of their times, however often the times change."""
 
 from streaming.phase_one.watcher import agenda
 from streaming.phase_one.watcher.agenda import Agenda
 
 
-def test_whose_time_came_first_is_next_and_nobody_before_his_time() -> None:
+def test_topics_come_in_the_order_of_their_times_and_never_early() -> None:
     found = Agenda()
     assert found.next(0) is None
     found.put("late", 20)

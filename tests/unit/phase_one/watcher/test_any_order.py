@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, each name that the watcher knew and no list has any more is asked for once."""
+"""In any order of events, each name that the watcher knew and no list has any more is requested once."""
 
 import os
 import random
@@ -19,7 +19,7 @@ SEEDS = int(os.environ.get("LEDGER_REAPER_WATCH_SEEDS", "8"))
 
 
 class Chance:
-    """A world in which anything may happen next. Ids never come back, as BookKeeper never gives one out twice."""
+    """A world with random events. Ids never come back, because BookKeeper never assigns an id twice."""
 
     def __init__(self, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.random = random.Random(seed)
@@ -61,14 +61,14 @@ class Chance:
         self.world.list(*ids, at=path)
 
     def deaf(self) -> None:
-        """Lose the watches, or have them lost without a word."""
+        """Lose the watches, with or without an event."""
         if self.random.random() < 0.5:
             self.world.hints.drop()
         else:
             self.world.hints._paths.clear()
 
     def crash(self) -> None:
-        """Have the watcher die at one of its next effects."""
+        """Let the watcher crash at one of its next effects."""
         self.world.crash.at = self.world.crash.effects + self.random.randrange(1, 4)
         self.world.crash.is_after = self.random.random() < 0.5
 
@@ -87,12 +87,12 @@ class Chance:
             self.watcher = None
 
     def learn(self) -> None:
-        """Note what the watcher's state names by now."""
+        """Record the names in the watcher's state."""
         for path, kept in self.world.parts.watched.nodes.items():
             self.known.update(ledger_id for _component, ledger_id, _uuid in unpacked(path, kept))
 
     def rest(self) -> None:
-        """Nothing goes wrong any more, and time passes."""
+        """Let time pass without further failures."""
         self.world.crash.at = -1
         for _ in range(6):
             self.turn()
@@ -100,7 +100,7 @@ class Chance:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_each_name_that_was_known_and_is_gone_is_asked_for_once(
+def test_each_known_name_that_is_gone_is_requested_once(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Chance(tmp_path, seed, monkeypatch)

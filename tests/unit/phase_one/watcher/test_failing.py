@@ -1,4 +1,4 @@
-"""A topic that failed waits by itself, longer and longer; several topics in a row that fail are a sign of an outage."""
+"""A failed topic waits alone, longer and longer; several failed topics in a row indicate an outage."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_each_failure_makes_the_wait_twice_as_long_up_to_an_hour() -> None:
     assert pauses[-2:] == [LONGEST_PAUSE_MS, LONGEST_PAUSE_MS]
 
 
-def test_one_that_answers_begins_anew() -> None:
+def test_a_topic_that_answers_starts_with_the_first_pause_again() -> None:
     failing = Failing()
     failing.failed(TOPIC, EVER_MS, 0)
     failing.failed(OTHER, EVER_MS, 0)
@@ -30,7 +30,7 @@ def test_one_that_answers_begins_anew() -> None:
 
 
 @pytest.mark.parametrize(("until_ms", "expected"), [(FIRST_PAUSE_MS, TOPIC), (FIRST_PAUSE_MS - 1, None)])
-def test_its_turn_comes_while_its_sign_holds(until_ms: int, expected: str | None) -> None:
+def test_a_failed_topic_is_tried_while_its_sign_is_valid(until_ms: int, expected: str | None) -> None:
     failing = Failing()
     failing.failed(TOPIC, until_ms, 0)
     assert failing.next(FIRST_PAUSE_MS) == expected
@@ -48,7 +48,7 @@ def test_a_later_sign_counts_and_shortens_no_wait() -> None:
     assert not failing.sign(OTHER, EVER_MS)
 
 
-def test_what_gave_no_sign_for_hours_is_forgotten() -> None:
+def test_a_topic_without_a_sign_for_hours_is_forgotten() -> None:
     failing = Failing()
     failing.failed(TOPIC, EVER_MS, 0)
     failing.forget_old(FIRST_PAUSE_MS + 2 * LONGEST_PAUSE_MS)
@@ -64,6 +64,6 @@ def test_five_topics_in_a_row_then_ten_then_twenty_are_a_sign_of_an_outage() -> 
     assert [n for n in range(1, 6) if streak.failed(str(n))] == [5]
 
 
-def test_one_topic_that_fails_again_and_again_is_none() -> None:
+def test_one_topic_that_fails_repeatedly_is_no_outage() -> None:
     streak = FailureStreak()
     assert not any(streak.failed(TOPIC) for _ in range(100))

@@ -1,4 +1,4 @@
-"""What a broker is about to drop is marked before, and worked off although watcher, broker and state are lost."""
+"""Ledgers that a broker is about to drop are marked first, and processed even if watcher, broker and state are lost."""
 
 import itertools
 import logging
@@ -36,7 +36,7 @@ POLL_S, DELAY_S = 60, 60
 
 
 class Scene:
-    """A topic with a cursor, a broker, and a watcher that marks ahead. Its retention is an hour."""
+    """A topic with a cursor, a broker, and a watcher that marks ahead; the retention is an hour."""
 
     def __init__(self, state: Path) -> None:
         self.world = World(state)
@@ -53,7 +53,7 @@ class Scene:
         return self.world.clock.now_ms()
 
     def start(self) -> None:
-        """Start a watcher that has not looked yet."""
+        """Start a watcher that has not scanned yet."""
         self.registry = CollectorRegistry()
         self.marking = Marking(POLL_S, DELAY_S, WatchMetrics(self.registry))
         self.world.signs = SignCollector(lambda seen: self.marking.take(seen, self.now_ms))
@@ -62,7 +62,7 @@ class Scene:
         self.watcher = self.world.start()
 
     def look(self) -> None:
-        """Let a minute pass in which the watcher looks at everything, and the marking does what it has to do."""
+        """Let a minute pass in which the watcher scans everything, and the marking does its work."""
         self.world.clock.advance(POLL_S * 1000)
         self.watcher.scan_soon()
         self.watcher.turn()
@@ -80,7 +80,7 @@ class Scene:
         return self.marking.step(self.tools, self.now_ms)
 
     def run_for(self, minutes: int, loaded: set[str]) -> None:
-        """Let time pass as MarkingThread does; a look in each minute sees those topics change."""
+        """Let time pass as MarkingThread does; a scan in each minute finds these topics changed."""
         for _ in range(minutes):
             end_ms = self.now_ms + MINUTE_MS
             self.marking.take(TopicSigns(loaded=set(loaded)), self.now_ms)
@@ -116,7 +116,7 @@ def scene(tmp_path: Path) -> Scene:
     return made
 
 
-def test_what_is_about_to_go_is_marked_once_its_topic_has_changed(scene: Scene) -> None:
+def test_ledgers_about_to_be_dropped_are_marked_once_their_topic_has_changed(scene: Scene) -> None:
     ledgers = [
         scene.closed(5, 100),
         scene.closed(6, 58, is_uploaded=True),
@@ -141,7 +141,7 @@ def test_a_topic_that_has_not_changed_is_not_asked_about(scene: Scene) -> None:
     assert not scene.asked
 
 
-def test_what_has_changed_before_the_first_look_is_not_asked_about(tmp_path: Path) -> None:
+def test_topics_that_changed_before_the_first_scan_are_not_queried(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.topic.lists(1, 99)
     scene.start()
@@ -152,7 +152,7 @@ def test_what_has_changed_before_the_first_look_is_not_asked_about(tmp_path: Pat
     assert not scene.asked
 
 
-def test_what_is_too_early_is_marked_when_its_time_comes_and_the_cursors_are_asked_for_only_then(scene: Scene) -> None:
+def test_ledgers_that_are_too_young_are_marked_at_their_time_and_cursors_are_only_read_then(scene: Scene) -> None:
     scene.topic.lists(scene.closed(5, 0), LedgerInfo(ledger_id=99))
     scene.look()
     assert scene.asked == {"is_loaded": 1, "retention": 1}
@@ -163,7 +163,7 @@ def test_what_is_too_early_is_marked_when_its_time_comes_and_the_cursors_are_ask
     assert scene.asked["internal_stats"] == 1
 
 
-def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene) -> None:
+def test_a_topic_whose_cursor_was_closed_is_not_queried(scene: Scene) -> None:
     put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(50))
     scene.topic.lists(scene.closed(5, 50), LedgerInfo(ledger_id=99))
     scene.look()
@@ -171,19 +171,19 @@ def test_a_topic_whose_cursor_was_closed_is_not_asked_about(scene: Scene) -> Non
     put(scene.world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(-1))
     scene.topic.lists(
         scene.closed(5, 51), scene.closed(6, 0), LedgerInfo(ledger_id=99)
-    )  # both in one look: which was last?
+    )  # both in one scan: which was last?
     scene.looks(20)
     assert (scene.marked(), scene.asked["retention"]) == (set(), 1)
 
 
-def test_a_topic_that_its_broker_says_is_not_loaded_is_not_asked_about(scene: Scene) -> None:
+def test_a_topic_that_its_broker_has_not_loaded_is_not_queried(scene: Scene) -> None:
     scene.facts.loaded.clear()
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.looks(3)
     assert (scene.marked(), scene.asked) == (set(), {"is_loaded": 1})
 
 
-def test_without_retention_and_without_a_turn_in_time_nothing_is_marked(scene: Scene) -> None:
+def test_without_retention_and_without_a_turn_in_time_no_ledger_is_marked(scene: Scene) -> None:
     scene.facts.kept = Retention(0, 0)
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.look()
@@ -215,7 +215,7 @@ def lost(scene: Scene, tmp_path: Path) -> Scene:
     return scene
 
 
-def test_a_watcher_that_knows_nothing_works_off_the_marks_of_its_predecessor(scene: Scene, tmp_path: Path) -> None:
+def test_a_watcher_without_state_processes_the_marks_of_its_predecessor(scene: Scene, tmp_path: Path) -> None:
     lost(scene, tmp_path).looks(5)
     asked = [(each.ledger_id, each.offload_context.uuid if each.offload_context else "") for each in scene.topic.sent]
     assert asked == [(5, ""), (6, ""), (6, UUID)]
@@ -226,7 +226,7 @@ def test_a_watcher_that_knows_nothing_works_off_the_marks_of_its_predecessor(sce
     assert scene.world.topic.requests == [], "the watcher itself knew nothing of them"
 
 
-def test_without_marks_nobody_asks_for_what_was_lost_like_that(scene: Scene, tmp_path: Path) -> None:
+def test_without_marks_ledgers_lost_like_this_are_not_requested(scene: Scene, tmp_path: Path) -> None:
     scene.facts.kept = Retention(0, 0)
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.look()
@@ -238,7 +238,7 @@ def test_without_marks_nobody_asks_for_what_was_lost_like_that(scene: Scene, tmp
     assert scene.topic.sent == scene.world.topic.requests == []
 
 
-def test_what_the_sweep_keeps_is_asked_for_seldom_and_stays_marked(scene: Scene, tmp_path: Path) -> None:
+def test_ledgers_that_the_sweep_keeps_are_requested_seldom_and_stay_marked(scene: Scene, tmp_path: Path) -> None:
     scene.topic.sweeps = False
     lost(scene, tmp_path).looks(9)
     assert len(scene.topic.sent) == 3
@@ -252,7 +252,7 @@ def test_what_the_sweep_keeps_is_asked_for_seldom_and_stays_marked(scene: Scene,
     assert scene.topic.keys() == set(), "the marks go when it is seen to be gone"
 
 
-def test_while_nothing_goes_it_is_looked_at_less_and_less_often(scene: Scene, tmp_path: Path) -> None:
+def test_marks_without_progress_are_checked_less_and_less_often(scene: Scene, tmp_path: Path) -> None:
     scene.topic.sweeps = False
     lost(scene, tmp_path).looks(3)
     looks = [len(scene.topic.looked_since)]
@@ -262,18 +262,20 @@ def test_while_nothing_goes_it_is_looked_at_less_and_less_often(scene: Scene, tm
     at = [minute for minute, (before, now) in enumerate(itertools.pairwise(looks)) if now > before]
     assert at == [0, 2, 6, 9, 19, 29, 39], "after a minute, two, four; then when it is asked for again"
     last_ms = scene.now_ms - 3 * MINUTE_MS
-    assert scene.topic.looked_since[-1] == last_ms - 24 * HOUR_MS, "of all receipts, those of a day are looked through"
+    assert scene.topic.looked_since[-1] == last_ms - 24 * HOUR_MS, "only the receipts of a day are read"
     scene.world.tree.remove("/ledgers/00/0000/L0005")
     scene.looks(6 + 1)
     before = len(scene.topic.looked_since)
     scene.look()
-    assert (scene.marked(), len(scene.topic.looked_since)) == ({6}, before + 1), "some went, so it is looked at soon"
+    assert (scene.marked(), len(scene.topic.looked_since)) == ({6}, before + 1), (
+        "some were removed"
+    )
     scene.topic.sweeps = True
     scene.looks(10)
     assert scene.topic.keys() == set()
 
 
-def test_of_many_marks_a_part_is_worked_off_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_marks_are_processed_in_groups(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mark_removal, "_MOST_AT_ONCE", 2)
     scene.topic.lists(5, 6, 7, 8, 99)
     scene.topic.lists(99)
@@ -308,7 +310,7 @@ def test_a_cursor_that_is_set_back_after_a_mark_costs_nothing_that_is_needed(sce
     assert scene.topic.exists(5)
 
 
-def test_marks_that_stay_for_long_keep_no_topic_from_its_turn(scene: Scene) -> None:
+def test_marks_that_stay_for_long_delay_no_other_topic(scene: Scene) -> None:
     scene.topic.sweeps = False
     scene.topic.lists(scene.closed(5, 100), scene.closed(6, 100), LedgerInfo(ledger_id=99))
     scene.marking.take(TopicSigns(loaded={TOPIC, OTHER}, marked={OTHER, V1_TOPIC, TOPIC}), scene.now_ms)
@@ -321,7 +323,7 @@ def test_marks_that_stay_for_long_keep_no_topic_from_its_turn(scene: Scene) -> N
     assert not scene.marking.has_work(scene.now_ms)
 
 
-def test_a_topic_that_is_deleted_meanwhile_ends_nothing(scene: Scene, tmp_path: Path) -> None:
+def test_a_topic_that_is_deleted_in_between_stops_nothing(scene: Scene, tmp_path: Path) -> None:
     lost(scene, tmp_path).look()
     scene.topic.delete_topic()
     scene.looks(5)
@@ -350,7 +352,7 @@ def test_marks_that_would_make_the_znode_too_large_are_refused_once_and_the_watc
     assert 5 in scene.world.topic.ids
 
 
-def test_a_broker_that_gives_no_right_is_told_of_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_grants_no_right_is_logged_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_operation: str, topics: Sequence[str]) -> None:
         raise ForbiddenError(f"Pulsar would not write properties of {topics[0]}: 403 Forbidden")
 
@@ -404,7 +406,7 @@ def test_a_watcher_that_does_not_mark_ahead_leaves_marks_alone(tmp_path: Path) -
     assert not scene.asked
 
 
-def test_keys_that_cannot_be_read_are_told_of_once_and_stay(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_keys_are_logged_once_and_stay(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.topic.properties.update(TOPIC, {"ledger-reaper.deletable.x.0": "no json"} | properties_of(gone(7), "y"))
     scene.looks(5)
     scene.topic.properties.update(TOPIC, properties_of(gone(8), "z"))
@@ -413,9 +415,7 @@ def test_keys_that_cannot_be_read_are_told_of_once_and_stay(scene: Scene, caplog
     assert caplog.text.count("can't be read, and they stay") == 1
 
 
-def test_a_mark_that_makes_no_request_keeps_no_other_from_its_turn(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mark_without_a_valid_request_delays_no_other_mark(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     forged = '{"v":1,"driver":"d","properties":{},"uploads":[[7,"no UUID"]]}'
     scene.topic.properties.update(TOPIC, {"ledger-reaper.deletable.x.0": forged} | properties_of(gone(5), "y"))
     scene.topic.lists(5, 99)
@@ -466,7 +466,7 @@ def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_load
     assert scene.marked() == {5}
 
 
-def test_topics_of_which_brokers_say_nothing_keep_no_others_waiting_and_wait_longer_and_longer(scene: Scene) -> None:
+def test_topics_without_an_answer_of_brokers_delay_no_others_and_wait_longer_and_longer(scene: Scene) -> None:
     bad = {f"hostile/ns/persistent/t{n}" for n in range(40)}
     tries: Counter[str] = Counter()
 
@@ -490,7 +490,7 @@ def test_topics_of_which_brokers_say_nothing_keep_no_others_waiting_and_wait_lon
     assert max(tries.values()) <= 2
 
 
-def test_a_topic_that_failed_and_now_answers_has_its_turn_like_all_others(scene: Scene) -> None:
+def test_a_topic_that_failed_and_now_answers_is_processed_like_all_others(scene: Scene) -> None:
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.facts.faults.away = True
     scene.run_for(10, {TOPIC})
@@ -503,7 +503,7 @@ def test_a_topic_that_failed_and_now_answers_has_its_turn_like_all_others(scene:
         assert ledger_id in scene.marked()
 
 
-def test_of_a_topic_that_failed_and_was_closed_nobody_asks(scene: Scene) -> None:
+def test_a_topic_that_failed_and_was_closed_is_not_queried(scene: Scene) -> None:
     scene.marking.take(TopicSigns(loaded={TOPIC}), scene.now_ms)
     scene.facts.faults.away = True
     assert scene.step()
@@ -547,7 +547,7 @@ def test_several_topics_in_a_row_that_fail_make_all_pause_and_the_next_time_twic
         scene.step()
 
 
-def test_where_zookeeper_does_not_answer_all_pause_and_no_topic_is_to_blame(scene: Scene) -> None:
+def test_if_zookeeper_does_not_answer_all_topics_pause_and_none_counts_as_failed(scene: Scene) -> None:
     scene.topic.lists(scene.closed(5, 100), LedgerInfo(ledger_id=99))
     scene.marking.take(TopicSigns(loaded={OTHER, TOPIC}), scene.now_ms)
     assert scene.step()
@@ -560,7 +560,7 @@ def test_where_zookeeper_does_not_answer_all_pause_and_no_topic_is_to_blame(scen
     assert scene.marked() == {5}
 
 
-def test_what_ended_as_a_dead_letter_is_asked_for_once_a_day_and_other_marks_as_often_as_before(scene: Scene) -> None:
+def test_marks_that_became_dead_letters_are_requested_once_a_day_and_others_as_often_as_before(scene: Scene) -> None:
     scene.topic.lists(5, 6, 99)
     scene.topic.api().mark_deletable_ledgers(TOPIC, [5, 6])
     scene.topic.refuses = True
@@ -579,7 +579,7 @@ def test_what_ended_as_a_dead_letter_is_asked_for_once_a_day_and_other_marks_as_
     assert len([each for each in scene.topic.sent if each.ledger_id == 5]) == 2
 
 
-def test_marks_that_can_not_be_worked_off_are_looked_at_less_and_less_often(scene: Scene) -> None:
+def test_marks_that_cannot_be_processed_are_checked_less_and_less_often(scene: Scene) -> None:
     scene.topic.lists(5, 99)
     scene.topic.api().mark_deletable_ledgers(TOPIC, [5])
     scene.topic.lists(99)
@@ -598,7 +598,7 @@ def test_marks_that_can_not_be_worked_off_are_looked_at_less_and_less_often(scen
     assert not scene.topic.exists(5)
 
 
-def test_that_a_right_is_missing_is_said_however_much_was_said_of_topics(
+def test_a_missing_right_is_always_logged(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(marking, "_MOST_WARNINGS", 2)
@@ -623,7 +623,7 @@ def gone(ledger_id: int) -> Marks:
 
 @contextmanager
 def run(scene: Scene, opened: list[Exception]) -> Iterator[MarkingThread]:
-    """A marking's thread whose tools can't be opened as often as there are errors."""
+    """Run a marking thread whose tools fail to open once for each error."""
 
     @contextmanager
     def tools() -> Iterator[Tools]:
@@ -637,7 +637,7 @@ def run(scene: Scene, opened: list[Exception]) -> Iterator[MarkingThread]:
         yield thread
 
 
-def test_no_error_ends_the_thread_and_each_is_told_of_once(
+def test_no_error_ends_the_thread_and_each_is_logged_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("_AGAIN_S", "_IDLE_S", "_BETWEEN_TOPICS_S"):

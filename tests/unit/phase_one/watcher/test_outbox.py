@@ -1,4 +1,4 @@
-"""Requests leave in the order of their numbers; what an interrupted run sent is not sent again."""
+"""Requests are sent in the order of their numbers; those that an interrupted run sent are not sent again."""
 
 import shutil
 from collections.abc import Set
@@ -74,7 +74,7 @@ def test_one_owners_requests_go_to_one_partition(scene: Scene) -> None:
     assert not set.intersection(*found)
 
 
-def test_what_a_list_names_is_not_sent_an_upload_by_its_uuid(scene: Scene) -> None:
+def test_ledgers_that_a_list_names_are_not_sent_and_uploads_are_compared_by_uuid(scene: Scene) -> None:
     box = scene.open()
     scene.ask(data_request(1), data_request(2), UPLOAD)
     scene.named = {(1, ""), (3, "")}
@@ -100,7 +100,7 @@ def test_after_a_crash_between_two_sends_the_rest_is_sent(scene: Scene, at: int,
     assert sorted(each.ledger_id for each in scene.topic.requests) == [*range(8), 99]
 
 
-def test_after_an_error_the_same_outbox_looks_up_what_is_stored(scene: Scene) -> None:
+def test_after_an_error_the_same_outbox_reads_which_requests_are_stored(scene: Scene) -> None:
     box = scene.open()
     scene.topic.is_away = True
     scene.ask(data_request(1))

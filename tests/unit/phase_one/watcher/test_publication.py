@@ -1,4 +1,4 @@
-"""What the watcher publishes: each request once, under a number and a name that the broker's deduplication knows."""
+"""The watcher publishes each request once, under a number and a name for the broker's deduplication."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ SENDS = [Send(number, b"key", f"request {number}".encode()) for number in range(
 
 
 class Topic:
-    """topics.watch in memory. names: of the producers. dies_after: so many copies get stored, then nothing answers."""
+    """topics.watch in memory. names: of the producers. dies_after: the number of copies stored before the crash."""
 
     def __init__(self) -> None:
         self.settings = load(None)
@@ -74,7 +74,7 @@ def test_requests_are_sent_in_order_with_their_keys_and_a_property_that_names_se
     assert {each.key for each in stored} == {"key"}
 
 
-def test_sequence_ids_begin_with_one_because_the_client_ignores_zero(topic: Topic) -> None:
+def test_sequence_ids_start_with_one_because_the_client_ignores_zero(topic: Topic) -> None:
     topic.send(*SENDS)
     assert topic.numbers == [1, 2, 3, 4, 5]
 
@@ -87,7 +87,7 @@ def test_a_producer_has_the_same_name_whenever_a_sender_sends_to_a_partition(top
     assert len(topic.names) == 2
 
 
-def test_what_is_stored_already_is_not_sent_again(topic: Topic) -> None:
+def test_stored_requests_are_not_sent_again(topic: Topic) -> None:
     topic.dies_after = 3
     with pytest.raises(UnavailableError):
         topic.send(*SENDS)
@@ -96,12 +96,12 @@ def test_what_is_stored_already_is_not_sent_again(topic: Topic) -> None:
     assert topic.payloads == [each.payload for each in SENDS]
 
 
-def test_what_another_sender_stored_under_the_same_numbers_counts_for_nothing(topic: Topic) -> None:
+def test_requests_of_another_sender_under_the_same_numbers_do_not_count(topic: Topic) -> None:
     topic.pulsar.publish(topic.partition, b"another's", {WATCH_ID: "watch-2/4"})
     assert topic.send(*SENDS, after=topic.ends[topic.partition]) == 5
 
 
-def test_where_the_topic_need_not_be_read_all_is_sent(topic: Topic) -> None:
+def test_all_requests_are_sent_if_the_topic_need_not_be_read(topic: Topic) -> None:
     topic.send(*SENDS)
     assert topic.send(*SENDS, after=None) == 5
 
@@ -122,7 +122,7 @@ def test_a_topic_that_could_lose_requests_is_not_used(topic: Topic) -> None:
         anew.ends()
 
 
-def test_what_is_wrong_with_other_request_topics_does_not_hold_the_watcher(topic: Topic) -> None:
+def test_faults_of_other_request_topics_do_not_hold_the_watcher(topic: Topic) -> None:
     other = topic.settings.topics.requests[0]
     topic.pulsar.create_partitioned_topic(other, 2)
     topic.pulsar.set_message_ttl(other, seconds=60)

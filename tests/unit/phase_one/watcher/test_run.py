@@ -1,4 +1,4 @@
-"""An error that may pass makes the watcher begin anew; others end it, or are tried again beside a service."""
+"""A temporary error makes the watcher start again; others end it, or are retried next to a service."""
 
 import threading
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_TICK_S", 0.01)
 
 
-def test_what_may_pass_is_tried_again_until_a_stop() -> None:
+def test_temporary_errors_are_retried_until_a_stop() -> None:
     errors: list[Exception] = [UnavailableError("a"), RefusedError("b"), UnavailableError("c"), StopRequestedError()]
     metrics = WatchMetrics(registry := CollectorRegistry())
     run.repeat(raising(errors), metrics, threading.Event())
@@ -73,7 +73,7 @@ def test_a_topic_that_no_watcher_may_use_is_refused_before_anything(tmp_path: Pa
         run.watch(load(file), threading.Event())
 
 
-def test_what_a_person_must_see_ends_it() -> None:
+def test_an_error_that_an_operator_must_see_ends_the_watcher() -> None:
     with pytest.raises(SafetyError):
         run.repeat(raising([SafetyError("a")]), WatchMetrics(CollectorRegistry()), threading.Event())
 
@@ -91,7 +91,7 @@ def test_a_lost_lock_is_no_stop(world: World, *, is_in_a_look: bool) -> None:
         run.take_turns(watcher, world.state, stop, over)
 
 
-def test_a_stop_ends_it_and_each_look_is_noted(world: World) -> None:
+def test_a_stop_ends_the_watcher_and_each_scan_is_noted(world: World) -> None:
     stop = threading.Event()
     world.list(1)
     watcher = world.start()
@@ -128,7 +128,7 @@ def test_beside_a_service_nothing_ends_it_but_the_service(
 
 
 class Cluster:
-    """A cluster in memory, to which a watcher's doors open. is_away: no broker answers."""
+    """A cluster in memory for a watcher's clients. is_away: no broker answers."""
 
     def __init__(self, folder: Path, instance_id: bytes = b"id") -> None:
         self.tree = MemoryTree()
@@ -142,7 +142,7 @@ class Cluster:
         self.lock = lock_path(self.settings.zookeeper.own_root, self.settings.service.name + WATCH)
 
     def watch(self, stop: threading.Event, store: MemoryStore | None = None) -> None:
-        """Watch, as a process does that was told to stop before its first turn where stop is set."""
+        """Watch; if stop is set, as a process that gets a signal before its first turn."""
         doors = run.Connections(
             store=lambda _settings: store or MemoryStore(self.tree),
             hints=lambda _settings, roots: MemoryChanges(self.tree, roots),

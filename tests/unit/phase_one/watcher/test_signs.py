@@ -1,4 +1,4 @@
-"""What is heard of topics is handed over after a whole look, and nothing that can't be read raises."""
+"""Signs of topics are passed on after a full scan, and unreadable znodes raise no error."""
 
 import pytest
 
@@ -17,7 +17,7 @@ MARKED = Marks(frozenset({5}))
 
 
 class Heard:
-    """An SignCollector after its first look."""
+    """A SignCollector after its first scan."""
 
     def __init__(self) -> None:
         self.seen: list[TopicSigns] = []
@@ -43,7 +43,7 @@ def marked(*listed: int, compression: Compression = Compression.NONE) -> bytes:
     return serialize_managed_ledger(info, compression)
 
 
-def test_signs_are_those_of_one_look() -> None:
+def test_signs_are_those_of_one_scan() -> None:
     heard = Heard()
     heard.change(AT, list_znode(1), list_znode(1, 2))
     assert heard.look() == TopicSigns(loaded={TOPIC})
@@ -54,7 +54,7 @@ def test_signs_are_those_of_one_look() -> None:
     assert heard.look() == TopicSigns(loaded={TOPIC})
 
 
-def test_a_topic_that_was_made_since_the_last_look_is_loaded_and_a_cursor_alone_says_nothing() -> None:
+def test_a_topic_created_since_the_last_scan_is_loaded_and_a_cursor_alone_is_no_sign() -> None:
     heard = Heard()
     heard.signs.observe(CURSOR_AT, znode(cursor_znode(7)), None, names_in(CURSOR_AT, cursor_znode(7)))
     assert heard.look() == TopicSigns()
@@ -64,7 +64,7 @@ def test_a_topic_that_was_made_since_the_last_look_is_loaded_and_a_cursor_alone_
     assert heard.look() == TopicSigns(), "it names the same as before"
 
 
-def test_before_the_first_look_has_ended_nothing_is_a_sign_that_a_topic_is_loaded() -> None:
+def test_before_the_end_of_the_first_scan_nothing_is_a_sign_that_a_topic_is_loaded() -> None:
     seen: list[TopicSigns] = []
     signs = SignCollector(seen.append)
     signs.observe(AT, znode(marked(6)), names_in(AT, list_znode(1)), names_in(AT, list_znode(6)))
@@ -81,7 +81,7 @@ def test_marks_are_found_also_in_a_compressed_list(compression: Compression) -> 
     assert heard.look() == TopicSigns(marked={TOPIC})
 
 
-def test_other_owners_v1_names_and_what_cannot_be_read_tell_nothing() -> None:
+def test_other_owners_v1_names_and_unreadable_znodes_are_no_signs() -> None:
     heard = Heard()
     heard.change(SCHEMA_AT, locator_znode(1), locator_znode(2))
     heard.change(managed_ledger_path(V1_TOPIC), list_znode(1), list_znode(2))

@@ -1,4 +1,4 @@
-"""A ledger that was made and never listed is asked about when a broker of its time is gone, and not before."""
+"""A ledger that was created and never listed is requested once a broker of its time is gone, and not before."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ HIS = managed_ledger_path(HIS_TOPIC)
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Ledgers 1 and 2 are there and listed, 3 is an old leak, and two brokers run."""
+    """Ledgers 1 and 2 exist and are listed, 3 is an old leak, and two brokers run."""
     world = World(tmp_path)
     world.list(1, 2)
     for each in (1, 2, 3):
@@ -58,7 +58,9 @@ def _is_noted(world: World, ledger_id: int) -> bool:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["it runs on", "the watcher starts anew"])
-def test_it_is_asked_about_when_it_is_old_and_a_broker_has_gone(world: World, *, is_restarted: bool) -> None:
+def test_an_unlisted_ledger_is_requested_when_it_is_old_and_a_broker_has_gone(
+    world: World, *, is_restarted: bool
+) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
     _make(world, DATA)
@@ -74,7 +76,7 @@ def test_it_is_asked_about_when_it_is_old_and_a_broker_has_gone(world: World, *,
     assert not _is_noted(world, 5)
 
 
-def test_what_was_made_and_dropped_while_the_watcher_was_away_is_asked_about_if_a_broker_went_too(
+def test_a_ledger_created_and_dropped_while_the_watcher_was_away_is_requested_if_a_broker_went_too(
     world: World,
 ) -> None:
     world.turns(world.start(), 70)
@@ -90,7 +92,7 @@ def test_what_was_made_and_dropped_while_the_watcher_was_away_is_asked_about_if_
     assert world.topic.requests == [DATA]
 
 
-def test_a_ledger_that_came_and_went_between_two_looks_is_asked_about_once(world: World) -> None:
+def test_a_ledger_that_came_and_went_between_two_scans_is_requested_once(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
     _make(world, DATA)
@@ -115,7 +117,7 @@ def test_it_is_not_asked_about_while_it_is_young(world: World) -> None:
     assert _is_noted(world, 5)
 
 
-def test_a_broker_that_began_after_it_says_nothing(world: World) -> None:
+def test_a_broker_that_started_after_the_ledger_was_created_does_not_count(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
     _make(world, DATA)
@@ -151,7 +153,7 @@ def test_it_is_not_asked_about(world: World, what: str) -> None:
     _restart_broker(world)
     world.turns(watcher, HOUR_S + 200)
     assert world.topic.requests == []
-    assert _is_noted(world, 5) == what.endswith("can't be read"), "what could not be told is asked again"
+    assert _is_noted(world, 5) == what.endswith("can't be read"), "an unknown answer is requested again"
 
 
 def test_the_first_start_leaves_what_is_there_to_the_audit(world: World) -> None:
@@ -189,7 +191,9 @@ def test_a_note_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("component", ["bucket", "compacted"])
-def test_a_tenant_whose_cursor_names_and_drops_it_keeps_it_from_nobody(world: World, component: str) -> None:
+def test_a_tenant_whose_cursor_names_and_drops_the_ledger_does_not_prevent_its_request(
+    world: World, component: str
+) -> None:
     world.list(100, at=HIS)
     name = CURSOR if component == "bucket" else "__compaction"
     put(world.tree, f"{HIS}/{name}", cursor_znode(-1))
@@ -225,7 +229,7 @@ def test_a_tenant_with_many_of_them_leaves_room_for_others(world: World, monkeyp
             cursor_properties={"#pulsar.internal.delayed.bucket_1_2": "x"},
         )
     )
-    put(world.tree, f"{HIS}/bad", odd)  # so that nobody can tell what his topic needs
+    put(world.tree, f"{HIS}/bad", odd)  # so that the ledgers his topic needs are unknown
     world.broker.topics[HIS_TOPIC] = view(100)
     watcher = world.start()
     world.turns(watcher, 70)
@@ -263,7 +267,7 @@ def test_compacted_ledgers_that_came_and_went_take_nobodys_room(world: World, mo
     assert _later_leak_is_asked_about(world, watcher)
 
 
-def test_what_is_to_be_kept_is_shared() -> None:
+def test_the_number_of_kept_candidates_is_shared_among_topics() -> None:
     assert sorted(shared([[1, 2, 3, 4, 5, 6], [7], [8, 9]], 5)) == [1, 2, 7, 8, 9]
     assert sorted(shared([[1, 2, 3, 4], [5, 6, 7, 8], [9]], 5)) == [1, 2, 5, 6, 9]
     assert shared([[1, 2], [3]], 9) == [3, 1, 2]
@@ -298,17 +302,17 @@ def test_a_folder_that_can_never_be_listed_does_not_hold_up_the_others_for_ever(
         _make(world, data_request(each))
         world.turns(watcher, 140)
     noted = candidates_of(world.parts.watched.notes[unlisted.NOTE])
-    assert (noted.newest_id, noted.from_id) == (7, 7), "looks do not begin where they did two hours ago"
+    assert (noted.newest_id, noted.from_id) == (7, 7), "scans do not start where they did two hours ago"
     assert caplog.text.count("can't be listed for an hour") == 1
 
 
-def test_a_ledger_that_is_written_behind_a_higher_one_is_found(world: World) -> None:
+def test_a_ledger_that_is_written_after_a_higher_id_is_found(world: World) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
     _make(world, data_request(6))
     world.list(1, 2, 6)
     world.turns(watcher, 60)
-    _make(world, DATA)  # its broker took the number before 6 was taken, and wrote it after our look
+    _make(world, DATA)  # its broker got the id before 6 was assigned, and wrote it after our scan
     world.turns(watcher, 70)
     _restart_broker(world)
     world.turns(watcher, HOUR_S + 300)
@@ -317,7 +321,7 @@ def test_a_ledger_that_is_written_behind_a_higher_one_is_found(world: World) -> 
 
 @pytest.mark.parametrize("after_s", [10, 70, 130], ids=["at once", "after a look", "after two looks"])
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_a_list_named_for_a_moment_is_asked_for_once_though_the_watcher_is_killed(
+def test_a_ledger_that_a_list_named_for_a_moment_is_requested_once_though_the_watcher_is_killed(
     world: World, after_s: int, *, is_killed: bool
 ) -> None:
     watcher = world.start()
@@ -335,19 +339,19 @@ def test_what_a_list_named_for_a_moment_is_asked_for_once_though_the_watcher_is_
     assert world.topic.requests == [DATA]
 
 
-def test_what_a_list_named_at_the_last_look_is_asked_for_once_though_the_watcher_is_killed_behind_it(
+def test_a_ledger_that_the_last_scan_found_is_requested_once_though_the_watcher_is_killed_after_it(
     world: World,
 ) -> None:
     watcher = world.start()
     world.turns(watcher, 70)
     _make(world, DATA)
     world.list(1, 2, 5)
-    world.turns(watcher, 60)  # a look sees it listed
+    world.turns(watcher, 60)  # a scan finds it listed
     scans = watcher.scans
     world.list(1, 2)
     watcher.turn()
     world.parts.outbox.publish_due(world.clock.now_ms() + DELAY_MS)
-    assert watcher.scans == scans, "no look comes before the end"
+    assert watcher.scans == scans, "no scan comes before the end"
     assert world.topic.requests == [DATA]
     watcher = world.start()
     world.turns(watcher, 70)

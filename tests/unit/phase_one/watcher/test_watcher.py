@@ -1,4 +1,4 @@
-"""Whatever an owner names no more is asked for, once, however the watcher learnt of it and wherever it died."""
+"""Ledgers that an owner no longer names are requested once, however the watcher found them and wherever it crashed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_first_start_takes_what_there_is_as_it_is(world: World) -> None:
     assert set(world.parts.watched.nodes) == {AT}
 
 
-def test_what_a_list_drops_is_asked_for_when_the_delay_is_over(world: World) -> None:
+def test_a_ledger_that_a_list_drops_is_requested_after_the_delay(world: World) -> None:
     world.list(1, 2, 3)
     watcher = world.start()
     watcher.turn()
@@ -81,7 +81,7 @@ def test_every_kind_of_owner_is_watched(world: World) -> None:
     ]
 
 
-def test_a_hint_is_enough_to_see_a_change_within_a_turn(world: World) -> None:
+def test_a_hint_is_enough_to_find_a_change_within_a_turn(world: World) -> None:
     world.list(1)
     watcher = world.start()
     watcher.turn()
@@ -96,7 +96,7 @@ def test_a_hint_is_enough_to_see_a_change_within_a_turn(world: World) -> None:
 
 
 @pytest.mark.parametrize("has_watches", [False, True])
-def test_what_no_hint_told_is_found_by_the_next_whole_look(world: World, *, has_watches: bool) -> None:
+def test_a_change_without_a_hint_is_found_by_the_next_full_scan(world: World, *, has_watches: bool) -> None:
     world.list(1, 2)
     world.hints.is_reachable = has_watches
     watcher = world.start()
@@ -108,7 +108,7 @@ def test_what_no_hint_told_is_found_by_the_next_whole_look(world: World, *, has_
     assert world.topic.ids == [1]
 
 
-def test_lost_watches_are_followed_by_a_whole_look_at_once(world: World) -> None:
+def test_lost_watches_cause_a_full_scan_at_once(world: World) -> None:
     world.list(1, 2)
     watcher = world.start()
     watcher.turn()
@@ -122,7 +122,7 @@ def test_lost_watches_are_followed_by_a_whole_look_at_once(world: World) -> None
     assert watcher.scans == 2, "but not again and again"
 
 
-def test_what_changed_while_it_was_away_is_found_by_comparing(world: World) -> None:
+def test_changes_while_the_watcher_was_away_are_found_by_comparison(world: World) -> None:
     world.list(1, 2)
     put(world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(10))
     world.turns(world.start(), 70)
@@ -165,7 +165,7 @@ def test_a_znode_that_can_not_be_understood_names_what_it_named(world: World, sp
 
 
 @pytest.mark.parametrize("unlisted", ["/managed-ledgers", AT.rpartition("/")[0], AT])
-def test_what_a_listing_can_not_tell_is_not_gone(world: World, unlisted: str) -> None:
+def test_an_unlistable_owner_is_not_gone(world: World, unlisted: str) -> None:
     world.list(1, 2)
     put(world.tree, cursor_path(TOPIC, CURSOR), cursor_znode(10))
     watcher = world.start()
@@ -178,7 +178,7 @@ def test_what_a_listing_can_not_tell_is_not_gone(world: World, unlisted: str) ->
     assert watcher.note().unreadable == 0
 
 
-def test_a_topic_made_anew_under_its_name_has_lost_its_old_ledgers(world: World) -> None:
+def test_a_topic_created_again_under_its_name_has_lost_its_old_ledgers(world: World) -> None:
     world.list(1, 2)
     watcher = world.start()
     watcher.turn()
@@ -210,7 +210,7 @@ def test_while_the_topic_is_away_requests_wait_and_it_watches_on(
     assert caplog.text.count("wait in its state") == 1
 
 
-def test_a_stop_ends_a_look_before_its_next_read(world: World) -> None:
+def test_a_stop_ends_a_scan_before_its_next_read(world: World) -> None:
     world.list(1)
     watcher = world.start()
     world.stop.set()
@@ -265,7 +265,7 @@ def test_a_crash_at_any_effect_loses_no_request_and_makes_none_twice(
 BUCKET = "#pulsar.internal.delayed.bucket_1_2"
 
 
-def test_a_cursor_that_names_others_ledgers_as_its_buckets_keeps_nobody_from_asking_for_them(world: World) -> None:
+def test_a_cursor_that_names_others_ledgers_as_its_buckets_does_not_prevent_their_requests(world: World) -> None:
     world.list(1, 2, 3)
     watcher = world.start()
     watcher.turn()
@@ -284,7 +284,7 @@ def test_a_cursor_that_names_others_ledgers_as_its_buckets_keeps_nobody_from_ask
     assert [each.ledger_id for each in world.topic.requests] == [1]
 
 
-def test_a_cursor_that_names_anothers_ledger_as_compacted_keeps_nobody_from_asking_for_it(world: World) -> None:
+def test_a_cursor_that_names_anothers_ledger_as_compacted_does_not_prevent_its_request(world: World) -> None:
     world.list(1, 2, 3)
     watcher = world.start()
     watcher.turn()
@@ -319,7 +319,7 @@ def test_a_bucket_that_is_no_ledger_stops_nothing_and_spoils_its_own_cursor_only
     assert watcher.note().unreadable == 1
 
 
-def test_a_request_that_nobody_could_read_again_does_not_stop_those_behind_it(
+def test_a_request_that_cannot_be_parsed_again_does_not_stop_later_requests(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     huge = OffloadState(uuid=UUID, complete=True, driver_name="S3", driver_properties={"bucket": "b" * 70_000})
@@ -342,7 +342,7 @@ def test_a_request_that_nobody_could_read_again_does_not_stop_those_behind_it(
     assert "can't be requested" in caplog.text
 
 
-def test_a_znode_that_was_never_understood_and_is_gone_is_forgotten(world: World) -> None:
+def test_a_deleted_znode_that_was_never_parsed_is_forgotten(world: World) -> None:
     world.list(1)
     watcher = world.start()
     watcher.turn()
@@ -407,7 +407,7 @@ def test_a_subscription_that_comes_and_goes_with_thousands_of_buckets_takes_boun
     assert 1 in {decode(each.payload).ledger_id for each in world.parts.watched.requests.values()}  # type: ignore[union-attr]
 
 
-def test_a_look_holds_no_more_at_once_than_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_holds_no_more_at_once_than_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher_module, "_BYTES_AT_ONCE", 1_000)
     seen: list[int] = []
     monkeypatch.setattr(scan, "_OWNERS_PER_READ", 5)
@@ -447,7 +447,7 @@ def test_every_name_that_a_broker_takes_is_watched(world: World, name: str) -> N
     assert watcher.note().unwatched == 0
 
 
-def test_what_no_request_could_name_is_named_and_makes_nothing_unreadable(
+def test_owners_that_no_request_could_name_are_named_and_make_nothing_unreadable(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A name of more than 4,096 characters, and a topic whose path is also that of another topic's cursor."""

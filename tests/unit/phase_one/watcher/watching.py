@@ -1,4 +1,4 @@
-"""A cluster in memory with a watcher on it, which may crash at any of its effects and is then started again."""
+"""A cluster in memory with a watcher that may crash at any of its effects, and is then started again."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class CrashedError(BaseException):
 
 @dataclass
 class Crash:
-    """Dies at one of the effects that are counted: before it takes place, or right after."""
+    """Crashes at one of the counted effects: before it, or right after it."""
 
     at: int = -1
     is_after: bool = False
@@ -57,7 +57,7 @@ class Crash:
 
 @dataclass
 class MemoryPublication:
-    """A request topic of two partitions. Each request that is stored is an effect."""
+    """A request topic of two partitions. Each stored request is an effect."""
 
     crash: Crash
     topic: str = "persistent://pulsar/ledger-deletion/w"
@@ -100,7 +100,7 @@ class MemoryPublication:
 
 
 class World:
-    """A tree with ledgers and topics, and a watcher that can be started again and again on the same state."""
+    """A tree with ledgers and topics, and a watcher that can be restarted on the same state."""
 
     def __init__(self, state: Path) -> None:
         self.state = str(state)
@@ -144,7 +144,7 @@ class World:
         return Watcher(self.parts, POLL_S, self.stop, monotonic=lambda: self.clock.now_ms() / 1000)
 
     def turns(self, watcher: Watcher, seconds: int) -> None:
-        """Let so much time pass, with a turn every ten seconds."""
+        """Let this many seconds pass, with a turn every ten seconds."""
         for _ in range(seconds // 10):
             watcher.turn()
             self.clock.advance(10_000)
