@@ -1,4 +1,4 @@
-"""What is shown of parked lanes: a metric for each, and a note that names those that are parked now."""
+"""Parked queries are shown: a metric for each, and a note that names those that are parked now."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from streaming.state.parked_queries import ParkedQuery
 LANE = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=5)
 
 
-def test_a_lane_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
+def test_a_parked_query_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
     metrics = Metrics()
     board = Board(str(tmp_path), metrics)
 
@@ -26,7 +26,7 @@ def test_a_lane_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
     board.show("requests", None)
 
 
-def test_what_an_earlier_run_has_noted_is_cleared(tmp_path: Path) -> None:
+def test_notes_of_an_earlier_run_are_cleared(tmp_path: Path) -> None:
     parked_queries.note(str(tmp_path), {"requests": LANE})
     Board(str(tmp_path), Metrics()).clear()
     assert parked_queries.noted(str(tmp_path)) == {}

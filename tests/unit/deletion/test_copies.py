@@ -1,4 +1,4 @@
-"""Copies for RETRY and DLQ as they are sent: none that is stored already, and each so that a broker stores it."""
+"""Sending copies to RETRY and DLQ: none that is already stored, and each in a form that brokers store."""
 
 import base64
 from itertools import pairwise
@@ -28,7 +28,7 @@ LARGEST_LONG = (1 << 63) - 1
 
 
 def row_of(**given: Any) -> dict[str, Any]:
-    """A receipt with a copy, as far as a copy is made of it."""
+    """The columns of a receipt that a copy is created from."""
     return {
         c.CHUNK: 3,
         c.MESSAGE_KEY: b"k",
@@ -48,7 +48,7 @@ def row_of(**given: Any) -> dict[str, Any]:
         pytest.param(MAX_CHUNK, MAX_ROWS_PER_CHUNK - 1, LARGEST_LONG, id="the last number of all"),
     ],
 )
-def test_a_sequence_id_holds_chunk_and_place_and_ascends_with_both(chunk: int, place: int, number: int) -> None:
+def test_a_sequence_id_contains_chunk_and_index_and_ascends_with_both(chunk: int, place: int, number: int) -> None:
     assert sequence_id(chunk, place) == number
     assert chunk_of(number) == chunk
 
@@ -63,7 +63,7 @@ def test_a_sequence_id_holds_chunk_and_place_and_ascends_with_both(chunk: int, p
         pytest.param(1, MAX_ROWS_PER_CHUNK, id="would be the next chunk's first"),
     ],
 )
-def test_what_would_be_another_rows_sequence_id_is_refused(chunk: int, place: int) -> None:
+def test_an_index_that_would_give_another_rows_sequence_id_is_refused(chunk: int, place: int) -> None:
     with pytest.raises(ReaperError, match=rf"chunk {chunk}, row {place} does not fit.*lower service.chunk_rows"):
         sequence_id(chunk, place)
 
@@ -79,7 +79,7 @@ def test_what_would_be_another_rows_sequence_id_is_refused(chunk: int, place: in
         pytest.param([5_000_000, 3, 700_000], id="unequal sources"),
     ],
 )
-def test_every_place_of_the_largest_chunk_fits_a_sequence_id(last_rows: list[int]) -> None:
+def test_every_index_of_the_largest_chunk_fits_into_a_sequence_id(last_rows: list[int]) -> None:
     bounds = [0, *bounds_of(last_rows, MAX_CHUNK_ROWS), max(last_rows) + 1]
     for first, end in pairwise(bounds):
         rows = sum(max(0, min(end, last + 1) - first) for last in last_rows)
@@ -100,7 +100,7 @@ def test_a_topic_without_partitions_is_its_own_partition(number: int, name: str)
     assert _partition("t", number) == name
 
 
-def test_what_is_stored_is_not_sent_and_the_others_keep_their_places() -> None:
+def test_stored_copies_are_not_sent_and_the_others_keep_their_indices() -> None:
     rows = [row_of(**{c.PAYLOAD: b"%d" % place, c.MESSAGE_PROPERTIES: None}) for place in range(4)]
     publisher = _Publisher(settings=SETTINGS, table_id="T", producer_prefix="p", stored={"RETRY-0": sequence_id(3, 1)})
     sent = [(copy.sequence_id, copy.payload, copy.properties) for copy in publisher._copies("RETRY-0", iter(rows))]
@@ -108,12 +108,12 @@ def test_what_is_stored_is_not_sent_and_the_others_keep_their_places() -> None:
     assert len(list(publisher._copies("RETRY-1", iter(rows)))) == 4
 
 
-def test_where_nothing_is_stored_the_first_row_of_the_first_chunk_is_sent() -> None:
+def test_without_stored_copies_the_first_row_of_the_first_chunk_is_sent() -> None:
     (copy,) = PUBLISHER._copies("p", iter([row_of(**{c.CHUNK: 1})]))
     assert copy.sequence_id == 1 << 20
 
 
-def test_a_copy_that_no_broker_would_store_is_made_to_fit() -> None:
+def test_a_copy_that_is_too_large_for_brokers_is_shortened() -> None:
     row = row_of(
         **{
             c.MESSAGE_KEY: b"k" * 300_000,
@@ -136,7 +136,7 @@ def test_a_key_that_could_not_be_shown_becomes_base64(key: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * MAX_SHOWN_BYTES, "\x01" * (MAX_SHOWN_BYTES // 6)])
-def test_what_is_put_off_says_so_little_about_itself_that_it_can_be_shown(value: str) -> None:
+def test_the_properties_of_a_delayed_copy_are_small_enough_to_be_shown(value: str) -> None:
     about = {"foreign": value, REAL_TOPIC: "t", REASON: "r"}
     publisher = _Publisher(settings=SETTINGS, table_id="T", producer_prefix="p", stored={}, retry_topic="RETRY")
     row = row_of(**{c.MESSAGE_PROPERTIES: about})
@@ -155,7 +155,7 @@ def test_a_copy_that_fits_goes_as_it_is() -> None:
     )
 
 
-def test_what_a_message_did_not_have_its_copy_does_not_have_either() -> None:
+def test_a_copy_has_no_field_that_its_message_did_not_have() -> None:
     nothing = dict.fromkeys((c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES, c.DELAY_MS))
     (copy,) = PUBLISHER._copies("p", iter([row_of(**nothing)]))
     assert copy == Copy(

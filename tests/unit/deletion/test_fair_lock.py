@@ -1,4 +1,4 @@
-"""Turns are taken in the order of asking, so that nobody who has just had one takes the next before others."""
+"""The lock serves threads in the order of their requests, so that its last holder can't overtake others."""
 
 import threading
 
@@ -8,7 +8,7 @@ from streaming.deletion.fair_lock import FairLock
 from streaming.errors import StopRequestedError
 
 
-def test_who_has_just_had_a_turn_waits_for_those_who_asked_before() -> None:
+def test_a_holder_of_the_lock_waits_for_those_that_asked_earlier() -> None:
     turn, order, asked = FairLock(), [], threading.Event()
 
     def other() -> None:
@@ -29,7 +29,7 @@ def test_who_has_just_had_a_turn_waits_for_those_who_asked_before() -> None:
     assert order == ["first", "other", "first again"]
 
 
-def test_one_at_a_time_and_everybody_in_the_end() -> None:
+def test_the_lock_has_one_holder_at_a_time_and_serves_all() -> None:
     turn, inside, most, count = FairLock(), [0], [0], [0]
 
     def work() -> None:
@@ -48,7 +48,7 @@ def test_one_at_a_time_and_everybody_in_the_end() -> None:
     assert (most[0], count[0]) == (1, 1600)
 
 
-def test_an_error_gives_the_turn_back() -> None:
+def test_an_error_releases_the_lock() -> None:
     turn = FairLock()
     try:
         with turn:
@@ -59,7 +59,7 @@ def test_an_error_gives_the_turn_back() -> None:
         assert not turn._waiting
 
 
-def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoever_has_it() -> None:
+def test_waiting_for_the_lock_ends_when_the_service_stops_and_the_holder_keeps_it() -> None:
     stop = threading.Event()
     turn, ended = FairLock(stop), []
 
@@ -84,7 +84,7 @@ def test_who_waits_gives_up_when_the_service_stops_and_leaves_the_turn_to_whoeve
     assert not turn._taken
 
 
-def test_a_turn_that_is_handed_to_one_who_gives_up_goes_to_the_next() -> None:
+def test_a_lock_that_is_passed_to_a_thread_that_gives_up_goes_to_the_next() -> None:
     turn, late, next_one = FairLock(), threading.Event(), threading.Event()
     turn.__enter__()
     turn._waiting.extend([late, next_one])
@@ -96,7 +96,7 @@ def test_a_turn_that_is_handed_to_one_who_gives_up_goes_to_the_next() -> None:
     assert not turn._taken
 
 
-def test_nobody_begins_after_a_stop() -> None:
+def test_no_thread_gets_the_lock_after_a_stop() -> None:
     stop = threading.Event()
     turn = FairLock(stop)
     stop.set()

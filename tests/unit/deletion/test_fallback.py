@@ -1,4 +1,4 @@
-"""Batches that are worked off another way: which entries are read, as which batch, and what is committed when."""
+"""Batches that the fallback processes: their entries, their batch ids, and their commits."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from udfs.proto.message_id_pb2 import MessageIdData
 
 
 class Service:
-    """Remembers what it was given, and fails with `failure`."""
+    """Records its arguments, and fails with `failure`."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -42,7 +42,7 @@ class Service:
 
 
 class Rows(dict[str, list[EntrySpan]]):
-    """Stands for a DataFrame."""
+    """A fake DataFrame."""
 
     def unpersist(self) -> None: ...
 
@@ -95,7 +95,7 @@ def world(tmp_path: Path) -> World:
     return World(load(file))
 
 
-def test_the_batch_that_was_begun_is_worked_off_and_committed(world: World) -> None:
+def test_the_started_batch_is_processed_and_committed(world: World) -> None:
     world.pulsar.store(world.partition, (5, 4), (6, 3))
     world.begin(7, 5, 1, committed=True)
     world.begin(8, 6, 0, committed=False)
@@ -113,7 +113,7 @@ def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
     with pytest.raises(UnavailableError):
         world.rescue()
     assert world.committed == []
-    assert world.service.noted == [], "it is noted as worked off only after it has its receipts"
+    assert world.service.noted == [], "it is noted as processed only after it has its receipts"
     world.service.failure = None
     assert world.rescue()[1] == [("requests", 0, {world.partition: [EntrySpan(5, 0, 3)]})]
     assert world.committed == ["0"]
@@ -121,7 +121,9 @@ def test_nothing_is_committed_where_working_it_off_fails(world: World) -> None:
 
 
 @pytest.mark.parametrize("why", [NOTHING_SHOWN, f"{WITHHELD} 503"])
-def test_entries_are_given_up_where_only_time_tells_after_ten_minutes_and_not_before(world: World, why: str) -> None:
+def test_entries_that_only_time_can_prove_lost_are_given_up_after_ten_minutes_and_not_before(
+    world: World, why: str
+) -> None:
     world.why = why
     world.pulsar.store(world.partition, (5, 4))
     world.begin(0, 5, 3, committed=False)
@@ -134,7 +136,7 @@ def test_entries_are_given_up_where_only_time_tells_after_ten_minutes_and_not_be
     assert world.committed == ["0"]
 
 
-def test_an_outage_of_another_kind_begins_that_time_anew(world: World) -> None:
+def test_an_outage_of_another_kind_restarts_that_time(world: World) -> None:
     world.pulsar.store(world.partition, (5, 4))
     world.begin(0, 5, 3, committed=False)
     world.shows = False
@@ -148,14 +150,14 @@ def test_an_outage_of_another_kind_begins_that_time_anew(world: World) -> None:
         world.rescue()
 
 
-def test_a_batch_whose_entries_are_all_gone_is_committed_without_work(world: World) -> None:
+def test_a_batch_whose_entries_are_all_deleted_is_committed_without_work(world: World) -> None:
     world.pulsar.store(world.partition, (9, 0))
     world.begin(0, 5, 3, committed=False)
     assert world.rescue() == (FallbackResult(has_news=True), [])
     assert world.committed == ["0"]
 
 
-def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_is_committed(world: World) -> None:
+def test_without_a_started_batch_waiting_requests_are_processed_once_and_nothing_is_committed(world: World) -> None:
     world.pulsar.store(world.partition, (5, 4))
     world.begin(3, 5, 1, committed=True)
     world.reports_last_message = False
@@ -174,7 +176,7 @@ def test_where_no_batch_was_begun_all_that_waits_is_worked_off_once_and_nothing_
     assert world.committed == ["3"]
 
 
-def test_before_the_first_batch_everything_is_worked_off(world: World) -> None:
+def test_before_the_first_batch_everything_is_processed(world: World) -> None:
     world.pulsar.store(world.partition, (5, 2))
     assert world.rescue()[1] == [("requests", 0, {world.partition: [EntrySpan(5, 0, 1)]})]
 

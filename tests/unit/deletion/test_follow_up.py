@@ -1,4 +1,4 @@
-"""After a chunk: stale sets are forgotten; where what was in use is gone, its tenant is held, or everything stops."""
+"""After a chunk: stale sets are forgotten; if a ledger in use is gone, its tenant is held, or everything stops."""
 
 import threading
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ LEDGER = "LEDGER 7 of data:shop/ns/persistent/t"
 
 
 class Scene:
-    """A service whose chunks end with a loss; missing: what is found of each in turn."""
+    """A service whose chunks end with a loss. missing: the result of the search for each, in turn."""
 
     def __init__(self, *missing: Missing, **parts: Any) -> None:
         left = iter(missing)
@@ -58,7 +58,7 @@ def _summary(outcomes: dict[tuple[str, str], int], *, has_refreshed: bool = Fals
     return ChunkSummary(by_type=by_type, copies={}, deleted_bytes=0, has_refreshed=has_refreshed, epochs=frozenset({1}))
 
 
-def test_one_tenants_loss_that_is_not_ours_holds_that_tenant_and_stops_nobody_else() -> None:
+def test_a_tenants_loss_that_is_not_ours_holds_that_tenant_only() -> None:
     scene = Scene(Missing({"shop": [LEDGER]}), Missing({"shop": [LEDGER, LEDGER]}))
     for chunk in (3, 4):
         scene.follow_up.look_after(chunk, _summary(LOST))
@@ -76,7 +76,7 @@ def test_one_tenants_loss_that_is_not_ours_holds_that_tenant_and_stops_nobody_el
         pytest.param(Missing({"pulsar": [LEDGER]}), "1 kept", id="Pulsar's own, which no tenant deletes"),
     ],
 )
-def test_what_may_be_our_doing_stops_every_run_until_a_person_looks(missing: Missing, told: str) -> None:
+def test_a_loss_that_may_be_ours_stops_every_run_until_an_operator_resumes(missing: Missing, told: str) -> None:
     scene = Scene(missing)
     with pytest.raises(SafetyError, match=f"{told} and in use, and yet gone, for example {LEDGER}"):
         scene.follow_up.look_after(3, _summary(LOST))
@@ -106,11 +106,11 @@ def test_a_tenant_that_is_held_for_something_else_or_was_resumed_lost_nothing() 
 @pytest.mark.parametrize(
     ("outcomes", "missing"),
     [
-        pytest.param(LOST, Missing(), id="its owner has given it up meanwhile"),
-        pytest.param(KEPT, Missing({"shop": [LEDGER]}, [LEDGER]), id="no receipt says that anything is gone"),
+        pytest.param(LOST, Missing(), id="its owner has released it since"),
+        pytest.param(KEPT, Missing({"shop": [LEDGER]}, [LEDGER]), id="no receipt has a deleted ledger"),
     ],
 )
-def test_nothing_stops_where_nothing_in_use_is_gone(outcomes: dict[tuple[str, str], int], missing: Missing) -> None:
+def test_nothing_stops_if_nothing_in_use_is_gone(outcomes: dict[tuple[str, str], int], missing: Missing) -> None:
     scene = Scene(missing)
     scene.follow_up.look_after(3, _summary(outcomes))
     assert not scene.is_stopped

@@ -1,4 +1,4 @@
-"""A limit that was reached holds every later run too, which shows it; one resume lets go on what a person looked at."""
+"""A reached limit also holds every later run, which shows it; a resume only releases what an operator has seen."""
 
 import threading
 from collections.abc import Callable
@@ -33,7 +33,7 @@ NOW_MS = 10 * HOUR_MS
 
 
 class Operator(threading.Event):
-    """A stop that is never set but when `gives_up`; resumes at the first wait, if it is to."""
+    """A stop event that is set only if `gives_up`; can resume at the first wait."""
 
     def __init__(self, resume: Callable[[], object] | None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Operator(threading.Event):
 
 
 class Run:
-    """One run of the service on a breaker that outlives it; resumes: whether somebody resumes while it waits."""
+    """A run of the service on a breaker that outlives it. resumes: whether an operator resumes while it waits."""
 
     def __init__(self, state_dir: str, breaker: Breaker, *, resumes: bool) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -83,7 +83,7 @@ class Run:
         ).gate
 
     def chunk(self, query: str, planned: Planned) -> tuple[int, ...] | None:
-        """Judge a chunk as its sweep does; returns how much each task may delete."""
+        """Judge a chunk as its sweep does; return how much each task may delete."""
         self.gate.wait_until_open()
         return self.gate.bound(Chunk(query, 7, NOW_MS), planned, lambda: DryRunPlan(planned, (sum(planned.values()),)))
 
@@ -137,7 +137,7 @@ def test_an_outage_while_it_is_held_needs_no_second_resume(run: Callable[..., Ru
         pytest.param("requests-1a2b3c4d", {A: 11}, id="another query's"),
     ],
 )
-def test_a_resume_lets_nothing_go_on_that_nobody_has_looked_at(
+def test_a_resume_releases_nothing_that_no_operator_has_seen(
     run: Callable[..., Run], query: str, planned: Planned
 ) -> None:
     _tripped(run, {A: 11})
@@ -191,7 +191,7 @@ def test_a_run_that_was_outdated_takes_no_resume_away(run: Callable[..., Run]) -
     assert run().chunk("requests", {A: 11}) == (11,)
 
 
-def test_what_the_sources_were_doubted_for_is_let_go_on_only_if_it_is_the_same(run: Callable[..., Run]) -> None:
+def test_a_resume_after_a_doubt_releases_only_the_same_doubt(run: Callable[..., Run]) -> None:
     first = run()
     with pytest.raises(StopRequestedError):
         first.gate.hold_if_doubted("requests", "9 of 10 owners")
@@ -203,7 +203,9 @@ def test_what_the_sources_were_doubted_for_is_let_go_on_only_if_it_is_the_same(r
     assert later.doubt("requests", "9 of 10 owners")
 
 
-def test_a_pause_holds_the_work_and_a_note_says_why_until_it_ends(run: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_pause_holds_the_work_and_a_note_has_the_reason_until_it_ends(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
     state_dir, paused, noted = str(tmp_path / "state"), ["maintenance"], []
     only = run()
 
@@ -252,7 +254,7 @@ def test_a_stop_ends_the_wait_before_anything_is_asked(run: Callable[..., Run]) 
         later.gate.wait_until_open()
 
 
-def test_what_holds_the_work_and_its_end_are_logged_once_each_whether_or_not_a_chunk_waits(
+def test_a_hold_and_its_end_are_logged_once_each_whether_or_not_a_chunk_waits(
     run: Callable[..., Run],
 ) -> None:
     only, said, paused = run(), list[str](), ["maintenance"]

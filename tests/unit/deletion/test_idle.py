@@ -1,4 +1,4 @@
-"""When no request waits any more: RETRY is looked at last, and a pass over retries meanwhile makes the look void."""
+"""No request waits any more: RETRY is read last, and a pass over retries in between invalidates the check."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ MATCHED = "persistent://acme/reaper/d1"
 
 
 class PaperAdmin:
-    """Topics of one partition. newest: by topic, the position of its last message."""
+    """Topics with one partition each. newest: topic -> position of its last message."""
 
     def __init__(self, newest: dict[str, tuple[int, int]], on_ask: Callable[[], None]) -> None:
         self.asked: list[str] = []
@@ -51,7 +51,7 @@ def _look(
     given_up: tuple[str, ...] = (),
     reached: dict[str, tuple[int, int]] | None = None,
 ) -> tuple[bool, list[str]]:
-    """Look while `passes` passes over the retries are made."""
+    """Check while this number of passes over the retries takes place."""
     due = SimpleNamespace(passes=0, is_empty=lambda: is_empty, is_asleep=lambda: is_asleep)
 
     def make_passes() -> None:
@@ -74,7 +74,7 @@ def _look(
     return asked(settings, cast("Any", admin), queries, cast("Any", due)), admin.asked
 
 
-def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> None:
+def test_retry_is_read_after_all_topics_that_send_to_it(settings: Settings) -> None:
     idle, asked = _look(settings)
     assert idle
     assert asked == [settings.topics.requests[0], MATCHED, settings.topics.retry]
@@ -86,7 +86,7 @@ def test_retry_is_looked_at_after_all_that_send_to_it(settings: Settings) -> Non
         pytest.param({"newest": {MATCHED: (5, 0)}}, id="a message that no committed batch holds"),
         pytest.param({"is_active": True}, id="a query that works"),
         pytest.param({"is_empty": False}, id="a retry that waits"),
-        pytest.param({"passes": 1}, id="a pass meanwhile, which may have sent to RETRY again"),
+        pytest.param({"passes": 1}, id="a pass in between, which may have sent to RETRY again"),
     ],
 )
 def test_it_is_not_idle_while_something_waits(settings: Settings, waits: dict[str, Any]) -> None:
@@ -105,11 +105,11 @@ def test_a_retry_that_is_not_due_is_all_that_may_be_left(settings: Settings) -> 
     assert not any(_look(settings, **other, asked=only_retries_wait)[0] for other in others)
 
 
-def test_what_was_worked_off_without_a_batch_waits_no_more(settings: Settings) -> None:
+def test_requests_that_were_processed_without_a_batch_no_longer_wait(settings: Settings) -> None:
     newest = {MATCHED: (5, 3)}
     assert not _look(settings, newest=newest, reached={f"{MATCHED}-partition-0": (5, 2)})[0]
     assert _look(settings, newest=newest, reached={f"{MATCHED}-partition-0": (5, 3)})[0]
 
 
-def test_a_lane_that_is_given_up_keeps_nobody_waiting_and_is_not_forgotten(settings: Settings) -> None:
+def test_a_query_that_was_given_up_delays_nothing_and_is_not_forgotten(settings: Settings) -> None:
     assert _look(settings, newest={MATCHED: (5, 3)}, given_up=(MATCHED,))[0]

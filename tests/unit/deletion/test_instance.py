@@ -1,4 +1,4 @@
-"""A session that ends under the service ends it with an error; one that ends after a stop was asked for does not."""
+"""A session that ends under the service ends it with an error; a session that ends after a stop does not."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ def _hold(store: MemoryStore, work: Callable[[threading.Event], None]) -> None:
         work(stop)
 
 
-def test_a_session_that_ends_under_the_service_is_told_at_once_and_is_no_clean_stop(
+def test_a_session_that_ends_under_the_service_is_reported_at_once_and_is_no_clean_stop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = MemoryStore()
@@ -54,12 +54,12 @@ def test_a_session_that_ends_after_a_stop_was_asked_for_is_a_clean_stop(ending: 
 @pytest.mark.parametrize(
     ("ends", "raised", "told"),
     [
-        pytest.param(False, StopRequestedError(), StopRequestedError, id="a stop before all was begun"),
+        pytest.param(False, StopRequestedError(), StopRequestedError, id="a stop before everything was started"),
         pytest.param(True, StopRequestedError(), UnavailableError, id="a stop because the session ended"),
-        pytest.param(True, SafetyError("look"), SafetyError, id="what a person has to look at comes first"),
+        pytest.param(True, SafetyError("look"), SafetyError, id="errors for an operator come first"),
     ],
 )
-def test_what_the_work_raised_comes_first_unless_it_only_stopped(
+def test_an_error_of_the_work_comes_first_unless_the_work_was_only_stopped(
     ends: bool, raised: Exception, told: type[Exception]
 ) -> None:
     store = MemoryStore()

@@ -1,4 +1,4 @@
-"""What waits for a person: a held chunk at once; a topic that shrank, until a person has accepted it."""
+"""Work that waits for an operator: a held chunk at once; a topic that shrank, until an operator has accepted it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ ANSWERED_MS = NOW_MS - HOUR_MS
 
 
 class World:
-    """Requests that wait, each with what was answered to it last."""
+    """Waiting requests, each with its last answer."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> World:
         ),
     ],
 )
-def test_a_chunk_that_is_held_waits_for_a_resume_whatever_else_there_is(world: World, held: str, told: str) -> None:
+def test_a_held_chunk_waits_for_a_resume_whatever_else_waits(world: World, held: str, told: str) -> None:
     world.gate.held = held
     assert world.why(only_retries=False) == told
 
@@ -118,20 +118,22 @@ def test_many_topics_are_not_all_named(world: World) -> None:
         pytest.param(OTHER, NOW_MS, True, id="another topic accepted"),
     ],
 )
-def test_what_a_person_has_accepted_waits_for_nobody(world: World, name: str, at_ms: int, *, waits: bool) -> None:
+def test_an_owner_that_an_operator_has_accepted_does_not_wait(
+    world: World, name: str, at_ms: int, *, waits: bool
+) -> None:
     world.waits(Reason.SOURCE_SHRANK)
     world.accepted[name] = at_ms
     assert bool(world.why()) is waits
 
 
-def test_an_owner_of_which_one_request_would_go_on_waits_for_nobody(world: World) -> None:
+def test_an_owner_with_a_request_that_would_continue_does_not_wait(world: World) -> None:
     world.waits(Reason.SOURCE_SHRANK)
     world.wait(world.answer(Reason.SOURCE_SHRANK, at_ms=ANSWERED_MS + 10))
     world.accepted[TOPIC] = ANSWERED_MS
     assert world.why() == ""
 
 
-def test_one_that_waits_for_something_else_keeps_all_waiting(world: World) -> None:
+def test_a_request_with_another_reason_keeps_the_run_going(world: World) -> None:
     world.waits(Reason.SOURCE_SHRANK)
     world.waits(Reason.TOO_YOUNG)
     assert world.why() == ""
@@ -146,21 +148,21 @@ def test_the_newest_answer_counts(world: World) -> None:
     assert world.why() == ""
 
 
-def test_one_that_was_never_answered_keeps_all_waiting(world: World) -> None:
+def test_a_request_without_an_answer_keeps_the_run_going(world: World) -> None:
     world.waits(Reason.SOURCE_SHRANK)
     world.wait("9:9:9")
     assert world.why() == ""
 
 
 @pytest.mark.parametrize("what", ["asleep", "only retries", "none"])
-def test_it_waits_for_nobody_while_something_is_to_be_done(world: World, what: str) -> None:
+def test_nothing_waits_for_an_operator_while_there_is_work(world: World, what: str) -> None:
     if what != "none":
         world.waits(Reason.SOURCE_SHRANK)
     world.is_asleep = what != "asleep"
     assert world.why(only_retries=what != "only retries") == ""
 
 
-def test_while_a_service_is_away_that_would_tell_it_waits_on(world: World) -> None:
+def test_the_run_continues_while_a_service_does_not_answer(world: World) -> None:
     world.waits(Reason.SOURCE_SHRANK)
 
     def away() -> bool:
@@ -169,7 +171,7 @@ def test_while_a_service_is_away_that_would_tell_it_waits_on(world: World) -> No
     assert world.person().why(away) == ""
 
 
-def test_what_is_worked_off_counts_no_more(world: World) -> None:
+def test_a_processed_request_no_longer_counts(world: World) -> None:
     world.waits(Reason.SOURCE_SHRANK)
     world.wait(world.answer(Reason.TOO_YOUNG), ready_ms=NOW_MS)
     assert world.why()

@@ -18,7 +18,7 @@ from udfs.backoff import Backoff
 
 
 class Stop(threading.Event):
-    """Never waits; is set after so many waits."""
+    """An event that never waits, and is set after this number of waits."""
 
     def __init__(self, after: int = 100) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_lost_executors_are_waited_for_but_not_for_ever_should_the_step_itself_e
 @pytest.mark.parametrize(
     ("failure", "raised", "is_fatal"),
     [
-        pytest.param(SafetyError("look"), SafetyError, True, id="a person has to look"),
+        pytest.param(SafetyError("look"), SafetyError, True, id="an operator has to act"),
         pytest.param(RuntimeError("streaming.errors.FencedError: another"), FencedError, True, id="told by a task"),
         pytest.param(RefusedError("no rights"), RefusedError, False, id="the service said no"),
         pytest.param(StopRequestedError(), StopRequestedError, False, id="a stop"),

@@ -1,4 +1,4 @@
-"""What is committed is published, in the order of its chunks, whatever breaks off in between."""
+"""Committed copies are published in the order of their chunks, whatever fails in between."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ BROKEN = RuntimeError("Job 7 cancelled")
 
 
 class World:
-    """Receipts, broker and ZooKeeper in memory; what goes wrong next is said by chunk, once."""
+    """Receipts, broker and ZooKeeper in memory, with single failures by chunk."""
 
     def __init__(self, marks: tuple[str, ...] = (), chunks: tuple[int, ...] = ()) -> None:
         self.marks = list(marks)
@@ -98,7 +98,7 @@ class World:
         self.events.append(chunk)
 
     def mark(self, text: str) -> None:
-        assert self.synced == self.newest_chunk, "a power loss could take what is said to be published"
+        assert self.synced == self.newest_chunk, "a power loss could lose copies that count as published"
         self.marks.append(text)
         self.events.append(text)
 
@@ -108,7 +108,7 @@ class World:
 
 
 def start(world: World) -> LedgerDeletionService:
-    """The service over such a world; a chunk's sweep is its commit."""
+    """Start the service in this world; a chunk's sweep is its commit."""
 
     def sweep(_query: str, _batch: int, rows: Any, chunk: int) -> None:
         service.gate.check_stop()
@@ -133,7 +133,7 @@ def work(service: LedgerDeletionService, rows: Any) -> None:
     service._chunk("requests", 0, rows)
 
 
-def test_a_mark_stands_before_the_first_copy_and_after_the_last() -> None:
+def test_a_mark_is_written_before_the_first_copy_and_after_the_last() -> None:
     world = World()
     service = start(world)
     service.outbox.publish_again()
@@ -142,7 +142,7 @@ def test_a_mark_stands_before_the_first_copy_and_after_the_last() -> None:
     assert world.events == ["T:0:1", 1, "T:1", "T:1:2", 2, "T:2"]
 
 
-def test_a_chunk_does_not_overtake_one_whose_publication_broke_off() -> None:
+def test_a_chunk_does_not_overtake_a_chunk_whose_publication_failed() -> None:
     world = World(("T:4",), (4,))
     service = start(world)
     service.outbox.publish_again()
@@ -185,7 +185,7 @@ def test_a_chunk_without_copies_is_marked_and_nothing_is_sent() -> None:
         pytest.param(Outcome.ALREADY_GONE, [1], id="gone, and a task that ran twice may have deleted it"),
     ],
 )
-def test_what_a_chunk_deleted_is_in_doubt_where_a_ledger_was_gone_already(outcome: Outcome, doubted: list[int]) -> None:
+def test_the_deletes_of_a_chunk_are_in_doubt_if_a_ledger_was_already_gone(outcome: Outcome, doubted: list[int]) -> None:
     world = World()
     world.outcomes = {(str(Outcome.RETRY), str(Reason.IN_USE)): 3, (str(outcome), "R"): 1}
     service = start(world)
@@ -194,13 +194,13 @@ def test_what_a_chunk_deleted_is_in_doubt_where_a_ledger_was_gone_already(outcom
     assert (world.counted, world.doubted) == ([1], doubted)
 
 
-def test_a_chunk_before_the_start_has_looked_what_went_out_is_a_fault_of_ours() -> None:
+def test_a_chunk_before_the_start_has_read_the_published_copies_is_a_fault_of_this_program() -> None:
     service = start(World(("T:1",), (1,)))
     with pytest.raises(AssertionError, match="before publish_again"):
         _ = service.outbox.oldest_unfinished
 
 
-def test_the_oldest_unfinished_chunk_is_the_one_behind_the_last_that_went_out() -> None:
+def test_the_oldest_unfinished_chunk_follows_the_last_published_chunk() -> None:
     world = World(("T:4",), (4,))
     service = start(world)
     service.outbox.publish_again()
@@ -234,7 +234,7 @@ def test_an_outage_of_the_broker_is_waited_for() -> None:
 
 
 class ForgetfulBroker(World):
-    """A partition whose broker drops what it has, as long as it remembers the producer. One try sends five of ten."""
+    """A partition whose broker drops stored copies while it remembers the producer. One try sends five of ten."""
 
     def __init__(self, failures: Sequence[Exception]) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ def test_a_try_does_not_ask_where_no_copy_of_its_chunk_was_sent() -> None:
     assert world.asked == []
 
 
-def test_who_was_replaced_does_not_take_the_producers_back() -> None:
+def test_a_replaced_run_does_not_take_the_producers_back() -> None:
     world = World()
     world.is_mine = False
     service = start(world)
@@ -337,7 +337,7 @@ def test_a_commit_whose_answer_was_lost_counts(failure: Exception) -> None:
     ("mark", "sent"),
     [
         pytest.param("T:7", [], id="all has gone out"),
-        pytest.param("T:6", [7], id="all but the newest, as older versions say it"),
+        pytest.param("T:6", [7], id="all but the newest, in the form of older versions"),
         pytest.param("T:6:7", [7], id="begun"),
         pytest.param("T:4:5", [5, 6, 7], id="several, in order"),
         pytest.param("", [7], id="nothing known"),
@@ -345,7 +345,7 @@ def test_a_commit_whose_answer_was_lost_counts(failure: Exception) -> None:
         pytest.param("T:nonsense", [7], id="nonsense"),
     ],
 )
-def test_a_start_publishes_what_is_not_known_to_have_gone_out(mark: str, sent: list[int]) -> None:
+def test_a_start_publishes_copies_that_may_not_have_been_published(mark: str, sent: list[int]) -> None:
     world = World((mark,), (1, 2, 3, 4, 5, 6, 7))
     for chunk in sent[:1]:
         world.fails_to_publish[chunk] = AWAY
@@ -365,7 +365,7 @@ def test_receipts_that_know_less_than_was_published_stop_the_start(mark: str) ->
 
 
 @pytest.mark.parametrize("mark", ["T:6:7", "", "S:9"])
-def test_what_brokers_have_and_have_forgotten_is_looked_for_and_left_out(mark: str) -> None:
+def test_copies_that_brokers_stored_and_no_longer_remember_are_found_and_left_out(mark: str) -> None:
     world = World((mark,), (5, 6, 7))
     world.are_remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(6, 9), "DLQ-0": -1}
     world.are_stored = {"RETRY-0": sequence_id(7, 2)}
@@ -375,7 +375,7 @@ def test_what_brokers_have_and_have_forgotten_is_looked_for_and_left_out(mark: s
 
 
 @pytest.mark.parametrize("mark", ["T:7", "T:6"])
-def test_where_no_copy_can_have_gone_out_unknown_none_is_looked_for(mark: str) -> None:
+def test_no_copies_are_searched_if_none_can_have_been_published_unnoticed(mark: str) -> None:
     world = World((mark,), (5, 6, 7))
     world.are_remembered = {"RETRY-0": -1}
     start(world).outbox.publish_again()
@@ -389,7 +389,7 @@ def test_where_no_copy_can_have_gone_out_unknown_none_is_looked_for(mark: str) -
         pytest.param(-1, sequence_id(8, 0), id="the topic holds them"),
     ],
 )
-def test_copies_of_chunks_that_the_receipts_lack_stop_the_start(remembered: int, stored: int) -> None:
+def test_copies_of_chunks_without_receipts_stop_the_start(remembered: int, stored: int) -> None:
     world = World(("T:6:7",), (5, 6, 7))
     world.are_remembered = {"RETRY-0": remembered}
     world.are_stored = {"RETRY-0": stored}
@@ -407,20 +407,20 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     ("text", "done", "begun"),
     [
         pytest.param("T:0", 0, 0, id="nothing yet"),
-        pytest.param("T:7:3", 7, 7, id="begun is never less than done"),
+        pytest.param("T:7:3", 7, 7, id="started is never less than done"),
         pytest.param("T:12:13", 12, 13, id="several digits"),
     ],
 )
-def test_a_mark_says_how_far_publishing_got(text: str, done: int, begun: int) -> None:
+def test_a_mark_contains_the_last_published_chunk(text: str, done: int, begun: int) -> None:
     assert Mark.parse(text, "T") == Mark("T", done, begun)
 
 
 @pytest.mark.parametrize("text", ["", "T", "T:", "T:-1", "T:1:", "T:1:2:3", "S:1", "TT:1", " T:1", "T:1\n"])
-def test_what_is_no_mark_of_the_table_says_nothing(text: str) -> None:
+def test_a_mark_of_another_table_is_ignored(text: str) -> None:
     assert Mark.parse(text, "T") is None
 
 
-def test_receipts_may_end_with_the_chunk_that_was_begun() -> None:
+def test_receipts_may_end_with_the_chunk_that_was_started() -> None:
     Mark("T", 6, 7).check(7)
     refuse_outdated({"RETRY-0": sequence_id(7, 3), "DLQ": -1}, 7)
     with pytest.raises(SafetyError):

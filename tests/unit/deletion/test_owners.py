@@ -1,4 +1,4 @@
-"""Before a chunk is swept: nothing is read of owners that nobody may ask about, and one tenant's doubt is its own."""
+"""Before a chunk is swept: owners without an admitted request are not read, and a doubt affects one tenant only."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,7 +37,7 @@ def asked(*names: str) -> list[tuple[str, str]]:
 
 
 class Scene:
-    """A cluster with two tenants, of whose topics all are known; reads: every path that ZooKeeper was asked for."""
+    """A cluster with two tenants, whose topics are all known. reads: every path that was read from ZooKeeper."""
 
     def __init__(self, state_dir: str) -> None:
         self.bench = Bench()
@@ -70,7 +70,7 @@ class Scene:
         return OwnersInUse(cache, watch, cast("Gate", cast("Any", gate)), tenants)
 
     def hold_if_doubted(self, _query: str, doubt: str) -> None:
-        """Nobody resumes."""
+        """No operator resumes."""
         self.doubts.append(doubt)
         raise StopRequestedError
 
@@ -101,7 +101,7 @@ def test_only_owners_of_admitted_requests_are_read(scene: Scene) -> None:
     assert scene.bench.broker.asked == [name]
 
 
-def test_where_no_request_was_admitted_nothing_is_read_at_all(scene: Scene) -> None:
+def test_without_an_admitted_request_nothing_is_read(scene: Scene) -> None:
     scene.owners("requests", [])
     assert (scene.reads, scene.bench.broker.asked) == ([], [])
 
@@ -132,7 +132,7 @@ def test_a_held_tenants_owners_are_not_read_also_by_a_later_run(scene: Scene) ->
     assert scene.reads == [managed_ledger_path(topics("bank")[0])]
 
 
-def test_where_all_tenants_lose_most_of_their_topics_everything_waits(scene: Scene) -> None:
+def test_if_all_tenants_lose_most_of_their_topics_everything_waits(scene: Scene) -> None:
     scene.lose(*topics("shop"), *topics("bank"))
     with pytest.raises(StopRequestedError):
         scene.owners("requests", asked(*topics("shop"), *topics("bank")))
@@ -141,7 +141,7 @@ def test_where_all_tenants_lose_most_of_their_topics_everything_waits(scene: Sce
     assert scene.owners.tenants.now() == {}
 
 
-def test_nothing_is_deleted_while_nobody_knows_who_is_held(scene: Scene) -> None:
+def test_nothing_is_deleted_while_the_held_tenants_are_unknown(scene: Scene) -> None:
     scene.store.faults.away = True
     with pytest.raises(UnavailableError, match="away"):
         scene.owners("requests", asked(topics("bank")[0]))

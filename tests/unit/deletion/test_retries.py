@@ -1,4 +1,4 @@
-"""Retries: what is asked before one is kept, what a pass leaves out, and when a pass is made."""
+"""Retries: the checks before a retry is kept, the retries that a pass leaves out, and the time of a pass."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from tests.services import service_of
 
 
 class _Rows(list[int]):
-    """Entries, where the service has a DataFrame."""
+    """Entries instead of the service's DataFrame."""
 
     def persist(self) -> "_Rows":
         return self
@@ -85,7 +85,7 @@ def test_a_run_takes_the_table_over_before_it_reads_and_before_it_writes() -> No
     assert waiting.said == ["take over", [1], "take over", [1, 2, 3], "take over", "begin", "end"]
 
 
-def test_a_batch_that_may_be_stored_is_looked_for_before_it_is_written_again() -> None:
+def test_a_batch_that_may_be_stored_is_searched_before_it_is_written_again() -> None:
     waiting = _Waiting()
     retries = _retries(waiting)
     retries.keep(cast("Any", _Rows([1])), 0)
@@ -95,7 +95,7 @@ def test_a_batch_that_may_be_stored_is_looked_for_before_it_is_written_again() -
     assert [each for each in waiting.said if isinstance(each, list)] == [[1, 2, 3], [1]]
 
 
-def test_a_run_that_is_outdated_or_told_to_stop_writes_nothing() -> None:
+def test_an_outdated_or_stopped_run_writes_nothing() -> None:
     waiting = _Waiting()
     with pytest.raises(FencedError):
         _retries(waiting, is_mine=False).keep(cast("Any", _Rows([1])), 0)
@@ -106,7 +106,7 @@ def test_a_run_that_is_outdated_or_told_to_stop_writes_nothing() -> None:
     assert waiting.said == []
 
 
-def test_a_stop_that_comes_with_the_turn_keeps_nothing() -> None:
+def test_a_stop_together_with_the_lock_keeps_nothing() -> None:
     waiting = _Waiting()
     retries = _retries(waiting)
     retries.describe = lambda *_: retries.gate.stop.set()
@@ -116,7 +116,9 @@ def test_a_stop_that_comes_with_the_turn_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize(("may_have_receipts", "expected"), [(True, [1]), (False, [1, 2])])
-def test_what_earlier_runs_may_have_worked_off_is_left_out(*, may_have_receipts: bool, expected: list[int]) -> None:
+def test_retries_that_earlier_runs_may_have_processed_are_left_out(
+    *, may_have_receipts: bool, expected: list[int]
+) -> None:
     waiting = _Waiting()
     waiting.may_have_receipts = may_have_receipts
     retries = _retries(waiting)
@@ -125,7 +127,7 @@ def test_what_earlier_runs_may_have_worked_off_is_left_out(*, may_have_receipts:
     assert work_off.seen == [expected]
 
 
-def test_a_query_that_is_begun_again_keeps_nothing_twice() -> None:
+def test_a_query_that_is_started_again_keeps_nothing_twice() -> None:
     waiting = _Waiting()
     retries = _retries(waiting)
     retries.keep(cast("Any", _Rows([1])), 0)
@@ -162,7 +164,7 @@ def _wait(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_each_is_worked_off_when_it_is_due_and_what_arrives_wakes_the_loop() -> None:
+def test_each_retry_is_processed_when_it_is_due_and_new_retries_wake_the_loop() -> None:
     now_ms = SystemClock().now_ms()
     table = Table(now_ms + 300, now_ms - 5, now_ms + 3_600_000)
     loop, stop = _loop(table)
@@ -199,7 +201,7 @@ def test_it_is_empty_only_when_nothing_waits_and_no_pass_runs() -> None:
     assert seen == [False]
 
 
-def test_a_pass_that_breaks_off_is_made_again_with_the_same_retries() -> None:
+def test_a_failed_pass_is_repeated_with_the_same_retries() -> None:
     waiting = _Waiting()
     retries = _retries(waiting)
 
@@ -212,7 +214,7 @@ def test_a_pass_that_breaks_off_is_made_again_with_the_same_retries() -> None:
 
 
 class Unhurried:
-    """An event for which nobody waits."""
+    """An event whose wait returns at once."""
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event
@@ -225,7 +227,7 @@ class Unhurried:
 
 
 class Pauses(threading.Event):
-    """Does not wait; is set after so many pauses."""
+    """An event that does not wait, and is set after this number of pauses."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -279,7 +281,7 @@ def test_a_pass_that_a_stop_has_cut_short_is_no_failure_and_is_named_as_unfinish
     assert (told, loop.failure, loop.was_cut_short) == ([], None, True)
 
 
-def test_passes_that_go_on_are_told_of_and_a_run_until_idle_gives_up() -> None:
+def test_repeated_failures_of_passes_are_reported_and_a_run_until_idle_gives_up() -> None:
     left = [ValueError("no disk")] * 2
     told: list[tuple[bool, int]] = []
     table = Table(1)
@@ -305,7 +307,7 @@ def test_passes_that_go_on_are_told_of_and_a_run_until_idle_gives_up() -> None:
     assert isinstance(loop.failure, ValueError)
 
 
-def test_pruning_is_not_put_off_by_a_load_that_never_ends() -> None:
+def test_pruning_is_not_delayed_by_permanent_load() -> None:
     clock, stop, pruned_ms = ManualClock(), threading.Event(), []
 
     def work_off() -> None:

@@ -1,4 +1,4 @@
-"""A stop: none of what runs waits for another, what does not end is cut short, and waits of the start are given up."""
+"""A stop: no running part waits for another, parts that do not end are interrupted, and waits of the start end."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ TOPICS = tuple(f"persistent://pulsar/ledger-deletion/r{n}" for n in range(3))
 
 
 def pulsar(settings: Settings) -> MemoryPulsar:
-    """Our topics are there, and somebody holds their subscription."""
+    """Our topics exist, and another service holds their subscription."""
     memory = MemoryPulsar()
     for topic in (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter):
         memory.ensure_namespace(topic)
@@ -45,7 +45,7 @@ class PaperStream:
 
 
 class Jobs:
-    """What _stop asks of Spark."""
+    """The Spark calls of _stop."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -94,14 +94,14 @@ def test_a_query_that_waits_for_another_keeps_that_from_being_stopped_no_longer(
     assert not jobs.cancelled.is_set()
 
 
-def test_what_does_not_end_by_itself_is_cut_short_though_no_retry_is_at_work(settings: Settings) -> None:
+def test_queries_that_do_not_end_are_interrupted_even_without_a_running_retry(settings: Settings) -> None:
     jobs = Jobs()
     streams = [PaperStream(jobs.cancelled, lambda: None) for _ in range(len(TOPICS) + 1)]
     _stop(jobs, _queries(settings, streams), leave_s=0.05)
     assert not any(each.is_active for each in streams)
 
 
-def test_a_start_that_waits_for_a_held_subscription_gives_up_when_told_to_stop(settings: Settings) -> None:
+def test_a_start_that_waits_for_a_held_subscription_ends_at_a_stop(settings: Settings) -> None:
     stop = threading.Event()
     admin = pulsar(settings)
     admin.faults.before(lambda operation, _: stop.set() if operation == "ensure_subscription" else None)
@@ -110,7 +110,7 @@ def test_a_start_that_waits_for_a_held_subscription_gives_up_when_told_to_stop(s
 
 
 class _Quiet:
-    """Queries and a due loop that have nothing to do. found: whether a look finds a new topic to read."""
+    """Queries and a due loop without work. found: whether a lookup finds a new topic to read."""
 
     failure = None
     is_alive = True
@@ -137,7 +137,7 @@ class _Quiet:
         return True
 
 
-def test_a_run_whose_spark_was_ended_by_its_master_ends_too_so_that_it_is_started_again() -> None:
+def test_a_run_ends_if_its_master_ends_spark_so_that_it_is_started_again() -> None:
     parts: Any = _Quiet()
     supervisor = Supervisor(queries=parts, due=parts, upkeep=parts, find_gaps=list)
     is_over = Checks(is_idle=lambda: False, stuck=dict, needs_operator=lambda: "", is_spark_over=lambda: True)

@@ -1,4 +1,4 @@
-"""Held tenants are shown by name, once, when they are held and when a person lets go of them."""
+"""Held tenants are shown by name, once, when they are held and when an operator releases them."""
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.deletion.tenants import HeldTenants
@@ -7,7 +7,7 @@ from streaming.metrics import Metrics
 
 
 class Run:
-    """One run of the service; lines: what it logged."""
+    """A run of the service. lines: its log."""
 
     def __init__(self, holds: TenantHolds) -> None:
         self.lines: list[str] = []

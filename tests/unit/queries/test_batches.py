@@ -1,4 +1,4 @@
-"""The batch that was begun and not committed: its range, and the commit that another writes in Spark's place."""
+"""The started and uncommitted batch: its range, and the commit that the fallback writes instead of Spark."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_there_is_no_batch_to_finish(tmp_path: Path, committed: bool) -> None:
         pytest.param("v1\n{}\n[1]", id="no offsets by partition"),
     ],
 )
-def test_an_offsets_file_that_says_something_else_is_never_read_as_nothing(tmp_path: Path, text: str) -> None:
+def test_an_offsets_file_with_other_contents_is_never_read_as_empty(tmp_path: Path, text: str) -> None:
     _write(tmp_path, 0, {FIRST: (7, 3)}, committed=False)
     (tmp_path / "offsets" / "0").write_text(text)
     with pytest.raises(UnavailableError, match="Damaged"):
@@ -96,7 +96,7 @@ def test_a_commit_is_written_as_spark_writes_it_and_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [5, 6, 8])
-def test_only_the_batch_that_was_begun_last_can_be_committed(tmp_path: Path, number: int) -> None:
+def test_only_the_last_started_batch_can_be_committed(tmp_path: Path, number: int) -> None:
     _write(tmp_path, 6, {FIRST: (7, 3)}, committed=True)
     _write(tmp_path, 7, {FIRST: (8, 2)}, committed=False)
     with pytest.raises(SafetyError, match="is not the one to commit"):

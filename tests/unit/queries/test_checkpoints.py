@@ -1,4 +1,4 @@
-"""What a checkpoint says: read from one that was kept, as Spark and the connector wrote it."""
+"""The contents of a checkpoint, read from a stored one that Spark and the connector wrote."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def test_the_committed_position_is_the_newest_batchs_and_unread_partitions_have_
     assert partitions_of(str(checkpoints / "requests" / "v1")) == {f"{TOPIC}-partition-{n}" for n in range(4)}
 
 
-def test_a_batch_that_was_begun_and_not_committed_does_not_count(checkpoints: Path) -> None:
+def test_a_batch_that_was_started_and_not_committed_does_not_count(checkpoints: Path) -> None:
     offsets = checkpoints / "requests" / "v1" / "offsets"
     begun = (offsets / "0").read_text().replace("[8,-52,10,16,4", "[8,-52,10,16,5")
     (offsets / "1").write_text(begun)
@@ -51,12 +51,12 @@ def test_a_batch_that_was_begun_and_not_committed_does_not_count(checkpoints: Pa
     assert not is_unfinished(str(checkpoints / "retry" / "v1"))
 
 
-def test_where_nothing_was_read_there_is_no_position(tmp_path: Path) -> None:
+def test_without_a_read_there_is_no_position(tmp_path: Path) -> None:
     assert committed_positions(str(tmp_path / "nothing")) == {}
     assert not is_unfinished(str(tmp_path / "nothing"))
 
 
-def test_a_damaged_checkpoint_is_said_to_be_one(checkpoints: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_as_damaged(checkpoints: Path) -> None:
     (checkpoints / "requests" / "v1" / "offsets" / "0").write_text("v1\n{}\n{")
     with pytest.raises(UnavailableError, match="Damaged"):
         committed_positions(str(checkpoints / "requests" / "v1"))
@@ -74,7 +74,7 @@ def test_a_damaged_checkpoint_is_said_to_be_one(checkpoints: Path) -> None:
         pytest.param((f"{TOPIC}-more",), 4, f"has read {TOPIC}, which is not", id="the topic taken out"),
     ],
 )
-def test_a_checkpoint_is_gone_on_with_where_its_topics_are_what_they_were(
+def test_a_checkpoint_is_resumed_if_its_topics_have_not_changed(
     checkpoints: Path, topics: tuple[str, ...], partitions: int | None, why: str
 ) -> None:
     settings = _settings(checkpoints, *topics)

@@ -1,4 +1,4 @@
-"""What begins beside the rest of a start is there when it is asked for, and goes where the start fails."""
+"""A session that starts in parallel is ready when it is used, and is stopped if the start fails."""
 
 import threading
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from streaming.queries.early_start import in_parallel
 
 @dataclass
 class PaperSession:
-    """Says whether somebody has stopped it."""
+    """Records whether it was stopped."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -20,7 +20,7 @@ class PaperSession:
 
 
 class Slow:
-    """Begins a session when it is told to go on."""
+    """Starts a session once it is released."""
 
     def __init__(self) -> None:
         self.session = PaperSession()
@@ -32,7 +32,7 @@ class Slow:
         return self.session
 
 
-def test_spark_begins_while_the_block_does_something_else_and_whoever_took_it_stops_it() -> None:
+def test_spark_starts_during_the_block_and_its_user_stops_it() -> None:
     slow = Slow()
 
     with in_parallel(slow) as take:
@@ -43,7 +43,7 @@ def test_spark_begins_while_the_block_does_something_else_and_whoever_took_it_st
     assert not slow.session.stopped.is_set()
 
 
-def test_a_start_that_is_refused_meanwhile_says_why_and_leaves_no_session_behind() -> None:
+def test_a_start_that_fails_in_between_raises_its_error_and_leaves_no_session() -> None:
     slow = Slow()
 
     def begin() -> PaperSession:
@@ -68,7 +68,7 @@ def _fails() -> PaperSession:
     raise ConfigError("no such master")
 
 
-def test_what_keeps_spark_from_beginning_is_raised_where_it_is_asked_for() -> None:
+def test_an_error_of_sparks_start_is_raised_where_the_session_is_used() -> None:
     def asks() -> None:
         with in_parallel(_fails) as take:
             rest.append("goes on until then")
@@ -81,6 +81,6 @@ def test_what_keeps_spark_from_beginning_is_raised_where_it_is_asked_for() -> No
     assert rest
 
 
-def test_where_both_fail_the_rest_of_the_start_says_why() -> None:
+def test_if_both_fail_the_error_of_the_rest_of_the_start_is_raised() -> None:
     with pytest.raises(SafetyError, match="already runs"), in_parallel(_fails):
         raise SafetyError("already runs")

@@ -67,19 +67,19 @@ class World:
         return answer
 
     def fail(self, why: Exception = BUG) -> None:
-        """End the query with this."""
+        """End the query with this error."""
         self.stream.isActive, self.stream.failure = False, why
         assert self.managed.check() is None
 
     def step(self) -> bool | Exception:
-        """Check the query once; returns whether that started it, or what must end the service."""
+        """Check the query once; return whether that started it, or the error that must end the service."""
         starts = self.starts
         failure = self.managed.check()
         assert self.managed.join(10)
         return failure or self.starts > starts
 
     def until_started(self, most_s: float = 10_000) -> float:
-        """Let time pass until the query is started; returns when that is."""
+        """Let time pass until the query is started; return the time of the start."""
         until_s = self.now_s + most_s
         while self.now_s <= until_s:
             if self.step() is True:
@@ -105,7 +105,7 @@ def test_the_fallback_runs_at_once_and_the_query_starts_when_it_is_over() -> Non
     assert world.shown[0] == ParkedQuery(topic=QUERY.topics[0], why=why, since_ms=7, failures=1)
 
 
-def test_a_query_that_fails_again_and_again_is_started_after_pauses_while_the_fallback_works() -> None:
+def test_a_query_that_fails_repeatedly_is_started_after_pauses_while_the_fallback_works() -> None:
     world = World(FallbackResult(has_news=False))
     started = []
     for _ in range(8):

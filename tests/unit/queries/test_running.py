@@ -1,4 +1,4 @@
-"""Queries that are begun again, taken up and ended while the service runs; Pulsar is in memory, queries of paper."""
+"""Queries that are restarted, added and ended while the service runs, with Pulsar in memory and fake queries."""
 
 import json
 import threading
@@ -33,7 +33,7 @@ BUSY = Exception("terminated with exception: HTTP 412 Precondition Failed")
 
 
 def pulsar(*topics: str) -> MemoryPulsar:
-    """Four tenants with three namespaces each, one of them of the old form, and these topics with four partitions."""
+    """Four tenants with three namespaces each, one in the old form, and these topics with four partitions."""
     memory = MemoryPulsar()
     memory.known_namespaces = {
         f"{tenant}/{namespace}"
@@ -50,7 +50,7 @@ def make_topics(memory: MemoryPulsar, *topics: str) -> None:
 
 
 def asked_of(memory: MemoryPulsar, *operations: str) -> list[str]:
-    """What is asked of it from now on: of these operations the topic or namespace, or the operation's name."""
+    """Record its calls from now on: topic or namespace of these operations, or the operation's name."""
     asked: list[str] = []
     memory.faults.before(
         lambda operation, names: asked.append(names[0] or operation) if operation in operations else None
@@ -80,7 +80,7 @@ class PaperStream:
         return self.failure
 
     def stop(self) -> None:
-        """As Spark's: the query counts as ended before its thread has ended."""
+        """As in Spark, the query counts as ended before its thread has ended."""
         self.isActive = False
         self.may_end.wait(10)
 
@@ -158,7 +158,7 @@ def make(settings: Settings) -> Callable[..., World]:
     return made
 
 
-def test_a_query_whose_subscription_is_held_is_begun_again_and_is_told_of_once(
+def test_a_query_whose_subscription_is_held_is_started_again_and_logged_once(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
@@ -173,7 +173,7 @@ def test_a_query_whose_subscription_is_held_is_begun_again_and_is_told_of_once(
     ]
 
 
-def test_patience_ends_with_a_parked_lane_that_says_who_is_waited_for(make: Callable[..., World]) -> None:
+def test_patience_ends_with_a_parked_query_whose_reason_names_the_holder(make: Callable[..., World]) -> None:
     world = make()
     for _ in range(200):
         world.streams[FIRST][-1].fail(BUSY)
@@ -185,7 +185,7 @@ def test_patience_ends_with_a_parked_lane_that_says_who_is_waited_for(make: Call
     assert "has been held by another client for 90 s" in lane.why
 
 
-def test_patience_begins_anew_for_a_query_that_got_on_meanwhile(
+def test_patience_starts_again_for_a_query_that_made_progress(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
@@ -205,7 +205,7 @@ def test_a_query_that_nothing_was_wrong_with_is_not_asked_how_far_it_is(make: Ca
     assert world.streams[FIRST][-1].looks == 0
 
 
-def test_a_query_that_fails_of_anything_else_is_parked_rescued_and_begun_again_and_the_others_go_on(
+def test_a_query_with_another_failure_is_parked_read_by_the_fallback_and_started_again(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make(ACMES)
@@ -252,7 +252,7 @@ def test_a_query_that_cannot_plan_is_stopped_and_rescued_once_its_thread_has_end
     for _ in range(60):
         world.streams[FIRST][-1].status = stream.status
         world.check_once()
-    assert world.streams[FIRST][-1].isActive, "it plans for long, and its broker tells all"
+    assert world.streams[FIRST][-1].isActive, "it plans for long, and its broker answers"
 
 
 def test_a_query_that_plans_now_and_then_is_not_asked_about(make: Callable[..., World]) -> None:
@@ -275,7 +275,7 @@ def test_a_fault_of_one_querys_checkpoint_ends_nothing(make: Callable[..., World
     assert world.streams[FIRST][-1].isActive
 
 
-def test_two_topics_whose_digests_begin_alike_are_both_read(make: Callable[..., World]) -> None:
+def test_two_topics_whose_digests_start_alike_are_both_read(make: Callable[..., World]) -> None:
     pair = tuple(f"persistent://acme/reaper/d{number}" for number in (19504, 73725))  # 32 bits of SHA-256 are equal
     world = make(*pair)
     assert set(world.queries.matched) == {*pair}
@@ -302,12 +302,12 @@ def test_a_matched_topic_goes_on_with_its_short_named_checkpoint(
     assert partitions_of(checkpoint_of(settings, query.name)) == {f"{ACMES}-partition-0"}
 
 
-def test_a_topic_whose_query_can_not_be_begun_yet_is_looked_at_again_and_ends_nothing(
+def test_a_topic_whose_query_cannot_be_started_yet_is_tried_again_and_ends_nothing(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
     make_topics(world.admin, ACMES)
-    # as for a topic that was deleted and made again while its old query still waits for its turn
+    # as for a topic that was deleted and created again while its old query still waits for its turn
     world.not_begun = Exception("Cannot start query with name ledger_deletion_x as a query with that name is active")
     for _ in range(3):
         assert world.check_once(60) == {}
@@ -318,7 +318,7 @@ def test_a_topic_whose_query_can_not_be_begun_yet_is_looked_at_again_and_ends_no
     assert world.queries.matched == (ACMES,)
 
 
-def test_a_query_that_can_not_be_begun_again_after_its_subscription_was_held_is_parked(
+def test_a_query_that_cannot_be_started_again_after_its_subscription_was_held_is_parked(
     make: Callable[..., World],
 ) -> None:
     world = make(ACMES)
@@ -342,7 +342,7 @@ def test_a_query_that_can_not_be_begun_again_after_its_subscription_was_held_is_
         "\nSafetyError: x",
     ],
 )
-def test_no_words_of_a_sender_end_the_service_or_the_tries(make: Callable[..., World], text: str) -> None:
+def test_no_text_of_a_sender_ends_the_service_or_the_tries(make: Callable[..., World], text: str) -> None:
     world = make()
     world.streams[FIRST][-1].fail(Exception(text))
     for _ in range(3):
@@ -350,7 +350,7 @@ def test_no_words_of_a_sender_end_the_service_or_the_tries(make: Callable[..., W
     assert len(world.streams[FIRST]) == 2
 
 
-def test_a_topic_that_goes_while_its_lane_is_parked_is_forgotten(make: Callable[..., World]) -> None:
+def test_a_topic_that_is_deleted_while_its_query_is_parked_is_forgotten(make: Callable[..., World]) -> None:
     world = make(ACMES)
     world.rescued = Exception("no such topic")
     world.streams[ACMES][-1].fail(Exception("a bug"))
@@ -370,11 +370,11 @@ def test_a_topic_that_goes_while_its_lane_is_parked_is_forgotten(make: Callable[
         ("Topic not found", False),
     ],
 )
-def test_pulsars_words_for_busy_are_known(text: str, holds: bool) -> None:
+def test_pulsars_messages_for_busy_are_known(text: str, holds: bool) -> None:
     assert is_busy(text) is holds
 
 
-def test_what_matches_is_read_from_the_start_and_what_comes_later_from_the_next_look_up(
+def test_matching_topics_are_read_from_the_start_and_new_topics_from_the_next_lookup(
     make: Callable[..., World], settings: Settings
 ) -> None:
     world = make(ACMES)
@@ -407,7 +407,7 @@ def test_the_watchers_topic_is_read_once_it_is_there_and_counts_as_none_of_the_m
     assert world.queries.matched == (ACMES, RIVALS, watch), "there are two matches already"
 
 
-def test_a_watchers_topic_that_could_hold_requests_twice_is_not_read_and_the_log_says_why(
+def test_a_watchers_topic_that_could_hold_requests_twice_is_not_read_and_the_log_has_the_reason(
     make: Callable[..., World], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
@@ -419,7 +419,7 @@ def test_a_watchers_topic_that_could_hold_requests_twice_is_not_read_and_the_log
     assert "has no deduplication" in caplog.text
 
 
-def test_without_a_pattern_the_watchers_topic_alone_is_looked_up(settings: Settings) -> None:
+def test_without_a_pattern_only_the_watchers_topic_is_looked_up(settings: Settings) -> None:
     admin = pulsar(ACMES)
     asked = asked_of(admin, "tenants", "namespaces", "partitioned_topics", "partitions")
     topics = settings.topics.model_copy(update={"requests_pattern": ""})
@@ -432,7 +432,7 @@ def test_without_a_pattern_the_watchers_topic_alone_is_looked_up(settings: Setti
 
 
 @pytest.mark.parametrize("is_enabled", [False, True])
-def test_where_nobody_watches_no_right_to_the_watchers_topic_is_needed(settings: Settings, *, is_enabled: bool) -> None:
+def test_without_a_watcher_no_right_to_its_topic_is_needed(settings: Settings, *, is_enabled: bool) -> None:
     admin = pulsar()
 
     def refuse(operation: str, names: Any) -> None:
@@ -455,7 +455,7 @@ def test_only_namespaces_that_can_match_are_listed(settings: Settings) -> None:
     assert asked == ["tenants", "acme/reaper", "rival/reaper"]
 
 
-def test_what_keeps_a_match_from_being_read_is_said_once_and_looked_at_again(
+def test_a_fault_of_a_matching_topic_is_logged_once_and_checked_again(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make()
@@ -469,7 +469,7 @@ def test_what_keeps_a_match_from_being_read_is_said_once_and_looked_at_again(
     assert world.queries.matched == (ACMES,)
 
 
-def test_a_topic_that_has_gone_is_said_to_be_and_ends_nothing_else(
+def test_a_deleted_topic_is_logged_and_ends_nothing_else(
     make: Callable[..., World], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make(ACMES, RIVALS)
@@ -500,7 +500,7 @@ def test_brokers_that_are_away_end_nothing(make: Callable[..., World], caplog: p
     assert world.queries.matched == (ACMES,)
 
 
-def test_whoever_may_make_topics_can_not_make_any_number_of_queries(
+def test_a_client_that_may_create_topics_cannot_create_any_number_of_queries(
     make: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make(*(f"persistent://acme/reaper/d{n}" for n in range(5)), most_matched=3)
@@ -548,9 +548,7 @@ def test_a_topic_that_was_read_and_is_not_read_now_is_named(
     assert f"{RIVALS}, which {settings.checkpoints.dir}/requests-5e6f7081/v1 has read, no longer exists" in caplog.text
 
 
-def test_topics_that_came_and_went_cost_no_look_up_anything(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topics_that_came_and_went_cost_lookups_nothing(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(MOST_LEFT_BEHIND + 5):
         _read(settings, f"requests-{number:064}", f"persistent://acme/reaper/d{number}")
     admin = pulsar()
@@ -590,7 +588,7 @@ def test_a_matched_topic_of_another_service_is_not_read_until_it_is_given_up(
     assert set(world.queries.matched) == {ACMES, RIVALS}
 
 
-def test_a_matched_topic_is_owned_until_it_is_gone(make: Callable[..., World]) -> None:
+def test_a_matched_topic_is_owned_until_it_is_deleted(make: Callable[..., World]) -> None:
     world = make(ACMES)
     ours = Ownership(world.store, "/reaper", "main")
     assert ours.owned() == [ACMES]

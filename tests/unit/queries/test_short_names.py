@@ -32,7 +32,7 @@ SHORT = f"requests-{sha256(OTHER.encode()).hexdigest()[:8]}"
 
 
 def _short_named(checkpoints: Path, *topics: str) -> Path:
-    """Write a checkpoint as a version did that named queries by eight hex digits; one batch for each topic."""
+    """Write a checkpoint of a version that named queries by eight hex digits, with one batch for each topic."""
     folder = checkpoints / SHORT / "v1"
     for number, topic in enumerate(topics):
         (folder / "offsets").mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def test_no_two_topics_share_a_query_name(checkpoints: Path) -> None:
     assert len({*names}) == len(names)
 
 
-def test_a_checkpoint_with_a_short_name_is_taken_over_by_the_only_topic_it_has_read(checkpoints: Path) -> None:
+def test_a_checkpoint_with_a_short_name_is_adopted_by_the_only_topic_it_has_read(checkpoints: Path) -> None:
     folder = _short_named(checkpoints, OTHER, OTHER)
     settings = _settings(checkpoints, TOPIC, OTHER)
     query = queries_of(settings)[1]

@@ -1,4 +1,4 @@
-"""Iterators in threads: all that they yield, in each one's order, errors, and no thread that goes on for nobody."""
+"""Iterators in threads: all values in the order of each iterator, errors, and no thread without a consumer."""
 
 import threading
 import time
@@ -42,7 +42,7 @@ def test_an_error_of_one_is_raised(beside: int) -> None:
         list(side_by_side([fails(), *(iter([2]) for _ in range(beside))]))
 
 
-def test_who_takes_no_more_leaves_no_thread_that_goes_on() -> None:
+def test_a_consumer_that_stops_leaves_no_running_thread() -> None:
     taken: list[int] = []
 
     def endless() -> Iterator[int]:

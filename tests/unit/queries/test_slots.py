@@ -1,4 +1,4 @@
-"""Reads never hold the slots that chunks need, and a topic whose query failed makes only its own kind wait."""
+"""Reads never hold the slots that chunks need, and topics with failed queries only delay each other."""
 
 import threading
 from contextlib import ExitStack
@@ -13,7 +13,7 @@ from streaming.queries.slots import RESERVED, SLOW_S, ReadSlots, Slots
 
 
 class Readers:
-    """Threads that read, each until it is told to end. held: what each of them holds at the moment."""
+    """Threads that read until they are ended. held: the slots that each holds at the moment."""
 
     def __init__(self, reading: ReadSlots) -> None:
         self.reading = reading
@@ -39,7 +39,7 @@ class Readers:
         assert begun.wait(5)
 
     def settle(self) -> dict[str, int]:
-        """Return what is held once each thread holds its slots, waits for them, or has ended."""
+        """Return the held slots once each thread holds its slots, waits for them, or has ended."""
         for _ in range(1000):
             pools = (self.reading._usual, self.reading._slow)
             waiting = sum(not waiter.granted.is_set() for pool in pools for waiter in list(pool._waiting))
@@ -77,7 +77,7 @@ def test_a_read_that_hangs_leaves_slots_for_chunks_and_for_those_that_failed(rea
     assert readers.settle() == {"another": 1, "third": 2}
 
 
-def test_those_that_failed_share_a_few_slots_and_keep_nobody_else_waiting(readers: Readers) -> None:
+def test_failed_topics_share_a_few_slots_and_delay_no_others(readers: Readers) -> None:
     for query in ("bad", "worse", "worst"):
         readers.reading.slow_down(query)
     readers.begin("bad", 16)
@@ -89,7 +89,7 @@ def test_those_that_failed_share_a_few_slots_and_keep_nobody_else_waiting(reader
     assert readers.settle() == {"worse": 1, "good": 2, "worst": 1}
 
 
-def test_one_that_hangs_leaves_half_of_the_slots_to_others_and_it_is_known_whether_anybody_waits() -> None:
+def test_a_read_that_hangs_leaves_half_of_the_slots_to_others_and_learns_whether_others_wait() -> None:
     reading = ReadSlots(threading.Event(), lambda: 8)
     readers = Readers(reading)
     with reading.of("hangs", 16) as others_wait:
@@ -130,7 +130,7 @@ def test_a_tenant_with_many_topics_keeps_others_waiting_for_one_of_them_only(
         assert "honest" in readers.settle()
 
 
-def test_a_tenants_own_reads_that_wait_for_their_share_hurry_nobody() -> None:
+def test_a_tenants_own_reads_that_wait_for_their_share_interrupt_no_other() -> None:
     reading = ReadSlots(threading.Event(), lambda: 8)
     readers = Readers(reading)
     for query in ("one", "two"):
@@ -146,7 +146,7 @@ def test_a_tenants_own_reads_that_wait_for_their_share_hurry_nobody() -> None:
     readers.join()
 
 
-def test_reads_that_fit_run_beside_one_another_and_nobody_overtakes_a_large_one(readers: Readers) -> None:
+def test_reads_that_fit_run_in_parallel_and_none_overtakes_a_large_read(readers: Readers) -> None:
     readers.begin("first", 1)
     readers.begin("second", 1)
     readers.begin("third", 1)
@@ -171,7 +171,7 @@ def test_a_failure_is_forgotten_after_a_while() -> None:
 
 
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (4, 1), (5, 1), (6, 1), (8, 2), (32, 14)])
-def test_whatever_the_slots_a_read_has_one(slots: int, most: int) -> None:
+def test_a_read_has_a_slot_whatever_their_number(slots: int, most: int) -> None:
     reading = ReadSlots(threading.Event(), lambda: slots)
     assert reading.most_tasks("query") == most
     with reading.of("query", 16):
@@ -179,7 +179,7 @@ def test_whatever_the_slots_a_read_has_one(slots: int, most: int) -> None:
 
 
 @pytest.mark.parametrize(("slots", "beside"), [(4, False), (5, True)])
-def test_where_there_are_too_few_slots_those_that_failed_share_with_the_others(slots: int, beside: bool) -> None:
+def test_with_too_few_slots_failed_topics_share_with_the_others(slots: int, beside: bool) -> None:
     readers = Readers(ReadSlots(threading.Event(), lambda: slots))
     readers.reading.slow_down("bad")
     readers.begin("bad", 1)
@@ -189,7 +189,7 @@ def test_where_there_are_too_few_slots_those_that_failed_share_with_the_others(s
     readers.join()
 
 
-def test_who_waits_gives_up_when_the_service_stops() -> None:
+def test_waiting_for_slots_ends_when_the_service_stops() -> None:
     reading = ReadSlots(threading.Event(), lambda: 8)
     readers = Readers(reading)
     for query in ("reads", "reads too"):
@@ -212,7 +212,7 @@ def test_an_error_gives_the_slots_back() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3)), min_size=1, max_size=12), st.integers(1, 4))
-def test_never_more_than_there_are_and_everybody_in_the_end(wanted: list[tuple[int, int]], most: int) -> None:
+def test_never_more_slots_than_there_are_and_all_threads_are_served(wanted: list[tuple[int, int]], most: int) -> None:
     slots, guard, inside, highest, done = Slots(threading.Event()), threading.Lock(), [0], [0], []
 
     def read(number: int, whose: int) -> None:

@@ -12,7 +12,7 @@ VERIFIES = "pulsar.{}.tlsHostnameVerificationEnable"
 
 
 class FakeSpark:
-    """A session that keeps the options of the stream that it is asked for."""
+    """A session that records the options of the requested stream."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
@@ -51,7 +51,7 @@ def test_over_tls_the_connector_compares_a_brokers_name_with_its_certificate(mon
     assert {side: found[VERIFIES.format(side)] for side in ("client", "admin")} == {"client": "false", "admin": "false"}
 
 
-def test_without_tls_the_connector_looks_for_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client of 2019 would close each connection: there is no certificate in it."""
+def test_without_tls_the_connector_reads_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client of 2019 would close each connection, because it has no certificate."""
     found = options_of(monkeypatch, "pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
     assert {side: found[VERIFIES.format(side)] for side in ("client", "admin")} == {"client": "false", "admin": "false"}

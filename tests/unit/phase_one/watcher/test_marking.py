@@ -267,9 +267,7 @@ def test_marks_without_progress_are_checked_less_and_less_often(scene: Scene, tm
     scene.looks(6 + 1)
     before = len(scene.topic.looked_since)
     scene.look()
-    assert (scene.marked(), len(scene.topic.looked_since)) == ({6}, before + 1), (
-        "some were removed"
-    )
+    assert (scene.marked(), len(scene.topic.looked_since)) == ({6}, before + 1), "some were removed"
     scene.topic.sweeps = True
     scene.looks(10)
     assert scene.topic.keys() == set()
