@@ -27,7 +27,9 @@ class Chance:
         self.lists: dict[str, list[int]] = {}
         self.next_id = 1
         self.known: set[int] = set()
-        monkeypatch.setattr(watched, "commit", lambda *args: self.world.crash.effect(lambda: commit(*args)))
+        monkeypatch.setattr(
+            watched, "commit", lambda *args, **kwargs: self.world.crash.effect(lambda: commit(*args, **kwargs))
+        )
         monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 5)
         self.watcher: Watcher | None = None
 

@@ -230,7 +230,7 @@ def _scene(world: World) -> None:
 
 
 def _with_effects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "commit", lambda *args: world.crash.effect(lambda: commit(*args)))
+    monkeypatch.setattr(watched, "commit", lambda *args, **kwargs: world.crash.effect(lambda: commit(*args, **kwargs)))
     monkeypatch.setattr(watched, "_COMMITS_BEFORE_FOLD", 4)
 
 
