@@ -61,28 +61,28 @@ class DiskFacts(NamedTuple):
 class StoreFacts(NamedTuple):
     """The input of the rules. A text is "" if there is nothing to report."""
 
-    is_running: bool = False
-    has_abort: bool = False
-    unfinished_rollback: str = ""
-    bad_bytes: tuple[str, ...] = ()
-    wrong_size: str = ""
-    batch_queues: str = ""
-    ext_queues: str = ""
-    compaction: str = ""
-    config_manager: str = ""
-    has_one_database: bool = False
-    other_databases: str = ""
-    has_rocksdb: bool = False
-    databases_with_rows: tuple[str, ...] = ()
-    topics: tuple[bytes, ...] = ()
-    two_offset_files: str = ""
-    unread_offsets: str = ""
-    unknown_topics: tuple[bytes, ...] = ()
-    unindexed: tuple[str, ...] = ()
-    lacks_queues: bool = False
-    has_topics: bool = True
-    has_messages: bool = True
-    wrong_user: str = ""
+    is_running: bool = False  # a broker holds the lock
+    has_abort: bool = False  # the file `abort` exists
+    unfinished_rollback: str = ""  # what to do about it
+    bad_bytes: tuple[str, ...] = ()  # a text for each file
+    wrong_size: str = ""  # the first such file
+    batch_queues: str = ""  # a file or topic
+    ext_queues: str = ""  # a file
+    compaction: str = ""  # a file or topic
+    config_manager: str = ""  # the broker's configManagerVersion
+    has_one_database: bool = False  # the broker's useSingleRocksDBForAllConfigs
+    other_databases: str = ""  # an unknown database below config/
+    has_rocksdb: bool = False  # the consume queues' database exists
+    databases_with_rows: tuple[str, ...] = ()  # those below config/ that a broker may have used
+    topics: tuple[bytes, ...] = ()  # of queues and of topics.json
+    two_offset_files: str = ""  # which files, and how to choose
+    unread_offsets: str = ""  # the file, and some of its groups
+    unknown_topics: tuple[bytes, ...] = ()  # topics of queues that are missing from topics.json
+    unindexed: tuple[str, ...] = ()  # messages that are missing from their queues
+    lacks_queues: bool = False  # the log has messages, and no file queue has any
+    has_topics: bool = True  # topics.json or its .bak was read, or neither could be checked
+    has_messages: bool = True  # some topic has a file queue
+    wrong_user: str = ""  # why the broker could not write our files
     disk: DiskFacts = DiskFacts()
 
 
