@@ -69,7 +69,7 @@ SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep",
 FILESYSTEM = "streaming/state/filesystem.py"
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 PUT_BACK = "streaming/snapshots/repair/restore.py"
-GUARDING = "udfs/snapshots/guarding.py"
+GUARDING = "udfs/snapshots/guard_rules.py"
 JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
 WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/marks.py"
 AHEAD = "udfs/phase_one/trim_forecast.py"
@@ -753,14 +753,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a topic that works is not repaired",
-        "udfs/snapshots/repairing.py",
+        "udfs/snapshots/repair_rules.py",
         "    if facts.buffer is not None and facts.buffer.state == READY:\n",
         "    if False:\n",
     ),
     Mutation(
         "an index that somebody wrote meanwhile is not replaced",
         "streaming/snapshots/repair/steps.py",
-        "or old.position != look.index.position:\n",
+        "or old.position != state.index.position:\n",
         "or False:\n",
     ),
     Mutation(
@@ -949,8 +949,8 @@ MUTATIONS = (
     Mutation(
         "where a number names two segments none is published again",
         "streaming/snapshots/repair/steps.py",
-        "        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):\n",
-        "        if False:\n",
+        "    if len({segment.sequence for segment in state.facts.named}) < len(state.facts.named):\n",
+        "    if False:\n",
     ),
     Mutation(
         "what is put back is guarded first",
@@ -985,13 +985,13 @@ MUTATIONS = (
     Mutation(
         "an index that names what is nowhere is not put back",
         PUT_BACK,
-        "in places_of(index) if not _is_at(place, number, stored)]",
-        "in places_of(index) if (number, marker) in now and not _is_at(place, number, stored)]",
+        "in rows if not _is_at(place, number, stored)]",
+        "in rows if (number, marker) in now and not _is_at(place, number, stored)]",
     ),
     Mutation(
         "an undo keeps what it replaces",
         "streaming/snapshots/repair/undo.py",
-        "        kept = self.replacing.write_down(topic, now, old, Act.UNDO)\n",
+        "        kept = session.record(now, old, Act.UNDO)\n",
         '        kept = ""\n',
     ),
     Mutation(
@@ -1008,20 +1008,20 @@ MUTATIONS = (
     ),
     Mutation(
         "what the old tail tells of is looked for after a repair",
-        "udfs/snapshots/repairing.py",
+        "udfs/snapshots/repair_rules.py",
         "    known.update(tail.pairs())\n",
         "    known.update(())\n",
     ),
     Mutation(
         "a repair of which no old ids are known is not verified",
-        "streaming/snapshots/repair/outcome.py",
-        "    if not told.known:\n",
+        "streaming/snapshots/repair/verify.py",
+        "    if not ids.known:\n",
         "    if False:\n",
     ),
     Mutation(
         "a repair of which some old ids are not known is not verified",
-        "streaming/snapshots/repair/outcome.py",
-        "    if told.unknown:\n",
+        "streaming/snapshots/repair/verify.py",
+        "    if ids.unknown:\n",
         "    if False:\n",
     ),
     Mutation(
@@ -1291,7 +1291,7 @@ NARROWED |= {
     "check compares where a guard stands": ("tests/unit/snapshots/audit/test_facts.py",),
     "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/guard/test_guards.py",),
     "a guard is one only before all that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
-    "what the old tail tells of is looked for after a repair": ("tests/unit/udfs/snapshots/test_repairing.py",),
+    "what the old tail tells of is looked for after a repair": ("tests/unit/udfs/snapshots/test_repair_rules.py",),
     "a repair of which no old ids are known is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
     "a repair of which some old ids are not known is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
     "silence is no end of a topic that was repaired": ("tests/unit/snapshots/repair/test_wiring.py",),

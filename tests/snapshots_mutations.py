@@ -1,10 +1,10 @@
 """Lines that keep a broker from sealing ids twice after a repair, for tests/mutation.py, with the tests that notice."""
 
-REPAIR, FIRST = "streaming/snapshots/repair/steps.py", "streaming/snapshots/repair/first_index.py"
-JOURNAL, REPAIRED = "streaming/snapshots/repair/journal.py", "streaming/snapshots/repair/outcome.py"
-LOADING, READING = "streaming/snapshots/repair/load.py", "streaming/snapshots/repair/verify.py"
-REPLACING, TAKE_BACK = "streaming/snapshots/repair/session.py", "streaming/snapshots/repair/undo.py"
-RULES, AUDIT = "udfs/snapshots/repairing.py", "udfs/snapshots/audit.py"
+REPAIR = "streaming/snapshots/repair/steps.py"
+JOURNAL = "streaming/snapshots/repair/journal.py"
+LOADING, VERIFY = "streaming/snapshots/repair/load.py", "streaming/snapshots/repair/verify.py"
+SESSION, UNDO = "streaming/snapshots/repair/session.py", "streaming/snapshots/repair/undo.py"
+RULES, AUDIT = "udfs/snapshots/repair_rules.py", "udfs/snapshots/audit.py"
 LOADER = "streaming/snapshots/repair/wiring.py"
 GUARD, ADMIN = "streaming/snapshots/guard/guards.py", "streaming/adapters/pulsar/admin.py"
 TRIM = "streaming/snapshots/removal/trim.py"
@@ -39,35 +39,33 @@ SNAPSHOTS_TESTS = {
     CHECK: (f"{_UNIT}/audit/test_facts.py",),
     FINDINGS: ("tests/spark/snapshots/test_join.py",),
     LOADING: (f"{_UNIT}/repair/test_load.py", f"{_UNIT}/repair/test_steps.py"),
-    READING: (f"{_UNIT}/repair/test_verify.py",),
-    REPLACING: (f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py", f"{_UNIT}/repair/test_undo.py"),
-    TAKE_BACK: (f"{_UNIT}/repair/test_undo.py", f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py"),
+    VERIFY: (f"{_UNIT}/repair/test_verify.py", f"{_UNIT}/repair/test_steps.py"),
+    SESSION: (f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py", f"{_UNIT}/repair/test_undo.py"),
+    UNDO: (f"{_UNIT}/repair/test_undo.py", f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py"),
     JOURNAL: (f"{_UNIT}/repair/test_journal.py",),
-    REPAIRED: (f"{_UNIT}/repair/test_steps.py",),
-    FIRST: (f"{_UNIT}/repair/test_steps.py",),
     GUARD: (f"{_UNIT}/guard/test_guards.py",),
     TRIM: (f"{_UNIT}/removal/test_trim.py",),
     ADMIN: ("tests/contract/test_snapshot_admin.py",),
     AUDIT: ("tests/unit/udfs/snapshots/test_audit.py",),
-    RULES: (f"{_UNIT}/repair/test_steps.py", "tests/unit/udfs/snapshots/test_repairing.py"),
+    RULES: (f"{_UNIT}/repair/test_steps.py", "tests/unit/udfs/snapshots/test_repair_rules.py"),
 }
 SNAPSHOTS_LINES = (
     (
         "a topic is looked at once more before it is repaired",
         REPAIR,
-        "        self._refuse(again, remedy)\n",
+        "        _refuse(again, remedy)\n",
         "",
     ),
     (
         "an undo makes no topic unloadable",
-        TAKE_BACK,
+        UNDO,
         "        if now > lost:\n",
         "        if False:\n",
     ),
     (
         "a repair waits for its broker's index",
-        FIRST,
-        "            if not lacks or segments > FEW_SEGMENTS:\n",
+        LOADING,
+        "            if not missing or segments > FEW_SEGMENTS:\n",
         "            if True:\n",
     ),
     (
@@ -79,61 +77,61 @@ SNAPSHOTS_LINES = (
     (
         "a sealed segment that the index lacks is waited for",
         RULES,
-        "    if lacks:\n",
+        "    if missing:\n",
         "    if False:\n",
     ),
     (
         "what a broker wrote in the midst of a replay is replaced before the next load",
         LOADING,
-        "        self._once_more()\n        self.replacing.unload(self.topic)  # a client may have had",
-        "        self.replacing.unload(self.topic)  # a client may have had",
+        "        self._publish_again()\n        self.session.unload()  # a client may have had",
+        "        self.session.unload()  # a client may have had",
     ),
     (
         "a topic that a client had loaded from what was replaced is unloaded",
         LOADING,
-        "        self.replacing.unload(self.topic)  # a client may have had it loaded from what its",
+        "        self.session.unload()  # a client may have had it loaded from the index that its",
         "        #",
     ),
     (
         "a repair whose broker writes nothing leaves its own index",
         LOADING,
-        "        if lacks:\n            self._once_more()\n",
+        "        if missing:\n            self._publish_again()\n",
         "",
     ),
     (
         "what was replaced in the midst of a repair is in the journal",
         LOADING,
-        "        name = self.replacing.write_down(self.topic, index, self.new, Act.AGAIN)\n",
+        "        name = session.record(index, self.new, Act.AGAIN)\n",
         '        name = ""\n',
     ),
     (
         "an undo puts back what the repair found",
-        TAKE_BACK,
+        UNDO,
         "            if entry.is_again and not entry.begins:\n",
         "            if False:\n",
     ),
     (
         "an undo goes back over no repair of half a replay",
-        TAKE_BACK,
+        UNDO,
         "            if entry.is_again:  # and",
         "            if False:  # and",
     ),
     (
         "an undo puts back no index of half a replay",
-        TAKE_BACK,
+        UNDO,
         "if is_half(index):",
         "if False:",
     ),
-    ("an undo puts back no index of another topic", TAKE_BACK, "if index.topic != topic:", "if False:"),
+    ("an undo puts back no index of another topic", UNDO, "if index.topic != topic:", "if False:"),
     (
         "an undo does not count what was never sent",
-        TAKE_BACK,
+        UNDO,
         "            if sent is Sent.NO:\n",
         "            if False:\n",
     ),
     (
         "what was sent counts though it was not marked",
-        REPLACING,
+        SESSION,
         "        if entry.was_sent or entry.by == now:\n",
         "        if True:\n            return Sent.YES if entry.was_sent else Sent.NO\n        if True:\n",
     ),
@@ -145,27 +143,27 @@ SNAPSHOTS_LINES = (
     ),
     (
         "a repair of which only a half replay's ids are known is not verified",
-        REPAIRED,
+        VERIFY,
         "    if not is_whole:\n",
         "    if False:\n",
     ),
     (
         "a repair that goes on looks for what the first one knew",
         REPAIR,
-        "looks = [look, self.looks.look_from(topic, replaced)]",
-        "looks = [look]",
+        "states = [state, session.reader.read_with(topic, replaced)]",
+        "states = [state]",
     ),
     (
         "a repair of half a replay that goes on is not verified either",
         REPAIR,
-        "is_whole=not begun.is_again",
+        "is_whole=not entry.is_again",
         "is_whole=True",
     ),
     (
         "a repair whose segments are lost is not gone on with",
         REPAIR,
-        "        return None if self.looks.lost_in(topic, index_of(last.name, last.by)) else last\n",
-        "        return last\n",
+        "    return None if session.lost_in(index_of(last.name, last.by)) else last\n",
+        "    return last\n",
     ),
     (
         "a repair that was verified is not gone on with",
@@ -185,7 +183,7 @@ SNAPSHOTS_LINES = (
         "        with suppress(ValueError, RecursionError):",
         "        with suppress(KeyError, RecursionError):",
     ),
-    ("ids that were sealed twice meanwhile are told", REPAIR, "        self._not_doubled(topic)\n", ""),
+    ("ids that were sealed twice meanwhile are told", REPAIR, "    _refuse_doubled(session)\n", ""),
     (
         "what lies behind maxReadPosition is left to the replay",
         RULES,
@@ -200,57 +198,56 @@ SNAPSHOTS_LINES = (
     ),
     (
         "an undo unloads a topic that a client had loaded meanwhile",
-        TAKE_BACK,
-        "            self.replacing.unload(topic)  # a client may have had it loaded from what was replaced "
-        "meanwhile\n",
+        UNDO,
+        "            session.unload()  # a client may have had it loaded from the replaced index in the meantime\n",
         "",
     ),
     (
         "an undo over which a broker wrote its own index is none",
-        TAKE_BACK,
-        "            self._refuse_written_over(topic, place)\n",
+        UNDO,
+        "            self._refuse_overwritten(place)\n",
         "",
     ),
     ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
     (
         "a topic is not loaded from an index of half a replay",
         LOADING,
-        "                if more.buffer(self.topic) is None:\n                    self._replace_half()\n",
+        "                if more.buffer(topic) is None:\n                    self._replace_half()\n",
         "",
     ),
     (
         "a topic that a client had loaded from half a replay is unloaded",
         LOADING,
-        "            self.replacing.unload(self.topic)  # a client may have had it loaded from that",
+        "            self.session.unload()  # a client may have had it loaded from the replaced",
         "            #",
     ),
     (
         "an index whose segments are lost by now is not published once more",
         LOADING,
-        "        if lost := self.replacing.looks.lost_in(self.topic, index_of_ours):\n",
+        "        if lost := session.lost_in(own_index):\n",
         "        if lost := 0:\n",
     ),
     (
         "a repair that was verified is over though its broker wrote nothing",
         REPAIR,
-        "        if not not_verified:  # also",
-        "        if not not_verified and not not_written:  # also",
+        "    if not not_verified:  # also",
+        "    if not not_verified and not not_written:  # also",
     ),
     (
         "a topic of indexes that does not reach back says nothing",
-        REPLACING,
-        "Sent.NO if behind[0] in ledgers else Sent.UNKNOWN",
+        SESSION,
+        "Sent.NO if after[0] in ledgers else Sent.UNKNOWN",
         "Sent.NO",
     ),
     (
         "an index that lay there before was not sent by a later repair",
-        REPLACING,
-        " and read.position > behind:",
+        SESSION,
+        " and read.position > after:",
         ":",
     ),
     (
         "an undo is refused where nobody knows whether a repair was sent",
-        TAKE_BACK,
+        UNDO,
         "            if sent is Sent.UNKNOWN:",
         "            if False:",
     ),
@@ -263,7 +260,7 @@ SNAPSHOTS_LINES = (
     (
         "a broker that replays a topic is not disturbed",
         RULES,
-        " if is_replaying(facts) and not lost_of(facts) else",
+        " if is_replaying(facts) and not lost_segments_of(facts) else",
         " if False else",
     ),
     ("a replay that goes on is no alarm", AUDIT, "    if is_replaying(facts):\n", "    if False:\n"),
@@ -275,14 +272,14 @@ SNAPSHOTS_LINES = (
     ),
     (
         "the guard stands before what an undo sends",
-        TAKE_BACK,
-        "        self.replacing.hold(topic, self._checked(topic, old, lost))\n        self.replacing.unload",
-        "        self._checked(topic, old, lost)\n        self.replacing.unload",
+        UNDO,
+        "        session.hold(self._checked(old, lost))\n        session.unload",
+        "        self._checked(old, lost)\n        session.unload",
     ),
     (
         "the guard stands before what an undo sent",
-        REPLACING,
-        "        finally:\n            self.hold(topic, index)\n",
+        SESSION,
+        "        finally:\n            self.hold(index)\n",
         "        finally:\n            pass\n",
     ),
     (
@@ -295,26 +292,26 @@ SNAPSHOTS_LINES = (
     (
         "a replay that comes to no end, as a segment is lost, is repaired",
         RULES,
-        "is_replaying(facts) and not lost_of(facts) else",
+        "is_replaying(facts) and not lost_segments_of(facts) else",
         "is_replaying(facts) else",
     ),
     (
         "a topic that no broker has is not unloaded, which would load it",
-        REPLACING,
-        "        if self.topics.more.buffer(topic) is not None:\n            self.loader",
+        SESSION,
+        "        if self.topics.more.buffer(self.topic) is not None:\n            self.loader",
         "        if True:\n            self.loader",
     ),
     (
         "segments that are published once more are guarded before an index names them",
         REPAIR,
-        "            self._replacing.hold(topic, named)\n",
+        "        session.hold(new_index)\n",
         "",
     ),
     (
         "no index names segments that were trimmed before their guard was there",
         REPAIR,
-        "        if lost_again:",
-        "        if False:",
+        "    if lost_again:",
+        "    if False:",
     ),
     (
         "an index that is published while a guard moves is not left behind",
@@ -343,19 +340,19 @@ SNAPSHOTS_LINES = (
     (
         "nothing is committed where the index lacks what its broker has sealed",
         TRIM,
-        "    if why := unwritten(value, buffer.sealed if buffer is not None else ()):",
+        "    if why := missing_in(value, buffer.sealed if buffer is not None else ()):",
         '    if why := "":',
     ),
     (
         "a journal's copy does not count",
         JOURNAL,
-        "        if found := _NAME.fullmatch(name):",
-        '        if found := re.match(r"([0-9]{15,})()", name):',
+        "        if match := _NAME.fullmatch(name):",
+        '        if match := re.match(r"([0-9]{15,})()", name):',
     ),
     (
         "two processes never write the same file of the journal",
         JOURNAL,
-        "-{_digest(old.topic)}-{self.chance()}{_ENTRY}",
+        "-{_digest(old.topic)}-{self.suffix()}{_ENTRY}",
         "{_ENTRY}",
     ),
     (
@@ -378,27 +375,27 @@ SNAPSHOTS_LINES = (
     ),
     (
         "what an open transaction hides was not verified",
-        READING,
+        VERIFY,
         "        if buffer.max_read >= last:\n",
         "        if True:\n",
     ),
     (
         "segments are not published where a replay was begun",
         REPAIR,
-        "        if remedy is Remedy.REPUBLISH and begun.by == empty_index(topic):\n",
-        "        if False:\n",
+        "    if remedy is Remedy.REPUBLISH and entry.by == empty_index(topic):\n",
+        "    if False:\n",
     ),
     (
         "no topic is repaired while none of its namespace loads",
         REPAIR,
-        "        self._refuse_blocked(topic)\n        look = self.look(topic)\n",
-        "        look = self.look(topic)\n",
+        "        self._refuse_blocked(topic)\n        session = self._session(topic)\n",
+        "        session = self._session(topic)\n",
     ),
     (
         "no undo unloads a topic while none of its namespace loads",
         REPAIR,
-        "        self._refuse_blocked(topic)\n        return TakeBack",
-        "        return TakeBack",
+        "        self._refuse_blocked(topic)\n        return RepairUndo",
+        "        return RepairUndo",
     ),
     (
         "a key that names a topic gets no tombstone in place of garbage",

@@ -197,7 +197,7 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
         _repair_namespace(settings, namespace, unknown_schemas=unknown_schemas, yes=yes, json_lines=json_lines)
         return
     from streaming.snapshots.repair.wiring import full_name, repairs_for
-    from udfs.snapshots.repairing import Remedy
+    from udfs.snapshots.repair_rules import Remedy
 
     topic = full_name(topic)
 
@@ -387,7 +387,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         for key in others:
             say(f"{key}: has another message by now, which was left as it is")
         return
-    from streaming.snapshots.repair.wiring import full_name, put_back_all, repairs_for, undo_migration
+    from streaming.snapshots.repair.wiring import full_name, repairs_for, restore_removed, undo_migration
 
     topic = full_name(topic)
     if migrated:
@@ -397,7 +397,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         return
     if removed:
         confirm(f"Publish all snapshots of {topic} that the service removed again?", yes=yes)
-        for put_back in put_back_all(settings, topic):
+        for put_back in restore_removed(settings, topic):
             say(put_back.in_words())
         return
     confirm(f"Restore the index that the last repair of {topic} replaced?", yes=yes)

@@ -13,7 +13,7 @@ from udfs.records import Outcome, Reason, Verdict
 from udfs.snapshots.audit import IndexState
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import keeper_of, places_of
+from udfs.snapshots.segments import keeper_of, named_segments
 from udfs.snapshots.values import ReadValue
 
 log = logging.getLogger("ledger-reaper")
@@ -112,7 +112,7 @@ class Namespace:
             named: set[tuple[str, object]] = set()
             for read in self.topics.stored(self.name, SnapshotKind.INDEX, scan.last[SnapshotKind.INDEX]):
                 if read.topic in owners and isinstance(read.value, Index):
-                    for number, position, _marker in places_of(read.value):
+                    for number, position, _marker in named_segments(read.value):
                         named |= {(read.topic, number), (read.topic, position)}
             return named
 
@@ -152,6 +152,6 @@ def _index(read: ReadValue) -> IndexFacts:
         return IndexFacts()
     if not isinstance(read.value, Index):
         return IndexFacts(IndexState.FAULTY)
-    rows = list(places_of(read.value))
+    rows = list(named_segments(read.value))
     numbers = frozenset(number for number, _position, _marker in rows)
     return IndexFacts(IndexState.READABLE, numbers, frozenset(position for _number, position, _marker in rows))

@@ -107,7 +107,7 @@ def undo_ledgers(
             "days, and only deletes of this service"
         )
     created: dict[str, Znode] = {}
-    results = list(_put_back_all(store, settings, layout, entries, None if dry_run else created))
+    results = list(_restore_removed(store, settings, layout, entries, None if dry_run else created))
     report = UndoReport(_checked(settings, clients, results, created))
     report.waiting = _waiting_ledgers(settings, report)
     return report
@@ -159,7 +159,7 @@ def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:
             yield base_topic(full)
 
 
-def _put_back_all(
+def _restore_removed(
     store: MetadataStore,
     settings: Settings,
     layout: Layout,

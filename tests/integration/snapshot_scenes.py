@@ -231,7 +231,9 @@ def double_ids(cluster: Cluster, service: Deployment, name: str) -> Scene:
 def sealed_twice(service: Deployment, space: str, topic: str) -> bool:
     """Whether an id stands in more than one of the segments that the topic's index names."""
     index = latest(service, space, SnapshotKind.INDEX)[topic].value
-    places = {place for _number, place, _marker in segments.places_of(index)} if isinstance(index, Index) else set()
+    places = (
+        {place for _number, place, _marker in segments.named_segments(index)} if isinstance(index, Index) else set()
+    )
     with snapshot_topics(service.settings) as found:
         stored = [read for read in found.stored(space, SnapshotKind.SEGMENT) if read.position in places]
     ids = [pair for read in stored if isinstance(read.value, Segment) for pair in read.value.ids.pairs()]

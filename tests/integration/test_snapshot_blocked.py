@@ -33,7 +33,7 @@ from tests.integration.transactions import Transactions
 from tests.pulsar_fields import field
 from udfs.snapshots.audit import READY
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.repair_rules import empty_index
 from udfs.snapshots.schemas import SCHEMAS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -149,7 +149,7 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
         assert f"(key 'persistent://{scene.space}/newer'" in said
         assert "brokers can decode all" not in said
 
-    assert f"{scene.space}: 3 messages put back" in service.call(
+    assert f"{scene.space}: 3 messages published again" in service.call(
         "snapshots", "undo", "--yes", "--namespace", scene.space
     )
     assert does_not_load(cluster, service, scene.topic)

@@ -135,7 +135,7 @@ def _migrate(service: Deployment, scene: Scene, to: str) -> None:
 def _form(service: Deployment, scene: Scene) -> StoredForm:
     """What a topic's snapshots say now, as a migration reads them."""
     with repairs_for(service.settings) as repairs:
-        own = repairs.looks.ledgers(scene.topic)
+        own = repairs.reader.ledgers(scene.topic)
     return migration.current(_stored(service, scene), scene.topic, own, (max(own), 1 << 40))
 
 
@@ -444,7 +444,7 @@ def test_a_broker_that_has_fewer_ids_than_the_snapshot_is_found_and_reads_it_whe
     forgotten = Segment(topic, 90, marker, ids_of([(0, (1 << 40) + each) for each in range(200)]))
     with KeyedSender(service.settings.pulsar, scene.segments) as sender:
         place = sender.send(f"multiple-90-{topic}", encode_segment(forgotten))
-    rows = [(90, place, marker), *segments.places_of(index)]
+    rows = [(90, place, marker), *segments.named_segments(index)]
     with KeyedSender(service.settings.pulsar, system_topic(space, SnapshotKind.INDEX)) as sender:
         sender.send(topic, encode_index(Index(topic, entries_of(rows), index.max_read, index.tail)))
     lines = [each for each in findings(service, "--namespace", space) if each.get("reason") == "IDS_LOST"]
@@ -489,7 +489,7 @@ def test_ids_that_were_sealed_twice_are_told_before_a_trim_makes_the_broker_forg
 
         def names_live_ones() -> bool:
             index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].value
-            markers = [marker for _n, _at, marker in segments.places_of(index)] if isinstance(index, Index) else []
+            markers = [marker for _n, _at, marker in segments.named_segments(index)] if isinstance(index, Index) else []
             return sum(marker[0] > first for marker in markers) >= 2
 
         wait_for(names_live_ones, "segments of the last aborts")
@@ -522,7 +522,7 @@ def test_a_snapshot_goes_back_from_segments_to_parts_to_a_single_one(
     topics.unload(segmented, migrated.topic)
     _migrate(service, migrated, "parts")
     said = service.call("snapshots", "undo", "--yes", "--migrated", "--topic", migrated.topic)
-    assert f"{migrated.topic}: put back in {SnapshotKind.INDEX}" in said
+    assert f"{migrated.topic}: published again in {SnapshotKind.INDEX}" in said
     with Transactions(segmented.serving.pulsar) as again:  # whose broker reads what was put back
         assert reads_committed(again, migrated, 90)
         with snapshot_topics(service.settings) as found:

@@ -27,7 +27,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.audit.messages import snapshot_topics
 from streaming.snapshots.audit.publication import request_of
 from streaming.snapshots.parts.topic import PartsTopic, ensure
-from streaming.snapshots.repair.wiring import put_back_all
+from streaming.snapshots.repair.wiring import restore_removed
 from tests.integration.conftest import Deployment, _deployment, leak, payload
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (
@@ -61,7 +61,7 @@ from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.repairing import before_the_end
+from udfs.snapshots.repair_rules import complete_part_of
 from udfs.wire import encode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -224,7 +224,7 @@ def is_complete(service: Deployment, scene: Scene) -> bool:
     """Return whether the topic's index covers all segments that it names."""
     index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].value
     assert isinstance(index, Index)
-    return before_the_end(index).entries.rows == index.entries.rows
+    return complete_part_of(index).entries.rows == index.entries.rows
 
 
 @pytest.fixture(scope="module")
@@ -406,7 +406,7 @@ def test_a_repair_by_replay_makes_the_topic_whole_and_can_be_taken_back(
     assert (first["is_verified"], first["not_written"]) == (True, "")
     with Transactions(segmented.serving.pulsar) as again:
         assert reads_committed(again, lost)
-        assert "put back" in service.call(*undo)
+        assert "restored the index" in service.call(*undo)
         with pytest.raises((JavaError, AssertionError)):
             assert reads_committed(again, lost)
         assert repaired(service, lost.topic)["not_written"] == ""
@@ -481,15 +481,15 @@ def test_orphans_are_removed_by_the_service_and_can_be_put_back(
     assert "is loaded" in service.call(*undo, code=4)
     topics.unload(segmented, deleted.topic)
     assert topics.delete_topic(segmented, deleted.topic)
-    broken_off = list(islice(put_back_all(service.settings, deleted.topic), 2))
+    broken_off = list(islice(restore_removed(service.settings, deleted.topic), 2))
     assert all(each.place for each in broken_off)
     said = service.call(*undo)
-    assert said.count("left as it is") == 2
-    assert said.count("put back") == len(latest_of(service, deleted)) - 2
+    assert said.count("was not changed") == 2
+    assert said.count("published again") == len(latest_of(service, deleted)) - 2
     assert told(findings(service, "--namespace", deleted.space), deleted.topic) == {("ORPHAN", "OWNER_GONE")}
     assert recovered(service, deleted.space, deleted.topic) <= deleted.aborted
     assert len(recovered(service, deleted.space, deleted.topic)) >= 60
-    assert "put back" not in service.call(*undo)
+    assert "published again" not in service.call(*undo)
 
 
 def latest_of(service: Deployment, scene: Scene) -> list[str]:
@@ -515,10 +515,10 @@ def test_segments_that_are_published_once_more_make_the_topic_whole(
     other = Segment(scene.topic, 0, (first.marker[0], first.marker[1] + 1), ids_of([(0, 1 << 40)]))
     with KeyedSender(service.settings.pulsar, scene.segments) as sender:
         sender.send(key, encode_segment(other))
-        assert "lacks segments 0 too" in service.call(*repair, scene.topic, code=4)
+        assert "has no segments 0 either" in service.call(*repair, scene.topic, code=4)
         sender.send(key, encode_segment(first))
     said = service.call(*repair, scene.topic)
-    assert "loaded again and has 500 aborted ids (its old snapshot told of 500)" in said
+    assert "loaded again and has 500 aborted ids (its old snapshot had 500)" in said
     assert "gets 10 entries, none of them aborted" in said
     assert told(found := findings(service, "--namespace", scene.space), scene.topic) == set(), found
     restart(segmented, kill=True)
@@ -551,13 +551,13 @@ def test_what_was_aborted_while_a_transaction_was_open_is_sealed_once_after_a_re
         return value
 
     wait_for(lambda: index().entries.rows >= 400 // 40, f"segments of {topic}")
-    markers = [marker for _number, _place, marker in segments.places_of(index())]
+    markers = [marker for _number, _place, marker in segments.named_segments(index())]
     assert sum(marker > index().max_read for marker in markers) >= 3
     topics.unload(segmented, topic)
     lose_segments(segmented, space)
     said = service.call("snapshots", "repair", "--republish", "--yes", "--topic", topic, code=4)
     assert "is not verified: the topic was read up to" in said
-    assert "a transaction is open there, which hides what comes behind" in said
+    assert "an open transaction there hides the later entries" in said
     end_left_open(segmented, scene)
     done = repaired(service, topic, "--republish")
     assert (done["went_on"], done["is_verified"], done["not_written"]) == (True, True, "")

@@ -92,7 +92,7 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
     if kind is SnapshotKind.INDEX:
         read = decode_index(stored.latest[kind][topic])
         found = segments.recover(read, stored.segments_at, newest)
-        named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.places_of(read)]
+        named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.named_segments(read)]
         if found.rows < sum(named) + read.tail.rows:  # then the position of an id's marker is not known
             raise FormatError(f"the index of {topic} and its segments contain ids twice: repair it first")
         return StoredForm(kind, read.max_read, trimmed(found, ledgers))

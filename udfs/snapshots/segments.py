@@ -61,7 +61,7 @@ def index_of(
     return Index(topic, entries_of(rows), max_read, tail)
 
 
-def places_of(index: Index) -> Iterator[tuple[int, Position, Position]]:
+def named_segments(index: Index) -> Iterator[tuple[int, Position, Position]]:
     """Yield number, position and last marker of each segment that the index names."""
     listed = index.entries
     for row in zip(*(column.tolist() for column in listed), strict=True):
@@ -100,7 +100,7 @@ def recovered(index: Index, value_at: Callable[[Position], Segment | None], newe
     An id that is in two segments comes twice; only a killed broker seals an id twice. value_at: returns the segment at
     a position. Raises FormatError like `recover`.
     """
-    for sequence, place, marker in places_of(index):
+    for sequence, place, marker in named_segments(index):
         found = value_at(place)
         if found is None or found.topic != index.topic:
             raise FormatError(f"segment {sequence} of {index.topic} is not at {place[0]}:{place[1]}")

@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_top
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots.guarding import Holds, lowest_of
+from udfs.snapshots.guard_rules import Holds, lowest_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 

@@ -28,7 +28,7 @@ from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_name, managed_ledger
 from udfs.records import Presence
 from udfs.snapshots.codec import Index, Segment, Snapshot
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
@@ -192,7 +192,7 @@ def _content(value: Snapshot | Segment | Index | None) -> dict[str, Any]:
 
 def _named(index: Index) -> Sequence[dict[str, int]]:
     names = (s.SEQUENCE, s.LEDGER, s.ENTRY, s.MARKER_LEDGER, s.MARKER_ENTRY)
-    rows = ((sequence, *place, *marker) for sequence, place, marker in places_of(index))
+    rows = ((sequence, *place, *marker) for sequence, place, marker in named_segments(index))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

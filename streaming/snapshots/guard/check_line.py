@@ -24,7 +24,7 @@ _NAMED = 5
 
 
 def guard_line(settings: Settings, clients: CommandClients) -> Line:
-    """Look whether each namespace with segments has a guard before all that indexes name. Raises no ReaperError."""
+    """Check whether each namespace with segments has a guard before all that indexes name. Raises no ReaperError."""
     try:
         with snapshot_topics(settings) as topics:
             return line_of(clients.store, clients.broker, topics)

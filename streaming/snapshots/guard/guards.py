@@ -3,7 +3,7 @@
 A broker reads a segment at the place that the index names, and system topics are compacted by themselves. The cursor of
 compaction is the segments topic's only durable one, so without retention the broker trims ledgers that indexes name;
 a topic of which a named segment is gone does not load again (seen on Pulsar 4.0.8, docs/snapshots.md). The guard is
-moved forward to the first segment that may be needed (udfs/snapshots/guarding.py), so that the others can be trimmed.
+moved forward to the first segment that may be needed (udfs/snapshots/guard_rules.py): then the others can be trimmed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from streaming.snapshots.audit.messages import namespaces_with_snapshots, snapsh
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence
-from udfs.snapshots.guarding import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
+from udfs.snapshots.guard_rules import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 

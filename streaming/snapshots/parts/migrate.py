@@ -19,7 +19,7 @@ from streaming.ports import MetadataStore
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender, ensure
 from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
-from streaming.snapshots.repair.topic_state import Looks
+from streaming.snapshots.repair.topic_state import TopicReader
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import namespace_of
@@ -28,7 +28,7 @@ from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, decode_index, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.migration import SnapshotMessage, Stored, StoredForm
-from udfs.snapshots.repairing import is_half
+from udfs.snapshots.repair_rules import is_half
 from udfs.snapshots.values import ReadValue
 
 FORMS = {"parts": SnapshotKind.PARTS, "segments": SnapshotKind.INDEX, "single": SnapshotKind.SINGLE}
@@ -194,7 +194,7 @@ class Migrations:
 
     def form(self, topic: str, stored: Stored) -> StoredForm:
         """Return the form that counts. Raises SafetyError where it can't be read, or must be repaired first."""
-        ledgers = Looks(self.topics, self.store).ledgers(topic)
+        ledgers = TopicReader(self.topics, self.store).ledgers(topic)
         if not ledgers:
             raise SafetyError(f"ZooKeeper does not have {topic}, or it has no ledger")
         index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)

@@ -15,7 +15,7 @@ from typing import Any
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import ConfigError, SafetyError
 from streaming.snapshots.parts.migrate import NAMES, Migrations
-from streaming.snapshots.repair.restore import PutBack, PutBacks
+from streaming.snapshots.repair.restore import Restored, Restores
 from udfs.paths import managed_ledger_name, namespace_of
 from udfs.snapshots import migration
 from udfs.snapshots.keys import SnapshotKind
@@ -25,7 +25,7 @@ _REMEDY = "The form that the migration wrote stays as it is, and counts"
 
 
 @dataclass(frozen=True, slots=True)
-class TakenAway:
+class Removed:
     """A message of the migration's form that got a tombstone."""
 
     kind: SnapshotKind
@@ -41,9 +41,9 @@ class MigrationUndo:
     """Undoes the last migration of one topic at a time."""
 
     migrations: Migrations
-    put_backs: PutBacks
+    put_backs: Restores
 
-    def undo(self, topic: str) -> Iterator[PutBack | TakenAway]:
+    def undo(self, topic: str) -> Iterator[Restored | Removed]:
         """Publish what is missing of the old form, then remove what counts before it; yields each message.
 
         Raises ConfigError if the journal has no migration of the topic, SafetyError if the old form can't be restored,
@@ -58,11 +58,11 @@ class MigrationUndo:
         stored = self.migrations.stored(topic)
         if migration.kind_of(migration.without_preferred(stored, kind).keys, topic) is kind:
             self._refuse_loss(topic, kind, stored)  # before anything is sent
-        yield from self.put_backs.put_back(topic, _journaled(topic, old), _REMEDY)
+        yield from self.put_backs.restore(topic, _journaled(topic, old), _REMEDY)
         yield from self._take_away(topic, kind, keys)
         self.migrations.journal.mark_done(entry)
 
-    def _take_away(self, topic: str, kind: SnapshotKind, old: Keys) -> Iterator[TakenAway]:
+    def _take_away(self, topic: str, kind: SnapshotKind, old: Keys) -> Iterator[Removed]:
         """Remove what counts before the old form, and check that the old form counts."""
         stored = self.migrations.stored(topic)
         self._refuse_loss(topic, kind, stored)
@@ -75,7 +75,7 @@ class MigrationUndo:
                     # allowed: no broker has the topic, and the old form was read and has all that this message has,
                     # or the broker finds it again
                     opened.send(message.key, None)
-                    yield TakenAway(message.kind, message.key)
+                    yield Removed(message.kind, message.key)
         counting = self.migrations.form(topic, self.migrations.stored(topic))
         if counting.kind is not kind:
             raise SafetyError(f"{topic}: what was put back does not count yet. Run the same command again")
@@ -106,7 +106,7 @@ class MigrationUndo:
 
 
 def _journaled(topic: str, old: Mapping[SnapshotKind, Mapping[str, bytes]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages as PutBacks reads a journal."""
+    """Yield the messages as Restores reads a journal."""
     for kind, values in old.items():
         for key, value in values.items():
             yield {

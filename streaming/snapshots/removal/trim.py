@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.snapshots.repair.steps import Repairs
-from streaming.snapshots.repair.topic_state import Look
+from streaming.snapshots.repair.topic_state import TopicState
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import RECOVERING, BufferFacts, TopicFacts, is_half_replayed
 from udfs.snapshots.codec import Index, Snapshot
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import lost_of, unwritten
+from udfs.snapshots.repair_rules import lost_segments_of, missing_in
 
 _TRIES, _WAIT_SECONDS = 60, 1.0
 
@@ -47,20 +47,20 @@ class Trims:
 
     def trim(self, topic: str) -> Trimmed:
         """Let its broker drop the dead ids. Raises SafetyError where that is refused, UnavailableError."""
-        look = self.repairs.look(topic)
+        look = self.repairs.state_of(topic)
         facts, segments, ids = look.facts, dead_segments(look.facts), self._dead_ids(look)
         buffer = self.repairs.topics.more.buffer(topic, with_segments=True)
         if why := refusal_of(facts, segments + ids) or doubling(look, buffer):
             raise SafetyError(f"{topic} is not trimmed: {why}")
         self.commit(topic)
         for _try in range(_TRIES):
-            now = self.repairs.look(topic)
+            now = self.repairs.state_of(topic)
             if not dead_segments(now.facts) and not self._dead_ids(now):
                 return Trimmed(topic, segments, ids)
             self.sleep(_WAIT_SECONDS)
         raise UnavailableError(f"an empty transaction was committed on {topic}, and its broker has dropped nothing yet")
 
-    def _dead_ids(self, look: Look) -> int:
+    def _dead_ids(self, look: TopicState) -> int:
         """How many ids of a single snapshot are dead; none where there is an index, which counts then."""
         if look.index is not None:
             return 0
@@ -106,14 +106,14 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
     if facts.doubled_ids:
         return f"{facts.doubled_ids} ids stand in more than one segment, and a trim can lose them all: repair it first"
-    if lost_of(facts):
+    if lost_segments_of(facts):
         return "segments that it needs can't be read: repair it first"
     if not dead:
         return "it has no ids that a broker would drop"
     return ""
 
 
-def doubling(look: Look, buffer: BufferFacts | None) -> str:
+def doubling(look: TopicState, buffer: BufferFacts | None) -> str:
     """Return how a commit could have a broker seal ids twice, or has done so and not written it yet; "" where it can't.
 
     A commit loads the topic. A broker that loads it from an index of half a replay, or from one that names markers
@@ -132,6 +132,6 @@ def doubling(look: Look, buffer: BufferFacts | None) -> str:
             "its index was written while a transaction was open, and names segments behind its maxReadPosition, which "
             "the next load would seal twice: it has to be written anew, which the end of any transaction does"
         )
-    if why := unwritten(value, buffer.sealed if buffer is not None else ()):
+    if why := missing_in(value, buffer.sealed if buffer is not None else ()):
         return f"{why}: wait until it has written it"
     return ""

@@ -21,7 +21,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.repair_rules import empty_index
 from udfs.snapshots.values import READ_WHOLE, Fault, ReadValue, names_its_topic
 
 MOST = 1_000  # messages of one namespace that one run takes away

@@ -1,15 +1,15 @@
-"""The journal of repairs: what each of them replaced, so that `snapshots undo` can put it back.
+"""The journal of repairs: every message that they replaced, so that `snapshots undo` can restore it.
 
-1. An entry is a file NUMBER-TOPIC-CHANCE.json, written before anything is sent, and never changed. NUMBER is the time
-   in ms, or one more than the last one: what was written later has a higher number, also where the clock was set back.
-   TOPIC is a digest of the topic's name, so that what can't be read is known to be about another one. CHANCE keeps two
-   processes from writing the same file. Older versions wrote NUMBER.json.
-2. Empty files beside it say how far that came: the same with .sent, once what it announces is published; .done, once
-   the repair that began with it was verified. Entries of older versions have neither, and count as sent and as ended.
-   Of a run of a migration, the first entry has them: .sent, once all entries of the run are written; .done, once the
-   new form was verified, or the migration was undone.
-3. A file that is no entry hides no other one: it is named in the log, and passed over. One whose name says that it is
-   about the topic, and which is torn, ends the command. So does any that the store does not give us just now.
+1. An entry is a file NUMBER-TOPIC-SUFFIX.json, written before anything is sent and never changed. NUMBER is the time in
+   ms, or the last entry's number plus 1: later entries have higher numbers, even if the clock was set back. TOPIC is a
+   digest of the topic's name, so that an unreadable file of another topic can be skipped. SUFFIX keeps two processes
+   from writing the same file. Older versions wrote NUMBER.json.
+2. Empty files beside an entry record progress: the same name with .sent, once the new message is published; .done, once
+   the repair that started with the entry was verified. Entries of older versions have neither, and count as sent and
+   done. For a migration, the first entry of a run has them: .sent, once all entries of the run are written; .done, once
+   the new form was verified, or the migration was undone.
+3. Files that are not entries are logged and skipped. A torn file whose name contains the topic's digest stops the
+   command, and so does any file that the store can't read just now.
 """
 
 import base64
@@ -35,64 +35,60 @@ log = logging.getLogger("ledger-reaper")
 
 _ENTRY, _SENT, _DONE = ".json", ".sent", ".done"
 _NAME = re.compile(r"([0-9]{15,})(?:-([0-9a-f]{8})-[0-9a-f]{8})?\.json")
-_CHANCE_BYTES = 4
+_SUFFIX_BYTES = 4
 
 
-def _chance() -> str:
-    return secrets.token_hex(_CHANCE_BYTES)
+def _random_suffix() -> str:
+    return secrets.token_hex(_SUFFIX_BYTES)
 
 
 class Act(StrEnum):
-    """What replaces an index."""
+    """The operation that replaces a message."""
 
     REPAIR = "REPAIR"
-    REPAIR_OF_HALF = "REPAIR_OF_HALF"  # of a topic whose index was written in the midst of a replay
-    AGAIN = "AGAIN"  # a repair that replaces what its broker wrote in the midst of the replay
+    REPAIR_OF_HALF = "REPAIR_OF_HALF"  # of a topic whose index was written during a replay
+    AGAIN = "AGAIN"  # a repair replaces an index that its broker wrote during the replay
     UNDO = "UNDO"
-    MIGRATION = "MIGRATION"  # what a topic had before its snapshot got another form
+    MIGRATION = "MIGRATION"  # conversion of a topic's snapshot to another form
     REMOVAL = "REMOVAL"  # of a message that no broker can decode; its topic is the system topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One index that was replaced. position: where it stood. lost: how many of its segments were.
-
-    end: the last place of the indexes topic before that; (-1, -1): an older version did not keep it.
-    key: of the message.
-    is_undo: an undo replaced it. is_again: a broker wrote it in the midst of a replay, so that no undo puts it back.
-    begins: a repair began with it. was_sent, is_done: it is marked so.
-    """
+    """One message that was replaced."""
 
     name: str
     topic: str
-    position: Position
+    position: Position  # of the replaced message
     replaced: bytes
-    by: bytes  # what replaced it; of a migration: the name of its run's first entry, which has none itself
-    lost: int
-    is_undo: bool
-    is_again: bool
-    begins: bool
-    was_sent: bool
-    is_done: bool
-    end: Position = BEFORE_ALL
-    key: str = ""
+    by: bytes  # the new value; of a migration: the name of its run's first entry, empty in that entry itself
+    lost: int  # how many segments of the replaced index were lost
+    is_undo: bool  # an undo replaced it
+    is_again: bool  # a broker wrote it during a replay, so no undo restores it
+    begins: bool  # a repair started with it
+    was_sent: bool  # marked .sent
+    is_done: bool  # marked .done
+    end: Position = BEFORE_ALL  # the last position of the topic before the new message; older versions omit it
+    key: str = ""  # of the message
 
 
 @dataclass(frozen=True, slots=True)
 class RepairJournal:
-    """The entries in a folder. Every method raises UnavailableError where the folder can't be read or written.
-
-    chance: eight hexadecimal digits, others each time.
-    """
+    """The entries in a folder. Every method raises UnavailableError if the folder can't be read or written."""
 
     folder: Folder
     clock: Clock
-    chance: Callable[[], str] = _chance
+    suffix: Callable[[], str] = _random_suffix  # eight random hex digits
 
     def write(self, old: ReadValue, new: bytes, lost: int, act: Act, end: Position) -> str:
-        """Keep what is about to be replaced; returns the entry's name once it is on disk.
+        """Write a message that is about to be replaced; returns the entry's name once it is on disk.
 
-        end: the last place of the indexes topic; what is sent then lies behind it.
+        Args:
+            old: the message.
+            new: the new value.
+            lost: how many segments of an old index are lost.
+            act: the operation.
+            end: the last position of the message's topic; the new message comes after it.
         """
         entry = {
             "topic": old.topic,
@@ -108,48 +104,48 @@ class RepairJournal:
         }
         last = max((number for number, _name, _topic in _entries(self.folder.names())), default=-1)
         number = max(self.clock.now_ms(), last + 1)
-        name = f"{number:015d}-{_digest(old.topic)}-{self.chance()}{_ENTRY}"
+        name = f"{number:015d}-{_digest(old.topic)}-{self.suffix()}{_ENTRY}"
         self.folder.write(name, json.dumps(entry).encode())
         return name
 
     def mark_sent(self, name: str) -> None:
-        """Keep that what the entry announces was published."""
+        """Record that the new message of the entry was published."""
         self.folder.write(_beside(name, _SENT), b"")
 
     def mark_done(self, name: str) -> None:
-        """Keep that the repair which began with the entry was verified."""
+        """Record that the repair that started with the entry was verified."""
         self.folder.write(_beside(name, _DONE), b"")
 
     def of(self, topic: str) -> Iterator[Entry]:
-        """Yield a topic's entries, the last one first. Raises SafetyError for one of the topic's that is torn."""
+        """Yield a topic's entries, the newest first. Raises SafetyError for a torn entry of the topic."""
         names = set(self.folder.names())
         self._warn_of_others(names)
-        for _number, name, about in sorted(_entries(names), reverse=True):
-            if about and about != _digest(topic):
+        for _number, name, digest in sorted(_entries(names), reverse=True):
+            if digest and digest != _digest(topic):
                 continue
-            content = self._content(name, is_ours=bool(about))
+            content = self._content(name, is_ours=bool(digest))
             if content.get("topic") == topic:
                 yield _entry(name, topic, content, names)
 
     def _content(self, name: str, *, is_ours: bool) -> dict[str, Any]:
-        """Read a file. is_ours: its name says that it is about the topic that is asked for."""
+        """Read a file. is_ours: its name contains the digest of the requested topic."""
         content: Any = None
-        with suppress(ValueError, RecursionError):  # no JSON, or a depth of which there is no end
+        with suppress(ValueError, RecursionError):  # no JSON, or nested too deeply
             content = json.loads(self.folder.read(name) or b"")
         if isinstance(content, dict):
             return content
         if is_ours:
-            raise SafetyError(f"the journal's file {name} is no JSON object: {_LOOK_AT_IT}")
-        log.warning("the journal's file %s/%s is no JSON object, and was passed over", self.folder.location, name)
+            raise SafetyError(f"the journal's file {name} is no JSON object: {_CHECK_IT}")
+        log.warning("the journal's file %s/%s is no JSON object, and was skipped", self.folder.location, name)
         return {}
 
     def _warn_of_others(self, names: set[str]) -> None:
         for name in sorted(names):
             if name.endswith(_ENTRY) and not _NAME.fullmatch(name):
-                log.warning("%s/%s is not named as an entry is, and was passed over", self.folder.location, name)
+                log.warning("%s/%s has no entry's name, and was skipped", self.folder.location, name)
 
 
-_LOOK_AT_IT = "look at it, since it kept what an undo would put back. Once it is moved away, the entry before it counts"
+_CHECK_IT = "check it, since an undo would restore its content. Once it is moved away, the previous entry counts"
 
 
 def _entry(name: str, topic: str, content: dict[str, Any], names: set[str]) -> Entry:
@@ -170,13 +166,11 @@ def _entry(name: str, topic: str, content: dict[str, Any], names: set[str]) -> E
             key=str(content.get("key") or ""),
         )
     except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:  # JSON's Infinity overflows
-        raise SafetyError(
-            f"the journal's file {name} is about {topic} and is torn ({error!r}): {_LOOK_AT_IT}"
-        ) from error
+        raise SafetyError(f"the journal's file {name} is about {topic} and is torn ({error!r}): {_CHECK_IT}") from error
 
 
-def _position(said: Any) -> Position:
-    ledger, entry = said or BEFORE_ALL
+def _position(value: Any) -> Position:
+    ledger, entry = value or BEFORE_ALL
     return int(ledger), int(entry)
 
 
@@ -185,11 +179,11 @@ def _beside(name: str, mark: str) -> str:
 
 
 def _entries(names: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield number, name and topic's digest of the files that are named as entries are; older ones have no digest."""
+    """Yield number, name and topic's digest of the files with an entry's name; older names have no digest."""
     for name in names:
-        if found := _NAME.fullmatch(name):
-            yield int(found[1]), name, found[2] or ""
+        if match := _NAME.fullmatch(name):
+            yield int(match[1]), name, match[2] or ""
 
 
 def _digest(topic: str) -> str:
-    return hashlib.sha256(topic.encode()).hexdigest()[: 2 * _CHANCE_BYTES]
+    return hashlib.sha256(topic.encode()).hexdigest()[: 2 * _SUFFIX_BYTES]

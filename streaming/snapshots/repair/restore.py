@@ -1,15 +1,15 @@
 """`ledger-reaper snapshots undo --removed|--migrated`: publish again what the service or a migration removed.
 
 1. The bytes come from the journal, the newest of each key. A key that has a value by now keeps it.
-2. A guard is made first, so that what is put back is not trimmed at once. What lies before it may be trimmed at any
-   time, and counts as gone: a guard has moved over a segment when nothing named it. A topic that is loaded is refused:
-   its broker has a list of its own, and would write over ours.
-3. Segments go before the index of their topic. An index names segments by place: where the old place of a segment is
-   not kept any more, the index that is put back names the one where that very segment is now, with the same number and
-   last marker. An index of which any segment is nowhere is refused: its topic would not load. Before anything is sent,
-   we look whether all of them will be there, and before the index is sent, whether they are.
-4. Of parts, `end` goes last: without it, the others count for nothing.
-5. Nothing is deleted, and what is not in the journal is not made up. One that broke off is run again.
+2. A guard is created first, so that the messages are not trimmed at once. A segment before the guard may be trimmed at
+   any time, and counts as gone: the guard passed it while no index named it. A loaded topic is refused: its broker has
+   its own list of aborted transactions, and would write over the restored one.
+3. Segments go before the index of their topic. An index names segments by position: if the old position of a segment is
+   not kept any more, the restored index names the position where that very segment is now, with the same number and
+   last marker. An index is refused if any of its segments is missing: its topic would not load. All segments must be
+   stored or in the journal before anything is sent, and stored before the index is sent.
+4. Of parts, `end` goes last: without it, the other parts do not count.
+5. Nothing is deleted, and nothing is published that is not in the journal. An interrupted undo is run again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,65 +25,62 @@ from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name, namespace_of
 from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind, part_key_of
-from udfs.snapshots.repairing import Named, before_the_end, moved_index
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.repair_rules import Named, complete_part_of, moved_index
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 Values: TypeAlias = Mapping[tuple[SnapshotKind, str], bytes]
 _NAMED = 10
 _WITHOUT_INDEX = (
-    "Keep its consumers away if it has messages; without an index they would get those of aborted transactions, too"
+    "Keep its consumers away if it has messages: without an index they would also get messages of aborted transactions"
 )
 _IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.PARTS)
 
 
 class Compacted(Protocol):
-    """What is read of a namespace's snapshot topics. Both raise UnavailableError, RefusedError."""
+    """Reads of a namespace's snapshot topics. Both methods raise UnavailableError, RefusedError."""
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
-        """Yield what a compacted reader gets: of a key, the last message counts."""
+        """Yield the messages that a compacted reader gets; the last message of each key counts."""
         ...
 
     def stored(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
-        """Yield what lies in the topic's own ledgers."""
+        """Yield the messages in the topic's own ledgers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
-    """What became of one message. place: where it is now; None: its key had a value, and nothing was sent."""
+class Restored:
+    """The result for one message."""
 
     kind: SnapshotKind
     key: str
-    place: Position | None
+    place: Position | None  # position of the published message; None: its key had a value, and nothing was sent
 
     def in_words(self) -> str:
-        """Return one line for people."""
+        """Return one line for the terminal."""
         if self.place is None:
-            return f"{self.key}: has a value in {self.kind}, which was left as it is"
-        return f"{self.key}: put back in {self.kind} at {self.place[0]}:{self.place[1]}"
+            return f"{self.key}: has a value in {self.kind}, which was not changed"
+        return f"{self.key}: published again in {self.kind} at {self.place[0]}:{self.place[1]}"
 
 
 @dataclass(frozen=True, slots=True)
-class PutBacks:
-    """Publishes again what was removed. is_loaded: of a topic.
-
-    guard: guards a namespace, and returns behind which place of its segments topic everything is kept, or raises an
-    error.
-    """
+class Restores:
+    """Publishes removed messages again."""
 
     topics: Compacted
-    sender: Callable[[str], AbstractContextManager[Sender]]
-    guard: Callable[[str], Position]
-    is_loaded: Callable[[str], bool]
+    sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
+    guard: Callable[[str], Position]  # guards a namespace; segments after the returned position are kept
+    is_loaded: Callable[[str], bool]  # whether a broker has a topic loaded
 
-    def put_back(
+    def restore(
         self, topic: str, journaled: Iterable[Mapping[str, Any]], remedy: str = _WITHOUT_INDEX
-    ) -> Iterator[PutBack]:
+    ) -> Iterator[Restored]:
         """Publish again what the journal has of a topic, one message after the other.
 
-        journaled: rows of the snapshots' journal. remedy: what to do if the index is refused. Raises ConfigError where
-        it has none, SafetyError where that is refused, UnavailableError, RefusedError.
+        journaled: rows of the snapshots' journal. remedy: advice for the error if the index is refused. Raises
+        ConfigError if the journal has no message of the topic, SafetyError if the undo is refused, UnavailableError,
+        RefusedError.
         """
         namespace = namespace_of(topic)
         values = _newest(topic, journaled)
@@ -95,29 +92,29 @@ class PutBacks:
         missing = {what: value for what, value in values.items() if what[1] not in has_value[what[0]]}
         self._refuse_dangling(topic, missing, guard, remedy)
         for kind in _IN_ORDER:
-            mine = {key: values[of_kind, key] for of_kind, key in sorted(values, key=_by_key) if of_kind is kind}
-            if not mine:
+            chosen = {key: values[of_kind, key] for of_kind, key in sorted(values, key=_by_key) if of_kind is kind}
+            if not chosen:
                 continue
             kept = self._with_value(topic, kind, values, guard)
-            with self.sender(system_topic(namespace, kind)) as opened:
-                for key, value in mine.items():
+            with self.sender(system_topic(namespace, kind)) as sender:
+                for key, value in chosen.items():
                     if key in kept:
-                        yield PutBack(kind, key, None)
+                        yield Restored(kind, key, None)
                         continue
                     if kind is not SnapshotKind.SEGMENT:  # a broker that has loaded the topic reads segments no more
                         self._refuse_loaded(topic)
-                    data = self._named_anew(topic, value, guard) if kind is SnapshotKind.INDEX else value
-                    yield PutBack(kind, key, opened.send(key, data))
+                    data = self._with_current_positions(topic, value, guard) if kind is SnapshotKind.INDEX else value
+                    yield Restored(kind, key, sender.send(key, data))
 
     def _refuse_loaded(self, topic: str) -> None:
         if self.is_loaded(topic):
             raise SafetyError(
-                f"{topic} is loaded: its broker has its own list of aborted transactions, and would write over what is "
-                "put back. Disconnect its clients, unload it, and try again"
+                f"{topic} is loaded: its broker has its own list of aborted transactions, and would write over the "
+                "restored one. Disconnect its clients, unload it, and try again"
             )
 
     def _with_value(self, topic: str, kind: SnapshotKind, values: Values, guard: Position) -> set[str]:
-        """Return the keys that have a value; not those of segments that are ours, and lie where nothing keeps them."""
+        """Return the keys that have a value, without segments in `values` that are stored where no guard keeps them."""
         keys: set[str] = set()
         for read in self.topics.compacted(namespace_of(topic), kind):
             if read.topic == topic:
@@ -127,7 +124,7 @@ class PutBacks:
         return keys
 
     def _refuse_dangling(self, topic: str, missing: Values, guard: Position, remedy: str) -> None:
-        """Refuse an index of which a segment is neither there nor among those that will be sent."""
+        """Refuse an index that names a segment which is neither stored nor about to be sent."""
         value = missing.get((SnapshotKind.INDEX, topic))
         if value is None:
             return
@@ -135,35 +132,36 @@ class PutBacks:
         there = {*stored.values(), *_segments(topic, missing)}
         lost = [
             number
-            for number, place, marker in places_of(index)
+            for number, place, marker in named_segments(index)
             if (number, marker) not in there and not _is_at(place, number, stored)
         ]
         if lost:
             raise SafetyError(
                 f"{topic}: segments {_some(lost)} that its index names are neither in the segments topic nor in the "
-                f"journal, so the topic would not load with it: nothing was sent. {remedy}"
+                f"journal, so the topic would not load with the index: nothing was sent. {remedy}"
             )
 
     def _stored(self, topic: str, guard: Position) -> dict[Position, Named]:
-        """Return the topic's segments by the places where a broker reads them, as far as they are kept there."""
+        """Return the topic's segments by the positions where a broker reads them, as far as they are kept there."""
         return {
             read.position: (read.sequence, read.value.marker)
             for read in self.topics.stored(namespace_of(topic), SnapshotKind.SEGMENT)
             if read.topic == topic and isinstance(read.value, Segment) and read.position > guard
         }
 
-    def _named_anew(self, topic: str, value: bytes, guard: Position) -> bytes:
-        """Return the index with the new places of segments whose old ones are gone, up to its maxReadPosition."""
+    def _with_current_positions(self, topic: str, value: bytes, guard: Position) -> bytes:
+        """Return the index up to its maxReadPosition, with the new positions of segments that were published again."""
         old, stored = _index(topic, value), self._stored(topic, guard)
-        index = before_the_end(old)  # a broker finds again what lies behind it, and would seal that twice
+        index = complete_part_of(old)  # a broker finds later ids again, and would seal them twice
         now = {named: place for place, named in stored.items()}
-        gone = [(number, marker) for number, place, marker in places_of(index) if not _is_at(place, number, stored)]
+        rows = named_segments(index)
+        gone = [(number, marker) for number, place, marker in rows if not _is_at(place, number, stored)]
         if lost := [named[0] for named in gone if named not in now]:
             raise SafetyError(
-                f"{topic}: segments {_some(lost)} were put back and are not where they were sent to, so its index was "
-                "not put back. Try again"
+                f"{topic}: segments {_some(lost)} were published again and are not where they were sent to, so its "
+                "index was not restored. Try again"
             )
-        is_whole = not old.tail.rows and list(places_of(index)) == list(places_of(old))
+        is_whole = not old.tail.rows and list(named_segments(index)) == list(named_segments(old))
         return moved_index(old if is_whole else index, {named: now[named] for named in gone})
 
 
@@ -185,13 +183,13 @@ def _index(topic: str, value: bytes) -> Index:
     try:
         return decode_index(value)
     except FormatError as error:
-        raise RefusedError(f"the journal's index of {topic} is none: {error}") from error
+        raise RefusedError(f"the journal's index of {topic} can't be decoded: {error}") from error
 
 
 def _segments(topic: str, values: Values) -> Iterator[Named]:
     for (kind, key), value in values.items():
         if kind is SnapshotKind.SEGMENT:
-            with suppress(FormatError):  # one that is none stands for nothing
+            with suppress(FormatError):  # an undecodable value is no segment
                 segment = decode_segment(value)
                 if key == str(SegmentKey(segment.sequence, topic)):
                     yield segment.sequence, segment.marker

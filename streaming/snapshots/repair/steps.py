@@ -1,19 +1,21 @@
-"""`ledger-reaper snapshots repair`: give a topic an index with which it loads again; `undo` puts the old one back.
+"""`ledger-reaper snapshots repair`: give a topic an index with which it loads again; `undo` restores the old index.
 
-1. A topic that works is refused, and so is one of which anything is not known. One whose segments hold ids twice
-   works, and is replayed all the same.
-2. A guard is made first: a repair without one is broken again within a minute.
-3. The index that is replaced is in the journal, on disk, before the new one is sent; so it is with an undo.
-4. Right before that the topic is looked at once more, and nothing is sent if its index is another one by then.
-5. Afterwards the topic is loaded, and again where its broker writes no index from which it could go on: a fault of
-   Pulsar's. If none comes, the repair says so, and its own index stands there, with which the topic is replayed again.
-6. The topic must have in memory all ids that the old snapshot tells of and whose markers live
-   for certain, and a reader that comes to the topic's end must get no message of any id that it tells of. Where not all
-   old ids are known, or the reader does not come to the end, the repair says that it is not verified. A topic that
-   worked is unloaded once more before that, in case a client had it loaded from the old index.
-7. A repair that is cut short once its index was published says so, and the next one goes on with it, until one was
-   verified. An index that a broker wrote in the midst of a replay is never what an undo puts back, nor what a topic is
-   loaded from.
+The steps of a repair: guard, unload, record, publish, load, verify.
+
+1. A working topic is refused, and so is a topic about which any fact is unknown. A topic with doubled ids works, and is
+   replayed all the same.
+2. The guard comes first: without a guard, a repaired topic is broken again within a minute.
+3. The replaced index is in the journal, on disk, before the new index is sent; so it is with an undo.
+4. Right before that, the topic is read again, and nothing is sent if its index has changed.
+5. Then the topic is loaded, and loaded again if its broker writes no index that could be loaded (a fault of Pulsar's).
+   If the broker never writes such an index, the repair reports it and leaves its own, with which the topic is replayed
+   at the next load.
+6. The topic must have in memory all ids of the old snapshot whose markers certainly live, and a reader that reaches the
+   topic's end must get no message of any known id. If some old ids are not known, or the reader does not reach the end,
+   the repair reports that it is not verified. A topic that worked is unloaded again before that, in case a client had
+   it loaded from the old index.
+7. A repair that is interrupted after its index was published says so, and the next runs resume it until it is verified.
+   An index that a broker wrote during a replay is never restored by an undo, and no topic is loaded from it.
 """
 
 import time
@@ -27,29 +29,27 @@ from streaming.errors import SafetyError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.blocking import blocking_in, named
-from streaming.snapshots.repair.first_index import silent
 from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
-from streaming.snapshots.repair.load import Loading
-from streaming.snapshots.repair.outcome import Repaired, ignorance
-from streaming.snapshots.repair.session import Replacing, Sent, TopicLoader, cut_short, index_of
-from streaming.snapshots.repair.topic_state import Look, Looks
-from streaming.snapshots.repair.undo import TakeBack
-from streaming.snapshots.repair.verify import Reading
+from streaming.snapshots.repair.load import Loading, silent
+from streaming.snapshots.repair.session import Sent, Session, TopicLoader, index_of, interruption
+from streaming.snapshots.repair.topic_state import TopicReader, TopicState
+from streaming.snapshots.repair.undo import RepairUndo
+from streaming.snapshots.repair.verify import RepairResult, Verification, ignorance
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.audit import NamedSegment, is_half_replayed
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.repairing import (
+from udfs.snapshots.repair_rules import (
     Remedy,
-    all_told,
-    before_the_end,
+    all_known_ids,
+    complete_part_of,
     empty_index,
-    lost_of,
+    lost_segments_of,
     moved_index,
     refusal_of,
 )
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 JOURNAL = "snapshots-journal"
@@ -58,73 +58,71 @@ _NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repairs:
-    """Repairs one topic at a time. sender: opens a producer on a system topic.
-
-    journal: its folder outlives us. say: is told in words what a repair waits for.
-    """
+    """Repairs one topic at a time."""
 
     topics: SnapshotTopics
     store: MetadataStore
     broker: Broker
     loader: TopicLoader
-    sender: Callable[[str], AbstractContextManager[Sender]]
-    journal: RepairJournal
+    sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
+    journal: RepairJournal  # its folder outlives the process
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
-    say: Callable[[str], object] = silent
+    say: Callable[[str], object] = silent  # receives progress messages
 
-    def repair(self, topic: str, remedy: Remedy = Remedy.REPLAY) -> Repaired:
-        """Give the topic an index with which it loads, or go on with a repair that was cut short.
+    def repair(self, topic: str, remedy: Remedy = Remedy.REPLAY) -> RepairResult:
+        """Give the topic an index with which it loads, or resume an interrupted repair.
 
-        Raises SafetyError where it is refused, or what came out is not whole. Raises UnavailableError.
+        Raises SafetyError if the repair is refused or its result is wrong. Raises UnavailableError.
         """
         self._refuse_blocked(topic)
-        look = self.look(topic)
-        begun = self._begun(look)
-        if begun is not None and (refusal_of(look.facts, remedy) or is_half_replayed(look.facts)):
-            return self._go_on(look, begun, remedy)
-        self._refuse(look, remedy)
-        self._replacing.guard(topic)
-        self._replacing.unload(topic)
-        again = self.look(topic)
-        self._refuse(again, remedy)
+        session = self._session(topic)
+        state = session.state()
+        unfinished = _unfinished(session, state)
+        if unfinished is not None and (refusal_of(state.facts, remedy) or is_half_replayed(state.facts)):
+            return _resume(session, state, unfinished, remedy)
+        _refuse(state, remedy)
+        session.guard()
+        session.unload()
+        again = session.state()
+        _refuse(again, remedy)
         old = again.index
-        if old is None or look.index is None or old.position != look.index.position:
-            raise SafetyError(f"{topic}: somebody wrote its index meanwhile; look at it again")
-        new = empty_index(topic) if remedy is Remedy.REPLAY else self._republished(again)
+        if old is None or state.index is None or old.position != state.index.position:
+            raise SafetyError(f"{topic}: its index was written while it was being repaired; check it again")
+        new = empty_index(topic) if remedy is Remedy.REPLAY else _republished(session, again)
         is_half = is_half_replayed(again.facts)
-        name = self._replacing.write_down(topic, old, new, Act.REPAIR_OF_HALF if is_half else Act.REPAIR)
-        with cut_short(topic, "repair", _became(topic, "is or may be published")):
-            # allowed: the topic does not load with the old one, or holds ids twice, or would seal them twice at the
+        name = session.record(old, new, Act.REPAIR_OF_HALF if is_half else Act.REPAIR)
+        with interruption(topic, "repair", _left(topic, "is or may be published")):
+            # allowed: the topic does not load with the old index, or has doubled ids, or would seal ids twice at the
             # next load; and the journal has it
-            self._replacing.send(topic, new)
+            session.publish(new)
             self.journal.mark_sent(name)
-        with cut_short(topic, "repair", _became(topic, "is published")):
-            if look.facts.doubled_ids or is_half:
-                self._replacing.unload(topic)  # a client may have had it loaded from the old index meanwhile
+        with interruption(topic, "repair", _left(topic, "is published")):
+            if state.facts.doubled_ids or is_half:
+                session.unload()  # a client may have had it loaded from the old index in the meantime
             self.say(f"{topic} has a new index; the old one is {name} in the journal")
-            return self._ended(name, [look], new, is_whole=not is_half)
+            return _finish(session, name, [state], new, is_whole=not is_half)
 
     def undo(self, topic: str) -> tuple[str, str]:
-        """Put back the index that the last repair replaced; returns the journal's names of it and of what is there now.
+        """Restore the index that the last repair replaced; returns the journal's names of it and of the current index.
 
-        Raises ConfigError, SafetyError, UnavailableError: see TakeBack.
+        Raises ConfigError, SafetyError, UnavailableError: see RepairUndo.
         """
         self._refuse_blocked(topic)
-        return TakeBack(self._replacing).undo(topic)
+        return RepairUndo(self._session(topic)).undo()
 
     @property
-    def looks(self) -> Looks:
-        """Reads what decides about a topic."""
-        return self._replacing.looks
+    def reader(self) -> TopicReader:
+        """Reads the state of topics."""
+        return TopicReader(self.topics, self.store)
 
-    def look(self, topic: str) -> Look:
-        """Read what decides about a topic. Raises UnavailableError, RefusedError."""
-        return self.looks.look(topic)
+    def state_of(self, topic: str) -> TopicState:
+        """Read everything that decides about a topic. Raises UnavailableError, RefusedError."""
+        return self.reader.read(topic)
 
-    @property
-    def _replacing(self) -> Replacing:
-        return Replacing(
+    def _session(self, topic: str) -> Session:
+        return Session(
+            topic=topic,
             topics=self.topics,
             store=self.store,
             broker=self.broker,
@@ -132,145 +130,12 @@ class Repairs:
             sender=self.sender,
             journal=self.journal,
             clock=self.clock,
+            sleep=self.sleep,
+            say=self.say,
         )
-
-    def _begun(self, look: Look) -> Entry | None:
-        """Return what a repair began with that was cut short or not verified; None where there is none to go on with.
-
-        Its index must be one with which the topic loads. One of which nobody can tell whether it was sent counts.
-        """
-        if look.index is None or look.facts.in_metadata is not Presence.PRESENT:
-            return None
-        topic, last = look.facts.topic, None
-        for entry in self.journal.of(topic):
-            if not (entry.begins or entry.is_undo):
-                continue
-            if self._replacing.was_sent(entry, look.index.data) is not Sent.NO:
-                last = entry
-                break
-        if last is None or not last.begins or last.is_done or lost_of(look.facts):
-            return None
-        return None if self.looks.lost_in(topic, index_of(last.name, last.by)) else last
-
-    def _go_on(self, look: Look, begun: Entry, remedy: Remedy) -> Repaired:
-        """Take up a repair whose index is published: wait, and verify."""
-        topic = look.facts.topic
-        if remedy is Remedy.REPUBLISH and begun.by == empty_index(topic):
-            raise SafetyError(
-                f"{topic}: a repair by replay began and was not verified ({begun.name} in the journal), so its "
-                f"segments are not published again. Without --republish, that one is gone on with; `ledger-reaper "
-                f"snapshots undo --topic {topic}` takes it back"
-            )
-        self._replacing.guard(topic)
-        replaced = ReadValue(
-            kind=SnapshotKind.INDEX,
-            key=topic,
-            topic=topic,
-            position=begun.position,
-            publish_ms=0,
-            size_bytes=len(begun.replaced),
-            value=index_of(begun.name, begun.replaced),
-            data=begun.replaced,
-        )
-        self.say(f"{topic}: a repair that was cut short, or not verified, goes on ({begun.name} in the journal)")
-        with cut_short(topic, "repair", _became(topic, "is published")):
-            looks = [look, self.looks.look_from(topic, replaced)]
-            done = self._ended(begun.name, looks, begun.by, is_whole=not begun.is_again)
-        return replace(done, went_on=True)
-
-    def _ended(self, name: str, looks: Sequence[Look], new: bytes, *, is_whole: bool) -> Repaired:
-        """Bring a repair to its end whose index, new, is published.
-
-        looks: what was there before, and before that. is_whole: the repair began with more than half a replay's index.
-        """
-        topic = looks[0].facts.topic
-        remedy = Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH
-        loading = Loading(replacing=self._replacing, topic=topic, new=new, sleep=self.sleep, say=self.say)
-        loading.ready()
-        not_written, loads = loading.first_index()
-        self._not_doubled(topic)
-        buffer = loading.ready()
-        told = all_told(look.told for look in looks)
-        delivered, why = Reading(self.topics, self.loader, self.say).read(topic, told.known)
-        if buffer.aborted < len(told.sure):  # some may have gone while the topic was replayed
-            ledgers = self.looks.ledgers(topic)
-            told = all_told(look.told_with(ledgers) for look in looks)
-        if buffer.aborted < len(told.sure):
-            found = f"{buffer.aborted} aborted ids, and its old snapshot tells of {len(told.sure)}"
-            read = why or f"a reader gets {delivered} entries, none of them aborted"
-            raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until it is known why")
-        not_verified = ignorance(told, is_whole=is_whole) or why
-        if not not_verified:  # also where its broker has written nothing: what comes later is no matter of this repair
-            self.journal.mark_done(name)
-        return Repaired(
-            topic=topic,
-            journal=name,
-            aborted=buffer.aborted,
-            known=len(told.known),
-            expected=len(told.sure),
-            delivered=delivered,
-            not_verified=not_verified,
-            loads=loads,
-            not_written=not_written,
-            remedy=remedy,
-        )
-
-    def _republished(self, look: Look) -> bytes:
-        """Publish the lost segments once more, and return the index that names their new places."""
-        topic = look.facts.topic
-        index, lost = self._to_be_republished(look)
-        became = (
-            "Some of its lost segments are or may be published once more, which changes nothing as long as no index "
-            f"names them, and the index of {topic} is as it was: run the same command again"
-        )
-        segments = system_topic(namespace_of(topic), SnapshotKind.SEGMENT)
-        with cut_short(topic, "repair", became), self.sender(segments) as sender:
-            places = {
-                (each.sequence, each.marker): sender.send(
-                    str(SegmentKey(each.sequence, topic)), look.values[each.sequence, each.marker]
-                )
-                for each in lost
-            }
-        moved = moved_index(index, places)
-        named = decode_index(moved)
-        with cut_short(topic, "repair", became):
-            self._replacing.hold(topic, named)
-            lost_again = self.looks.lost_in(topic, named)
-        if lost_again:  # no index named them yet, so that a guard that was moved meanwhile did not keep them
-            raise SafetyError(
-                f"{topic}: {lost_again} segments that were published once more were trimmed before their guard was "
-                "there, so no index names them. Nothing has changed: run the same command again"
-            )
-        return moved
-
-    def _to_be_republished(self, look: Look) -> tuple[Index, list[NamedSegment]]:
-        """Return what of the index stays, and its lost segments. Raises SafetyError where only a replay can repair."""
-        topic, old = look.facts.topic, look.index.value if look.index is not None else None
-        index = before_the_end(old) if isinstance(old, Index) else None
-        kept = {(number, marker) for number, _place, marker in places_of(index)} if index is not None else set()
-        if not kept:  # an empty index is a replay of the whole topic, which nobody asked for
-            raise SafetyError(f"{topic}: nothing before maxReadPosition can be kept: use --replay")
-        lost = [each for each in lost_of(look.facts) if (each.sequence, each.marker) in kept]
-        missing = [each.sequence for each in lost if (each.sequence, each.marker) not in look.values]
-        if index is None or missing:
-            some = ", ".join(map(str, missing[:_NAMED]))
-            raise SafetyError(f"{topic}: the compacted topic lacks segments {some} too, so only a replay can repair it")
-        if look.facts.doubled_ids:
-            twice = f"{look.facts.doubled_ids} ids stand in several of its segments"
-            raise SafetyError(f"{topic}: {twice}, so only a replay can repair it")
-        if len({each.sequence for each in look.facts.named}) < len(look.facts.named):
-            raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
-        return index, lost
-
-    def _not_doubled(self, topic: str) -> None:
-        if self.look(topic).facts.doubled_ids:
-            raise SafetyError(
-                f"{topic}: ids stand in several segments of its new index, as a client had it loaded from an older "
-                "one meanwhile: disconnect its clients, and try again. Nothing is worse than before"
-            )
 
     def _refuse_blocked(self, topic: str) -> None:
-        """Refuse where the topic would not load whatever its index is."""
+        """Refuse a topic that would not load with any index."""
         namespace = namespace_of(topic)
         present = self.topics.present(namespace)
         kinds = {kind for kind in SnapshotKind if system_topic(namespace, kind) in present}
@@ -281,12 +146,156 @@ class Repairs:
                 "removes them"
             )
 
-    def _refuse(self, look: Look, remedy: Remedy) -> None:
-        if why := refusal_of(look.facts, remedy):
-            raise SafetyError(f"{look.facts.topic} is not repaired: {why}")
+
+def _unfinished(session: Session, state: TopicState) -> Entry | None:
+    """Return the entry of a repair that was interrupted or not verified; None if there is none to resume.
+
+    The topic must load with the index of that repair. An entry whose publication is uncertain counts as published.
+    """
+    if state.index is None or state.facts.in_metadata is not Presence.PRESENT:
+        return None
+    last = None
+    for entry in session.journal.of(session.topic):
+        if not (entry.begins or entry.is_undo):
+            continue
+        if session.publication_of(entry, state.index.data) is not Sent.NO:
+            last = entry
+            break
+    if last is None or not last.begins or last.is_done or lost_segments_of(state.facts):
+        return None
+    return None if session.lost_in(index_of(last.name, last.by)) else last
 
 
-def _became(topic: str, how: str) -> str:
-    return (
-        f"The repair's index {how}, and {topic} is not verified: run the same command again, which goes on from there"
+def _resume(session: Session, state: TopicState, entry: Entry, remedy: Remedy) -> RepairResult:
+    """Resume a repair whose index is published: load and verify."""
+    topic = session.topic
+    if remedy is Remedy.REPUBLISH and entry.by == empty_index(topic):
+        raise SafetyError(
+            f"{topic}: a repair by replay was started and not verified ({entry.name} in the journal), so the segments "
+            "are not published again. Run the command without --republish to resume that repair; `ledger-reaper "
+            f"snapshots undo --topic {topic}` undoes it"
+        )
+    session.guard()
+    replaced = ReadValue(
+        kind=SnapshotKind.INDEX,
+        key=topic,
+        topic=topic,
+        position=entry.position,
+        publish_ms=0,
+        size_bytes=len(entry.replaced),
+        value=index_of(entry.name, entry.replaced),
+        data=entry.replaced,
     )
+    session.say(f"{topic}: resumes a repair that was interrupted or not verified ({entry.name} in the journal)")
+    with interruption(topic, "repair", _left(topic, "is published")):
+        states = [state, session.reader.read_with(topic, replaced)]
+        done = _finish(session, entry.name, states, entry.by, is_whole=not entry.is_again)
+    return replace(done, went_on=True)
+
+
+def _finish(session: Session, name: str, states: Sequence[TopicState], new: bytes, *, is_whole: bool) -> RepairResult:
+    """Load and verify a topic whose new index is published.
+
+    Args:
+        session: the topic.
+        name: the journal entry that the repair started with.
+        states: the topic before this run, and before the repair that it resumes.
+        new: the repair's index.
+        is_whole: whether the replaced index was complete, not written during a replay.
+    """
+    topic = session.topic
+    loading = Loading(session=session, new=new)
+    loading.ready()
+    not_written, loads = loading.first_index()
+    _refuse_doubled(session)
+    buffer = loading.ready()
+    ids = all_known_ids(state.known_ids for state in states)
+    delivered, why = Verification(session.topics, session.loader, session.say).read(topic, ids.known)
+    if buffer.aborted < len(ids.certain):  # some markers may have gone during the replay
+        ledgers = session.reader.ledgers(topic)
+        ids = all_known_ids(state.known_ids_with(ledgers) for state in states)
+    if buffer.aborted < len(ids.certain):
+        found = f"{buffer.aborted} aborted ids, and its old snapshot has {len(ids.certain)} that must be there"
+        read = why or f"a reader gets {delivered} entries, none of them aborted"
+        raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until the cause is known")
+    not_verified = ignorance(ids, is_whole=is_whole) or why
+    if not not_verified:  # also if its broker has written no index: later messages will cause that, not this repair
+        session.journal.mark_done(name)
+    return RepairResult(
+        topic=topic,
+        journal=name,
+        aborted=buffer.aborted,
+        known=len(ids.known),
+        expected=len(ids.certain),
+        delivered=delivered,
+        not_verified=not_verified,
+        loads=loads,
+        not_written=not_written,
+        remedy=Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH,
+    )
+
+
+def _republished(session: Session, state: TopicState) -> bytes:
+    """Publish the lost segments again, and return the index that names their new positions."""
+    topic = session.topic
+    index, lost = _to_be_republished(state)
+    left = (
+        "Some of its lost segments are or may be published again, which changes nothing as long as no index names "
+        f"them, and the index of {topic} is unchanged: run the same command again"
+    )
+    segments = system_topic(session.namespace, SnapshotKind.SEGMENT)
+    with interruption(topic, "repair", left), session.sender(segments) as sender:
+        places = {
+            (segment.sequence, segment.marker): sender.send(
+                str(SegmentKey(segment.sequence, topic)), state.values[segment.sequence, segment.marker]
+            )
+            for segment in lost
+        }
+    moved = moved_index(index, places)
+    new_index = decode_index(moved)
+    with interruption(topic, "repair", left):
+        session.hold(new_index)
+        lost_again = session.lost_in(new_index)
+    if lost_again:  # no index named them yet, so a guard that moved in the meantime did not keep them
+        raise SafetyError(
+            f"{topic}: {lost_again} segments that were published again were trimmed before their guard was in place, "
+            "so no index names them. Nothing has changed: run the same command again"
+        )
+    return moved
+
+
+def _to_be_republished(state: TopicState) -> tuple[Index, list[NamedSegment]]:
+    """Return the part of the index that stays, and its lost segments. Raises SafetyError if only a replay helps."""
+    topic, old = state.facts.topic, state.index.value if state.index is not None else None
+    index = complete_part_of(old) if isinstance(old, Index) else None
+    kept = {(number, marker) for number, _place, marker in named_segments(index)} if index is not None else set()
+    if not kept:  # an empty index is a replay of the whole topic, which was not requested
+        raise SafetyError(f"{topic}: nothing before maxReadPosition can be kept: use --replay")
+    lost = [segment for segment in lost_segments_of(state.facts) if (segment.sequence, segment.marker) in kept]
+    missing = [segment.sequence for segment in lost if (segment.sequence, segment.marker) not in state.values]
+    if index is None or missing:
+        some = ", ".join(map(str, missing[:_NAMED]))
+        raise SafetyError(f"{topic}: the compacted topic has no segments {some} either, so only a replay can repair it")
+    if state.facts.doubled_ids:
+        twice = f"{state.facts.doubled_ids} ids are in several of its segments"
+        raise SafetyError(f"{topic}: {twice}, so only a replay can repair it")
+    if len({segment.sequence for segment in state.facts.named}) < len(state.facts.named):
+        raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
+    return index, lost
+
+
+def _refuse_doubled(session: Session) -> None:
+    if session.state().facts.doubled_ids:
+        raise SafetyError(
+            f"{session.topic}: ids are in several segments of its new index, since a client had it loaded from an "
+            "older index: disconnect its clients, and try again. Nothing is worse than before"
+        )
+
+
+def _refuse(state: TopicState, remedy: Remedy) -> None:
+    if why := refusal_of(state.facts, remedy):
+        raise SafetyError(f"{state.facts.topic} is not repaired: {why}")
+
+
+def _left(topic: str, how: str) -> str:
+    return f"The repair's index {how}, and {topic} is not verified: run the same command again to resume the repair"

@@ -1,4 +1,4 @@
-"""What decides about one topic: its latest index, the segments that it names, its ledgers, and what its broker says."""
+"""The state of one topic: its latest index, the segments that it names, its ledgers, and its transaction buffer."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,54 +15,50 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.codec import Index, Segment, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import Named, Told, told_of
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.repair_rules import KnownIds, Named, known_ids_of
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen of a topic. index: its latest message; None where it has none.
-
-    told: what index and segments tell of aborted ids. values: number and last marker of a
-    segment that the index names -> its bytes, as they lie at their place or as the compacted topic has them.
-    """
+class TopicState:
+    """The state of a topic at one time."""
 
     facts: TopicFacts
-    index: ReadValue | None
-    told: Told
-    values: Mapping[Named, bytes]
+    index: ReadValue | None  # the latest message under the topic's key; None: there is none
+    known_ids: KnownIds  # aborted ids in the index and its segments
+    values: Mapping[Named, bytes]  # segments that the index names, from their positions or from the compacted topic
 
-    def told_with(self, ledgers: frozenset[int]) -> Told:
-        """Return what index and segments tell, where the topic has these ledgers by now."""
+    def known_ids_with(self, ledgers: frozenset[int]) -> KnownIds:
+        """Return the known ids if the topic has these ledgers by now."""
         value = self.index.value if self.index is not None else None
         tail = value.tail if isinstance(value, Index) else ids_of([])
         ids = {name: decode_segment(data).ids for name, data in self.values.items()}
-        return told_of(replace(self.facts, ledgers=ledgers), ids, tail)
+        return known_ids_of(replace(self.facts, ledgers=ledgers), ids, tail)
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """Looks at one topic at a time."""
+class TopicReader:
+    """Reads one topic at a time."""
 
     topics: SnapshotTopics
     store: MetadataStore
 
-    def look(self, topic: str) -> Look:
-        """Read what decides about a topic. Raises UnavailableError, RefusedError."""
-        return self.look_from(topic, self.latest_index(topic))
+    def read(self, topic: str) -> TopicState:
+        """Read everything that decides about a topic. Raises UnavailableError, RefusedError."""
+        return self.read_with(topic, self.latest_index(topic))
 
-    def look_from(self, topic: str, index: ReadValue | None) -> Look:
-        """The same, as if that were its latest index. Raises UnavailableError, RefusedError."""
+    def read_with(self, topic: str, index: ReadValue | None) -> TopicState:
+        """Read the state of a topic as if that were its latest index. Raises UnavailableError, RefusedError."""
         namespace = namespace_of(topic)
         value = index.value if index is not None else None
-        rows = places_of(value) if isinstance(value, Index) else ()
+        rows = named_segments(value) if isinstance(value, Index) else ()
         places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
         stored = self._stored(namespace, topic, places) if places else {}
         values = self._values(namespace, topic, set(places.values()))
         values |= {
             places[place]: segment for place, segment in stored.items()
-        }  # what lies there is what a broker reads
+        }  # a broker reads these, not the compacted topic
         named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, why = listed(node)
@@ -78,11 +74,11 @@ class Looks:
             buffer=self.topics.more.buffer(topic),
         )
         tail = value.tail if isinstance(value, Index) else ids_of([])
-        told = told_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
-        return Look(facts, index, told, {name: encode_segment(segment) for name, segment in values.items()})
+        known_ids = known_ids_of(facts, {name: segment.ids for name, segment in values.items()}, tail)
+        return TopicState(facts, index, known_ids, {name: encode_segment(segment) for name, segment in values.items()})
 
     def ledgers(self, topic: str) -> frozenset[int]:
-        """Return the ledgers that a topic has now; none where it is gone. Raises UnavailableError."""
+        """Return the ledgers that a topic has now; none if it is gone. Raises UnavailableError."""
         (node,) = self.store.read_many([managed_ledger_path(topic)])
         presence, ledgers, why = listed(node)
         if presence is Presence.UNREADABLE:
@@ -90,18 +86,18 @@ class Looks:
         return frozenset(ledgers)
 
     def lost_in(self, topic: str, index: object) -> int:
-        """Count the segments that an index names, that can't be read at their places, and that the topic still needs.
+        """Count the segments that an index names, that the topic still needs, and that can't be read.
 
         Raises UnavailableError, RefusedError.
         """
-        rows = list(places_of(index)) if isinstance(index, Index) else []
+        rows = list(named_segments(index)) if isinstance(index, Index) else []
         places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
         stored = self._stored(namespace_of(topic), topic, places) if places else {}
         ledgers = self.ledgers(topic) if places else frozenset()
         return sum(place not in stored and marker[0] in ledgers for place, (_number, marker) in places.items())
 
     def latest_index(self, topic: str) -> ReadValue | None:
-        """Return a topic's latest index, whatever it is; None where it has none or a tombstone."""
+        """Return the latest message under a topic's key, valid or not; None if there is none or it is a tombstone."""
         found: ReadValue | None = None
         for read in self.topics.compacted(namespace_of(topic), SnapshotKind.INDEX):
             if read.topic == topic:
@@ -109,7 +105,7 @@ class Looks:
         return found
 
     def _stored(self, namespace: str, topic: str, places: dict[Position, Named]) -> dict[Position, Segment]:
-        """What a broker reads at these places."""
+        """Return the segments that a broker reads at these positions."""
         return {
             read.position: read.value
             for read in self.topics.stored(namespace, SnapshotKind.SEGMENT)
@@ -120,10 +116,10 @@ class Looks:
         }
 
     def _values(self, namespace: str, topic: str, wanted: set[Named]) -> dict[Named, Segment]:
-        """What the compacted topic has of these segments; a broker does not read it there.
+        """Return the values of these segments in the compacted topic, where a broker does not read them.
 
-        A key says a topic and a number only, and a broker that replays a topic counts from 0 again. So a value is the
-        segment that the index names only if its last marker is the one that the index names, too.
+        A key contains only a topic and a number, and a broker that replays a topic counts from 0 again. So a value is
+        the segment that the index names only if the last marker matches, too.
         """
         latest: dict[int, Segment] = {}
         numbers = {number for number, _marker in wanted}
@@ -143,6 +139,6 @@ def _index_facts(read: ReadValue) -> SnapshotFacts:
 
 
 def _doubled(values: Iterable[Segment]) -> int:
-    """How many ids stand in more than one of these segments."""
+    """Count the ids that are in several of these segments."""
     times = Counter(pair for value in values for pair in value.ids.pairs())
     return sum(count > 1 for count in times.values())

@@ -1,7 +1,7 @@
-"""Reads a topic that was repaired as a client does, and says how far that goes.
+"""Verification of a repaired topic: it is read as a client does, and the result states how far that proves anything.
 
-A reader is given nothing behind the first transaction that is open, and its end stands before that. So the end that a
-broker names to a reader may be long before the topic's last entry, and says nothing of what lies in between.
+A reader gets nothing after the first open transaction, and its end is before that transaction. So the end that a broker
+reports to a reader may be long before the topic's last entry, and proves nothing about the entries in between.
 """
 
 from collections.abc import Callable, Collection
@@ -9,24 +9,26 @@ from dataclasses import dataclass
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.errors import RefusedError, SafetyError, UnavailableError
-from streaming.snapshots.repair.first_index import silent
+from streaming.snapshots.repair.load import silent
 from streaming.snapshots.repair.session import TopicLoader
+from udfs.snapshots.repair_rules import KnownIds, Remedy
 
 _SAY_ENTRIES = 100_000
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Reads one topic at a time. say: is told in words how far that is."""
+class Verification:
+    """Reads one topic at a time."""
 
     topics: SnapshotTopics
     loader: TopicLoader
-    say: Callable[[str], object] = silent
+    say: Callable[[str], object] = silent  # receives progress messages
 
     def read(self, topic: str, known: Collection[tuple[int, int]]) -> tuple[int, str]:
-        """Return how many entries a reader gets, and why that is not all; "" where it is.
+        """Return how many entries a reader gets, and why that is not the whole topic; "" if it is.
 
-        known: ids of aborted transactions. Raises SafetyError at a message of one of them.
+        known: ids of aborted transactions. Raises SafetyError at a message of such a transaction.
         """
         count = 0
         self.say(f"{topic} is loaded, and is read once as a client does")
@@ -40,15 +42,15 @@ class Reading:
                         f"and `ledger-reaper snapshots undo --topic {topic}`"
                     )
                 if count % _SAY_ENTRIES == 0:
-                    self.say(f"{topic}: {count} entries were read")
+                    self.say(f"{topic}: {count} entries read")
         except (UnavailableError, RefusedError) as error:
-            return count, f"no reader came to the topic's end: {error}"
+            return count, f"no reader reached the topic's end: {error}"
         return count, hidden
 
     def _hidden(self, topic: str) -> str:
-        """Say what a reader that begins now may not be given; "" where it is all that there is.
+        """Explain what a reader that starts now may not get; "" if it gets everything.
 
-        The last entry is asked for first: what comes behind it meanwhile is no matter of the repair's.
+        The last entry is requested first: later messages are out of scope.
         """
         last = self.topics.admin.internal_stats(topic).last
         buffer = self.topics.more.buffer(topic)
@@ -57,7 +59,61 @@ class Reading:
         if buffer.max_read >= last:
             return ""
         return (
-            f"the topic was read up to {buffer.max_read[0]}:{buffer.max_read[1]}, and is not verified beyond: a "
-            f"transaction is open there, which hides what comes behind, up to {last[0]}:{last[1]}. Run the repair "
-            "again once that transaction has ended"
+            f"the topic was read up to {buffer.max_read[0]}:{buffer.max_read[1]}, and is not verified beyond: an open "
+            f"transaction there hides the later entries, up to {last[0]}:{last[1]}. Run the repair again once that "
+            "transaction has ended"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairResult:
+    """The result of a repair; the fields of --json."""
+
+    topic: str
+    journal: str  # the entry that contains the old index
+    aborted: int  # ids that the broker has now
+    known: int  # ids that were known from the old snapshot
+    expected: int  # known ids that the broker must have
+    delivered: int  # entries that a reader got afterwards; none of them belonged to a known id
+    not_verified: str = ""  # why the result is not proven; "": all old ids are known and the reader reached the end
+    loads: int = 1  # how often the topic was loaded
+    not_written: str = ""  # what the broker's index is missing; "": a broker could load it
+    remedy: Remedy = Remedy.REPLAY
+    went_on: bool = False  # the run resumed an interrupted repair
+
+    def in_words(self) -> str:
+        """Return one line for the terminal."""
+        reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
+        return (
+            f"{self.topic} is loaded again and has {self.aborted} aborted ids (its old snapshot had {self.known}); "
+            f"{reader}. The old index is {self.journal} in the journal" + self._unwritten()
+        )
+
+    def _unwritten(self) -> str:
+        if not self.not_written:
+            return ""
+        again = (
+            "the whole topic again"
+            if self.remedy is Remedy.REPLAY
+            else "the topic after the last segment of the repair's index again"
+        )
+        return (
+            f". Its broker has not written its own snapshot yet: {self.not_written}. That is a fault of Pulsar's "
+            "(apache/pulsar#26565), and loses nothing: the broker resumes as messages come, and until then it reads "
+            f"{again} at each load"
+        )
+
+
+def ignorance(ids: KnownIds, *, is_whole: bool) -> str:
+    """Explain why the known old ids are incomplete; "" if they are complete.
+
+    is_whole: whether the replaced index was complete, not written during a replay.
+    """
+    if not is_whole:
+        return "the replaced index was written during a replay, so not all old ids are known"
+    if not ids.known:
+        return "no old ids are known"
+    if ids.unknown:
+        more = f" and {len(ids.unknown) - _NAMED} more" if len(ids.unknown) > _NAMED else ""
+        return f"the ids of segments {', '.join(map(str, ids.unknown[:_NAMED]))}{more} are not known"
+    return ""

@@ -1,4 +1,4 @@
-"""The repairs of the configured cluster: clients, the journal in the state directory, and how a topic is loaded."""
+"""Opens the repairs, undos, compactions and migrations of the configured cluster, and loads topics for them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -19,12 +19,12 @@ from streaming.errors import UnavailableError
 from streaming.snapshots.audit.messages import snapshot_topics
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.migrate import Migrations
-from streaming.snapshots.parts.undo_migration import MigrationUndo, TakenAway
+from streaming.snapshots.parts.undo_migration import MigrationUndo, Removed
 from streaming.snapshots.removal.compact import compact
 from streaming.snapshots.repair.blocking import Blocking
-from streaming.snapshots.repair.first_index import silent
 from streaming.snapshots.repair.journal import RepairJournal
-from streaming.snapshots.repair.restore import PutBack, PutBacks
+from streaming.snapshots.repair.load import silent
+from streaming.snapshots.repair.restore import Restored, Restores
 from streaming.snapshots.repair.steps import JOURNAL, Repairs
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import snapshot_entries
@@ -33,15 +33,15 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 
 _PATIENCE_SECONDS, _TRIES = 60.0, 2
-_BEHIND_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
+_AFTER_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
 
 
 class Entries(Protocol):
-    """What is needed of a reader of a topic's entries."""
+    """A reader of a topic's entries."""
 
     @property
     def last(self) -> Position | None:
-        """The last place of which the broker has something to send; entry -1: of none; None: it does not say."""
+        """The last position from which the broker would send an entry (entry -1: none); None: it does not report it."""
         ...
 
     def next(self, patience_seconds: float) -> tuple[Position, bytes]:
@@ -51,55 +51,52 @@ class Entries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoader:
-    """Unloads by the admin API, and loads as a client does: by a reader behind everything."""
+    """Unloads through the admin API, and loads as a client does: with a reader after the last entry."""
 
     settings: PulsarSettings
     admin: PulsarAdmin
 
     def unload(self, topic: str) -> bool:
-        """Let its broker close it; False if no broker had it loaded. Raises UnavailableError, RefusedError."""
+        """Make the topic's broker close it; False if no broker had it loaded. Raises UnavailableError, RefusedError."""
         return self.admin.unload(topic)
 
     def load(self, topic: str) -> None:
-        """Ask for it once. Raises UnavailableError, RefusedError."""
-        with opened(self.settings, topic, _BEHIND_ALL, compacted=True):  # such a reader makes no topic
+        """Request the topic once. Raises UnavailableError, RefusedError."""
+        with opened(self.settings, topic, _AFTER_ALL, compacted=True):  # such a reader creates no topic
             pass
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
-        """Yield the transaction of each entry that a reader gets, up to the end that there is now.
+        """Yield the transaction of each entry that a reader gets, up to the current end.
 
-        It reads the topic's own ledgers: of a topic that is compacted, a compacted reader gets the last message of each
-        key only, and the others would not be looked at.
+        The reader reads the topic's own ledgers: a compacted reader would get only the last message of each key.
         """
         return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, creates=False))
 
 
 def read_to_the_end(
-    topic: str, reader_behind: Callable[[Position], AbstractContextManager[Entries]]
+    topic: str, reader_after: Callable[[Position], AbstractContextManager[Entries]]
 ) -> Iterator[tuple[int, int] | None]:
-    """Yield the transaction of each entry up to the last one that the broker had something to send of; None: no such.
+    """Yield the transaction of each entry up to the end that the broker reports; None for entries without one.
 
-    ReceiveTimeout before that is no end: a broker that passes over many aborted messages is silent for long. Raises
-    UnavailableError where a reader does not come to the end though it is begun anew, or nobody says where the end is.
+    ReceiveTimeout before that is no end: a broker that skips many aborted messages is silent for long. Raises
+    UnavailableError if a second reader does not reach the end either, or the broker does not report the end.
     """
     end: Position | None = None
-    at, silent = BEFORE_ALL, 0
-    while silent < _TRIES:
-        silent += 1
-        with reader_behind(at) as reader:
+    at, timeouts = BEFORE_ALL, 0
+    while timeouts < _TRIES:
+        timeouts += 1
+        with reader_after(at) as reader:
             end = reader.last if end is None else end
             with suppress(ReceiveTimeout):
                 while end is not None and at < end and end[1] >= 0:
                     at, data = reader.next(_PATIENCE_SECONDS)
-                    silent = 0
+                    timeouts = 0
                     yield _transaction_of(data)
         if end is not None and (at >= end or end[1] < 0):
             return
     if end is None:
-        raise UnavailableError(f"{topic}: its broker does not say what its last message is")
-    raise UnavailableError(
-        f"{topic}: its broker sends nothing behind {at[0]}:{at[1]}, and the end is {end[0]}:{end[1]}"
-    )
+        raise UnavailableError(f"{topic}: its broker does not report its last message")
+    raise UnavailableError(f"{topic}: its broker sends nothing after {at[0]}:{at[1]}, and the end is {end[0]}:{end[1]}")
 
 
 def _transaction_of(data: bytes) -> tuple[int, int] | None:
@@ -111,7 +108,7 @@ def _transaction_of(data: bytes) -> tuple[int, int] | None:
 
 @contextmanager
 def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> Iterator[Repairs]:
-    """Repairs of the configured cluster; the block's end closes the connections. say: is told what is waited for."""
+    """Open the repairs; the block's end closes the connections. say: receives progress messages."""
     clients = clients_for(settings)
     clock = SystemClock()
     with snapshot_topics(settings) as topics:
@@ -128,7 +125,7 @@ def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> It
 
 
 def full_name(topic: str) -> str:
-    """Return a topic's full name, given in any form. Raises ConfigError."""
+    """Return a topic's full name. Raises ConfigError."""
     return topic_from(topic, "--topic")
 
 
@@ -144,7 +141,7 @@ def blocking_for(settings: Settings, *, is_unknown_foreign: bool = False) -> Ite
 
 
 def compact_segments(settings: Settings, namespace: str) -> int:
-    """Take away the tombstones in a namespace's segments topic; returns how many there were.
+    """Remove the tombstones in a namespace's segments topic; returns how many there were.
 
     Raises SafetyError, UnavailableError, RefusedError.
     """
@@ -156,7 +153,7 @@ def compact_segments(settings: Settings, namespace: str) -> int:
 
 @contextmanager
 def migrations_for(settings: Settings) -> Iterator[Migrations]:
-    """Migrations of the configured cluster; the block's end closes the connections."""
+    """Open the migrations; the block's end closes the connections."""
     clients = clients_for(settings)
     with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
         guards = Guards(topics, clients.store, clients.broker, SystemClock())
@@ -170,28 +167,24 @@ def migrations_for(settings: Settings) -> Iterator[Migrations]:
         )
 
 
-def put_back_all(settings: Settings, topic: str) -> Iterator[PutBack]:
-    """Publish again what the service removed of a topic's snapshots.
-
-    Raises ConfigError where the journal has nothing of it, SafetyError where that is refused, UnavailableError,
-    RefusedError.
-    """
+def restore_removed(settings: Settings, topic: str) -> Iterator[Restored]:
+    """Publish again what the service removed of a topic's snapshots. Raises as Restores.restore."""
     with snapshot_topics(settings) as topics:
-        yield from _put_backs(settings, topics).put_back(topic, snapshot_entries(settings.state_dir))
+        yield from _restores(settings, topics).restore(topic, snapshot_entries(settings.state_dir))
 
 
-def undo_migration(settings: Settings, topic: str) -> Iterator[PutBack | TakenAway]:
+def undo_migration(settings: Settings, topic: str) -> Iterator[Restored | Removed]:
     """Undo the last migration of a topic's snapshot. Raises as MigrationUndo.undo."""
     with migrations_for(settings) as migrations:
-        yield from MigrationUndo(migrations, _put_backs(settings, migrations.topics)).undo(topic)
+        yield from MigrationUndo(migrations, _restores(settings, migrations.topics)).undo(topic)
 
 
-def _put_backs(settings: Settings, topics: SnapshotTopics) -> PutBacks:
+def _restores(settings: Settings, topics: SnapshotTopics) -> Restores:
     clients = clients_for(settings)
     guards = Guards(topics, clients.store, clients.broker, SystemClock())
-    return PutBacks(
+    return Restores(
         topics,
-        lambda each: KeyedSender(settings.pulsar, each),
+        lambda system_topic: KeyedSender(settings.pulsar, system_topic),
         guards.require,
-        lambda each: topics.more.buffer(each) is not None,
+        lambda topic: topics.more.buffer(topic) is not None,
     )

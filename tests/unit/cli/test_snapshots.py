@@ -13,9 +13,9 @@ from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError
 from streaming.snapshots.removal import candidates as trimmable
 from streaming.snapshots.removal.trim import Trimmed, Trims
 from streaming.snapshots.repair import wiring as repairs
-from streaming.snapshots.repair.outcome import Repaired
+from streaming.snapshots.repair.verify import RepairResult
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import Remedy
+from udfs.snapshots.repair_rules import Remedy
 from udfs.snapshots.values import ReadValue
 
 TOPIC = "persistent://t/ns/orders"
@@ -28,8 +28,8 @@ class Done:
     not_verified: str
     not_written: str
 
-    def repair(self, topic: str, remedy: Remedy) -> Repaired:
-        return Repaired(
+    def repair(self, topic: str, remedy: Remedy) -> RepairResult:
+        return RepairResult(
             topic=topic,
             journal="1.json",
             aborted=3,

@@ -23,7 +23,7 @@ from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Index, Segment, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.schemas import Origin
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 
@@ -183,7 +183,9 @@ class World:
     def _can_load(self) -> bool:
         index = self.indexes[-1].value if self.indexes else None
         places = {read.position for read in self.segments}
-        return isinstance(index, Index) and places.issuperset(place for _number, place, _marker in places_of(index))
+        return isinstance(index, Index) and places.issuperset(
+            place for _number, place, _marker in named_segments(index)
+        )
 
     def send(self, key: str, value: bytes | None) -> Position:
         if self.breaks:

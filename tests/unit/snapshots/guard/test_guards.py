@@ -17,7 +17,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, entries_of
-from udfs.snapshots.guarding import HOLD_GONE_MS
+from udfs.snapshots.guard_rules import HOLD_GONE_MS
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Fault, ReadValue
 

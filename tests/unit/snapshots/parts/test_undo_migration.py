@@ -11,14 +11,14 @@ from streaming.snapshots.parts import migrate as module
 from streaming.snapshots.parts.migrate import Migrations
 from streaming.snapshots.parts.undo_migration import MigrationUndo
 from streaming.snapshots.repair.journal import RepairJournal
-from streaming.snapshots.repair.restore import PutBacks
+from streaming.snapshots.repair.restore import Restores
 from streaming.state.filesystem import Folder, folder_of
 from tests.unit.snapshots.migration_world import ALL, Broker, migrations, segmented, single
 from tests.unit.snapshots.repair_world import SPACE, TAIL, TOPIC, read_at
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Snapshot, decode_index, encode_index, encode_snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 
 PARTS, SINGLES, INDEX, SEGMENT = SnapshotKind.PARTS, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.SEGMENT
 DIRECTIONS = [
@@ -38,7 +38,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def undone(broker: Broker, runs: Migrations) -> list[str]:
     """Undo the last migration."""
-    put_backs = PutBacks(broker, broker.sender, broker.require, lambda topic: broker.buffer(topic) is not None)
+    put_backs = Restores(broker, broker.sender, broker.require, lambda topic: broker.buffer(topic) is not None)
     return [each.in_words() for each in MigrationUndo(runs, put_backs).undo(TOPIC)]
 
 
@@ -47,7 +47,9 @@ def counts_again(broker: Broker, runs: Migrations, old: SnapshotKind, before: di
     form = runs.form(TOPIC, runs.stored(TOPIC))
     assert form.kind is old
     if old is INDEX:
-        named = [(number, marker) for number, _place, marker in places_of(decode_index(broker.values(INDEX)[TOPIC]))]
+        named = [
+            (number, marker) for number, _place, marker in named_segments(decode_index(broker.values(INDEX)[TOPIC]))
+        ]
         assert named == [(0, (5, 1)), (1, (5, 9))]
         assert set(form.aborts.ids.pairs()) in (ALL, ALL - {TAIL})
     else:

@@ -9,14 +9,14 @@ import pytest
 from streaming.errors import SafetyError, UnavailableError
 from streaming.snapshots.removal.trim import Trimmed, Trims
 from streaming.snapshots.repair.steps import Repairs
-from streaming.snapshots.repair.topic_state import Look
+from streaming.snapshots.repair.topic_state import TopicState
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.codec import Index, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import Told
+from udfs.snapshots.repair_rules import KnownIds
 from udfs.snapshots.values import ReadValue
 
 TOPIC = "persistent://t/ns/orders"
@@ -59,14 +59,14 @@ class World:
         assert with_segments
         return self.memory
 
-    def look(self, topic: str) -> Look:
+    def state_of(self, topic: str) -> TopicState:
         self.looks += bool(self.committed)
         if self.looks == self.drops_at and self.committed:
             living = tuple(each for each in self.facts.named if each.marker[0] in self.facts.ledgers)
             self.facts = replace(self.facts, named=living)
             if self.index is None:
                 self.single = tuple(each for each in self.single if each in self.facts.ledgers)
-        return Look(self.facts, self.index, Told(frozenset(), frozenset(), ()), {})
+        return TopicState(self.facts, self.index, KnownIds(frozenset(), frozenset(), ()), {})
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         assert kind is SnapshotKind.SINGLE

@@ -17,7 +17,7 @@ from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.codec import Snapshot, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import empty_index
+from udfs.snapshots.repair_rules import empty_index
 from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import Fault, ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage

@@ -46,7 +46,7 @@ def _change(journal: RepairJournal, name: str, changes: dict[str, object]) -> No
 def test_what_was_written_later_comes_first_also_where_the_clock_was_set_back(
     journal: RepairJournal, clock: ManualClock
 ) -> None:
-    numbered = replace(journal, chance=iter(["ffffffff", "00000000", "88888888", "00000000"]).__next__)
+    numbered = replace(journal, suffix=iter(["ffffffff", "00000000", "88888888", "00000000"]).__next__)
     first = _write(numbered, b"1")
     second = _write(numbered, b"2")  # in the same millisecond
     clock.advance(-4_000)
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_named_as_an_entry_is_named_and_does_not_count(
     journal.folder.write(name, (journal.folder.read(old) or b"").replace(b"b2xk", b"b3RoZXI="))
     with caplog.at_level(logging.WARNING):
         assert [each.replaced for each in journal.of(TOPIC)] == [b"old"]
-    assert f"{name} is not named as an entry is" in caplog.text
+    assert f"{name} has no entry's name, and was skipped" in caplog.text
     assert _write(journal, b"newer").startswith("000000000005001-")
 
 
@@ -200,5 +200,5 @@ def test_an_entry_that_is_no_json_at_all_ends_what_is_done_about_its_topic(journ
     name = _write(journal, b"newer")
     journal.folder.write(name, b"torn {")
     assert [each.replaced for each in journal.of(OTHER)] == [b"old"]
-    with pytest.raises(SafetyError, match=f"{name} is no JSON object: look at it"):
+    with pytest.raises(SafetyError, match=f"{name} is no JSON object: check it"):
         list(journal.of(TOPIC))

@@ -9,7 +9,7 @@ from streaming.errors import SafetyError, UnavailableError
 from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import TOPIC, Interrupted, World, entries, interrupted, repairs, written
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots.repairing import Remedy, empty_index
+from udfs.snapshots.repair_rules import Remedy, empty_index
 
 HALF = written(BEFORE_ALL).data
 

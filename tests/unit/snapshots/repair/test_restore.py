@@ -10,7 +10,7 @@ import pytest
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.snapshots.parts.topic import Sender
-from streaming.snapshots.repair.restore import PutBacks
+from streaming.snapshots.repair.restore import Restores
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name
@@ -18,7 +18,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.schemas import Origin
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 
@@ -97,14 +97,14 @@ class World:
         return self.loaded.pop(0) if self.loaded else False
 
     def run(self, journal: list[dict[str, Any]]) -> list[str]:
-        runs = PutBacks(self, self.sender, self.guard, self.is_loaded)
-        return [each.in_words() for each in runs.put_back(TOPIC, journal)]
+        runs = Restores(self, self.sender, self.guard, self.is_loaded)
+        return [each.in_words() for each in runs.restore(TOPIC, journal)]
 
     @property
     def named(self) -> list[Position]:
         """The places that the last index names."""
         value = next(value for key, value in reversed(self.sent) if key == TOPIC)
-        return [place for _number, place, _marker in places_of(decode_index(value or b""))]
+        return [place for _number, place, _marker in named_segments(decode_index(value or b""))]
 
 
 def _read(kind: SnapshotKind, key: str, at: Position, value: bytes | None) -> ReadValue:
@@ -123,7 +123,7 @@ def test_segments_go_first_and_the_index_names_the_new_places_of_those_whose_old
     said = world.run(JOURNAL)
     assert world.sent[:2] == [(segment(0), ZERO), (segment(1), ONE)]
     assert world.named == [(9, 1), (5, 1)]
-    assert "put back" in said[0]
+    assert "published again" in said[0]
     assert len(world.sent) == 3
     assert world.guarded == [SPACE]
 
@@ -179,7 +179,7 @@ def test_a_key_that_has_a_value_keeps_it() -> None:
     world = World(live=[_read(SnapshotKind.INDEX, TOPIC, (8, 1), INDEX)])
     said = world.run(JOURNAL)
     assert [key for key, _value in world.sent] == [segment(0), segment(1)]
-    assert "left as it is" in said[-1]
+    assert "was not changed" in said[-1]
 
 
 @pytest.mark.parametrize("breaks_at", [1, 2])
@@ -247,7 +247,7 @@ def test_a_topic_of_which_nothing_was_removed_is_refused() -> None:
 
 
 def test_an_index_that_is_none_is_refused() -> None:
-    with pytest.raises(RefusedError, match="is none"):
+    with pytest.raises(RefusedError, match="can't be decoded"):
         World().run([row(SnapshotKind.INDEX, TOPIC, b"\xff")])
 
 

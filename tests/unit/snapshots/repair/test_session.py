@@ -4,7 +4,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from streaming.snapshots.repair.session import cut_short
+from streaming.snapshots.repair.session import interruption
 from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import OLD, TOPIC, World, repairs, there, written
 
@@ -30,7 +30,7 @@ def test_a_topic_that_reaches_back_and_has_no_such_index_says_that_it_was_not_se
 def test_one_that_does_not_reach_back_any_more_says_nothing_and_an_undo_is_refused(journal: Folder) -> None:
     world, name = _without_its_mark(journal)
     world.trimmed, sent = 1, len(world.sent)
-    with pytest.raises(SafetyError, match=f"nobody can tell whether {name} .* was published.*Nothing was sent"):
+    with pytest.raises(SafetyError, match=f"it is not known whether {name} .* was published.*Nothing was sent"):
         repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
     assert len(world.sent) == sent
     assert repairs(world, journal, ManualClock(2_000)).repair(TOPIC).went_on  # which verifies, and sends nothing
@@ -62,11 +62,11 @@ HALF = "Half of it is there"
 def test_what_is_cut_short_says_what_became_of_it(error: BaseException) -> None:
     with (
         pytest.raises(UnavailableError, match=HALF),
-        cut_short(TOPIC, "repair", HALF),
+        interruption(TOPIC, "repair", HALF),
     ):
         raise error
 
 
 def test_a_refusal_of_ours_is_no_cut() -> None:
-    with pytest.raises(SafetyError, match=r"^look first$"), cut_short(TOPIC, "repair", HALF):
+    with pytest.raises(SafetyError, match=r"^look first$"), interruption(TOPIC, "repair", HALF):
         raise SafetyError("look first")

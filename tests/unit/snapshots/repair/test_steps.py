@@ -32,8 +32,8 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, decode_index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repairing import Remedy
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.repair_rules import Remedy
+from udfs.snapshots.segments import named_segments
 
 
 def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index_is_kept(journal: Folder) -> None:
@@ -81,7 +81,7 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
         ),
         pytest.param(
             {"meanwhile": read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 2)), "is_loaded": True, "state": "Initializing"},
-            "meanwhile",
+            "its index was written while",
             id="somebody writes its index",
         ),
     ],
@@ -95,7 +95,9 @@ def test_whatever_else_is_refused_and_nothing_is_sent(changes: dict[str, Any], w
 
 def test_a_replay_that_found_less_than_the_old_segments_tell_is_an_alarm(journal: Folder) -> None:
     """Of segment 0 only the last id lives for certain; of segment 1, and of the tail behind it, all do."""
-    with pytest.raises(SafetyError, match="tells of 3; a reader gets 2 entries, none of them aborted: keep") as told:
+    with pytest.raises(
+        SafetyError, match="has 3 that must be there; a reader gets 2 entries, none of them aborted: keep"
+    ) as told:
         repairs(World(replayed=2), journal).repair(TOPIC)
     assert "undo" not in str(told.value)
 
@@ -120,7 +122,7 @@ def test_a_topic_that_is_deleted_while_it_is_unloaded_is_not_repaired(journal: F
 
 def test_a_topic_that_does_not_load_all_the_same_is_told_after_ten_minutes(journal: Folder) -> None:
     world = World(loads=False)
-    with pytest.raises(UnavailableError, match=r"not loaded after 10 minutes.*last: no answer for half a minute"):
+    with pytest.raises(UnavailableError, match=r"not loaded after 10 minutes.*last error: no answer for half a minute"):
         repairs(world, journal).repair(TOPIC)
     assert world.tries == 21
     assert len(entries(journal)) == 1
@@ -131,7 +133,7 @@ def test_lost_segments_are_published_once_more_and_named_at_their_new_places(jou
     done = repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == [f"multiple-0-{TOPIC}", TOPIC]
     index = decode_index(world.indexes[-1].data)
-    assert list(places_of(index)) == [(0, (11, 1), (5, 1)), (1, (10, 0), (5, 9))]
+    assert list(named_segments(index)) == [(0, (11, 1), (5, 1)), (1, (10, 0), (5, 9))]
     assert (index.max_read, index.tail.rows, done.remedy) == ((5, 9), 0, Remedy.REPUBLISH)
     assert world.is_loaded
     assert repairs(world, journal, ManualClock(2_000)).undo(TOPIC)[0] == done.journal
@@ -184,7 +186,7 @@ def test_a_topic_that_no_broker_has_is_never_loaded_from_the_index_that_is_repla
 
 def test_a_segment_that_the_compacted_topic_lacks_too_can_only_be_replayed(journal: Folder) -> None:
     world = World(compacts={1: segment_at(1, (10, 0))})
-    with pytest.raises(SafetyError, match="lacks segments 0 too"):
+    with pytest.raises(SafetyError, match="has no segments 0 either"):
         repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == []
 
@@ -192,7 +194,7 @@ def test_a_segment_that_the_compacted_topic_lacks_too_can_only_be_replayed(journ
 def test_a_segment_of_that_number_whose_marker_is_another_one_is_not_published(journal: Folder) -> None:
     """A broker that replayed a topic counts from 0 again: its segment 0 holds other ids."""
     world = World(compacts={0: segment_at(0, (10, 3), [(1, 7)], (6, 2)), 1: segment_at(1, (10, 0))})
-    with pytest.raises(SafetyError, match="lacks segments 0 too"):
+    with pytest.raises(SafetyError, match="has no segments 0 either"):
         repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == []
 
@@ -227,7 +229,7 @@ def test_a_topic_that_lost_a_segment_and_has_doubled_ids_can_only_be_replayed(jo
         segments=[segment_at(1, (10, 0), DOUBLED)],
         compacts={0: segment_at(0, (9, 0)), 1: segment_at(1, (10, 0), DOUBLED)},
     )
-    with pytest.raises(SafetyError, match="ids stand in several of its segments, so only a replay"):
+    with pytest.raises(SafetyError, match="ids are in several of its segments, so only a replay"):
         repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == []
 
@@ -298,7 +300,7 @@ def test_a_repair_that_goes_on_tells_what_is_still_read_of_what_the_first_one_kn
     with pytest.raises(SafetyError, match=r"aborted transaction \(1, 1\)"):
         repairs(world, journal, clock).repair(TOPIC)
     world.gets, world.replayed = [None], 2
-    with pytest.raises(SafetyError, match="has 2 aborted ids, and its old snapshot tells of 3"):
+    with pytest.raises(SafetyError, match="has 2 aborted ids, and its old snapshot has 3 that must be there"):
         repairs(world, journal, clock).repair(TOPIC)
 
 
@@ -339,7 +341,7 @@ def test_an_index_that_a_broker_wrote_in_the_midst_of_a_replay_of_its_own_is_rep
     done = repairs(world, journal).repair(TOPIC)
     assert world.done == ["guard", "unload", "send", "unload"]
     assert decode_index(world.indexes[-1].data).entries.rows == 0
-    assert "in the midst of a replay" in done.not_verified
+    assert "during a replay" in done.not_verified
     with pytest.raises(ConfigError, match="no repair"):  # nobody wants that index back
         repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
 
@@ -354,7 +356,7 @@ def test_a_repair_of_half_a_replay_that_was_cut_short_is_not_verified_by_what_th
     world.indexes.append(written(at=(1, 95)))
     done = repairs(world, journal, clock).repair(TOPIC)
     assert done.went_on
-    assert "in the midst of a replay" in done.not_verified
+    assert "during a replay" in done.not_verified
 
 
 def test_a_repair_says_what_it_waits_for(journal: Folder) -> None:
@@ -362,10 +364,8 @@ def test_a_repair_says_what_it_waits_for(journal: Folder) -> None:
     world = replayed(None, None, written())
     replace(repairs(world, journal), say=said.append).repair(TOPIC)
     assert said[0].startswith(f"{TOPIC} has a new index; the old one is 0000")
-    assert any(
-        "waits for the index of its broker since 30 seconds: its broker has sealed 1 seg" in each for each in said
-    )
-    assert any(each.endswith("it is loaded once more (2 of 8)") for each in said)
+    assert any("has waited for its broker's index for 30 seconds: its broker has sealed 1 seg" in each for each in said)
+    assert any(each.endswith("the topic is loaded again (2 of 8)") for each in said)
     assert said[-1] == f"{TOPIC} is loaded, and is read once as a client does"
     slow = World(loads=False)
     said.clear()
@@ -391,7 +391,7 @@ NO_TAIL = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1))]), (5, 9), i
             "the ids of segments 0 are not known",
             id="some segments are gone",
         ),
-        pytest.param({"ends": False}, "no reader came to the topic's end: silence", id="not read to its end"),
+        pytest.param({"ends": False}, "no reader reached the topic's end: silence", id="not read to its end"),
     ],
 )
 def test_a_repair_that_can_not_be_verified_says_so(changes: dict[str, Any], why: str, journal: Folder) -> None:
@@ -520,7 +520,7 @@ def test_a_republished_index_that_would_name_nothing_is_no_replay_in_disguise(
 
 
 @pytest.mark.parametrize(
-    ("remedy", "read"), [(Remedy.REPLAY, "the whole topic"), (Remedy.REPUBLISH, "the topic behind the last segment")]
+    ("remedy", "read"), [(Remedy.REPLAY, "the whole topic"), (Remedy.REPUBLISH, "the topic after the last segment")]
 )
 def test_what_a_broker_reads_at_each_load_depends_on_the_remedy(remedy: Remedy, read: str, journal: Folder) -> None:
     world = replayed()
@@ -535,7 +535,7 @@ def test_what_lies_behind_max_read_position_is_left_to_the_replay(journal: Folde
     done = repairs(world, journal).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == [f"multiple-0-{TOPIC}", TOPIC]
     index = decode_index(world.indexes[-1].data)
-    assert list(places_of(index)) == [(0, (11, 1), (5, 1))]
+    assert list(named_segments(index)) == [(0, (11, 1), (5, 1))]
     assert (index.max_read, index.tail.rows) == ((5, 1), 0)
     assert (done.known, done.expected) == (4, 3)
 
@@ -581,7 +581,7 @@ def test_segments_are_not_published_where_a_replay_was_begun(journal: Folder) ->
     with pytest.raises(UnavailableError, match="not verified"):
         repairs(world, journal, clock).repair(TOPIC)
     sent = list(world.sent)
-    with pytest.raises(SafetyError, match=r"a repair by replay began.*Without --republish"):
+    with pytest.raises(SafetyError, match=r"a repair by replay was started.*without --republish"):
         repairs(world, journal, clock).repair(TOPIC, Remedy.REPUBLISH)
     assert world.sent == sent
     assert repairs(world, journal, clock).repair(TOPIC).went_on

@@ -85,7 +85,7 @@ def test_an_undo_over_which_a_broker_wrote_its_own_index_says_so(journal: Folder
     repairs(world, journal, clock).repair(TOPIC)
     world.writes_over = read_at(SnapshotKind.INDEX, TOPIC, NEWER, (1, 99))
     clock.advance(1_000)
-    with pytest.raises(SafetyError, match=r"wrote an index of its own over it: disconnect its clients"):
+    with pytest.raises(SafetyError, match=r"wrote its own index over it: disconnect its clients"):
         repairs(world, journal, clock).undo(TOPIC)
 
 
@@ -143,7 +143,7 @@ def test_the_last_repair_is_undone_also_where_the_clock_was_set_back(journal: Fo
     [
         pytest.param(b"torn", "they can't decode", id="somebody wrote one that is torn"),
         pytest.param(None, "has no index now", id="it has a tombstone"),
-        pytest.param(OLD, "is there already", id="it was put back"),
+        pytest.param(OLD, "is in place already", id="it was put back"),
     ],
 )
 def test_an_undo_that_has_nothing_to_put_back_or_to_keep_is_refused(
@@ -164,7 +164,7 @@ def test_an_index_that_is_written_while_the_topic_is_unloaded_is_not_replaced(jo
     assert world.is_loaded
     world.meanwhile = there(NEWER)
     sent = list(world.sent)
-    with pytest.raises(SafetyError, match="somebody wrote its index meanwhile"):
+    with pytest.raises(SafetyError, match="its index was written during the undo"):
         repairs(world, journal).undo(TOPIC)
     assert world.sent == sent
     assert len(entries(journal)) == 1
@@ -176,7 +176,9 @@ def test_an_undo_does_not_put_back_an_index_of_which_segments_were_trimmed_since
     repairs(world, journal).repair(TOPIC)
     world.segments = world.segments[1:]
     sent, done = list(world.sent), list(world.done)
-    with pytest.raises(SafetyError, match="1 segments that the topic needs can't be read by now, and 0 when"):
+    with pytest.raises(
+        SafetyError, match="1 segments that the topic needs and the old index names can't be read by now, and 0 when"
+    ):
         repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
     assert (world.sent, world.done) == (sent, done)
     world.node = Unreadable("no right")
@@ -205,7 +207,7 @@ def test_an_undo_goes_back_over_no_repair_of_half_a_replay_to_an_older_one(journ
     clock.advance(1_000)
     repairs(world, journal, clock).repair(TOPIC)
     sent = len(world.sent)
-    with pytest.raises(ConfigError, match="that can be taken back"):
+    with pytest.raises(ConfigError, match="that can be undone"):
         repairs(world, journal, clock).undo(TOPIC)
     assert len(world.sent) == sent
 
@@ -218,7 +220,7 @@ def test_an_undo_puts_back_no_index_of_half_a_replay_that_an_undo_replaced(journ
     repairs(world, journal, clock).undo(TOPIC)
     sent = len(world.sent)
     clock.advance(1_000)
-    with pytest.raises(SafetyError, match="in the midst of a replay"):
+    with pytest.raises(SafetyError, match="during a replay"):
         repairs(world, journal, clock).undo(TOPIC)
     assert len(world.sent) == sent
 
@@ -229,7 +231,7 @@ def test_an_undo_puts_back_no_index_of_another_topic(journal: Folder) -> None:
     entry = json.loads(journal.read(name) or b"")
     other = encode_index(Index(f"{TOPIC}-other", entries_of([]), (6, 0), ids_of([])))
     journal.write(name, json.dumps({**entry, "replaced": base64.b64encode(other).decode()}).encode())
-    with pytest.raises(SafetyError, match="is that of"):
+    with pytest.raises(SafetyError, match="belongs to"):
         repairs(world, journal, clock).undo(TOPIC)
 
 
@@ -304,7 +306,7 @@ def test_an_undo_that_is_cut_short_says_what_is_there_and_leaves_a_guard(error: 
     world, clock = Moved(), ManualClock(1_000)
     first = repairs(world, journal, clock).repair(TOPIC).journal
     world.breaks_off = error
-    with pytest.raises(UnavailableError, match=rf"that {first} holds is or may be published .* journal, which"):
+    with pytest.raises(UnavailableError, match=rf"index in {first} is or may be published .* journal, which"):
         repairs(world, journal, clock).undo(TOPIC)
     assert world.cursor == (10, -1)
 
@@ -318,7 +320,7 @@ def test_an_undo_that_is_cut_short_behind_its_index_says_that_it_is_there(journa
 
     world, clock = Forbidding(client=True), ManualClock(1_000)
     first = repairs(world, journal, clock).repair(TOPIC).journal
-    with pytest.raises(UnavailableError, match=rf"403\. The index that {first} holds is published"):
+    with pytest.raises(UnavailableError, match=rf"403\. The index in {first} is published"):
         repairs(world, journal, clock).undo(TOPIC)
 
 

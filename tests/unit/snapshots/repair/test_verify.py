@@ -7,7 +7,7 @@ import pytest
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.clock import ManualClock
 from streaming.errors import SafetyError
-from streaming.snapshots.repair.verify import Reading
+from streaming.snapshots.repair.verify import Verification
 from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import TOPIC, World, repairs
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
@@ -15,7 +15,7 @@ from udfs.snapshots.audit import BufferFacts
 
 
 def _read(world: World) -> tuple[int, str]:
-    return Reading(cast(SnapshotTopics, world), world).read(TOPIC, {(7, 7)})
+    return Verification(cast(SnapshotTopics, world), world).read(TOPIC, {(7, 7)})
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def _read(world: World) -> tuple[int, str]:
         pytest.param((6, 0), "", id="up to the last entry"),
         pytest.param((7, -1), "", id="in a ledger that is new and empty"),
         pytest.param((5, 9), "read up to 5:9, and is not verified beyond", id="up to the one before"),
-        pytest.param((4, -1), "which hides what comes behind, up to 6:0", id="before everything"),
+        pytest.param((4, -1), "hides the later entries, up to 6:0", id="before everything"),
         pytest.param(BEFORE_ALL, "not verified beyond", id="nobody knows"),
     ],
 )

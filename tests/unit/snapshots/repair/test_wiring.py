@@ -79,7 +79,7 @@ def test_silence_before_the_end_is_none() -> None:
 
 
 def test_a_broker_that_stays_silent_is_told() -> None:
-    with pytest.raises(UnavailableError, match="nothing behind 1:3, and the end is 2:0"):
+    with pytest.raises(UnavailableError, match="nothing after 1:3, and the end is 2:0"):
         Topic(ALL, (2, 0), {(1, 3)}, is_stuck=True).read()
 
 
@@ -93,5 +93,5 @@ def test_a_broker_that_says_late_what_its_last_message_is_is_asked_again() -> No
 
 
 def test_a_broker_that_never_says_it_is_told() -> None:
-    with pytest.raises(UnavailableError, match="does not say"):
+    with pytest.raises(UnavailableError, match="does not report"):
         Topic(ALL, None).read()

@@ -4,7 +4,7 @@ import pytest
 
 from udfs.formats.errors import FormatError
 from udfs.snapshots.aborts import aborts_of, joined
-from udfs.snapshots.segments import ids_of_a_segment, index_of, places_of, recover, recovered, seal, sealed
+from udfs.snapshots.segments import ids_of_a_segment, index_of, named_segments, recover, recovered, seal, sealed
 
 TOPIC = "persistent://t/ns/orders"
 ABORTS = aborts_of([(0, each, 5 + each // 3, each) for each in range(5)])
@@ -24,7 +24,7 @@ def test_an_index_and_its_segments_hold_all_ids_with_markers_that_are_late_enoug
     segments, tail = seal(TOPIC, ABORTS, 2, first=7)
     assert [each.sequence for each in segments] == [7, 8]
     index = index_of(TOPIC, segments, [(9, 0), (9, 1)], tail, (6, 2))
-    assert list(places_of(index)) == [(7, (9, 0), (5, 1)), (8, (9, 1), (6, 3))]
+    assert list(named_segments(index)) == [(7, (9, 0), (5, 1)), (8, (9, 1), (6, 3))]
     found = recover(index, {(9, 0): segments[0], (9, 1): segments[1]}, (8, 8))
     assert found.ids.pairs() == ABORTS.ids.pairs()
     exact = zip(ABORTS.ledger.tolist(), ABORTS.entry.tolist(), strict=True)

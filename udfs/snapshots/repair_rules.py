@@ -16,7 +16,7 @@ from udfs.records import Presence
 from udfs.snapshots.aborts import TxnIds, ids_of
 from udfs.snapshots.audit import READY, NamedSegment, TopicFacts, is_half_replayed, is_replaying
 from udfs.snapshots.codec import Index, encode_index, entries_of
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 
 _REPLAYING = (
     "its broker is replaying it: wait until it is loaded, and try again. If it never is, disconnect its clients, "
@@ -45,11 +45,11 @@ def empty_index(topic: str) -> bytes:
 
 def moved_index(index: Index, places: Mapping[Named, Position]) -> bytes:
     """Return the index with the new positions of the segments that were published again."""
-    rows = [(number, places.get((number, marker), place), marker) for number, place, marker in places_of(index)]
+    rows = [(number, places.get((number, marker), place), marker) for number, place, marker in named_segments(index)]
     return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
 
 
-def before_the_end(index: Index) -> Index:
+def complete_part_of(index: Index) -> Index:
     """Return the part of an index before its maxReadPosition, for an index to publish.
 
     A broker also writes indexes while transactions are open. Such an index names segments, and contains ids in its
@@ -58,7 +58,7 @@ def before_the_end(index: Index) -> Index:
     marker becomes the new maxReadPosition: the replay finds every later abort again, including those of the tail. It
     misses no open transaction, since the new position is not after the old position.
     """
-    rows = [row for row in places_of(index) if row[2] <= index.max_read]
+    rows = [row for row in named_segments(index) if row[2] <= index.max_read]
     last = max((marker for _number, _place, marker in rows), default=BEFORE_ALL)
     return Index(index.topic, entries_of(rows), last, ids_of([]))
 
@@ -68,7 +68,7 @@ def is_half(index: Index) -> bool:
     return index.entries.rows > 0 and index.max_read == BEFORE_ALL
 
 
-def unwritten(index: Index | None, sealed: Collection[Position]) -> str:
+def missing_in(index: Index | None, sealed: Collection[Position]) -> str:
     """Describe what the latest index is missing that its broker has in memory; "" if a broker could load it as it is.
 
     A broker that recovers a topic also writes indexes, with the maxReadPosition (-1, -1). From such an index it would
@@ -78,54 +78,54 @@ def unwritten(index: Index | None, sealed: Collection[Position]) -> str:
         index: the latest index; None if there is none.
         sealed: last markers of the segments that the broker has sealed.
     """
-    rows = [] if index is None else list(places_of(index))
-    lacks = len(set(sealed) - {marker for _number, _place, marker in rows})
-    if lacks:
-        return f"its broker has sealed {len(sealed)} segments, and {lacks} of them are not in its index"
+    rows = [] if index is None else list(named_segments(index))
+    missing = len(set(sealed) - {marker for _number, _place, marker in rows})
+    if missing:
+        return f"its broker has sealed {len(sealed)} segments, and {missing} of them are not in its index"
     if index is not None and is_half(index):
         return f"its index names {len(rows)} segments and no maxReadPosition"
     return ""
 
 
-def lost_of(facts: TopicFacts) -> list[NamedSegment]:
+def lost_segments_of(facts: TopicFacts) -> list[NamedSegment]:
     """Return the segments that can't be read at their positions, and that the topic still needs."""
     return [each for each in facts.named if not each.is_readable and each.marker[0] in facts.ledgers]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KnownIds:
     """Aborted ids of an old snapshot, to be compared with the ids after a repair."""
 
     known: frozenset[tuple[int, int]]  # all ids of its segments and its tail
-    sure: frozenset[tuple[int, int]]  # known ids whose abort marker certainly lives, so a broker must find them again
+    certain: frozenset[tuple[int, int]]  # ids whose abort marker certainly lives, so a broker must find them again
     unknown: tuple[int, ...]  # numbers of the segments that the topic needs, and whose ids could not be read
 
 
-def all_told(each: Iterable[Told]) -> Told:
+def all_known_ids(snapshots: Iterable[KnownIds]) -> KnownIds:
     """Return the ids of several snapshots of a topic together."""
     known: set[tuple[int, int]] = set()
-    sure: set[tuple[int, int]] = set()
+    certain: set[tuple[int, int]] = set()
     unknown: list[int] = []
-    for told in each:
-        known |= told.known
-        sure |= told.sure
-        unknown += told.unknown
-    return Told(frozenset(known), frozenset(sure), tuple(unknown))
+    for ids in snapshots:
+        known |= ids.known
+        certain |= ids.certain
+        unknown += ids.unknown
+    return KnownIds(frozenset(known), frozenset(certain), tuple(unknown))
 
 
-def told_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds) -> Told:
+def known_ids_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds) -> KnownIds:
     """Return the ids of an index. values: ids of the segments that it names, as far as they are known.
 
     A segment contains the marker of its last id only. The markers of its other ids are after the previous segment's
     marker, and those of the tail are after the last segment's marker. That does not hold for segments that share ids.
     """
     known: set[tuple[int, int]] = set()
-    sure: set[tuple[int, int]] = set()
+    certain: set[tuple[int, int]] = set()
     unknown: list[int] = []
-    are_sure = False
+    are_certain = False
     for each in sorted(facts.named, key=lambda segment: segment.marker):
         if each.marker[0] not in facts.ledgers:
-            are_sure = False
+            are_certain = False
             continue
         value = values.get((each.sequence, each.marker))
         if value is None:
@@ -133,11 +133,11 @@ def told_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds) -> 
         else:
             pairs = value.pairs()
             known.update(pairs)
-            sure.update(pairs if are_sure else pairs[-1:])
-        are_sure = not facts.doubled_ids
+            certain.update(pairs if are_certain else pairs[-1:])
+        are_certain = not facts.doubled_ids
     known.update(tail.pairs())
-    sure.update(tail.pairs() if are_sure else ())
-    return Told(frozenset(known), frozenset(sure), tuple(unknown))
+    certain.update(tail.pairs() if are_certain else ())
+    return KnownIds(frozenset(known), frozenset(certain), tuple(unknown))
 
 
 def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
@@ -152,11 +152,11 @@ def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
         return "ZooKeeper does not have the topic" if is_gone else f"its list could not be read: {facts.detail}"
     if remedy is Remedy.REPLAY and (facts.doubled_ids or is_half_replayed(facts)):
         # a replay without lost segments may still complete
-        return _REPLAYING if is_replaying(facts) and not lost_of(facts) else ""
+        return _REPLAYING if is_replaying(facts) and not lost_segments_of(facts) else ""
     if facts.buffer is not None and facts.buffer.state == READY:
-        return _WORKS_YET if lost_of(facts) else _WORKS
+        return _WORKS_YET if lost_segments_of(facts) else _WORKS
     if not facts.named:
         return "it has no index that names a segment, so no missing segment keeps it from being loaded"
-    if not lost_of(facts):
+    if not lost_segments_of(facts):
         return "every segment that it needs is readable: something else keeps it from being loaded"
     return ""

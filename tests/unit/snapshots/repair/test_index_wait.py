@@ -7,7 +7,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
-from streaming.snapshots.repair.first_index import FEW_SEGMENTS, LOADS, FirstIndex
+from streaming.snapshots.repair.load import FEW_SEGMENTS, LOADS, IndexWait
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
@@ -52,7 +52,7 @@ class World:
 
     def wait(self) -> tuple[str, int]:
         step: Callable[[float], None] = lambda _seconds: self.clock.advance(STEP_MS)  # noqa: E731
-        return FirstIndex(
+        return IndexWait(
             index=self.index,
             buffer=self.buffer,
             again=self.again,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import is_keeper
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 from udfs.units import DAY_MS
 
@@ -61,7 +61,7 @@ class Holds:
             self.by_topic[read.topic] = IndexHold(lowest=None, publish_ms=read.publish_ms, fault=str(read.fault))
 
     def _hold(self, read: ReadValue, index: Index) -> IndexHold:
-        rows = list(places_of(index))
+        rows = list(named_segments(index))
         there = [place for _sequence, place, _marker in rows if place[0] in self.ledgers]
         last = max((sequence for sequence, _place, _marker in rows), default=-1)
         return IndexHold(

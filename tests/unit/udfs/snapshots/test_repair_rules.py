@@ -10,8 +10,8 @@ from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.audit import NamedSegment
 from udfs.snapshots.codec import Index, decode_index, entries_of
-from udfs.snapshots.repairing import before_the_end, empty_index, refusal_of, told_of, unwritten
-from udfs.snapshots.segments import places_of
+from udfs.snapshots.repair_rules import complete_part_of, empty_index, known_ids_of, missing_in, refusal_of
+from udfs.snapshots.segments import named_segments
 
 
 def test_an_empty_index_is_as_long_as_the_one_that_was_seen_to_work() -> None:
@@ -49,14 +49,14 @@ def test_an_id_is_sure_only_where_a_segment_before_it_lives(
     ledgers: Collection[int], doubled: int, known: list[tuple[int, int]], sure: list[tuple[int, int]]
 ) -> None:
     facts = replace(WELL, named=(SECOND, FIRST), ledgers=frozenset(ledgers), doubled_ids=doubled)
-    told = told_of(facts, IDS, ids_of(TAIL))
-    assert (set(told.known), set(told.sure), told.unknown) == (set(known), set(sure), ())
+    ids = known_ids_of(facts, IDS, ids_of(TAIL))
+    assert (set(ids.known), set(ids.certain), ids.unknown) == (set(known), set(sure), ())
 
 
 def test_segments_that_are_needed_and_of_which_nobody_knows_the_ids_are_told() -> None:
     facts = replace(WELL, named=(FIRST, SECOND), ledgers=frozenset({4, 5}))
-    assert told_of(facts, {(0, (4, 8)): IDS[0, (4, 9)]}, ids_of([])).unknown == (0, 1)
-    assert told_of(replace(facts, ledgers=frozenset({5})), {}, ids_of([])).unknown == (1,)
+    assert known_ids_of(facts, {(0, (4, 8)): IDS[0, (4, 9)]}, ids_of([])).unknown == (0, 1)
+    assert known_ids_of(replace(facts, ledgers=frozenset({5})), {}, ids_of([])).unknown == (1,)
 
 
 ROWS = [(0, (70, 0), (4, 9)), (1, (70, 1), (5, 9))]
@@ -75,8 +75,8 @@ ROWS = [(0, (70, 0), (4, 9)), (1, (70, 1), (5, 9))]
 def test_of_an_index_the_time_before_its_max_read_position_stays(
     max_read: Position, kept: int, begins: Position
 ) -> None:
-    found = before_the_end(Index(WELL.topic, entries_of(ROWS), max_read, ids_of(TAIL)))
-    assert list(places_of(found)) == ROWS[:kept]
+    found = complete_part_of(Index(WELL.topic, entries_of(ROWS), max_read, ids_of(TAIL)))
+    assert list(named_segments(found)) == ROWS[:kept]
     assert (found.max_read, found.tail.rows, found.topic) == (begins, 0, WELL.topic)
 
 
@@ -101,6 +101,6 @@ def test_a_broker_can_go_on_from_an_index_that_names_what_it_has_sealed_and_says
     rows: list[tuple[int, Position, Position]] | None, max_read: Position, sealed: list[Position], lacks: str
 ) -> None:
     index = None if rows is None else Index(WELL.topic, entries_of(rows), max_read, ids_of([]))
-    said = unwritten(index, sealed)
+    said = missing_in(index, sealed)
     assert lacks in said
     assert bool(lacks) is bool(said)

@@ -4,7 +4,7 @@ import pytest
 
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, entries_of
-from udfs.snapshots.guarding import (
+from udfs.snapshots.guard_rules import (
     HOLD_GONE_MS,
     Bound,
     Holds,
