@@ -568,7 +568,7 @@ SNAPSHOTS_LINES = (
     (
         "nothing is requested before the question is answered",
         STOPPING,
-        "    audit.ask(found[0])\n",
+        "    audit.ask(findings[0])\n",
         "",
     ),
     (
@@ -736,7 +736,7 @@ SNAPSHOTS_LINES = (
     (
         "an audit of ledgers does not pass where snapshots are in danger",
         LEDGERS_COMMAND,
-        "            faults += found.further.faults\n",
+        "            faults += findings.further.faults\n",
         "",
     ),
     (

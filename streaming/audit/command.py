@@ -117,8 +117,8 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The findings of an audit, within the filters."""
+class Findings:
+    """The findings of an audit that its filters select."""
 
     result: AuditResult
     selected: DataFrame
@@ -141,27 +141,27 @@ class AuditCommand:
         """Audit, show the findings, and publish them if requested. Raises subclasses of ReaperError."""
         self.conclude(self.search())
 
-    def search(self) -> Found:
+    def search(self) -> Findings:
         """Audit, or load the last audit, and show the findings. Raises subclasses of ReaperError."""
         with our_errors():
             return self._search()
 
-    def ask(self, found: Found) -> None:
+    def ask(self, findings: Findings) -> None:
         """Ask before orphans are published. Raises unless the answer is yes."""
-        if self.request.publish and (orphans := found.summary.orphans).count:
+        if self.request.publish and (orphans := findings.summary.orphans).count:
             self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
 
-    def conclude(self, found: Found) -> None:
+    def conclude(self, findings: Findings) -> None:
         """Publish if requested. Raises SafetyError if the operator must check the audit, else as search."""
         with our_errors():
-            faults = faults_to_check(found.result, found.summary, self.request.options.filters, found.report)
-            faults += found.further.faults
+            faults = faults_to_check(findings.result, findings.summary, self.request.options.filters, findings.report)
+            faults += findings.further.faults
             if self.request.publish:
-                faults += self._publish(found.result, found.selected)
+                faults += self._publish(findings.result, findings.selected)
             if faults:
                 raise SafetyError("; ".join(faults))
 
-    def _search(self) -> Found:
+    def _search(self) -> Findings:
         filters = self.request.options.filters
         with self._phases() as phases:
             result = self._result(phases)
@@ -173,7 +173,7 @@ class AuditCommand:
             space = account(self.settings, self.output, bookies, urls, SystemClock().now_ms())
             report, further = self._write(result, summary, space)
         self._show(result, selected, summary, space, report)
-        return Found(result=result, selected=selected, summary=summary, report=report, further=further)
+        return Findings(result=result, selected=selected, summary=summary, report=report, further=further)
 
     def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
         if self.request.is_quiet:
@@ -298,11 +298,11 @@ def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters) ->
 
 
 def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
-    found = instance_id_of(clients_for(settings).store, settings.zookeeper.ledgers_root)
-    if found != result.instance_id:
+    instance_id = instance_id_of(clients_for(settings).store, settings.zookeeper.ledgers_root)
+    if instance_id != result.instance_id:
         raise SafetyError(
             f"audit {result.audit_id} searched BookKeeper {result.instance_id}, but this configuration names "
-            f"{found}: use the configuration of that audit"
+            f"{instance_id}: use the configuration of that audit"
         )
 
 

@@ -44,10 +44,10 @@ class Steps(Protocol[_F]):
     def search(self) -> _F:
         """Search, and show the findings."""
 
-    def ask(self, found: _F) -> None:
+    def ask(self, findings: _F) -> None:
         """Ask whether to publish. Raises unless the answer is yes."""
 
-    def conclude(self, found: _F) -> None:
+    def conclude(self, findings: _F) -> None:
         """Publish, and raise SafetyError if the operator must check the findings."""
 
 
@@ -58,11 +58,11 @@ def run_once(audit: Steps[_F], left: str) -> None:
         audit: the audit.
         left: the state that a signal leaves during the publication, as text.
     """
-    found: list[_F] = []
-    if late := run_until_signal(audit.spark, lambda: found.append(audit.search()), audit.stop):
+    findings: list[_F] = []
+    if late := run_until_signal(audit.spark, lambda: findings.append(audit.search()), audit.stop):
         raise StoppedBySignalError(late, "the audit is complete, and nothing was published")
-    audit.ask(found[0])
-    run_until_signal(audit.spark, lambda: audit.conclude(found[0]), audit.stop, left)
+    audit.ask(findings[0])
+    run_until_signal(audit.spark, lambda: audit.conclude(findings[0]), audit.stop, left)
 
 
 def run_until_signal(

@@ -83,8 +83,8 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
 
     Nothing is deleted. The exit code is 4 if data is missing, snapshots are in danger, or the audit is incomplete.
 
-    No topic is loaded: the audit leaves out the snapshots of namespaces of which brokers do not have all snapshot
-    topics loaded. `snapshots audit` loads and reads these.
+    No topic is loaded: the audit leaves out the snapshots of namespaces whose snapshot topics are not all loaded by
+    brokers. `snapshots audit` loads and reads these.
 
     With --publish, the audit sends a deletion request for each orphan to the request topic, and the service checks each
     request once more before it deletes anything.

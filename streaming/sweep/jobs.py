@@ -106,7 +106,7 @@ class OpenJob:
 
     @property
     def rests_on(self) -> tuple[str, str, int | None]:
-        """What a verdict on the ledger or the objects rests on: jobs with equal values may share one."""
+        """What a verdict on the ledger or the objects rests on: jobs with equal values may share a verdict."""
         return self.key, self.request.managed_ledger, self.given.absent_since_ms
 
     @property

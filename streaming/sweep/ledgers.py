@@ -35,7 +35,7 @@ _ROUNDS = 4  # a busy owner changes its list every few seconds; more rounds only
 
 
 class Sweeper:
-    """Sweeps groups of BookKeeper requests. Each worker process has one; it keeps no state between groups."""
+    """Sweeps groups of BookKeeper requests. Each worker process has its own; it keeps no state between groups."""
 
     def __init__(  # noqa: PLR0913  what it acts through, and what it reads
         self,

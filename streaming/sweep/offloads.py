@@ -40,7 +40,7 @@ _Question = tuple[Bucket | None, str, tuple[str, str, int | None]]
 
 
 class OffloadSweeper:
-    """Sweeps groups of OFFLOAD_LEDGER requests. Each worker process has one; it keeps no state between groups."""
+    """Sweeps groups of OFFLOAD_LEDGER requests. Each worker process has its own; it keeps no state between groups."""
 
     def __init__(
         self, stores: Stores, loader: InUseLoader, journal: ObjectJournal, clock: Clock, rules: OffloadRules

@@ -1,4 +1,4 @@
-"""Reads the snapshot topics of one namespace: a scan before a sweep sends tombstones, and the changes since then."""
+"""Reads the snapshot topics of a namespace: a scan before a sweep sends tombstones, and the changes since then."""
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
@@ -35,7 +35,7 @@ class TopicsFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """The result of one scan: what a verdict on messages of one kind rests on."""
+    """The result of a scan: what a verdict on messages of one kind rests on."""
 
     last: dict[SnapshotKind, Position] = field(default_factory=dict)  # the last entry of each topic before the scan
     latest: dict[tuple[SnapshotKind, str], ReadValue] = field(default_factory=dict)  # the requested keys
@@ -66,7 +66,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """The snapshot topics of one namespace; every failure of the brokers becomes a TopicsFailedError."""
+    """The snapshot topics of a namespace; every failure of the brokers becomes a TopicsFailedError."""
 
     topics: Snapshots
     name: str

@@ -149,7 +149,7 @@ class SnapshotSweeper:
         journaled = self._journal.newest_snapshots(system_topic(namespace.name, kind), keys)
         for job in missing:
             if job.context.key not in journaled:
-                continue  # the tombstone, if there is one, is not ours
+                continue  # the tombstone of this key, if any, is not ours
             in_use, job.verdict = job.verdict, None  # so that the request comes back if the brokers fail now
             position, data = journaled[job.context.key]
             written = namespace.written_after(kind, position, {job.context.key})

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from streaming.audit.certificate import Certificate
-from streaming.audit.command import AuditCommand, AuditRequest, Found, Section, faults_to_check, totals_of
+from streaming.audit.command import AuditCommand, AuditRequest, Findings, Section, faults_to_check, totals_of
 from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.output import Output
 from streaming.audit.report.summary import Amount, Summary
@@ -62,7 +62,9 @@ def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
         spark=SPARK, settings=cast("Settings", None), request=request, output=cast("Output", None), stop=Event()
     )
     command.conclude(
-        Found(result=result, selected=cast("DataFrame", None), summary=summary, report="report.html", further=section)
+        Findings(
+            result=result, selected=cast("DataFrame", None), summary=summary, report="report.html", further=section
+        )
     )
 
 

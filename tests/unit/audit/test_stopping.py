@@ -36,11 +36,11 @@ def test_a_signal_at_the_end_of_the_search_stops_the_audit_before_its_publicatio
             self.stop.wait()
             return "found"
 
-        def ask(self, found: str) -> None:
-            pytest.fail(f"asked about {found}")
+        def ask(self, findings: str) -> None:
+            pytest.fail(f"asked about {findings}")
 
-        def conclude(self, found: str) -> None:
-            pytest.fail(f"published {found}")
+        def conclude(self, findings: str) -> None:
+            pytest.fail(f"published {findings}")
 
     with pytest.raises(StoppedBySignalError, match="nothing was published") as raised:
         run_once(Command(), "left over")
@@ -58,13 +58,13 @@ def test_nothing_is_published_before_the_answer_is_yes(answer: str) -> None:
             done.append("search")
             return "found"
 
-        def ask(self, found: str) -> None:
-            done.append(f"ask about {found}")
+        def ask(self, findings: str) -> None:
+            done.append(f"ask about {findings}")
             if answer == "no":
                 raise SafetyError("nothing was done")
 
-        def conclude(self, found: str) -> None:
-            done.append(f"publish {found}")
+        def conclude(self, findings: str) -> None:
+            done.append(f"publish {findings}")
 
     with nullcontext() if answer == "yes" else pytest.raises(SafetyError):
         run_once(Command(), "left over")
