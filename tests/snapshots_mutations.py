@@ -442,7 +442,7 @@ SNAPSHOTS_LINES = (
     (
         "what a migration takes away is in the journal before",
         MIGRATE,
-        "        entry = self._write_down(topic, stored)\n",
+        "        entry = self._record(topic, stored)\n",
         '        entry = ""\n',
     ),
     (

@@ -233,7 +233,7 @@ def test_a_namespace_is_read_whatever_the_last_entry_of_its_segments_is(
         else:
             raw.send_bytes(scene.segments, b"\xff\xff\xff", GARBAGE)
     assert len(latest(service, scene.space, SnapshotKind.SEGMENT)) >= 2
-    assert "guard made" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
+    assert "guard created" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
     assert "no tombstone can be read" in service.call("snapshots", "compact", "--yes", "--namespace", scene.space)
     assert "it works" in service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
     found = findings(service, "--namespace", scene.space, "--verify-only")

@@ -314,7 +314,7 @@ def test_what_others_publish_there_is_named_and_hides_nothing(
     assert ("DANGER", "NULLS_VISIBLE") in told(found, hostile.segments)
     assert told(found, hostile.topic) == {("FOREIGN", "UNREADABLE"), ("FOREIGN", "FOREIGN_SCHEMA")}
     said = service.call("snapshots", "guard", "--yes", "--namespace", hostile.space)
-    assert "guard made" in said
+    assert "guard created" in said
 
 
 def test_a_topic_whose_segments_were_trimmed_is_found_while_it_still_works(
@@ -350,7 +350,7 @@ def test_only_retention_without_limit_stands_for_a_guard(
         assert reads_committed(again, scene, 90)
     set_retention(service, scene.segments, (60, -1))  # of any size, but not for ever
     assert not is_called_guarded(service, scene)
-    assert "guard made" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
+    assert "guard created" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
     assert is_called_guarded(service, scene)
 
 
@@ -615,7 +615,7 @@ def test_run_makes_and_moves_guards_where_it_is_configured(
         process.wait(180)
     assert GUARD in topics.internal_stats(segmented, refused.segments)["cursors"]
     topics.admin(segmented, "POST", f"{topics.resource(well.segments)}/subscription/{GUARD}/skip_all")
-    assert f"stands behind segments which indexes name: {well.space}" in check()
+    assert f"is after segments which indexes name: {well.space}" in check()
     assert "moved from" in service.call("snapshots", "guard", "--yes", "--namespace", well.space)
     assert "namespaces with segments, all guarded" in check()
 

@@ -1,4 +1,4 @@
-"""Guards next to the running service, as [snapshots] configures them, in a thread of their own and without Spark."""
+"""Guards beside the running service, as [snapshots] configures them, in a thread of their own and without Spark."""
 
 import logging
 import threading
@@ -14,15 +14,15 @@ _LEAVE_S = 3.0  # the next run repeats a guard that was interrupted
 
 
 def guarding(settings: Settings) -> Beside:
-    """Return the creating and moving of guards, to be started; the first run is at once."""
+    """Return the work that creates and moves guards; its first run is immediate."""
     stop = threading.Event()
 
     def run() -> None:
-        for each in guard_all(settings, FindingFilters()):
+        for guarded in guard_all(settings, FindingFilters()):
             if stop.is_set():
                 return
-            told = log.error if each.error else log.info if each.is_new or each.moved_from else log.debug
-            told("snapshots: %s", each.in_words())
+            log_line = log.error if guarded.error else log.info if guarded.is_new or guarded.moved_from else log.debug
+            log_line("snapshots: %s", guarded.in_words())
 
     every_s = settings.snapshots.guard_every_seconds
     on_failure = logged("guard of snapshots", every_s)

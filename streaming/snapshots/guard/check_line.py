@@ -1,6 +1,6 @@
-"""The line of `check` about snapshots: whether every namespace with segments has something that keeps them.
+"""The line of `check` about snapshots: whether every namespace with segments has a guard or unlimited retention.
 
-A guard keeps what lies behind it, so it is compared with the places that indexes name, as the audit does.
+A guard keeps the messages after it, so it is compared with the positions that indexes name, as in the audit.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _NAMED = 5
 
 
 def guard_line(settings: Settings, clients: CommandClients) -> Line:
-    """Check whether each namespace with segments has a guard before all that indexes name. Raises no ReaperError."""
+    """Check that each namespace with segments has a guard before all named segments. Raises no ReaperError."""
     try:
         with snapshot_topics(settings) as topics:
             return line_of(clients.store, clients.broker, topics)
@@ -59,7 +59,7 @@ def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Lin
         except ReaperError as error:
             problems.append((namespace, str(error)))
     says = [f"{len(without)} of {len(rows)} namespaces with segments have none: {_some(without)}"] if without else []
-    says += [f"{len(late)} have one that stands behind segments which indexes name: {_some(late)}"] if late else []
+    says += [f"{len(late)} have one that is after segments which indexes name: {_some(late)}"] if late else []
     says += [f"{problems[0][0]}: {problems[0][1]}"] if problems else []
     left_out = len(found.left_out) - len(found.problems)
     unread = f"{left_out} namespaces with snapshots were left out, since brokers do not have them loaded"

@@ -1,9 +1,10 @@
-"""The guard: a durable subscription on a namespace's segments topic, which keeps what is named from being trimmed.
+"""The guard: a durable subscription on a namespace's segments topic that keeps named segments from being trimmed.
 
-A broker reads a segment at the place that the index names, and system topics are compacted by themselves. The cursor of
-compaction is the segments topic's only durable one, so without retention the broker trims ledgers that indexes name;
-a topic of which a named segment is gone does not load again (seen on Pulsar 4.0.8, docs/snapshots.md). The guard is
-moved forward to the first segment that may be needed (udfs/snapshots/guard_rules.py): then the others can be trimmed.
+A broker reads a segment at the position that the index names, and it compacts system topics automatically. The cursor
+of compaction is the segments topic's only durable cursor, so without retention the broker trims ledgers that indexes
+name; once a named segment is gone, its topic does not load again (seen on Pulsar 4.0.8, docs/snapshots.md). The guard
+is moved forward to the first segment that may be needed (udfs/snapshots/guard_rules.py); segments before it can be
+trimmed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -26,45 +27,41 @@ from udfs.snapshots.guard_rules import Bound, Holds, index_bound, is_perhaps_nee
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 
-MOST_CANDIDATES = 50_000  # segments before every named place that may be needed; with more, the guard stays
+MOST_CANDIDATES = 50_000  # segments before every named position that may be needed; with more, the guard stays
 _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """What became of one namespace's guard. position: it keeps everything behind that place.
-
-    lost: how many segments are named in ledgers that were gone before, so that no guard helps. error: why nothing was
-    done; the guard, if there was one, is where it was.
-    """
+    """The state of one namespace's guard; the fields of --json."""
 
     namespace: str
     is_new: bool = False
-    position: Position = BEFORE_ALL
+    position: Position = BEFORE_ALL  # the guard keeps everything after it
     moved_from: Position | None = None
-    held_by: str = ""
-    lost: int = 0
-    error: str = ""
+    held_by: str = ""  # description of the message that the guard stops at
+    lost: int = 0  # named segments in ledgers that were gone before, so that no guard helps
+    error: str = ""  # why nothing was done; the guard, if any, did not move
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for --json."""
         return asdict(self)
 
     def in_words(self) -> str:
-        """Return one line for people."""
+        """Return one line for the terminal."""
         if self.error:
-            return f"{self.namespace}: NOT GUARDED ANEW: {self.error}"
-        made = "guard made" if self.is_new else "guarded"
+            return f"{self.namespace}: GUARD NOT UPDATED: {self.error}"
+        made = "guard created" if self.is_new else "guarded"
         moved = "" if self.moved_from is None else f", moved from {_text(self.moved_from)}"
         lost = ""
         if self.lost:
             lost = f"; {self.lost} segments that indexes name were trimmed before (`snapshots audit` names the topics)"
-        return f"{self.namespace}: {made} behind {_text(self.position)}{moved}; held by {self.held_by}{lost}"
+        return f"{self.namespace}: {made} after {_text(self.position)}{moved}; held by {self.held_by}{lost}"
 
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """Makes guards and moves them."""
+    """Creates and moves guards."""
 
     topics: SnapshotTopics
     store: MetadataStore
@@ -72,7 +69,7 @@ class Guards:
     clock: Clock
 
     def keep(self, namespaces: Sequence[str]) -> Iterator[Guarded]:
-        """Guard each namespace that has segments, one after the other; where one fails, the rest goes on."""
+        """Guard each namespace that has segments, one after the other; a failure does not stop the next."""
         for namespace in namespaces:
             topic = system_topic(namespace, SnapshotKind.SEGMENT)
             try:
@@ -82,9 +79,9 @@ class Guards:
                 yield Guarded(namespace=namespace, error=str(error))
 
     def require(self, namespace: str) -> Position:
-        """Guard a namespace, and return behind which place everything is kept; (-1, -1) where it has no segments.
+        """Guard a namespace, and return the position after which everything is kept; (-1, -1) without segments.
 
-        Raises UnavailableError where that fails, so that nothing is done without a guard.
+        Raises UnavailableError if that fails, so that nothing is done without a guard.
         """
         for each in self.keep([namespace]):
             if each.error:
@@ -93,9 +90,9 @@ class Guards:
         return BEFORE_ALL
 
     def hold(self, namespace: str, places: Collection[Position]) -> None:
-        """Guard places of segments that are still there, and that no index names yet. Such a guard only moves back.
+        """Guard the positions of segments that still exist, and that no index names yet. The guard only moves back.
 
-        Raises UnavailableError, RefusedError, SafetyError where that fails.
+        Raises UnavailableError, RefusedError, SafetyError if that fails.
         """
         topic = system_topic(namespace, SnapshotKind.SEGMENT)
         if topic not in self.topics.present(namespace):
@@ -108,7 +105,7 @@ class Guards:
             self._move_back(topic, guarded, first)
 
     def _made(self, topic: str) -> tuple[InternalStats, bool]:
-        """Make the guard where there is none; returns what the broker says then, and whether it is new."""
+        """Create the guard if there is none; returns the topic's stats after that, and whether the guard is new."""
         admin = self.topics.admin
         before = admin.internal_stats(topic)
         is_new = not before.has_subscription(GUARD)
@@ -116,7 +113,7 @@ class Guards:
             admin.ensure_subscription(topic, GUARD)
             before = admin.internal_stats(topic)
             if not before.has_subscription(GUARD):
-                raise UnavailableError(f"{topic} does not show the subscription {GUARD} that was just made")
+                raise UnavailableError(f"{topic} does not show the subscription {GUARD} that was just created")
         return before, is_new
 
     def _keep(self, namespace: str, topic: str) -> Guarded:
@@ -168,7 +165,7 @@ class Guards:
         return [read for read in candidates if is_perhaps_needed(read, {}, gone, now_ms)]
 
     def _gone(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those topics that exist neither in ZooKeeper nor at a broker. Raises UnavailableError."""
+        """Return the topics that exist neither in ZooKeeper nor at a broker. Raises UnavailableError."""
         gone: list[str] = []
         names = sorted(topics)
         for start in range(0, len(names), _AT_ONCE):
@@ -180,9 +177,9 @@ class Guards:
         return frozenset(gone)
 
     def _move(self, topic: str, guarded: Guarded, before: InternalStats, bound: Bound) -> Guarded:
-        """Move the guard forward so that it keeps the bound itself and all behind it.
+        """Move the guard forward so that it keeps the bound itself and everything after it.
 
-        Only to the beginning of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer.
+        It moves only to the start of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer.
         """
         admin, now = self.topics.admin, guarded.position
         wanted = (bound.position[0], 0)
@@ -192,8 +189,8 @@ class Guards:
         moved = admin.internal_stats(topic).mark_deleted(GUARD)
         if moved >= (bound.position[0], max(bound.position[1], 0)):  # entry -1: the ledger has none yet
             self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
-            raise SafetyError(f"{topic}: the guard went to {moved}, behind {bound.held_by}; it was moved back")
-        # a repair or an undo may have published an index since indexes were read, of segments that none named then
+            raise SafetyError(f"{topic}: the guard went to {moved}, after {bound.held_by}; it was moved back")
+        # a repair or an undo may have published an index since indexes were read, which names other segments
         lowest = lowest_of(self._holds(guarded.namespace, admin.internal_stats(topic)).by_topic)
         if lowest is not None and moved >= lowest:
             return self._move_back(topic, guarded, lowest)
@@ -207,12 +204,12 @@ class Guards:
         )
 
     def _move_back(self, topic: str, guarded: Guarded, lowest: Position) -> Guarded:
-        """Move a guard back that stands behind a place which an index names: somebody else has moved it."""
+        """Move a guard back that another client moved after a position which an index names."""
         self.topics.more.reset_cursor(topic, GUARD, (lowest[0], 0))
         moved = self.topics.admin.internal_stats(topic).mark_deleted(GUARD)
         held_by = f"a segment at {_text(lowest)}, which an index names"
         if moved >= lowest:
-            raise SafetyError(f"{topic}: the guard stands at {_text(moved)}, behind {held_by}, and does not move back")
+            raise SafetyError(f"{topic}: the guard is at {_text(moved)}, after {held_by}, and does not move back")
         return Guarded(
             namespace=guarded.namespace,
             is_new=guarded.is_new,
@@ -224,7 +221,7 @@ class Guards:
 
 
 def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[Guarded]:
-    """Make or move the guard of every namespace that has segments. Raises UnavailableError where ZooKeeper is away."""
+    """Create or move the guard of every namespace that has segments. Raises UnavailableError without ZooKeeper."""
     clients = clients_for(settings)
     namespaces, problems = namespaces_with_snapshots(clients.store, filters)
     for path, detail in problems:

@@ -1,10 +1,11 @@
-"""`ledger-reaper snapshots migrate`: bring a topic's snapshot from one form to another (udfs/snapshots/migration.py).
+"""`ledger-reaper snapshots migrate`: convert a topic's snapshot from one form to another (udfs/snapshots/migration.py).
 
-1. The topic must not be loaded: its broker would write its own form over ours. That is asked right before each message.
+1. The topic must not be loaded, as its broker would write its own form over the new one. This is checked right before
+   each message.
 2. The journal has the topic's snapshots of every form before the first message is sent.
-3. The new form is written whole before the old one goes. A migration that was cut short is run again.
-4. Segments are guarded before the index that names them is sent. Afterwards all is read again: the new form must hold
-   exactly the ids that the old one had.
+3. The new form is complete before the old form goes. An interrupted migration is run again.
+4. Segments are guarded before the index that names them is sent. Afterwards everything is read again: the new form must
+   have exactly the ids of the old form.
 """
 
 from collections import Counter
@@ -35,69 +36,69 @@ FORMS = {"parts": SnapshotKind.PARTS, "segments": SnapshotKind.INDEX, "single": 
 NAMES = {kind: name for name, kind in FORMS.items()}
 _OVERHEAD_BYTES = 10 * 1024  # of a message, besides its value
 _PART_IDS = 100_000
-_MESSAGE_BYTES = 5 * 1024 * 1024  # Pulsar's default, where the broker does not say it
+_MESSAGE_BYTES = 5 * 1024 * 1024  # Pulsar's default, if the broker does not report its limit
 
 
 class MigrationAdmin(Protocol):
-    """What is asked of the brokers' configuration."""
+    """The brokers' configuration."""
 
     def broker_settings(self) -> tuple[bool | None, int]:
         """Return whether the broker writes segments, and how many bytes a message may have."""
         ...
 
     def segment_bytes(self) -> int:
-        """Return the size of a segment that brokers are told."""
+        """Return the configured size of a segment."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """What a migration came to, or (is_dry) would come to. values, tombstones: how many messages of each were sent."""
+    """The result of a migration; the fields of --json."""
 
     topic: str
     before: str
     after: str
-    ids: int  # that the old form had
-    kept: int  # that the new form has; the others come after its maxReadPosition, where the broker finds them again
-    values: int
-    tombstones: int
-    is_dry: bool
+    ids: int  # of the old form
+    kept: int  # ids of the new form; the others are after its maxReadPosition, where the broker finds them again
+    values: int  # messages with a value that were sent
+    tombstones: int  # tombstones that were sent
+    is_dry: bool  # nothing was sent
     warning: str
 
     def in_words(self) -> str:
-        """Return lines for people."""
-        did = "would go" if self.is_dry else "went"
+        """Return lines for the terminal."""
+        verb = "would go" if self.is_dry else "went"
         replayed = self.ids - self.kept
         again = f", and its broker finds {replayed} again as it replays the topic" if replayed else ""
-        said = (
-            f"{self.topic} {did} from {self.before} to {self.after}: {self.kept} of {self.ids} aborted ids{again}; "
+        line = (
+            f"{self.topic} {verb} from {self.before} to {self.after}: {self.kept} of {self.ids} aborted ids{again}; "
             f"{self.values} messages and {self.tombstones} tombstones"
         )
-        return f"{said}\n{self.warning}" if self.warning else said
+        return f"{line}\n{self.warning}" if self.warning else line
 
 
 class Replaced(NamedTuple):
-    """What a migration replaced."""
+    """The snapshots that a migration replaced."""
 
-    entry: str  # in the journal: the first of its last run
+    entry: str  # the first journal entry of the migration's last run
     values: dict[SnapshotKind, dict[str, bytes]]  # by kind and key; {}: the journal has no migration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrations:
-    """Migrates one topic at a time. sender: opens a producer on a system topic. compact: of a namespace's segments."""
+    """Migrates one topic at a time."""
 
     topics: SnapshotTopics
     store: MetadataStore
     guards: Guards
-    sender: Callable[[str], AbstractContextManager[Sender]]
+    sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
     journal: RepairJournal
-    compact: Callable[[str], object]
+    compact: Callable[[str], object]  # compacts a namespace's segments
 
     def migrate(self, topic: str, to: str, *, is_dry: bool = False) -> Migrated:
-        """Bring a topic's snapshot into the form `to`, a key of FORMS; is_dry: only say what that would take.
+        """Convert a topic's snapshot to the form `to`, a key of FORMS; is_dry: only count the messages.
 
-        Raises SafetyError where that is refused, UnavailableError, RefusedError: run it again.
+        Raises SafetyError if that is refused, UnavailableError, RefusedError: run it again.
         """
         self.refuse_loaded(topic)
         stored = self.stored(topic)
@@ -118,7 +119,7 @@ class Migrations:
         if not is_dry:
             self._verify(topic, kind, wanted)
             self.journal.mark_done(entry)
-            if sent[SnapshotKind.SEGMENT, True]:  # no loaded topic of the namespace can be deleted as long as they show
+            if sent[SnapshotKind.SEGMENT, True]:  # visible tombstones keep loaded topics from being deleted
                 self.compact(namespace_of(topic))
         tombstones = sum(count for (_kind, is_tombstone), count in sent.items() if is_tombstone)
         return Migrated(
@@ -136,7 +137,7 @@ class Migrations:
     def replaced(self, topic: str) -> Replaced:
         """Return the topic's snapshots as they were before its last migration.
 
-        A migration that was cut short, and the runs after it, are one migration.
+        An interrupted migration and the runs that resume it are one migration.
         """
         pending: list[Entry] = []
         found: list[Entry] = []
@@ -150,7 +151,7 @@ class Migrations:
             if newest and entry.is_done:
                 break
             newest = newest or entry.name
-            if entry.was_sent:  # else it was cut short before it changed anything
+            if entry.was_sent:  # otherwise it was interrupted before it changed anything
                 found = run
         values: dict[SnapshotKind, dict[str, bytes]] = {}
         for entry in found:
@@ -159,15 +160,15 @@ class Migrations:
         return Replaced(newest, values)
 
     def refuse_loaded(self, topic: str) -> None:
-        """Raise SafetyError if a broker has the topic."""
+        """Raise SafetyError if a broker has the topic loaded."""
         if self.topics.more.buffer(topic) is not None:
             raise SafetyError(
-                f"{topic} is loaded: its broker would write its own snapshot over the new one. Take its clients away, "
+                f"{topic} is loaded: its broker would write its own snapshot over the new one. Disconnect its clients, "
                 "unload it (`pulsar-admin topics unload`), and run the same command again"
             )
 
     def stored(self, topic: str) -> Stored:
-        """Read all that a topic has, in any form."""
+        """Read the topic's snapshots of every form."""
         namespace = namespace_of(topic)
         present = self.topics.present(namespace)
         kinds = [kind for kind in SnapshotKind if system_topic(namespace, kind) in present]
@@ -177,7 +178,7 @@ class Migrations:
         return Stored(values, at)
 
     def _values(self, topic: str, kind: SnapshotKind) -> dict[str, bytes]:
-        """Return the latest value of each key. Raises SafetyError where one can't be read."""
+        """Return the latest value of each key. Raises SafetyError if a value can't be read."""
         latest: dict[str, ReadValue] = {}
         for read in self.topics.compacted(namespace_of(topic), kind, (topic,)):
             if read.topic == topic:
@@ -193,7 +194,7 @@ class Migrations:
         }
 
     def form(self, topic: str, stored: Stored) -> StoredForm:
-        """Return the form that counts. Raises SafetyError where it can't be read, or must be repaired first."""
+        """Return the form that counts. Raises SafetyError if it can't be read, or must be repaired first."""
         ledgers = TopicReader(self.topics, self.store).ledgers(topic)
         if not ledgers:
             raise SafetyError(f"ZooKeeper does not have {topic}, or it has no ledger")
@@ -201,7 +202,7 @@ class Migrations:
         try:
             form = migration.current(stored, topic, ledgers, (max(ledgers), 1 << 40))
             if form.kind is SnapshotKind.INDEX and index is not None and is_half(decode_index(index)):
-                raise FormatError("its index was written in the midst of a replay: repair it first")
+                raise FormatError("its index was written during a replay: repair it first")
         except FormatError as error:
             raise SafetyError(f"the snapshot of {topic} can't be used: {error}") from error
         return form
@@ -229,11 +230,11 @@ class Migrations:
     def _send(
         self, topic: str, kind: SnapshotKind, stored: Stored, messages: Generator[SnapshotMessage, Position, None]
     ) -> tuple[Counter[tuple[SnapshotKind, bool]], str]:
-        """Send the messages; returns how many of each, and the run's first entry in the journal."""
+        """Send the messages; returns how many of each kind, and the run's first entry in the journal."""
         namespace = namespace_of(topic)
-        first = next(messages)  # refused before anything is sent, where a single snapshot would be too large
+        first = next(messages)  # raises before anything is sent if a single snapshot would be too large
         self._prepare(namespace, kind)
-        entry = self._write_down(topic, stored)
+        entry = self._record(topic, stored)
         sent: Counter[tuple[SnapshotKind, bool]] = Counter()
         places: list[Position] = []
         with ExitStack() as stack:
@@ -245,8 +246,8 @@ class Migrations:
                 if message.kind is SnapshotKind.INDEX and message.value is not None:
                     self.guards.hold(namespace, places)
                 self.refuse_loaded(topic)
-                # allowed: no broker has the topic, the new form is there as far as the old one goes, and the journal
-                # has what is replaced
+                # allowed: no broker has the topic, messages of the old form go only after the new form is complete,
+                # and the journal has what is replaced
                 place = senders[message.kind].send(message.key, message.value)
                 if message.kind is SnapshotKind.SEGMENT and message.value is not None:
                     places.append(place)
@@ -259,7 +260,7 @@ class Migrations:
         return sent, entry
 
     def _prepare(self, namespace: str, kind: SnapshotKind) -> None:
-        """Create the topics of the new form where they are missing, not partitioned, and the guard of segments."""
+        """Create missing topics of the new form, not partitioned, and the guard of segments."""
         if kind is SnapshotKind.PARTS:
             ensure(self.topics.admin, namespace)
             return
@@ -268,8 +269,8 @@ class Migrations:
         if kind is SnapshotKind.INDEX:
             self.guards.require(namespace)
 
-    def _write_down(self, topic: str, stored: Stored) -> str:
-        """Write all that the topic has to the journal; returns the first entry, which the others name."""
+    def _record(self, topic: str, stored: Stored) -> str:
+        """Write the topic's snapshots to the journal; returns the first entry, which the other entries name."""
         first = ""
         for kind, values in stored.latest.items():
             for key, value in values.items():
@@ -291,9 +292,9 @@ class Migrations:
         new = self.form(topic, self.stored(topic))
         if new.kind is not kind or migration.missing(new.aborts, wanted) or migration.missing(wanted, new.aborts):
             raise SafetyError(
-                f"{topic}: the new form does not hold what the old one did ({new.aborts.rows} aborted ids instead of "
-                f"{wanted.rows}). Keep its clients away: `ledger-reaper snapshots undo --migrated --topic {topic}` "
-                "puts back what was taken away"
+                f"{topic}: the new form does not have the ids of the old form ({new.aborts.rows} aborted ids instead "
+                f"of {wanted.rows}). Keep its clients away: `ledger-reaper snapshots undo --migrated --topic {topic}` "
+                "restores the old form"
             )
 
 
@@ -302,7 +303,7 @@ def _steps(
     send: Callable[[SnapshotMessage], Position],
     first: SnapshotMessage | None = None,
 ) -> Iterator[SnapshotMessage]:
-    """Send the messages one by one, and yield each; the generator is given the position of each."""
+    """Send the messages one by one, and yield each; the generator receives each position."""
     try:
         message = next(messages) if first is None else first
         while True:
@@ -314,26 +315,26 @@ def _steps(
 
 
 def _left_over(stored: Stored, kind: SnapshotKind) -> bool:
-    """Whether a topic whose snapshot has that form has others, which a migration that was cut short left there."""
+    """Whether an interrupted migration left other forms beside that form."""
     others = {
         SnapshotKind.PARTS: (SnapshotKind.INDEX, SnapshotKind.SEGMENT, SnapshotKind.SINGLE),
         SnapshotKind.SINGLE: (SnapshotKind.SEGMENT, SnapshotKind.PARTS),
-        SnapshotKind.INDEX: (SnapshotKind.PARTS,),  # a single one stays, as where a broker starts with segments
+        SnapshotKind.INDEX: (SnapshotKind.PARTS,),  # a single snapshot stays, as when a broker starts with segments
     }
     return any(stored.latest.get(each) for each in others[kind])
 
 
 def _warning(kind: SnapshotKind, *, is_segmented: bool | None) -> str:
     if kind is SnapshotKind.PARTS:
-        return "No broker reads parts: keep clients away until the topic is migrated to segments or to a single one"
+        return "No broker reads parts: keep clients away until the topic is migrated to segments or a single snapshot"
     if kind is SnapshotKind.INDEX and is_segmented is False:
         return (
             "The broker does not read segments (transactionBufferSegmentedSnapshotEnabled is off): keep clients away "
-            "until all brokers were restarted with it on"
+            "until all brokers have been restarted with it on"
         )
     return ""
 
 
 def _name(topic: str) -> str:
-    """Return the name under which the journal has what migrations of a topic replaced."""
+    """Return the name under which the journal has the snapshots that migrations of a topic replaced."""
     return f"migration of {topic}"

@@ -1,8 +1,8 @@
 """Snapshots in parts (apache/pulsar#16042) on a real compacted topic: written message by message, and recovered.
 
-The topic is one of ours, beside Pulsar's three: `transaction_buffer_snapshot_parts` of the user topic's namespace. The
-rules of writing and recovering are in udfs/snapshots/parts.py. Without a threshold for compaction nothing would keep
-the topic's ledgers, so it gets one before its first message, and the cursor of compaction is waited for.
+The topic is ours, beside Pulsar's three: `transaction_buffer_snapshot_parts` of the user topic's namespace. The rules
+of writing and recovering are in udfs/snapshots/parts.py. Without a compaction threshold nothing would keep the topic's
+ledgers, so the topic gets a threshold, and the cursor of compaction must exist, before the first message.
 """
 
 import time
@@ -23,22 +23,22 @@ from udfs.snapshots.values import ReadValue
 COMPACT_ABOVE_BYTES = 64 * 1024 * 1024
 MOST_BYTES = 1024 * 1024 * 1024  # of one topic's parts; ten million ids take a tenth of it
 MOST_KEYS = 100_000  # of one topic
-_TRIES, _WAIT_SECONDS = 40, 0.25  # a broker makes the cursor when it learns of the threshold
+_TRIES, _WAIT_SECONDS = 40, 0.25  # a broker creates the cursor when it learns of the threshold
 
 
 class Sender(Protocol):
-    """A producer whose every message is acknowledged before the next."""
+    """A producer that waits for each acknowledgement before it sends the next message."""
 
     def send(self, key: str, value: bytes | None) -> Position:
-        """Send a message, or a tombstone (None). Raises UnavailableError: it may be stored or not."""
+        """Send a message, or a tombstone (None). Raises UnavailableError: the message may be stored or not."""
         ...
 
 
 class PartsAdmin(Protocol):
-    """What is asked of the admin API."""
+    """The calls of the admin API."""
 
     def create_topic(self, topic: str) -> bool:
-        """Make a topic that is not partitioned; False if there is one of that name."""
+        """Create a topic that is not partitioned; False if the topic exists."""
         ...
 
     def internal_stats(self, topic: str) -> InternalStats:
@@ -46,36 +46,36 @@ class PartsAdmin(Protocol):
         ...
 
     def set_compaction_threshold(self, topic: str, *, size_bytes: int) -> None:
-        """Let the broker compact the topic once so many bytes lie behind the last compaction."""
+        """Let the broker compact the topic once it has so many bytes after the last compaction."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartsTopic:
-    """One namespace's topic of parts. read: yields its messages as a compacted reader gets them."""
+    """One namespace's topic of parts."""
 
     topic: str
-    read: Callable[[], Iterator[ReadValue]]
+    read: Callable[[], Iterator[ReadValue]]  # yields the messages that a compacted reader gets
 
     def write(self, sender: Sender, owner: str, aborts: Aborts, max_read: Position, capacity: Capacity) -> None:
-        """Store a snapshot of the topic `owner`. Cut short anywhere, it is written again from its beginning.
+        """Store a snapshot of the topic `owner`. After an interruption, write it again from the start.
 
-        Only one writer of an owner's parts may be at work. aborts: in the order of their markers. Raises
+        An owner's parts may have only one writer at a time. aborts: in the order of their markers. Raises
         UnavailableError.
         """
         for step in parts.write(owner, aborts, max_read, capacity, self._present(owner)):
             sender.send(step.key, step.value)
 
     def retire(self, sender: Sender, owner: str) -> None:
-        """Tombstone all parts of an owner, for when another form has taken over. Raises UnavailableError."""
+        """Tombstone all parts of an owner, once another form has replaced them. Raises UnavailableError."""
         for step in parts.retire(owner, self._present(owner)):
             sender.send(step.key, step.value)
 
     def recover(self, owner: str, ledgers: Collection[int]) -> Recovered:
-        """Return what the parts of an owner say. ledgers: its list of ledgers.
+        """Return the snapshot in the parts of an owner. ledgers: its list of ledgers.
 
-        Raises FormatError where a part can't be read, or there is more than one topic has: then replay the whole topic.
-        Raises UnavailableError.
+        Raises FormatError if a part can't be read, or the parts exceed the limits of one topic: then replay the whole
+        topic. Raises UnavailableError.
         """
         latest = _Latest()
         for read in self.read():
@@ -112,7 +112,7 @@ class _Latest:
 
 
 def ensure(admin: PartsAdmin, namespace: str, sleep: Callable[[float], None] = time.sleep) -> str:
-    """Make a namespace's topic of parts, if it is missing, so that nothing in it is ever trimmed uncompacted.
+    """Create a namespace's topic of parts, if it is missing, so that nothing in it is ever trimmed uncompacted.
 
     Returns its name. Raises UnavailableError, RefusedError.
     """

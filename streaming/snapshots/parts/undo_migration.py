@@ -1,10 +1,11 @@
 """`ledger-reaper snapshots undo --migrated`: let the form count again that a topic's last migration replaced.
 
-1. The journal has what was there before the migration. put_back publishes what has no value by now, and keeps the rest.
-2. Parts count before an index, and an index before a single snapshot (udfs/snapshots/migration.py). So what the
-   migration wrote gets tombstones where it counts before the old form, once the old form was read and has every aborted
-   id that a broker would not find again. What counts after the old form stays: the topic's broker may read it.
-3. Whatever can't be restored is refused before anything is removed. An undo that was cut short is run again.
+1. The journal has the snapshots from before the migration. Restores publishes the keys that have no value by now, and
+   keeps the rest.
+2. Parts count before an index, and an index before a single snapshot (udfs/snapshots/migration.py). So messages of the
+   migration that count before the old form get tombstones, once the old form was read and has every aborted id that a
+   broker would not find again. Messages that count after the old form stay: the topic's broker may read them.
+3. If the old form can't be restored, the undo is refused before anything is removed. An interrupted undo is run again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,8 +33,8 @@ class Removed:
     key: str
 
     def in_words(self) -> str:
-        """Return one line for people."""
-        return f"{self.key}: removed from {self.kind}, since it would count before what was put back"
+        """Return one line for the terminal."""
+        return f"{self.key}: removed from {self.kind}, since it would count before the restored form"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,10 @@ class MigrationUndo:
     """Undoes the last migration of one topic at a time."""
 
     migrations: Migrations
-    put_backs: Restores
+    restores: Restores
 
     def undo(self, topic: str) -> Iterator[Restored | Removed]:
-        """Publish what is missing of the old form, then remove what counts before it; yields each message.
+        """Publish missing messages of the old form, then remove messages that count before it; yields each message.
 
         Raises ConfigError if the journal has no migration of the topic, SafetyError if the old form can't be restored,
         UnavailableError, RefusedError: run it again.
@@ -58,32 +59,32 @@ class MigrationUndo:
         stored = self.migrations.stored(topic)
         if migration.kind_of(migration.without_preferred(stored, kind).keys, topic) is kind:
             self._refuse_loss(topic, kind, stored)  # before anything is sent
-        yield from self.put_backs.restore(topic, _journaled(topic, old), _REMEDY)
-        yield from self._take_away(topic, kind, keys)
+        yield from self.restores.restore(topic, _journaled(topic, old), _REMEDY)
+        yield from self._remove_preferred(topic, kind, keys)
         self.migrations.journal.mark_done(entry)
 
-    def _take_away(self, topic: str, kind: SnapshotKind, old: Keys) -> Iterator[Removed]:
-        """Remove what counts before the old form, and check that the old form counts."""
+    def _remove_preferred(self, topic: str, kind: SnapshotKind, old: Keys) -> Iterator[Removed]:
+        """Remove the messages that count before the old form, and check that the old form counts."""
         stored = self.migrations.stored(topic)
         self._refuse_loss(topic, kind, stored)
         new = {each: set(keys) - set(old.get(each, ())) for each, keys in stored.keys.items()}
         messages = list(migration.retired(topic, kind, new))
         for each, of_kind in groupby(messages, key=lambda message: message.kind):
-            with self.migrations.sender(system_topic(namespace_of(topic), each)) as opened:
+            with self.migrations.sender(system_topic(namespace_of(topic), each)) as sender:
                 for message in of_kind:
                     self.migrations.refuse_loaded(topic)
-                    # allowed: no broker has the topic, and the old form was read and has all that this message has,
-                    # or the broker finds it again
-                    opened.send(message.key, None)
+                    # allowed: no broker has the topic, and the old form was read and has all ids of this message,
+                    # or the broker finds them again
+                    sender.send(message.key, None)
                     yield Removed(message.kind, message.key)
         counting = self.migrations.form(topic, self.migrations.stored(topic))
         if counting.kind is not kind:
-            raise SafetyError(f"{topic}: what was put back does not count yet. Run the same command again")
+            raise SafetyError(f"{topic}: the restored form does not count yet. Run the same command again")
         if any(message.kind is SnapshotKind.SEGMENT for message in messages):
             self.migrations.compact(namespace_of(topic))
 
     def _refuse_loss(self, topic: str, kind: SnapshotKind, stored: Stored) -> None:
-        """Refuse to remove a form that counts before the old one unless that has all its ids, and is as new."""
+        """Refuse to remove a form that counts before the old form, unless the old form has its ids and is as new."""
         preferred = [each for each in (SnapshotKind.PARTS, SnapshotKind.INDEX) if each in migration.PREFERRED[kind]]
         remedy = f"`ledger-reaper snapshots migrate --to {NAMES[kind]} {topic}` writes that form again, with all ids"
         try:
@@ -93,20 +94,20 @@ class MigrationUndo:
         except SafetyError as error:
             raise SafetyError(f"{error}. Nothing was removed: {remedy}") from error
         if old.kind is not kind:
-            raise SafetyError(f"{topic}: what was put back can't be read yet. Nothing was removed: try again")
+            raise SafetyError(f"{topic}: the restored form can't be read yet. Nothing was removed: try again")
         for form in above:
             lost = migration.missing(migration.before(form, old.max_read), old.aborts)
             is_newer = form.kind is SnapshotKind.INDEX and form.max_read > old.max_read
             if form.kind is not kind and (lost or is_newer):
                 what = f"{lost} aborted ids that it does not have" if lost else "a later maxReadPosition"
                 raise SafetyError(
-                    f"{topic}: its broker has written snapshots since the migration. What counts before the old form "
-                    f"has {what}, so nothing was removed. {remedy}"
+                    f"{topic}: its broker has written snapshots since the migration. The form that counts before the "
+                    f"old form has {what}, so nothing was removed. {remedy}"
                 )
 
 
 def _journaled(topic: str, old: Mapping[SnapshotKind, Mapping[str, bytes]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages as Restores reads a journal."""
+    """Yield the messages as rows of the snapshots' journal, for Restores."""
     for kind, values in old.items():
         for key, value in values.items():
             yield {

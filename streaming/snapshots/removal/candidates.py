@@ -1,7 +1,6 @@
-"""Which topics the sweep of ledgers has taken data from: the ids of transactions in those ledgers can be trimmed.
+"""Topics that lost data ledgers to the service, by its receipts: ids of transactions in those ledgers can be trimmed.
 
-The receipts tell. Only topics in snapshots.trim_namespaces are returned: a trim adds an entry to a topic, and an
-operator has to allow that.
+Only topics in snapshots.trim_namespaces are returned: a trim adds an entry to a topic, which an operator has to allow.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,20 +16,20 @@ from udfs.records import LedgerComponent, Outcome, Reason
 
 
 def topics_told(settings: Settings) -> list[str]:
-    """Return the allowed topics that lived on when the service deleted data ledgers of theirs, each once, in order.
+    """Return the allowed topics that still existed when the service deleted data ledgers of theirs, sorted.
 
     Raises UnavailableError.
     """
-    went = (
+    deleted = (
         (ds.field(c.OUTCOME) == str(Outcome.DELETED))
         & (ds.field(c.REASON) == str(Reason.UNREFERENCED))
         & (ds.field(c.COMPONENT) == str(LedgerComponent.MANAGED_LEDGER))
     )
-    rows = receipts.rows(settings.state_dir, went, columns=[c.TOPIC_NAME])
+    rows = receipts.rows(settings.state_dir, deleted, columns=[c.TOPIC_NAME])
     return sorted(allowed_of(rows, frozenset(settings.snapshots.trim_namespaces)))
 
 
 def allowed_of(rows: Iterator[Mapping[str, Any]], allowed: frozenset[str]) -> set[str]:
-    """Return the topics of receipts that are in one of these tenants or namespaces; none where none is allowed."""
+    """Return the topics of receipts that are in one of these tenants or namespaces."""
     topics = {str(row[c.TOPIC_NAME]) for row in rows} if allowed else set()
     return {topic for topic in topics if {tenant_of(topic), namespace_of(topic)} & allowed}

@@ -1,8 +1,8 @@
-"""`ledger-reaper snapshots compact`: take away the tombstones that can be read in a namespace's segments topic.
+"""`ledger-reaper snapshots compact`: remove the visible tombstones in a namespace's segments topic.
 
-While one can be read, brokers answer 500 to whoever deletes a loaded topic of the namespace. A deletion that failed so
-leaves some itself. A compaction alone brings them back at the next one, as nothing new stands behind them; so a live
-record of ours is sent first. A guard comes before that: what is compacted, brokers trim.
+While a reader gets a tombstone, brokers answer 500 when a client deletes a loaded topic of the namespace. Such a failed
+deletion leaves tombstones itself. A compaction alone would show the tombstones again at the next one, since no new
+message follows them; so a live record is sent first. A guard comes before that: brokers trim what is compacted.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,23 +23,23 @@ class SegmentsTopics(Protocol):
         ...
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
-        """Yield what a compacted reader gets."""
+        """Yield the messages that a compacted reader gets."""
         ...
 
     def send(self, namespace: str, kind: SnapshotKind, key: str, value: bytes | None) -> Position:
-        """Send a value, and return its place once it is stored."""
+        """Send a value, and return its position once it is stored."""
         ...
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
-        """Have the topic compacted; False where it did not end in time."""
+        """Compact the topic; False if the compaction did not end in time."""
         ...
 
 
 def compact(namespace: str, topics: SegmentsTopics, guard: Callable[[str], object]) -> int:
-    """Take the tombstones away, and return how many there were; where there are none, nothing is done.
+    """Remove the tombstones, and return how many there were; without tombstones, do nothing.
 
-    guard: makes one in the namespace.
-    Raises SafetyError where the namespace has no segments topic, UnavailableError, RefusedError.
+    guard: guards the namespace. Raises SafetyError if the namespace has no segments topic, UnavailableError,
+    RefusedError.
     """
     if SnapshotKind.SEGMENT not in topics.kinds(namespace):
         raise SafetyError(f"{namespace} has no segments topic")
@@ -49,11 +49,11 @@ def compact(namespace: str, topics: SegmentsTopics, guard: Callable[[str], objec
     guard(namespace)
     topics.send(namespace, SnapshotKind.SEGMENT, *keeper_of(namespace))
     if not topics.compact(namespace, SnapshotKind.SEGMENT):
-        raise UnavailableError(f"the compaction of the segments of {namespace} has not ended yet: ask again in a while")
+        raise UnavailableError(f"the compaction of the segments of {namespace} has not ended yet: try again later")
     if left := _nulls(namespace, topics):
         raise UnavailableError(
-            f"{namespace}: {left} tombstones can still be read. If it stays so, somebody sent them without "
-            "compression, and no compaction takes those away"
+            f"{namespace}: {left} tombstones are still visible. If they stay, a client sent them without compression, "
+            "and no compaction removes those"
         )
     return nulls
 

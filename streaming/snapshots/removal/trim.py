@@ -1,9 +1,9 @@
 """`ledger-reaper snapshots trim`: let a broker drop ids of aborted transactions whose messages are gone.
 
-A broker drops such ids only while a transaction ends on their topic, and of segments whole ones only. On a topic where
-none ends any more they stay for ever. This commits an empty transaction there, which an operator has to ask for: it
-adds an entry to the topic. It is refused where that could do harm: a broker that trims segments which share ids can
-forget all ids that it has (seen on Pulsar 4.0.8), and one that loads the topic may seal ids twice right before.
+A broker drops such ids only when a transaction ends on their topic, and only whole segments. On a topic without further
+transactions they stay for ever. This command commits an empty transaction there, which an operator has to request: it
+adds an entry to the topic. It is refused where it could do harm: a broker that trims segments which share ids can
+forget all its ids (seen on Pulsar 4.0.8), and a broker that loads the topic for it may seal ids twice right before.
 """
 
 import time
@@ -25,32 +25,32 @@ _TRIES, _WAIT_SECONDS = 60, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What a trim came to. segments, ids: how many dead ones there were; ids: of a single snapshot."""
+    """The result of a trim."""
 
     topic: str
-    segments: int
-    ids: int
+    segments: int  # dead segments that were dropped
+    ids: int  # dead ids of a single snapshot that were dropped
 
     def in_words(self) -> str:
-        """Return one line for people."""
+        """Return one line for the terminal."""
         what = f"{self.segments} segments" if self.segments else f"{self.ids} ids"
         return f"the broker has dropped {what} of {self.topic}"
 
 
 @dataclass(frozen=True, slots=True)
 class Trims:
-    """Trims one topic at a time. commit: commits an empty transaction on a topic."""
+    """Trims one topic at a time."""
 
     repairs: Repairs
-    commit: Callable[[str], object]
+    commit: Callable[[str], object]  # commits an empty transaction on a topic
     sleep: Callable[[float], None] = time.sleep
 
     def trim(self, topic: str) -> Trimmed:
-        """Let its broker drop the dead ids. Raises SafetyError where that is refused, UnavailableError."""
-        look = self.repairs.state_of(topic)
-        facts, segments, ids = look.facts, dead_segments(look.facts), self._dead_ids(look)
+        """Let the topic's broker drop the dead ids. Raises SafetyError if that is refused, UnavailableError."""
+        state = self.repairs.state_of(topic)
+        facts, segments, ids = state.facts, dead_segments(state.facts), self._dead_ids(state)
         buffer = self.repairs.topics.more.buffer(topic, with_segments=True)
-        if why := refusal_of(facts, segments + ids) or doubling(look, buffer):
+        if why := refusal_of(facts, segments + ids) or doubling(state, buffer):
             raise SafetyError(f"{topic} is not trimmed: {why}")
         self.commit(topic)
         for _try in range(_TRIES):
@@ -60,11 +60,11 @@ class Trims:
             self.sleep(_WAIT_SECONDS)
         raise UnavailableError(f"an empty transaction was committed on {topic}, and its broker has dropped nothing yet")
 
-    def _dead_ids(self, look: TopicState) -> int:
-        """How many ids of a single snapshot are dead; none where there is an index, which counts then."""
-        if look.index is not None:
+    def _dead_ids(self, state: TopicState) -> int:
+        """Count the dead ids of a single snapshot; 0 if there is an index, which then counts instead."""
+        if state.index is not None:
             return 0
-        topic, ledgers, dead = look.facts.topic, look.facts.ledgers, 0
+        topic, ledgers, dead = state.facts.topic, state.facts.ledgers, 0
         for read in self.repairs.topics.compacted(namespace_of(topic), SnapshotKind.SINGLE):
             if read.topic == topic:
                 value = read.value
@@ -75,19 +75,19 @@ class Trims:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A topic that was left as it is. error: why; SafetyError where there is nothing to be done or it could do harm."""
+    """A topic that was not trimmed."""
 
     topic: str
-    error: ReaperError
+    error: ReaperError  # SafetyError: there is nothing to trim, or it could do harm
 
     @property
     def is_refused(self) -> bool:
-        """Whether we refused it, so that another try would, too."""
+        """Whether the trim was refused, as another try would be."""
         return isinstance(self.error, SafetyError)
 
 
 def trim_each(trim: Callable[[str], Trimmed], topics: Iterable[str]) -> Iterator[Trimmed | Left]:
-    """Trim one topic after the other; where one fails, the others have their turn all the same."""
+    """Trim one topic after the other; a failure does not stop the next topics."""
     for topic in topics:
         try:
             yield trim(topic)
@@ -96,16 +96,16 @@ def trim_each(trim: Callable[[str], Trimmed], topics: Iterable[str]) -> Iterator
 
 
 def dead_segments(facts: TopicFacts) -> int:
-    """How many segments the index names whose last marker's ledger is gone."""
+    """Count the segments in the index whose last marker's ledger is gone."""
     return sum(each.marker[0] not in facts.ledgers for each in facts.named)
 
 
 def refusal_of(facts: TopicFacts, dead: int) -> str:
-    """Return why nothing may be committed on a topic; "" where it may."""
+    """Explain why nothing may be committed on a topic; "" if it may."""
     if facts.in_metadata is not Presence.PRESENT:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
     if facts.doubled_ids:
-        return f"{facts.doubled_ids} ids stand in more than one segment, and a trim can lose them all: repair it first"
+        return f"{facts.doubled_ids} ids are in several segments, and a trim can lose them all: repair it first"
     if lost_segments_of(facts):
         return "segments that it needs can't be read: repair it first"
     if not dead:
@@ -113,25 +113,25 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
     return ""
 
 
-def doubling(look: TopicState, buffer: BufferFacts | None) -> str:
-    """Return how a commit could have a broker seal ids twice, or has done so and not written it yet; "" where it can't.
+def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
+    """Explain how the load for a commit could seal ids twice, or has sealed ids that are not written; "" if it can't.
 
-    A commit loads the topic. A broker that loads it from an index of half a replay, or from one that names markers
-    behind its maxReadPosition, finds these ids once more, seals them again, and forgets all ids at the trim that comes.
-    buffer: what the broker has in memory, with its segments.
+    A commit loads the topic. A broker that loads it from an index written during a replay, or from an index that names
+    markers after its maxReadPosition, finds these ids again, seals them again, and forgets all ids at the next trim.
+    buffer: the broker's transaction buffer, with its segments.
     """
-    facts, value = look.facts, look.index.value if look.index is not None else None
+    facts, value = state.facts, state.index.value if state.index is not None else None
     if is_half_replayed(facts):
-        return "its index was written in the midst of a replay, and the next load would seal every id twice: repair it"
+        return "its index was written during a replay, and the next load would seal every id twice: repair it"
     if buffer is not None and buffer.state in RECOVERING:
         return "its broker is replaying it: wait until it is loaded"
     if not isinstance(value, Index):
         return ""
     if any(each.marker > value.max_read and each.marker[0] in facts.ledgers for each in facts.named):
         return (
-            "its index was written while a transaction was open, and names segments behind its maxReadPosition, which "
-            "the next load would seal twice: it has to be written anew, which the end of any transaction does"
+            "its index was written while a transaction was open, and names segments after its maxReadPosition, which "
+            "the next load would seal twice: it has to be written again, which the end of any transaction does"
         )
     if why := missing_in(value, buffer.sealed if buffer is not None else ()):
-        return f"{why}: wait until it has written it"
+        return f"{why}: wait until it has written its index"
     return ""

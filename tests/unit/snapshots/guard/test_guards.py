@@ -222,7 +222,7 @@ def test_too_many_candidates_leave_the_guard_where_it_is(monkeypatch: pytest.Mon
 def test_a_namespace_that_fails_is_told_and_its_guard_left_alone() -> None:
     found = keep(replace(WELL, moves=[], fails=True))
     assert "no broker answers" in found.error
-    assert "NOT GUARDED" in found.in_words()
+    assert "GUARD NOT UPDATED" in found.in_words()
 
 
 def test_a_guard_says_what_it_did() -> None:

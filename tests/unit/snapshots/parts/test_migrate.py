@@ -144,7 +144,7 @@ def test_the_journal_has_what_a_migration_replaces(journal: Folder) -> None:
                 }
             ),
             "parts",
-            "in the midst of a replay",
+            "during a replay",
         ),
         (Broker({SnapshotKind.INDEX: [read_at(SnapshotKind.INDEX, TOPIC, b"torn", (1, 1))]}), "parts", "is no value"),
     ],
@@ -157,7 +157,7 @@ def test_what_must_not_be_migrated_is_refused(broker: Broker, to: str, why: str,
 
 def test_a_form_that_does_not_hold_what_the_old_one_did_is_an_alarm(journal: Folder) -> None:
     broker = segmented(lies=True)
-    with pytest.raises(SafetyError, match="the new form does not hold what the old one did"):
+    with pytest.raises(SafetyError, match="the new form does not have the ids of the old form"):
         migrations(broker, journal).migrate(TOPIC, "single")
 
 

@@ -93,7 +93,7 @@ def test_a_guard_that_fails_leaves_everything_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "says"), [(World(ends=False), "has not ended"), (World(leaves=1), "1 tombstones can still be read")]
+    ("world", "says"), [(World(ends=False), "has not ended"), (World(leaves=1), "1 tombstones are still visible")]
 )
 def test_tombstones_that_stay_are_told(world: World, says: str) -> None:
     with pytest.raises(UnavailableError, match=says):

@@ -138,10 +138,10 @@ def test_an_index_up_to_its_last_marker_is_no_hindrance(memory: BufferFacts | No
 @pytest.mark.parametrize(
     ("max_read", "memory", "why"),
     [
-        pytest.param(BEFORE_ALL, SEALED, "in the midst of a replay", id="half a replay's index"),
-        pytest.param(BEFORE_ALL, None, "in the midst of a replay", id="half a replay's index of a topic nobody has"),
-        pytest.param((LIVES, 8), None, "behind its maxReadPosition", id="a marker lies behind maxReadPosition"),
-        pytest.param((LIVES, 8), SEALED, "behind its maxReadPosition", id="so it does of a topic that is loaded"),
+        pytest.param(BEFORE_ALL, SEALED, "during a replay", id="half a replay's index"),
+        pytest.param(BEFORE_ALL, None, "during a replay", id="half a replay's index of a topic nobody has"),
+        pytest.param((LIVES, 8), None, "after its maxReadPosition", id="a marker lies behind maxReadPosition"),
+        pytest.param((LIVES, 8), SEALED, "after its maxReadPosition", id="so it does of a topic that is loaded"),
         pytest.param((LIVES, 9), replace(SEALED, state="Initializing"), "wait until it is loaded", id="it replays"),
         pytest.param(
             (LIVES, 9),
