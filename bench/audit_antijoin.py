@@ -42,11 +42,11 @@ def main() -> None:
             seconds.append(compare(listed, references, here))
             print(f"{seconds[-1]:.2f} s", flush=True)
         del seconds[:WARM_UPS]
-        found = _found(spark, here)
+        findings = _findings(spark, here)
     result = {
         "listed": options.listed,
         "referenced": options.referenced,
-        **found,
+        **findings,
         "seconds_median": round(statistics.median(seconds), 2),
         "seconds_range": [round(min(seconds), 2), round(max(seconds), 2)],
         **sampler.peak_mb(),
@@ -93,7 +93,7 @@ def compare(listed: DataFrame, references: DataFrame, here: Path) -> float:
     return time.perf_counter() - started
 
 
-def _found(spark: SparkSession, here: Path) -> dict[str, int]:
+def _findings(spark: SparkSession, here: Path) -> dict[str, int]:
     return {name: spark.read.parquet(str(here / name)).count() for name in ("unreferenced", "unlisted")}
 
 

@@ -65,12 +65,12 @@ def _run(reader: LedgerReader, layout: Layout) -> tuple[float, float, int]:
 
 def _timed(work: Callable[[], T]) -> tuple[float, T]:
     started = time.perf_counter()
-    found = work()
-    return time.perf_counter() - started, found
+    result = work()
+    return time.perf_counter() - started, result
 
 
 def _spread(both: list[tuple[float, float, int]], part: int) -> dict[str, float]:
-    seconds = [float(each[part]) for each in both]
+    seconds = [float(times[part]) for times in both]
     return {name: round(of(seconds), 2) for name, of in (("median", statistics.median), ("min", min), ("max", max))}
 
 

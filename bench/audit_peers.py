@@ -92,7 +92,7 @@ def main() -> None:
         here = Path(folder)
         spark = local_spark(_conf(jars, here))
         makers = {"ledger-reaper": _ours, "iceberg remove_orphan_files": _iceberg, "delta vacuum": _delta}
-        there_is = _to_be_found(spark, options.listed, options.referenced).cache()
+        expected = _to_be_found(spark, options.listed, options.referenced).cache()
         wrong = []
         for name, maker in makers.items():
             run = maker(spark, here, options.listed, options.referenced)
@@ -100,13 +100,13 @@ def main() -> None:
             seconds = []
             for _ in range(options.runs):
                 started = time.perf_counter()
-                found = run()
+                ids = run()
                 seconds.append(round(time.perf_counter() - started, 2))
-                wrong += [f"{name}: {fault}" for fault in _faults(found, there_is)]
+                wrong += [f"{name}: {fault}" for fault in _faults(ids, expected)]
             result = {
                 "median_s": statistics.median(seconds),
                 "range_s": [min(seconds), max(seconds)],
-                "found": found.count(),
+                "found": ids.count(),
             }
             print(json.dumps({name: result}), flush=True)
         spark.stop()

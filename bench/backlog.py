@@ -88,16 +88,16 @@ def send_large(settings: Settings, count: int) -> None:
 
 def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> None:
     """Exit with a message if anything is wrong."""
-    found = reckon(settings)
+    result = reckon(settings)
     left = set(leaked) & ledgers.every_ledger(cluster).keys()
-    if (found.requests, found.open, found.wrong, left) != (count, 0, [], set()):
-        sys.exit(f"{found}, {len(left)} leaked ledgers are still there")
-    print(f"{dict(found.outcomes)}, nothing open, nothing wrong")
+    if (result.requests, result.open, result.wrong, left) != (count, 0, [], set()):
+        sys.exit(f"{result}, {len(left)} leaked ledgers are still there")
+    print(f"{dict(result.outcomes)}, nothing open, nothing wrong")
 
 
 def configured(text: str, chunk_rows: int) -> str:
     """Return the sandbox's configuration with the JVM options of production, and without limits on deletions."""
-    without_limits = "".join(f"max_deletes_per_{each} = {1 << 40}\n" for each in LIMITS)
+    without_limits = "".join(f"max_deletes_per_{scope} = {1 << 40}\n" for scope in LIMITS)
     text = text.replace("[service]\n", f"[service]\nchunk_rows = {chunk_rows}\n")
     return _JAVA_OPTIONS.sub("", text.replace("[limits]\n", f"[limits]\n{without_limits}"))
 

@@ -56,10 +56,10 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
                 managed_ledger=owner,
                 component=LedgerComponent.MANAGED_LEDGER,
                 ledger_type=LedgerType.LEDGER,
-                ledger_id=each,
+                ledger_id=ledger_id,
             )
         )
-        for each in ids
+        for ledger_id in ids
     ]
     store.read_many([EPOCH])
     ready.wait()
@@ -67,9 +67,9 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
     for chunk, at in enumerate(range(0, len(jobs), chunk_rows)):
         journal = ParquetJournal(settings.state.dir, topic.rpartition("/")[2], chunk, clock)
         sweeper = Sweeper(store, InUseLoader(store, None, clock), journal, clock, rules)
-        for one in sweeper.sweep(jobs[at : at + chunk_rows], {}):
-            if one.verdict.outcome is not Outcome.DELETED:
-                raise RuntimeError(f"not deleted: {one.verdict}")
+        for swept in sweeper.sweep(jobs[at : at + chunk_rows], {}):
+            if swept.verdict.outcome is not Outcome.DELETED:
+                raise RuntimeError(f"not deleted: {swept.verdict}")
     ended = os.times()
     return (ended.user - began.user) + (ended.system - began.system)
 
@@ -83,7 +83,7 @@ def measure(cluster: Cluster, executors: int, count: int, chunk_rows: int, first
             ledgers.make_synthetic(cluster, name, count=len(ids[at : at + _LOT]), first_id=ids[at])
     context = multiprocessing.get_context("spawn")
     ready = context.Manager().Barrier(executors + 1)
-    servers = [each for each in psutil.process_iter() if _is_zookeeper(each, cluster)]
+    servers = [process for process in psutil.process_iter() if _is_zookeeper(process, cluster)]
     with context.Pool(executors) as pool:
         config = cluster.home.config
         tasks = [
@@ -108,7 +108,7 @@ def _is_zookeeper(process: psutil.Process, cluster: Cluster) -> bool:
 
 
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:
-    return sum(each.cpu_times().user + each.cpu_times().system for each in processes)
+    return sum(process.cpu_times().user + process.cpu_times().system for process in processes)
 
 
 def main() -> None:

@@ -120,7 +120,7 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int, hangs: bo
     tenant = HostileTenant(cluster, listed[TOPICS[0]], seed, others)
     stop, hanging = threading.Event(), HangingBroker(cluster)
     runs = (service, honest, tenant, *((hanging,) if hangs else ()))
-    threads = [threading.Thread(target=each.run, args=(stop,)) for each in runs]
+    threads = [threading.Thread(target=work.run, args=(stop,)) for work in runs]
     print(f"seed {seed}, {minutes / 4:g} quiet minutes and {minutes:g} others, cluster {home}", flush=True)
     for thread in threads[:2]:
         thread.start()
@@ -152,7 +152,9 @@ def soak_with_hostile_tenant(home: Path, *, minutes: float, seed: int, hangs: bo
 
 def _move_the_tenant(cluster: Cluster) -> list[str]:
     """Move the tenant's topics to the second broker and all others to the first; return 200 topics of the tenant."""
-    first, second = (f"127.0.0.1:{cluster.spec.port(each, 'broker_http')}" for each in cluster.spec.all_of(Part.BROKER))
+    first, second = (
+        f"127.0.0.1:{cluster.spec.port(broker, 'broker_http')}" for broker in cluster.spec.all_of(Part.BROKER)
+    )
     names = [f"persistent://{TENANT}/reaper/other-{number}" for number in range(_OTHERS)]
     for name in names:
         topics.admin(cluster, "PUT", topics.resource(name))
@@ -170,8 +172,8 @@ def _say_waits(when: str, phases: Sequence[tuple[str, float, float]], settings: 
 
 
 def _prepare(cluster: Cluster, home: Path) -> tuple[Settings, dict[str, list[int]]]:
-    known = json.loads(topics.admin(cluster, "GET", "clusters"))
-    topics.admin(cluster, "PUT", f"tenants/{TENANT}", {"allowedClusters": known, "adminRoles": []})
+    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
+    topics.admin(cluster, "PUT", f"tenants/{TENANT}", {"allowedClusters": clusters, "adminRoles": []})
     topics.admin(cluster, "PUT", f"namespaces/{TENANT}/reaper")
     topics.create_partitioned(cluster, TOPIC, PARTITIONS)
     for topic in TOPICS:
@@ -191,8 +193,8 @@ def _waits(settings: Settings, honest: Load, since_s: float, until_s: float) -> 
     """Describe how long requests sent in this time waited until their ledger was deleted."""
     rows = receipts.rows(settings.state.dir, columns=[c.LEDGER_ID, c.OUTCOME, c.AT_MS])
     ends = {row[c.LEDGER_ID]: row[c.AT_MS] / 1000 for row in rows if row[c.OUTCOME] == Outcome.DELETED}
-    asked = {each: sent_s for each, sent_s in honest.asked.items() if since_s <= sent_s < until_s}
-    waits = sorted(ends[each] - sent_s for each, sent_s in asked.items() if each in ends)
+    asked = {ledger_id: sent_s for ledger_id, sent_s in honest.asked.items() if since_s <= sent_s < until_s}
+    waits = sorted(ends[ledger_id] - sent_s for ledger_id, sent_s in asked.items() if ledger_id in ends)
     if not waits:
         return "none"
     p50, p99 = waits[len(waits) // 2], waits[len(waits) * 99 // 100]
@@ -202,14 +204,14 @@ def _waits(settings: Settings, honest: Load, since_s: float, until_s: float) -> 
 def _unaccounted(settings: Settings) -> list[str]:
     """Describe the tenant's messages that have no receipt or several."""
     rows = receipts.rows(settings.state.dir, columns=list(c.POSITION))
-    known = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
+    copies = Counter(tuple(row[name] for name in c.POSITION) for row in rows)
     stored = set()
     with admin_for(settings) as admin:
         for partition in (f"{TOPIC}-partition-{number}" for number in range(PARTITIONS)):
             spans = list(spans_of(admin.internal_stats(partition).ledgers, Range(BEFORE_ALL, EVERYTHING)))
             for position, message in fallback_entries(settings.pulsar, admin, partition, spans):
                 stored.add((partition, *position, message.batch_index))
-    lost = sorted(stored - known.keys())
-    twice = sorted(position for position, count in known.items() if count > 1)
+    lost = sorted(stored - copies.keys())
+    twice = sorted(position for position, count in copies.items() if count > 1)
     faults = [f"{len(lost)} messages of the tenant have no receipt, such as {lost[:3]}"] * bool(lost)
     return faults + [f"{len(twice)} messages have several receipts, such as {twice[:3]}"] * bool(twice)

@@ -60,7 +60,7 @@ def main() -> None:
         p99 = sorted(took)[max(0, round(0.99 * len(took)) - 1)]
         name = misbehave.__name__ if misbehave else "answers"
         times = (first, second, statistics.median(took), p99, max(took))
-        print(f"{name:22} " + " ".join(f"{each:7.2f}" for each in times))
+        print(f"{name:22} " + " ".join(f"{seconds:7.2f}" for seconds in times))
 
 
 if __name__ == "__main__":

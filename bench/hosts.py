@@ -43,7 +43,7 @@ def measured(workers: int, leaked: int, owners: int, built: Path) -> str:
         for _ in range(owners):
             owner = new_topic("bench")
             topics.fill(cluster, owner, 1, ["s"])
-            requests += [payload(owner, each) for each in leak(cluster, owner, leaked // owners)]
+            requests += [payload(owner, ledger_id) for ledger_id in leak(cluster, owner, leaked // owners)]
         service.request(requests)
         with Gone(service) as gone:
             began_s = time.monotonic()

@@ -149,14 +149,14 @@ class WatcherProcess:
 
     config: Path
     log: Path
-    wanted: bool = True
+    is_wanted: bool = True
     process: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
 
     def run(self, stop: threading.Event) -> None:
         """Keep it running until stop is set."""
         while not stop.wait(0.3):
-            if self.wanted and (self.process is None or self.process.poll() is not None):
+            if self.is_wanted and (self.process is None or self.process.poll() is not None):
                 self.starts += 1
                 self.process = started(self.config, self.log, "watch")
 
@@ -187,10 +187,10 @@ def harm_watcher(watcher: WatcherProcess, chance: random.Random) -> str:
         watcher.send(signal.SIGKILL)
 
     def away() -> None:
-        watcher.wanted = False
+        watcher.is_wanted = False
         watcher.send(signal.SIGKILL)
         time.sleep(chance.uniform(30, 60))
-        watcher.wanted = True
+        watcher.is_wanted = True
 
     harms: dict[str, Callable[[], None]] = {
         "watcher killed": lambda: watcher.send(signal.SIGKILL),
@@ -225,8 +225,10 @@ def audited(config: Path, out: Path) -> tuple[Counter[str], dict[str, Any]]:
     done = subprocess.run([*command, "--config", str(config)], stdout=subprocess.PIPE, check=False, timeout=900)
     *findings, last = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
     (out / "findings.jsonl").write_bytes(done.stdout)
-    mine = [each for each in findings if NAMESPACE in json.dumps(each)]
-    return Counter(f"{each.get('class')} {each.get('component')} {each.get('reason') or ''}" for each in mine), last
+    ours = [finding for finding in findings if NAMESPACE in json.dumps(finding)]
+    return Counter(
+        f"{finding.get('class')} {finding.get('component')} {finding.get('reason') or ''}" for finding in ours
+    ), last
 
 
 def sent_by_watcher(settings: Settings) -> Iterator[tuple[str, int]]:
@@ -265,12 +267,12 @@ def orphans_of(cluster: Cluster, names: list[str]) -> dict[int, LedgerMetadata]:
     """Return data ledgers whose metadata name a topic that does not list them, by the broker's own lists."""
     made = ledgers.every_ledger(cluster)  # read before the lists, so that ledgers created later are listed
     owners = {managed_ledger_name(topic).encode() for topic in names}
-    listed = {each for topic in names for each in topics.data_ledgers(cluster, topic)}
+    listed = {ledger_id for topic in names for ledger_id in topics.data_ledgers(cluster, topic)}
     return {
-        ledger_id: found
-        for ledger_id, found in made.items()
-        if found.custom_metadata.get("pulsar/managed-ledger") in owners
-        and "pulsar/cursor" not in found.custom_metadata
+        ledger_id: metadata
+        for ledger_id, metadata in made.items()
+        if metadata.custom_metadata.get("pulsar/managed-ledger") in owners
+        and "pulsar/cursor" not in metadata.custom_metadata
         and ledger_id not in listed
     }
 
@@ -288,7 +290,7 @@ def trouble(cluster: Cluster, watcher: WatcherProcess, names: list[str], options
     chance, stop, broke = random.Random(options.seed), threading.Event(), Counter[str]()
     traffic = [Traffic(cluster, names[start::5], random.Random(options.seed + start), stop) for start in range(5)]
     comings = Comings(cluster, random.Random(options.seed + 9), stop)
-    threads = [*(threading.Thread(target=each.run) for each in traffic), threading.Thread(target=comings.run)]
+    threads = [*(threading.Thread(target=work.run) for work in traffic), threading.Thread(target=comings.run)]
     for thread in threads:
         thread.start()
     began_s = time.monotonic()
@@ -327,7 +329,7 @@ def measure(home: Path, options: argparse.Namespace) -> int:
         topics.fill(cluster, topic, 5, ["nobody"])
         kept[topic] = topics.read_all(cluster, topic)
     watcher, watch_stop = (
-        WatcherProcess(config, home / "watch.log", wanted=not options.without_watcher),
+        WatcherProcess(config, home / "watch.log", is_wanted=not options.without_watcher),
         threading.Event(),
     )
     watch_thread = threading.Thread(target=watcher.run, args=(watch_stop,))
@@ -341,9 +343,9 @@ def measure(home: Path, options: argparse.Namespace) -> int:
             cluster, names
         )  # a request for a list loads its topic, and the broker then drops ledgers that were read
         time.sleep(SETTLE_SECONDS)
-        found = orphans_of(cluster, names)
-        leaked = found.keys()
-        states = dict(Counter(str(each.state) for each in found.values()))
+        orphans = orphans_of(cluster, names)
+        leaked = orphans.keys()
+        states = dict(Counter(str(metadata.state) for metadata in orphans.values()))
         print(f"data ledgers leaked without a service, by the brokers' own lists: {len(leaked)}, {states}", flush=True)
         before, last = audited(config, home / "before")
         print(f"audit before: {dict(sorted(before.items()))}\n  {last}", flush=True)

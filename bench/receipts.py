@@ -47,7 +47,7 @@ def _file(chunk: int, rows: range) -> pa.Table:
         c.ATTEMPT: [0] * len(rows),
         c.BYTES: [n * 7919 for n in rows],
     }
-    made |= {name: pa.array(each, schemas.RECEIPT.field(name).type) for name, each in values.items()}
+    made |= {name: pa.array(column, schemas.RECEIPT.field(name).type) for name, column in values.items()}
     return pa.table(made, schema=schemas.RECEIPT)
 
 

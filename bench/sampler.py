@@ -45,9 +45,9 @@ class Sampler:
 
     def _look(self) -> None:
         seen = {"driver_python": self._driver.memory_info().rss, "jvm": 0, "workers": 0}
-        for each in (self._driver, *self._driver.children(recursive=True)):
+        for process in (self._driver, *self._driver.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                self._cpu[each.pid] = sum(each.cpu_times()[:2])
+                self._cpu[process.pid] = sum(process.cpu_times()[:2])
         for child in self._driver.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 seen["jvm" if child.name() == "java" else "workers"] += child.memory_info().rss

@@ -55,7 +55,7 @@ BOOKIES = ("bookie-0.example.com:3181", "bookie-1.example.com:3181")
 def requests(count: int, owners: int) -> list[PendingDelete]:
     """Yield requests for ledgers, ordered by owner as in a task."""
     drawn, ledger_id, found = random.Random(1), 1_000_000, []
-    names = [f"tenant-{each % 50}/orders/persistent/topic-{drawn.randbytes(6).hex()}" for each in range(owners)]
+    names = [f"tenant-{number % 50}/orders/persistent/topic-{drawn.randbytes(6).hex()}" for number in range(owners)]
     for number in range(count):
         ledger_id += drawn.randrange(1, 20)
         owner = names[number * owners // count]
@@ -72,7 +72,7 @@ def requests(count: int, owners: int) -> list[PendingDelete]:
 
 def reference(key: str, ledgers: int = 10, cursors: int = 2) -> Reference:
     """Return the reference of an owner with so many ledgers and cursors."""
-    paths = [f"/managed-ledgers/{key}", *(f"/managed-ledgers/{key}/subscription-{each}" for each in range(cursors))]
+    paths = [f"/managed-ledgers/{key}", *(f"/managed-ledgers/{key}/subscription-{n}" for n in range(cursors))]
     checks = tuple((path, 1_000 + len(path)) for path in paths)
     in_use = array("q", range(2_000_000, 2_000_000 + ledgers))
     return Reference(
@@ -173,13 +173,13 @@ def state_bytes(asked: Sequence[PendingDelete], *, is_retry: bool) -> Iterator[t
         table = Receipts(spark, scratch)
         for chunk in lots(asked, CHUNK):
             tasks = [chunk[at::FILES] for at in range(FILES)]
-            files: Any = Tasks(*(_receipts(asked, each, is_retry=is_retry) for each in tasks))
+            files: Any = Tasks(*(_receipts(asked, rows, is_retry=is_retry) for rows in tasks))
             table.append(files, chunk.start // CHUNK + 1)
         yield "receipt as written", _size(Path(scratch, "receipts"), "part-*.parquet") / len(asked)
         before = set(Path(scratch, "receipts").glob("*.parquet"))
         receipts.compact(scratch)
         merged = set(Path(scratch, "receipts").glob("*.parquet")) - before
-        yield "receipt when merged", sum(each.stat().st_size for each in merged) / len(asked)
+        yield "receipt when merged", sum(file.stat().st_size for file in merged) / len(asked)
         if not is_retry:
             for lot in lots(asked, LOT):
                 journal = ParquetJournal(scratch, "requests", lot.start // CHUNK, ManualClock(NOW_MS))
@@ -193,12 +193,12 @@ def _receipts(asked: Sequence[PendingDelete], numbers: range, *, is_retry: bool)
 
 
 def _size(folder: Path, pattern: str) -> int:
-    return sum(each.stat().st_size for each in folder.glob(pattern))
+    return sum(file.stat().st_size for file in folder.glob(pattern))
 
 
 def owner_bytes(owners: int, ledgers: int) -> tuple[float, float]:
     """Return the bytes of each owner's reference in memory, and the cache's estimate."""
-    keys = [key_of(each) for each in requests(owners, owners)]
+    keys = [key_of(request) for request in requests(owners, owners)]
     tracemalloc.start()
     before, _peak = tracemalloc.get_traced_memory()
     held = {"".join(list(key)): reference("".join(list(key)), ledgers) for key in keys}  # separate strings

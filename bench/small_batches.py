@@ -75,8 +75,8 @@ class Cost:
 
 def _cpu_s() -> float:
     process = psutil.Process()
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    times = [measured.cpu_times() for measured in (process, *process.children(recursive=True))]
+    return sum(cpu.user + cpu.system for cpu in times)
 
 
 def _compilations(spark: SparkSession) -> int:
@@ -100,7 +100,8 @@ def write(folder: Path, batches: int, each: int) -> None:
         for number, partition in enumerate(PARTITIONS):
             ids = [serialize_message_id(MessagePosition(LEDGER, batch * each + n, number)) for n in range(each)]
             rows = [
-                dict(zip(SCHEMA.names, (REQUEST, b"k", partition, one, now, {"a": "b"}), strict=True)) for one in ids
+                dict(zip(SCHEMA.names, (REQUEST, b"k", partition, message_id, now, {"a": "b"}), strict=True))
+                for message_id in ids
             ]
             file = folder / f"{batch}-{number}.parquet"
             parquet.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file)

@@ -140,7 +140,7 @@ def soak(home: Path, *, minutes: float, every_s: float, seed: int, only: str) ->
     service = Supervisor(config, home / "soak.log")
     load_thread = Load(cluster, load(config), listed, random.Random(seed + 1))
     stop, broke = threading.Event(), Counter[str]()
-    threads = [threading.Thread(target=each.run, args=(stop,)) for each in (service, load_thread)]
+    threads = [threading.Thread(target=work.run, args=(stop,)) for work in (service, load_thread)]
     for thread in threads:
         thread.start()
     began_s = time.monotonic()
@@ -191,13 +191,13 @@ def rest(service: Supervisor) -> int:
 def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]]) -> list[str]:
     """Print the account, and return the faults."""
     settings = load_thread.settings
-    found = reckon(settings)
+    result = reckon(settings)
     left = shell.list_ledgers(cluster)
     in_use = {ledger_id for listed in load_thread.listed.values() for ledger_id in listed}
     with admin_for(settings) as admin:
         accounts = reconcile(settings, Pulsar(admin, reader_for(settings)), SystemClock().now_ms())
-    wrong = [*found.wrong, *accounts.gaps, *filter(None, [accounts.doubt])]
-    wrong += [f"{found.open} requests have no final receipt"] * bool(found.open)
+    wrong = [*result.wrong, *accounts.gaps, *filter(None, [accounts.doubt])]
+    wrong += [f"{result.open} requests have no final receipt"] * bool(result.open)
     wrong += [f"{len(in_use - left)} ledgers in use are gone: {sorted(in_use - left)[:5]}"] * bool(in_use - left)
     undeleted = set(load_thread.leaked) & left
     wrong += [f"{len(undeleted)} leaked ledgers are still there: {sorted(undeleted)[:5]}"] * bool(undeleted)
@@ -205,13 +205,13 @@ def account(cluster: Cluster, load_thread: Load, before: dict[str, list[bytes]])
     for name, value in (
         ("sent (acknowledged)", dict(load_thread.sent)),
         ("times a batch was sent again", load_thread.refused),
-        ("requests stored", found.requests),
-        ("final receipts", dict(found.outcomes)),
-        ("retries, dead letters stored", (found.retries, found.dead_letters)),
+        ("requests stored", result.requests),
+        ("final receipts", dict(result.outcomes)),
+        ("retries, dead letters stored", (result.retries, result.dead_letters)),
         ("leaked ledgers gone", len(load_thread.leaked) - len(undeleted)),
         ("ledgers in use kept", len(in_use & left)),
         ("accounts by position", accounts.text),
-        ("LOST", found.open),
+        ("LOST", result.open),
     ):
         print(f"{name:42} {value}", flush=True)
     return wrong

@@ -159,7 +159,7 @@ def sweep(endpoint: str, pairs: int) -> None:
         credentials = Path(state, "credentials")
         credentials.write_text("[default]\naws_access_key_id = bench\naws_secret_access_key = bench\n")
         swept = sweeper(bucket, state, pairs, str(credentials)).sweep(jobs, {})
-    wrong = [each for each in swept if each.verdict.outcome is not Outcome.DELETED]
+    wrong = [result for result in swept if result.verdict.outcome is not Outcome.DELETED]
     if wrong:
         raise SystemExit(f"{len(wrong)} were not deleted, the first: {wrong[0].verdict}")
 

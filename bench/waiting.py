@@ -47,10 +47,10 @@ def publish(settings: Settings, count: int) -> None:
 def used(process: psutil.Process) -> tuple[float, int]:
     """Return the CPU seconds and resident bytes of a process and all its descendants."""
     seconds, resident = 0.0, 0
-    for each in [process, *process.children(recursive=True)]:
-        times = each.cpu_times()
+    for measured in [process, *process.children(recursive=True)]:
+        times = measured.cpu_times()
         seconds += times.user + times.system
-        resident += each.memory_info().rss
+        resident += measured.memory_info().rss
     return seconds, resident
 
 

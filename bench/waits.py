@@ -83,9 +83,9 @@ class Commits:
     def __init__(self, settings: Settings) -> None:
         self._log = Path(settings.state.dir, TABLE, "_delta_log")
 
-    def has_more_than(self, known: int) -> bool:
+    def has_more_than(self, before: int) -> bool:
         """Whether there are more commits."""
-        return self.count() > known
+        return self.count() > before
 
     def count(self) -> int:
         """Return how many commits there are; the first creates the table."""
@@ -148,11 +148,11 @@ class Bench:
             messages = [OutgoingRequest(None, payload(_topic(0), next(self.lone)))]
             send_all(self.settings.pulsar, self.settings.topics.requests[0], messages)
             self.sent += 1
-            known = max(1, self.commits.count())
+            before = max(1, self.commits.count())
             began_s = time.monotonic()
             service = self.service.start()
             used = Cpu(service.pid)
-            _wait(partial(self.commits.has_more_than, known), service)
+            _wait(partial(self.commits.has_more_than, before), service)
             took.append(time.monotonic() - began_s)
             cpu.append(used.seconds())
             time.sleep(2)
@@ -176,16 +176,16 @@ class Bench:
             cpu_s = used.seconds()
             for _ in range(count):
                 time.sleep(pauses.uniform(1, 2.5))
-                known = self.commits.count()
+                before = self.commits.count()
                 began_s = time.monotonic()
                 producer.send(payload(_topic(0), next(self.lone)))
-                _wait(partial(self.commits.has_more_than, known), service)
+                _wait(partial(self.commits.has_more_than, before), service)
                 took.append(time.monotonic() - began_s)
                 self.sent += 1
             cpu_s = used.seconds() - cpu_s
         _told("lone request", took)
         print(
-            f"  in their order: {' '.join(f'{each:.1f}' for each in took)}", flush=True
+            f"  in their order: {' '.join(f'{seconds:.1f}' for seconds in took)}", flush=True
         )  # the first request may meet a cold service
         print(f"cpu of that: {cpu_s / count:.2f} s for each, with the pauses", flush=True)
         time.sleep(_SETTLE_S)
@@ -235,11 +235,11 @@ class Bench:
 
     def account(self) -> None:
         """Exit with a message if anything is wrong."""
-        found = reckon(self.settings)
+        result = reckon(self.settings)
         left = [number for number in ledgers.every_ledger(self.cluster) if number >= FIRST_LONE]
-        if (found.requests, found.open, found.wrong) != (self.sent, 0, []) or len(left) > len(list(self.lone)):
-            sys.exit(f"{found}, {len(left)} leaked ledgers are still there")
-        print(f"{dict(found.outcomes)}, nothing open, nothing wrong")
+        if (result.requests, result.open, result.wrong) != (self.sent, 0, []) or len(left) > len(list(self.lone)):
+            sys.exit(f"{result}, {len(left)} leaked ledgers are still there")
+        print(f"{dict(result.outcomes)}, nothing open, nothing wrong")
         print("".join(line for line in self.service.log.read_text().splitlines(True) if " chunk " in line)[-2000:])
 
 

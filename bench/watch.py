@@ -79,11 +79,11 @@ class Znodes:
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
         """Write these properties and keep the others."""
-        self._change(topic, lambda known: {**known, **properties})
+        self._change(topic, lambda before: {**before, **properties})
 
     def remove(self, topic: str, key: str) -> bool:
         """Remove a property."""
-        self._change(topic, lambda known: {name: value for name, value in known.items() if name != key})
+        self._change(topic, lambda before: {name: value for name, value in before.items() if name != key})
         return True
 
     def close(self) -> None:
@@ -143,9 +143,7 @@ class Nowhere:
 def list_of(topic: int, changes: int, ledgers: int) -> bytes:
     """Return a topic's list after so many changes."""
     first = FIRST_ID + topic * 1_000_000 + changes
-    infos = [
-        LedgerInfo(ledger_id=first + each, entries=50_000, size_bytes=10**9, timestamp_ms=1) for each in range(ledgers)
-    ]
+    infos = [LedgerInfo(ledger_id=first + n, entries=50_000, size_bytes=10**9, timestamp_ms=1) for n in range(ledgers)]
     return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
 
 
@@ -351,7 +349,7 @@ def measure(home: Path, server: ZooKeeperServer, options: argparse.Namespace) ->
     finally:
         changer.kill()
         changer.wait()
-    files = [each.stat().st_size for each in (state / "watched").rglob("*") if each.is_file()]
+    files = [file.stat().st_size for file in (state / "watched").rglob("*") if file.is_file()]
     print(f"state: {sum(files) >> 20} MiB in {len(files)} files", flush=True)
 
 

@@ -17,9 +17,9 @@ from streaming.sandbox.demo.proofs import prove, show_receipts
 from streaming.sandbox.demo.request_groups import (
     RequestGroup,
     Row,
-    asked_by_audit,
     claim_findings,
     findings,
+    groups_of_audit,
     hostile,
     repeated,
 )
@@ -59,14 +59,14 @@ def main() -> int:
 
 def _play(cluster: Cluster, checks: Checks) -> None:
     leaks = leak(cluster)
-    found = _audit(cluster, leaks, checks)
-    asked = _ask_more(cluster, leaks, found)
+    rows = _audit(cluster, leaks, checks)
+    groups = _request_more(cluster, leaks, rows)
     bytes_before = disk.entry_log_bytes(cluster)
     started_s = time.monotonic()
     with step("ledger-reaper run --until-idle processes all requests"):
         reaper("run", "--config", str(cluster.home.config), "--until-idle")
-    show_receipts(cluster, asked, time.monotonic() - started_s, checks)
-    prove(cluster, asked, leaks, bytes_before, checks)
+    show_receipts(cluster, groups, time.monotonic() - started_s, checks)
+    prove(cluster, groups, leaks, bytes_before, checks)
     with step("ledger-reaper audit --verify-only finds no missing data"):
         reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--verify-only")
 
@@ -74,18 +74,18 @@ def _play(cluster: Cluster, checks: Checks) -> None:
 def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
     with step("ledger-reaper audit --publish finds what has leaked and requests its deletion"):
         reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--publish", "--yes")
-    found = findings(_out(cluster))
-    claim_findings(found, leaks, ledgers_in_use(cluster, leaks), checks)
-    return found
+    rows = findings(_out(cluster))
+    claim_findings(rows, leaks, ledgers_in_use(cluster, leaks), checks)
+    return rows
 
 
-def _ask_more(cluster: Cluster, leaks: Leaks, found: list[Row]) -> list[RequestGroup]:
-    asked, again = repeated(asked_by_audit(found), found, _REPEATS)
+def _request_more(cluster: Cluster, leaks: Leaks, rows: list[Row]) -> list[RequestGroup]:
+    groups, again = repeated(groups_of_audit(rows), rows, _REPEATS)
     harmful, payloads = hostile(cluster, leaks)
     with step(f"ledger-reaper request publishes {len(again) + len(payloads)} more requests, repeated or hostile"):
         stdin = b"\n".join([*again, *payloads])
         reaper("request", "--config", str(cluster.home.config), "--unchecked", stdin=stdin)
-    return [*asked, *harmful]
+    return [*groups, *harmful]
 
 
 def _out(cluster: Cluster) -> Path:

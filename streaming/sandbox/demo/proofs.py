@@ -21,7 +21,7 @@ _COLLECTED_SHARE = 0.7
 _COLLECTION_SECONDS = 40
 
 
-def show_receipts(cluster: Cluster, asked: Sequence[RequestGroup], took_s: float, checks: Checks) -> None:
+def show_receipts(cluster: Cluster, groups: Sequence[RequestGroup], took_s: float, checks: Checks) -> None:
     """Print the requests and their results, and claim that each request has exactly one final receipt."""
     final: dict[str, list[dict[str, Any]]] = {}
     for row in receipts_of(load(cluster.home.config)):
@@ -32,24 +32,28 @@ def show_receipts(cluster: Cluster, asked: Sequence[RequestGroup], took_s: float
     for name in ("requested", "requests", "what happened", "why"):
         table.add_column(name, justify="right" if name == "requests" else "left")
     rows = [row for some in final.values() for row in some]
-    for each in asked:
-        mine = [row for row in rows if (row["ledger_id"], row["topic"], row["ledger_type"]) in each.named]
-        seen = Counter(row["outcome"] for row in mine)
-        reasons = Counter(row["reason"] for row in mine)
-        table.add_row(each.title, str(each.expected.total()), _counted(seen), _counted(reasons))
-        if seen != +each.expected:
-            checks.claim(f"{each.title}: expected {_counted(each.expected)}", holds=False, seen=_counted(seen))
+    for group in groups:
+        receipts = [row for row in rows if (row["ledger_id"], row["topic"], row["ledger_type"]) in group.named]
+        seen = Counter(row["outcome"] for row in receipts)
+        reasons = Counter(row["reason"] for row in receipts)
+        table.add_row(group.title, str(group.expected.total()), _counted(seen), _counted(reasons))
+        if seen != +group.expected:
+            checks.claim(f"{group.title}: expected {_counted(group.expected)}", holds=False, seen=_counted(seen))
     console.print()
     console.print(table)
-    total = sum(each.expected.total() for each in asked)
+    total = sum(group.expected.total() for group in groups)
     exactly_one = len(final) == total and all(len(some) == 1 for some in final.values())
     checks.claim(f"each of the {total} requests has exactly one final receipt", holds=exactly_one)
 
 
-def prove(cluster: Cluster, asked: Sequence[RequestGroup], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
+def prove(cluster: Cluster, groups: Sequence[RequestGroup], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
     """Claim that all leaked storage is gone, and that all other storage still exists."""
     gone = {
-        named[0] for each in asked if each.expected["DELETED"] for named in each.named if named[2] == LedgerType.LEDGER
+        named[0]
+        for group in groups
+        if group.expected["DELETED"]
+        for named in group.named
+        if named[2] == LedgerType.LEDGER
     }
     with step("bin/bookkeeper shell listledgers lists the ledgers that are left"):
         in_use = ledgers_in_use(cluster, leaks)
@@ -58,7 +62,7 @@ def prove(cluster: Cluster, asked: Sequence[RequestGroup], leaks: Leaks, bytes_b
     checks.claim("none of the leaked ledgers is left", holds=not left & gone, seen=f"{len(gone)} were requested")
     checks.claim("every ledger that the broker refers to exists", holds=in_use <= left, seen=f"{len(in_use)} ledgers")
     keys = set(topics.objects(cluster))
-    garbage = {key for each in (*leaks.offloads.leaked, *leaks.offloads.stale) for key in each.keys}
+    garbage = {key for upload in (*leaks.offloads.leaked, *leaks.offloads.stale) for key in upload.keys}
     checks.claim(
         "in S3 the leaked objects are gone, and exactly those in use are left",
         holds=not keys & garbage and keys == objects_in_use(leaks),
@@ -68,8 +72,8 @@ def prove(cluster: Cluster, asked: Sequence[RequestGroup], leaks: Leaks, bytes_b
     for topic, messages in leaks.messages.items():
         with step(f"a consumer reads {short(topic)} from the start"):
             topics.unload(cluster, topic)
-            found = topics.read_all(cluster, topic)
-        checks.claim(f"all {len(messages)} messages of {short(topic)} can be read", holds=found == messages != [])
+            readable = topics.read_all(cluster, topic)
+        checks.claim(f"all {len(messages)} messages of {short(topic)} can be read", holds=readable == messages != [])
 
 
 def _prove_space(cluster: Cluster, before: int, checks: Checks) -> None:

@@ -43,9 +43,9 @@ def findings(folder: Path) -> list[Row]:
     return rows
 
 
-def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Checks) -> None:
+def claim_findings(rows: list[Row], leaks: Leaks, in_use: set[int], checks: Checks) -> None:
     """Claim that the findings are the leaks, and that none of them is in use."""
-    orphans = [row for row in found if row[a.CLASS] == FindingClass.ORPHAN]
+    orphans = [row for row in rows if row[a.CLASS] == FindingClass.ORPHAN]
     ids = {row[c.LEDGER_ID] for row in orphans if row[c.LEDGER_TYPE] == LedgerType.LEDGER}
     uploads = {(row[c.UUID], row[c.LEDGER_ID]) for row in orphans if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER}
     garbage = {(upload.uuid, upload.ledger_id) for upload in (*leaks.offloads.leaked, *leaks.offloads.stale)}
@@ -61,7 +61,7 @@ def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Che
         seen=f"{len(in_use)} ledgers and {len(used)} offloaded ones are in use",
     )
     if leaks.still_open:
-        opened = {row[c.LEDGER_ID] for row in found if row[a.CLASS] == FindingClass.OPEN}
+        opened = {row[c.LEDGER_ID] for row in rows if row[a.CLASS] == FindingClass.OPEN}
         checks.claim(
             "ledgers that are still OPEN were found, and their deletion is not requested",
             holds=leaks.still_open <= opened,
@@ -69,10 +69,10 @@ def claim_findings(found: list[Row], leaks: Leaks, in_use: set[int], checks: Che
         )
 
 
-def asked_by_audit(found: Iterable[Row]) -> list[RequestGroup]:
+def groups_of_audit(rows: Iterable[Row]) -> list[RequestGroup]:
     """Return the orphans whose deletion the audit requests, by kind."""
     kinds: dict[str, set[Named]] = {}
-    for row in found:
+    for row in rows:
         if row[a.CLASS] == FindingClass.ORPHAN:
             where = "in S3" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "in BookKeeper"
             kind = f"{row[c.COMPONENT]} {where}"
@@ -103,9 +103,9 @@ def hostile(cluster: Cluster, leaks: Leaks) -> tuple[list[RequestGroup], list[by
     return groups, [*(encode(request) for _title, request, _outcome in requests), b"\x00\xffdrop table"]
 
 
-def repeated(groups: list[RequestGroup], found: list[Row], times: int) -> tuple[list[RequestGroup], list[bytes]]:
+def repeated(groups: list[RequestGroup], rows: list[Row], times: int) -> tuple[list[RequestGroup], list[bytes]]:
     """Request one of the audit's orphans several times more, as a group of its own."""
-    row = next(row for row in found if row[a.CLASS] == FindingClass.ORPHAN and _is_data_of(row, CLICKS))
+    row = next(row for row in rows if row[a.CLASS] == FindingClass.ORPHAN and _is_data_of(row, CLICKS))
     request = _request(CLICKS, row[c.LEDGER_ID])
     named = _named(request)
     rest = [
