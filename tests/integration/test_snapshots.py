@@ -189,7 +189,7 @@ def guarded(doubled: Scene, segmented: Cluster, service: Deployment, transaction
     """What would be fault A, had it no guard."""
     scene = made(segmented, service, transactions, "guarded", 500)
     said = service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
-    assert f"{scene.space}: guard made" in said
+    assert f"{scene.space}: guard created" in said
     before = ledgers(segmented, scene.segments)
     topics.compact(segmented, scene.segments)
     topics.trim(segmented, scene.segments)

@@ -90,7 +90,7 @@ def _index(place: Position) -> ReadValue:
             Admin(GUARDED),
             (70, 1),
             Status.NOTE,
-            "1 have one that stands behind segments which indexes name: t/ns",
+            "1 have one that is after segments which indexes name: t/ns",
             id="behind it",
         ),
         pytest.param(Admin(retentions=(-1, -1)), (70, 1), Status.OK, "all guarded", id="retention"),

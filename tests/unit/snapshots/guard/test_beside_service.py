@@ -35,8 +35,8 @@ def test_guards_are_kept_again_and_again_and_an_error_ends_one_run_only(
     with caplog.at_level("INFO", "ledger-reaper"), guarding(settings):
         assert enough.wait(10)
     assert "guard of snapshots: no broker answers" in caplog.text
-    assert "t/ns: guard made" in caplog.text
-    assert "NOT GUARDED ANEW: torn index" in caplog.text
+    assert "t/ns: guard created" in caplog.text
+    assert "GUARD NOT UPDATED: torn index" in caplog.text
     count = len(runs)
     assert not Event().wait(0.1)
     assert len(runs) == count

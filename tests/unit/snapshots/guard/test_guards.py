@@ -230,7 +230,7 @@ def test_a_guard_says_what_it_did() -> None:
         namespace="t/ns", is_new=True, position=(12, -1), moved_from=(10, -1), held_by="a segment", lost=2
     ).in_words()
     assert said == (
-        "t/ns: guard made behind 12:-1, moved from 10:-1; held by a segment; 2 segments that indexes name were "
+        "t/ns: guard created after 12:-1, moved from 10:-1; held by a segment; 2 segments that indexes name were "
         "trimmed before (`snapshots audit` names the topics)"
     )
 
