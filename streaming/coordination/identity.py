@@ -113,7 +113,7 @@ def known_instance_id(directory: str) -> str | None:
 
 
 def hold_state(receipts_id: str, checkpoints: str) -> None:
-    """Compare the receipts' id with the one recorded beside the checkpoints, or record it if there is none.
+    """Compare the receipts' id with the id recorded beside the checkpoints, or record it if there is none.
 
     Raises SafetyError, UnavailableError.
     """
@@ -122,7 +122,7 @@ def hold_state(receipts_id: str, checkpoints: str) -> None:
 
 
 def compare_state(receipts_id: str, checkpoints: str) -> bool:
-    """Compare the receipts' id with the one recorded beside the checkpoints; return False if none is recorded.
+    """Compare the receipts' id with the id recorded beside the checkpoints; return False if none is recorded.
 
     Raises SafetyError, UnavailableError.
     """

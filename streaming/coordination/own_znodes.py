@@ -89,7 +89,7 @@ def _open_znodes(store: MetadataStore, root: str, path: str, *, closes: bool) ->
         others = [name for name in _children(store, path) if not _is_ours(name)] if path == root else []
         if others:
             raise RefusedError(f"{root} is open to everybody, and contains foreign znodes: {', '.join(others[:3])}")
-        if closes:  # parents first, so that no one can create a znode below a closed one
+        if closes:  # parents first, so that no znode can be created below a closed znode
             _close(store, path, is_key=is_key)
         yield path
     for name in _children(store, path):

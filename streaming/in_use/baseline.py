@@ -32,7 +32,7 @@ _NAMED_AT_MOST = 5
 class Baseline:
     """Counts of all known owners.
 
-    Thread-safe, because one query's thread learns from its last chunk while another query's reads counts for its next.
+    Thread-safe, because a query's thread learns from its last chunk while another query's reads counts for its next.
     """
 
     policy: Policy

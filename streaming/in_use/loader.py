@@ -55,7 +55,7 @@ class InUseLoader:
             batch = left[:size]  # tenants decide the size of znodes, so the batch size follows the bytes that were read
             try:
                 references, read_bytes = self._load({key: owner_of(key) for key in batch})
-            except _TooLargeError:  # one owner's large znodes must not make the others unreadable
+            except _TooLargeError:  # large znodes of an owner must not make the others unreadable
                 size = len(batch) // 2
                 continue
             left = left[size:]
@@ -64,7 +64,7 @@ class InUseLoader:
         return loaded
 
     def _load(self, owners: Mapping[str, KeyOwner]) -> tuple[dict[str, Reference], int]:
-        """Return the references of one batch, and the size of their znodes."""
+        """Return the references of a batch, and the size of their znodes."""
         now_ms = self._clock.now_ms()  # taken before the reads, so that a reference never seems newer than it is
         paths = self._paths(owners)
         znodes = self._read_paths(paths)
@@ -174,7 +174,7 @@ class InUseLoader:
 
 
 def _next_size(size: int, read_bytes: int) -> int:
-    """Return the size of the next batch. It at most doubles, because one small batch predicts little."""
+    """Return the size of the next batch. It at most doubles, because a small batch predicts little."""
     return max(1, min(2 * size, _MOST_AT_ONCE, _AIM_BYTES * size // max(1, read_bytes)))
 
 

@@ -76,7 +76,7 @@ def schema_ledgers(cluster: Cluster, topic: str) -> list[int]:
 
 
 def post_schema_versions(cluster: Cluster, topic: str, versions: int) -> None:
-    """Register `versions` compatible Avro schemas for the topic, each of which gets a ledger."""
+    """Register `versions` compatible Avro schemas for the topic. Each schema gets its own ledger."""
     for version in range(1, versions + 1):
         fields = [{"name": f"field_{n}", "type": ["null", "string"], "default": None} for n in range(version)]
         schema = json.dumps({"type": "record", "name": "Sample", "fields": fields})
