@@ -412,7 +412,7 @@ SNAPSHOTS_LINES = (
     (
         "garbage that the operator was not shown is not removed",
         BLOCKING,
-        " and read.position in mine)",
+        " and read.position in chosen)",
         ")",
     ),
     (

@@ -1,6 +1,6 @@
 """Column names of the snapshot audit, and the rows that its phases hand on.
 
-Names that the ledger audit uses as well stand in streaming/audit/columns.py and udfs/columns.py.
+Names that the ledger audit also uses are in streaming/audit/columns.py and udfs/columns.py.
 """
 
 import pyarrow as pa
@@ -10,16 +10,14 @@ from udfs.columns import BYTES, DETAIL, REASON, TOPIC_NAME
 
 KIND = "kind"  # a SnapshotKind: which of a namespace's topics holds the message
 KEY = "key"
-NUMBER = "number"  # order in which a compacted reader got the messages: the last one of a key counts
-IS_RAW = (
-    "is_raw"  # read at its place in the topic's ledgers, as a broker that recovers reads it; else by a compacted reader
-)
+NUMBER = "number"  # order in which a compacted reader got the messages: the last message of a key counts
+IS_RAW = "is_raw"  # read from the topic's ledgers, as by a recovering broker; false: read by a compacted reader
 LEDGER = "ledger"
 ENTRY = "entry"
 PUBLISH_MS = "publish_ms"
 IS_NULL = "is_null"
 FAULT = "fault"
-IS_BLOCKING = "is_blocking"  # no broker can decode it, so that none loads a topic for which it reads this message
+IS_BLOCKING = "is_blocking"  # no broker can decode it, so no topic loads for which a broker reads this message
 IS_DOUBTFUL = "is_doubtful"  # brokers may be unable to decode it, and a topic may need it
 SEQUENCE = "sequence"
 IDS = "ids"
@@ -29,7 +27,7 @@ MAX_READ_LEDGER = "max_read_ledger"
 MAX_READ_ENTRY = "max_read_entry"
 MOST = "most"
 LEAST = "least"
-MARKERS = "markers"  # of a single snapshot: how many abort markers lie in which ledger
+MARKERS = "markers"  # of a single snapshot: how many abort markers each ledger has
 GUARD_LEDGER = "guard_ledger"
 GUARD_ENTRY = "guard_entry"
 KEEPS_ALL = "keeps_all"  # retention without limit
@@ -67,7 +65,7 @@ _SEGMENT = pa.struct(
 
 _AMOUNT = pa.struct([pa.field(LEDGER, pa.int64()), pa.field(IDS, pa.int64())])
 
-# a message of a namespace's snapshot topics; a row with a path tells what could not be read
+# a message of a namespace's snapshot topics; a row with a path names what could not be read
 MESSAGE = pa.schema(
     [
         pa.field(NAMESPACE, pa.string()),
@@ -99,7 +97,7 @@ MESSAGE = pa.schema(
     ]
 )
 
-# a namespace with segments; the guard's columns are null where there is none
+# a namespace with segments; without a guard its columns are null
 SEGMENTS_TOPIC = pa.schema(
     [
         pa.field(NAMESPACE, pa.string()),

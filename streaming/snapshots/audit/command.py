@@ -1,4 +1,4 @@
-"""`ledger-reaper snapshots audit`: run one audit, show what it found, and keep findings and report."""
+"""`ledger-reaper snapshots audit`: run one audit, show its findings, and keep findings and report."""
 
 import logging
 import threading
@@ -37,15 +37,13 @@ REPORT = "report.html"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest:
-    """The operator's choices.
-
-    confirm: asks before orphans are published; it gets their number as text, and raises unless the answer is yes.
-    """
+    """The operator's choices."""
 
     options: AuditOptions
     out: Path | None = None
     as_json: bool = False
     publish: bool = False
+    # asks before orphans are requested; gets their number as text, and raises unless the answer is yes
     confirm: Callable[[str], None] = lambda _orphans: None
 
 
@@ -78,7 +76,7 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotCommand:
-    """One audit. Once stop is set, it ends instead of waiting for the second look."""
+    """One audit. Once stop is set, it ends instead of waiting for the second pass."""
 
     spark: SparkSession
     settings: Settings
@@ -197,9 +195,9 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
         except StopRequestedError:
             raise
         except Exception as error:
-            if stop.is_set():  # it was told to stop, and so was the audit of ledgers
+            if stop.is_set():  # both audits were stopped
                 raise
-            # whatever else it is, the audit of ledgers must come to its end
+            # the audit of ledgers must complete whatever the error is
             why = one_line(translated(error))
             log.warning("snapshots were not looked at: %s", why)
             return Section(report.failed_section(why), (f"snapshots were not audited: {why}",))

@@ -1,4 +1,4 @@
-"""Spark's tasks around the joins: what brokers say of namespaces, and findings by udfs/snapshots/audit.py."""
+"""Spark's tasks before and after the joins: facts from brokers, and findings by udfs/snapshots/audit.py."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -142,7 +142,7 @@ class SchemaTask:
 
 
 def foreign_versions(admin: SnapshotAdmin, namespace: str) -> dict[str, int]:
-    """Return system topic -> how many of its schema versions are no broker's."""
+    """Return system topic -> how many of its schema versions are not the brokers'."""
     found = {}
     for kind in IN_ORDER:
         definitions = admin.schemas(system_topic(namespace, kind)).values()

@@ -1,7 +1,7 @@
 """Spark's joins of the snapshot audit: messages with owners, indexes with the segments that they name, ids with ids.
 
-The rules are in udfs/snapshots/audit.py; this brings together what they decide on. Of what one sender may multiply, a
-task holds a part at a time (VALUES_AT_ONCE); an index is bounded by the size of a message.
+The rules are in udfs/snapshots/audit.py; this module collects their facts. A sender can publish any number of values,
+so a task holds VALUES_AT_ONCE of them at a time; an index is bounded by the size of a message.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -21,26 +21,26 @@ _SEGMENT = (*_PLACE, c.TOPIC_NAME, s.SEQUENCE)
 
 
 def read_of(messages: DataFrame) -> DataFrame:
-    """Return the messages of namespaces of which all could be read: half a namespace would look like one with holes."""
+    """Return the messages of completely read namespaces: in others, unread messages would appear to be missing."""
     messages = messages.where(~F.coalesce(F.col(c.TOPIC_NAME).endswith(f"/{KEEPER}"), F.lit(False)))  # our own record
     problems = messages.where(F.col(a.PATH).isNotNull()).select(a.NAMESPACE).distinct()
     return messages.where(F.col(a.PATH).isNull()).join(problems, a.NAMESPACE, "left_anti")
 
 
 def latest(messages: DataFrame) -> DataFrame:
-    """Return the message of each key that counts; it may be a tombstone."""
+    """Return the latest message of each key; it may be a tombstone."""
     window = Window.partitionBy(a.NAMESPACE, s.KIND, s.KEY).orderBy(F.desc(s.NUMBER))
     numbered = messages.where(~F.col(s.IS_RAW)).withColumn("_from_last", F.row_number().over(window))
     return numbered.where(F.col("_from_last") == 1).drop("_from_last")
 
 
 def live(messages: DataFrame) -> DataFrame:
-    """Return the latest value of each key that has one."""
+    """Return the latest value of each key, without tombstones."""
     return latest(messages).where(~F.col(s.IS_NULL) | (F.col(s.FAULT) != ""))
 
 
 def named(values: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return a row for each segment that an index names, with the ids that were read at its place, if they were."""
+    """Return a row for each segment that an index names, with the ids read at its position, if any."""
     exploded = values.where(_is(SnapshotKind.INDEX)).select(*_TOPIC, F.inline(s.NAMED))
     # a broker may read a segment whose schema is not known here: it is not lost
     is_whole = ~F.col(s.IS_NULL) & F.col(s.FAULT).isin("", str(Fault.UNKNOWN_SCHEMA))
@@ -51,7 +51,7 @@ def named(values: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def ids(segments: DataFrame, owners: DataFrame) -> DataFrame:
-    """Return for each topic how many ids stand in several of its segments, and how many there are that still count."""
+    """Return for each topic how many ids are in several of its segments, and how many distinct ids still count."""
     ledgers = owners.select(c.TOPIC_NAME, F.explode(s.LEDGERS).alias(s.MARKER_LEDGER), F.lit(True).alias("_lives"))
     marked = segments.where(F.col(s.IS_READABLE)).join(ledgers, [c.TOPIC_NAME, s.MARKER_LEDGER], "left")
     each = marked.select(*_TOPIC, "_lives", F.explode(F.arrays_zip(s.MOST, s.LEAST)).alias("_id"))
@@ -63,7 +63,7 @@ def ids(segments: DataFrame, owners: DataFrame) -> DataFrame:
 
 
 def topics(messages: DataFrame, owners: DataFrame, segments_topics: DataFrame) -> DataFrame:
-    """Return the facts of every topic that has a value that is one, in parts of VALUES_AT_ONCE values."""
+    """Return the facts of every topic with a valid value, in parts of VALUES_AT_ONCE values."""
     read = read_of(messages)
     values = live(read)
     true_values = values.where(F.col(s.FAULT) == "")
@@ -84,7 +84,7 @@ def topics(messages: DataFrame, owners: DataFrame, segments_topics: DataFrame) -
 
 
 def namespaces(messages: DataFrame, segments_topics: DataFrame) -> DataFrame:
-    """Return for each namespace with segments: tombstones that can be seen, and whether all named ones are guarded."""
+    """Return for each namespace with segments: visible tombstones, and whether all named segments are guarded."""
     read = read_of(messages)
     values = live(read).where(F.col(s.FAULT) == "")
     is_null = _is(SnapshotKind.SEGMENT) & ~F.col(s.IS_RAW) & F.col(s.IS_NULL)
@@ -106,7 +106,7 @@ def foreign(messages: DataFrame) -> DataFrame:
 
 
 def blocking(messages: DataFrame) -> DataFrame:
-    """Return the messages that keep topics from loading: brokers read also those that a later one replaces."""
+    """Return the messages that keep topics from loading: brokers also read messages that a later one replaces."""
     return read_of(messages).where(F.col(s.IS_BLOCKING))
 
 
@@ -132,7 +132,7 @@ def _parts(values: DataFrame, owners: DataFrame) -> DataFrame:
 
 
 def _dead_ids(values: DataFrame, lives: Column) -> DataFrame:
-    """Add how many ids of a single snapshot have their markers in ledgers that are gone."""
+    """Add how many ids of a single snapshot have markers in ledgers that are gone."""
     exploded = values.select(a.NAMESPACE, s.KIND, s.KEY, "_ledgers", F.explode(s.MARKERS).alias("_each"))
     amount = F.sum(F.when(lives, 0).otherwise(F.col("_each")[s.IDS])).alias(s.DEAD_IDS)
     dead = exploded.groupBy(a.NAMESPACE, s.KIND, s.KEY).agg(amount)

@@ -1,4 +1,4 @@
-"""Spark's task that asks for the topics which have snapshots: ZooKeeper for all, brokers for those that it lacks."""
+"""Spark's task that checks the topics with snapshots: all in ZooKeeper, and those missing there at the brokers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -29,7 +29,7 @@ class OwnersTask:
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Ask for every topic of every batch. Raises UnavailableError where ZooKeeper does not answer."""
+        """Check every topic of every batch. Raises UnavailableError if ZooKeeper does not answer."""
         clients = clients_for(self.settings)
         with closing(SnapshotAdmin(admin_settings(self.settings))) as admin:
             for batch in batches:
@@ -56,7 +56,7 @@ def owner_rows(clients: Clients, admin: SnapshotAdmin, topics: Sequence[str]) ->
 
 
 def listed(node: Znode | Unreadable | None) -> tuple[Presence, list[int], str]:
-    """Return whether a topic is there by its znode, the ledgers of its list, and why they can't be told."""
+    """Return whether a topic exists by its znode, the ledgers of its list, and why they are not known."""
     if node is None:
         return Presence.GONE, [], ""
     if isinstance(node, Unreadable):
@@ -79,7 +79,7 @@ def _row(topic: str, node: Znode | Unreadable | None) -> dict[str, Any]:
 
 
 def _buffer(admin: SnapshotAdmin, topic: str) -> dict[str, Any]:
-    """What the broker has in memory; nothing where it does not have the topic loaded, or does not say."""
+    """Return the broker's transaction buffer; {} if the topic is not loaded, or the broker does not report it."""
     try:
         buffer = admin.buffer(topic)
     except ReaperError:

@@ -1,6 +1,6 @@
-"""Requests tombstones for the orphans of a snapshot audit, from the service: it looks at each once more, twice.
+"""Requests tombstones for the orphans of a snapshot audit from the service, which checks each orphan twice again.
 
-A request that is sent a second time does no harm: what has a tombstone by then is ALREADY_GONE.
+A repeated request does no harm: a key that has a tombstone by then is ALREADY_GONE.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger("ledger-reaper")
 
 
 def orphans_of(found: DataFrame) -> DataFrame:
-    """Choose what may be requested: messages that both looks called orphans."""
+    """Choose the findings that may be requested: messages that both passes found to be orphans."""
     return found.where((F.col(a.CLASS) == str(SnapshotClass.ORPHAN)) & (F.col(s.KEY) != ""))
 
 
@@ -42,7 +42,7 @@ def request_of(topic: str, kind: str, key: str, place: tuple[int, int]) -> Pendi
 
 def publish(settings: Settings, found: DataFrame) -> int:
     """Send a request for each orphan, and return how many were sent. Raises UnavailableError, ConfigError."""
-    # segments first: the service works off one topic's requests in order, and an index waits for its segments
+    # segments first: the service processes a topic's requests in order, and an index waits for its segments
     is_index = F.col(s.KIND) == str(SnapshotKind.INDEX)
     ordered = orphans_of(found).orderBy(is_index, c.TOPIC_NAME, s.KIND, s.KEY)
 

@@ -1,4 +1,4 @@
-"""The findings of a snapshot audit for people: on the terminal, and as a page or a part of another audit's page."""
+"""The report of a snapshot audit: on the terminal, and as a page or a section of the ledger audit's page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Group:
 
 
 def groups_of(found: DataFrame) -> list[Group]:
-    """Add findings up by class, reason and topic: the gravest first, of each the largest; SAMPLES of them at most."""
+    """Add findings up by class, reason and topic: by gravity, then by size; at most SAMPLES groups."""
     rank = F.create_map(*(F.lit(each) for pair in _ORDER.items() for each in pair))
     grouped = found.groupBy(a.CLASS, c.REASON, c.TOPIC_NAME).agg(
         F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("size"), F.min(c.DETAIL).alias("detail")
@@ -101,12 +101,12 @@ def in_short(result: AuditResult) -> str:
 
 
 def failed_section(why: str) -> str:
-    """Return the part of a page that says why there are no findings."""
+    """Return the section of a page that explains why there are no findings."""
     return section(_TITLE, f"<p class='note'>They were not looked at: {escape(why)}</p>")
 
 
 def html_section(groups: Sequence[Group], result: AuditResult) -> str:
-    """Return the findings as a part of a page."""
+    """Return the findings as a section of a page."""
     rows = [
         (
             str(each.finding_class),
@@ -130,7 +130,7 @@ def html_section(groups: Sequence[Group], result: AuditResult) -> str:
 
 
 def page(result: AuditResult, groups: Sequence[Group]) -> str:
-    """Return the whole report; it loads nothing else."""
+    """Return the whole report as a page that loads no other files."""
     started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     is_complete = result.certificate.is_complete
     stamp = '<span class="stamp ok">complete</span>' if is_complete else '<span class="stamp no">incomplete</span>'

@@ -1,8 +1,8 @@
-"""One audit of transaction-buffer snapshots: two looks, and what both agree on.
+"""An audit of transaction-buffer snapshots: two passes, and the findings that both agree on.
 
-Each look reads indexes before segments, asks for the topics afterwards, and judges. A broker writes while we read, so
-one look may meet a topic between two writes: a segment whose index is not written yet, or a ledger that was trimmed
-after its last commit. What the second look alone sees is TOO_YOUNG.
+Each pass reads indexes before segments, requests the topics afterwards, and judges. Brokers write during the reads, so
+a pass may meet a topic between two writes: a segment whose index is not written yet, or a ledger that was trimmed after
+its last commit. A finding of the second pass alone is TOO_YOUNG.
 """
 
 from collections.abc import Sequence
@@ -44,10 +44,7 @@ _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAudit:
-    """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay.
-
-    only_loaded: leave out namespaces of which reading the snapshot topics would load one.
-    """
+    """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay."""
 
     spark: SparkSession
     settings: Settings
@@ -55,10 +52,10 @@ class SnapshotAudit:
     place: Output
     phases: Phases
     clock: Clock
-    only_loaded: bool = False
+    only_loaded: bool = False  # skip namespaces with a snapshot topic that no broker has loaded: a read would load it
 
     def run(self) -> AuditResult:
-        """Look twice. Raises UnavailableError and the like; the findings of the audit before it stay then."""
+        """Run both passes. Raises UnavailableError and the like; then the previous audit's findings stay."""
         started_ms = self.clock.now_ms()
         with stages_at(self.spark, self.place, started_ms) as (audit_id, stages):
             return self._run(stages, audit_id, started_ms)
@@ -81,11 +78,11 @@ class SnapshotAudit:
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
             phase.processed(len(namespaces), "namespaces")
-        found = first = self._look(tools, namespaces, "First look", 1)
+        found = first = self._pass(tools, namespaces, "First pass", 1)
         suspicious = [row[0] for row in first.select(a.NAMESPACE).distinct().collect()]
         if suspicious:
             self.phases.wait(WAITING, self.options.recheck_seconds)
-            found = agreed(first, self._look(tools, sorted(suspicious), "Second look", 2))
+            found = agreed(first, self._pass(tools, sorted(suspicious), "Second pass", 2))
         if self.options.verify_only:
             found = found.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
         zxid_end = newest_zxid(self.settings)
@@ -102,14 +99,14 @@ class SnapshotAudit:
         )
 
     def _loaded(self, tools: PhaseTools, namespaces: Sequence[str]) -> list[str]:
-        """Return those that can be read without loading a topic; after the first look they may be fewer."""
+        """Return the namespaces that can be read without loading a topic; in the second pass they may be fewer."""
         found = loaded(tools.store, clients_for(self.settings).broker, namespaces)
         tools.completeness.problems += found.problems
         if found.left_out:
             tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + len(found.left_out)
         return found.namespaces
 
-    def _look(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
+    def _pass(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
         if self.only_loaded:
             namespaces = self._loaded(tools, namespaces)
         if not namespaces:
@@ -123,7 +120,7 @@ class SnapshotAudit:
             tools.note((), messages)
             listed["messages"] = max(messages.count(s.KIND), listed.get("messages", 0))
             phase.processed(messages.count(s.KIND), "messages")
-        with self.phases.phase(f"{name}: asking for topics") as phase:
+        with self.phases.phase(f"{name}: checking topics") as phase:
             topics = join.owners_of(messages.rows)
             task = OwnersTask(self.settings)
             owners = stages.keep(f"owners-{number}", topics.mapInArrow(task, from_arrow_schema(s.OWNER)))
@@ -146,7 +143,7 @@ class SnapshotAudit:
         return of_topics.unionByName(of_namespaces).unionByName(of_schemas).unionByName(message_findings(messages))
 
     def _brokers(self) -> tuple[int, bool | None]:
-        """How many bytes a message may have, and whether brokers write segments; what is not told stays unknown."""
+        """Return how many bytes a message may have (0: not known), and whether brokers write segments."""
         with closing(SnapshotAdmin(admin_settings(self.settings))) as admin:
             try:
                 is_segmented, most_bytes = admin.broker_settings()
@@ -156,7 +153,7 @@ class SnapshotAudit:
 
 
 def agreed(first: DataFrame, second: DataFrame) -> DataFrame:
-    """Return what the second look found; what the first one had not seen yet becomes TOO_YOUNG."""
+    """Return the findings of the second pass; those that the first pass did not have become TOO_YOUNG."""
     names = list(_IDENTITY)
     seen = first.select(*names).distinct()
     once = second.join(seen, names, "left_anti").withColumn(a.CLASS, F.lit(str(SnapshotClass.TOO_YOUNG)))
@@ -175,7 +172,7 @@ def totals(found: DataFrame) -> dict[str, dict[str, int]]:
 
 
 def message_findings(messages: DataFrame) -> DataFrame:
-    """Return what is found of messages that no broker wrote."""
+    """Return the findings about messages that no broker wrote."""
     return _foreign(messages).unionByName(_blocking(messages)).unionByName(_doubtful(messages))
 
 
@@ -201,7 +198,7 @@ def _at_load(messages: DataFrame, reason: SnapshotReason, what: Column) -> DataF
 
 
 def _of_messages(messages: DataFrame, found: Column, reason: Column) -> DataFrame:
-    """Return findings about messages; where the key names no topic, the system topic counts as theirs."""
+    """Return findings about messages; a message whose key names no topic counts for the system topic."""
     system = F.concat(F.lit("persistent://"), a.NAMESPACE, F.lit("/"), s.KIND)
     named = messages.withColumn(c.TOPIC_NAME, F.when(F.col(c.TOPIC_NAME) == "", system).otherwise(F.col(c.TOPIC_NAME)))
     return named.select(

@@ -1,13 +1,13 @@
-"""`ledger-reaper snapshots repair --namespace`: take away the messages that keep a namespace's topics from loading.
+"""`ledger-reaper snapshots repair --namespace`: remove the messages that keep a namespace's topics from loading.
 
 A broker that loads a topic decodes every message of the namespace's indexes, or of its single snapshots, and closes the
-topic at the first that it can't decode (seen on Pulsar 4.0.8). Compaction keeps such a message while it is the last one
-of its key, so something else has to replace it:
+topic at the first message that it can't decode (seen on Pulsar 4.0.8). Compaction keeps such a message while it is the
+last of its key, so another message has to replace it:
 1. A key that names a topic of the namespace gets an empty snapshot, with which a broker replays the topic: that loses
-   nothing, whatever the topic's broker does. Any other key gets a tombstone; no broker ever asks for it.
-2. The bytes are in the journal before anything is sent, and only messages that the operator was shown are replaced,
-   and never a value of the topic that its key names.
-3. Then the topic is compacted, and read again to see that no such message is left.
+   nothing, whatever the topic's broker does. Any other key gets a tombstone; no broker ever reads that key.
+2. The bytes are in the journal before anything is sent. Only messages that the operator was shown are replaced, and
+   never a value of the topic that its key names.
+3. Then the topic is compacted, and read again to verify that no such message is left.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,22 +24,22 @@ from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import empty_index
 from udfs.snapshots.values import READ_WHOLE, Fault, ReadValue, names_its_topic
 
-MOST = 1_000  # messages of one namespace that one run takes away
+MOST = 1_000  # messages of one namespace that one run removes
 _BYTES_AT_ONCE = 64 * 1024 * 1024  # of values in memory
 _NAMED = 5
 _TOMBSTONE = b""  # in the journal; no value of a snapshot is empty
 
 
 class Compacted(Protocol):
-    """What is read of a namespace's snapshot topics."""
+    """Reads of a namespace's snapshot topics."""
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
-        """Yield what a compacted reader gets: of a key, the last message counts."""
+        """Yield the messages that a compacted reader gets; the last message of each key counts."""
         ...
 
 
 class Store(Compacted, Protocol):
-    """A namespace's snapshot topics, as SnapshotStore has them. Every method raises UnavailableError, RefusedError."""
+    """The methods of SnapshotStore in use here. Every method raises UnavailableError, RefusedError."""
 
     def kinds(self, namespace: str) -> set[SnapshotKind]:
         """Return which of the topics the namespace has."""
@@ -54,7 +54,7 @@ class Store(Compacted, Protocol):
         ...
 
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
-        """Have the topic compacted; False where it did not end in time."""
+        """Compact the topic; False if the compaction did not end in time."""
         ...
 
 
@@ -86,40 +86,37 @@ def in_words(read: ReadValue) -> str:
 
 
 def in_doubt(namespace: str, messages: Sequence[ReadValue]) -> str:
-    """Say that these messages were kept, though brokers may be unable to decode them, and what an operator can do."""
+    """Report messages that were kept though brokers may be unable to decode them, and what an operator can do."""
     return (
         f"{namespace}: brokers may be unable to decode {len(messages)} messages, which stay since a topic or brokers "
         f"of another version may need them: {named(messages)}. If topics of the namespace do not load, and no broker "
         f"of another version ever used it, `ledger-reaper snapshots repair --unknown-schemas --namespace {namespace}` "
-        "removes those that are no value of their own topic; how to remove such a value is in docs/snapshots.md"
+        "removes those that are no value of their own topic; docs/snapshots.md shows how to remove such a value"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Takes away what blocks loading, in one namespace at a time."""
+    """Removes messages that block loading, in one namespace at a time."""
 
     store: Store
     journal: RepairJournal
 
     def messages(self, namespace: str) -> list[ReadValue]:
-        """Return what blocks loading. Raises UnavailableError, RefusedError."""
+        """Return the messages that block loading. Raises UnavailableError, RefusedError."""
         return blocking_in(self.store, namespace, self.store.kinds(namespace))
 
     def doubtful(self, namespace: str) -> list[ReadValue]:
-        """Return what may block loading, and is not removed. Raises UnavailableError, RefusedError."""
+        """Return messages that may block loading, and are not removed. Raises UnavailableError, RefusedError."""
         return _chosen(self.store, namespace, self.store.kinds(namespace), lambda read: read.is_doubtful)
 
     def remove(self, namespace: str, shown: Sequence[ReadValue]) -> None:
-        """Take these messages away.
-
-        Raises SafetyError where some can't be taken away, UnavailableError: run it again.
-        """
+        """Remove these messages. Raises SafetyError if some can't be removed, UnavailableError: run it again."""
         for kind in READ_WHOLE:
-            mine = {read.position: read for read in shown if read.kind is kind}
-            if not mine:
+            chosen = {read.position: read for read in shown if read.kind is kind}
+            if not chosen:
                 continue
-            for chunk in _chunks(self._last_of_their_keys(namespace, kind, mine)):
+            for chunk in _chunks(self._last_of_their_keys(namespace, kind, chosen)):
                 self._replace(namespace, kind, chunk)
             if not self.store.compact(namespace, kind):
                 raise UnavailableError(
@@ -127,14 +124,14 @@ class Blocking:
                 )
         if left := self.messages(namespace):
             raise SafetyError(
-                f"{namespace}: {len(left)} messages that no broker can decode are left: {named(left)}. Where the same "
-                "one is left again, its key or its metadata can't be written by a client, and no command removes it"
+                f"{namespace}: {len(left)} messages that no broker can decode are left: {named(left)}. If the same "
+                "message is left again, no client can write its key or its metadata, and no command removes it"
             )
 
     def undo(self, namespace: str) -> tuple[int, list[str]]:
-        """Publish again what was taken away; returns how many messages, and the keys that another message has by now.
+        """Publish removed messages again; returns how many, and the keys that have another message by now.
 
-        Raises ConfigError where the journal has nothing, SafetyError, UnavailableError, RefusedError.
+        Raises ConfigError if the journal has no such message, SafetyError, UnavailableError, RefusedError.
         """
         count, others = 0, list[str]()
         kinds = self.store.kinds(namespace)
@@ -157,16 +154,16 @@ class Blocking:
         return count, others
 
     def _last_of_their_keys(
-        self, namespace: str, kind: SnapshotKind, mine: Mapping[Position, ReadValue]
+        self, namespace: str, kind: SnapshotKind, chosen: Mapping[Position, ReadValue]
     ) -> Iterator[ReadValue]:
-        """Yield those that compaction keeps: the last ones of their keys.
+        """Yield the messages that compaction keeps: the last of their keys.
 
-        They are judged once more: the schemas are asked for after the messages were read, so that none is missing that
-        a broker of another version registered in between.
+        They are judged again: the schemas are requested after the messages were read, so that they include every schema
+        that a broker of another version registered in between.
         """
-        keys = {read.key for read in mine.values()}
+        keys = {read.key for read in chosen.values()}
         last = {read.key: read for read in self.store.compacted(namespace, kind) if read.key in keys}
-        return (read for read in last.values() if read.key and read.is_blocking and read.position in mine)
+        return (read for read in last.values() if read.key and read.is_blocking and read.position in chosen)
 
     def _replace(self, namespace: str, kind: SnapshotKind, chunk: Sequence[ReadValue]) -> None:
         now = self._latest(namespace, kind, [read.key for read in chunk])
@@ -174,9 +171,9 @@ class Blocking:
         for read in chunk:
             latest = now.get(read.key)
             if latest is None or latest.position != read.position:
-                continue  # another message replaced it meanwhile
+                continue  # another message has replaced it
             _refuse_value(latest)
-            value = _instead(latest)
+            value = _replacement(latest)
             about = replace(latest, topic=system_topic(namespace, kind))
             name = self.journal.write(about, value or _TOMBSTONE, 0, Act.REMOVAL, end)
             # allowed: no broker can decode it, and it is in the journal
@@ -184,7 +181,7 @@ class Blocking:
             self.journal.mark_sent(name)
 
     def _latest(self, namespace: str, kind: SnapshotKind, keys: Collection[str]) -> dict[str, ReadValue | None]:
-        """Return the latest message of each key, with its bytes; None where it has none."""
+        """Return the latest message of each key, with its bytes; None for a key without messages."""
         latest: dict[str, ReadValue | None] = dict.fromkeys(keys)
         for read in self.store.compacted(namespace, kind, latest) if latest else ():
             if read.key in latest:
@@ -193,14 +190,14 @@ class Blocking:
 
 
 def _refuse_value(read: ReadValue) -> None:
-    """Raise SafetyError where a topic may live by the message, although it was called one that no broker can decode."""
-    was_delivered = read.fault is not Fault.UNREADABLE  # the bytes of an encrypted message are none
+    """Raise SafetyError if a topic may need the message, although it was classified as undecodable."""
+    was_delivered = read.fault is not Fault.UNREADABLE  # the bytes of an encrypted message can't be read
     if was_delivered and names_its_topic(read):
         raise SafetyError(f"{in_words(read)} is a value of its own topic, and was not removed")
 
 
-def _instead(read: ReadValue) -> bytes | None:
-    """Return what a key gets; None: a tombstone."""
+def _replacement(read: ReadValue) -> bytes | None:
+    """Return the value that replaces a message; None: a tombstone."""
     if not read.topic:
         return None
     if read.kind is SnapshotKind.INDEX:
