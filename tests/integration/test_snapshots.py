@@ -678,7 +678,7 @@ def test_an_audit_of_ledgers_shows_them_too(service: Deployment, tmp_path: Path,
     service.run("audit", "--recheck-seconds", "1", "--out", str(tmp_path / "report"), code=4, seconds=600)
     report = (tmp_path / "report" / "report.html").read_text()
     assert "Transaction-buffer snapshots" in report
-    assert "They were not looked at" not in report
+    assert "They were not audited" not in report
     assert "SEGMENT" in report or "OWNER_GONE" in report
 
 

@@ -1,6 +1,6 @@
 """The Avro schemas under which Pulsar's brokers write transaction-buffer snapshots (seen on 4.0.8, version 0 of each).
 
-Fields stand in alphabetical order, which is the order of their bytes. A value is bare Avro binary: it has no header.
+Fields are in alphabetical order, which is the order of their bytes. A value is bare Avro binary: it has no header.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""A message of a compacted snapshot topic as a value of its kind, or why it is none.
+"""Messages of a compacted snapshot topic, decoded and checked.
 
-Whoever can publish to a system topic chooses key, schema, bytes and the null mark. So nothing that stands there is
-believed before it fits: the key is one of this topic's, the schema is the brokers', the bytes are a value to their last
-one, and the value names the topic and the number of its key. What does not fit has a Fault; it is shown and left alone.
+A publisher on a system topic chooses key, schema, bytes and the null mark. So a message counts as a value only if the
+key has the form of this topic's keys, the schema is the brokers', all bytes decode, and the value names the topic and
+the number of its key. Any other message gets a Fault: it is reported and left alone.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ from udfs.undelivered import UndeliveredMessage
 AnyValue: TypeAlias = Snapshot | Segment | Index
 _LONGEST_DETAIL = 300
 _KEPT = (SnapshotKind.PARTS, SnapshotKind.INDEX)
-READ_WHOLE = (SnapshotKind.INDEX, SnapshotKind.SINGLE)  # by each broker that loads a topic
-_LONGEST_KEY = 4200  # of a key that is shown: a topic's longest name, and a number in front
+READ_WHOLE = (SnapshotKind.INDEX, SnapshotKind.SINGLE)  # a broker that loads a topic reads all messages of these topics
+_LONGEST_KEY = 4200  # of a key in reports: a topic's longest name, and a number before it
 
 
 class Fault(StrEnum):
     """Why a message is no value of its topic."""
 
-    ODD_KEY = "ODD_KEY"  # no key of this kind, or one of a topic in another namespace
+    ODD_KEY = "ODD_KEY"  # no key of this kind, or the key of a topic in another namespace
     FOREIGN_SCHEMA = "FOREIGN_SCHEMA"  # sent with a schema that is no broker's
     UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"  # sent with a schema that may be, or have been, another version of Pulsar's
     UNREADABLE = "UNREADABLE"  # cut off, compressed or encoded in a way that can't be read
@@ -45,25 +45,21 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReadValue:
-    """One message. topic: the owner that its key names; "" where the key is none. value None: a fault or a tombstone.
-
-    sequence: the number in a segment's key; -1 for other kinds. size_bytes: of the value, decompressed. data: its
-    bytes, of a part or an index alone; other values are known by what is in them.
-    """
+    """One message."""
 
     kind: SnapshotKind
     key: str
-    topic: str
+    topic: str  # the owner that the key names; "" for an odd key
     position: Position
     publish_ms: int
-    size_bytes: int
-    sequence: int = -1
+    size_bytes: int  # of the value, decompressed
+    sequence: int = -1  # the number in a segment's key; -1 for other kinds
     is_null: bool = False
     fault: Fault | None = None
     detail: str = ""
-    value: AnyValue | None = None
-    data: bytes = b""
-    is_blocking: bool = False  # no broker can decode it, so that none loads a topic for which it reads this message
+    value: AnyValue | None = None  # None: a fault or a tombstone
+    data: bytes = b""  # the bytes of a part or an index; empty for other kinds
+    is_blocking: bool = False  # no broker can decode it, so no topic loads for which a broker reads this message
     is_doubtful: bool = False  # brokers may be unable to decode it, and a topic may need it
 
 
@@ -74,9 +70,9 @@ def read_message(
     found: UndeliveredMessage,
     origin_of: Callable[[bytes], Origin],
 ) -> ReadValue:
-    """Read one message of a namespace's topic of that kind. Never raises an error for what a sender wrote.
+    """Read one message of a namespace's topic of that kind. No content raises an error.
 
-    origin_of: who registered a schema version of the topic, as it is in a message.
+    origin_of: returns who registered the schema version in a message.
     """
     content = found.content
     key, topic, sequence = _key(kind, namespace, content.key)
@@ -109,13 +105,13 @@ def read_message(
 
 
 def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: Origin) -> tuple[bool, bool]:
-    """Return whether a broker that reads a message fails at it, and whether it may fail, which can't be told here.
+    """Return whether a broker that reads a message fails, and whether it may fail, if that is not known here.
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
-    has a key; at one that it can't decode it closes the topic (seen on Pulsar 4.0.8). It reads segments by their
-    positions. A broker decodes by its own schema what has no registered one. A value of the key's topic is never called
-    blocking, whatever its schema: the topic may need it. Nor is a message whose schema this program does not know, and
-    by which nothing is decoded here, since a sender may have registered it.
+    has a key; at the first that it can't decode, it closes the topic (seen on Pulsar 4.0.8). It reads segments by their
+    positions. A broker decodes a message without a registered schema by its own schema. A value of the key's topic
+    never counts as blocking, whatever its schema: the topic may need it. Nor does a message whose schema this program
+    does not know, and therefore does not decode by: a sender may have registered that schema.
     """
     content = found.content
     if kind not in READ_WHOLE:
@@ -134,12 +130,12 @@ def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: O
 
 
 def names_its_topic(read: ReadValue) -> bool:
-    """Whether the bytes of a message, which were asked for, are a value of the topic that its key names."""
+    """Whether the bytes of a message, which were requested, are a value of the topic that its key names."""
     return bool(read.topic) and _topic_in(read.kind, read.data) == read.topic
 
 
 def _topic_in(kind: SnapshotKind, data: bytes) -> str | None:
-    """Return the topic that a value says it belongs to; None where no broker can decode the bytes."""
+    """Return the topic in a value; None if no broker can decode the bytes."""
     try:
         return _DECODERS[kind](data).topic
     except NotOursError as error:
@@ -168,7 +164,7 @@ _DECODERS: dict[SnapshotKind, Callable[[bytes], AnyValue]] = {
 
 
 def _key(kind: SnapshotKind, namespace: str, key: bytes | None) -> tuple[str, str, int]:
-    """Return the key's text, the topic that it names ("" if none that may be), and a segment's number."""
+    """Return the key's text, the topic that it names ("" for an odd key), and a segment's number."""
     try:
         text = (key or b"").decode()
     except UnicodeDecodeError:

@@ -56,13 +56,13 @@ def output_of(settings: Settings, out: Path | str | None) -> Output:
 def audit(settings: Settings, request: SnapshotRequest) -> None:
     """Run one audit.
 
-    Raises StoppedBySignalError when a signal cut it short, SafetyError if a person must look at the audit or not all
-    was published, and ConfigError where the service would refuse what --publish asks for.
+    Raises StoppedBySignalError if a signal interrupted it, SafetyError if the operator must check the audit or not all
+    was published, and ConfigError if the service would refuse the requests of --publish.
     """
     if request.publish and LedgerComponent.TRANSACTION_SNAPSHOT not in settings.safety.allowed_components:
         raise ConfigError(
             f"--publish: safety.allowed_components does not name {LedgerComponent.TRANSACTION_SNAPSHOT}, so the "
-            "service would refuse every request. Name it there, beside all others that the service is to work off"
+            "service would refuse every request. Add it to that list"
         )
     place = output_of(settings, request.out)
     spark = start(settings, Jars(), with_streams=False)
@@ -102,7 +102,7 @@ class SnapshotCommand:
             self.request.confirm(count_of(count, "orphan"))
 
     def conclude(self, result: AuditResult) -> None:
-        """Publish if that was asked for. Raises SafetyError if a person must look at the audit, else as search."""
+        """Publish if requested. Raises SafetyError if the operator must check the audit, otherwise like search."""
         with our_errors():
             faults = [
                 f"{each}; see {self.place.shown}/{REPORT}"
@@ -117,9 +117,9 @@ class SnapshotCommand:
         return self.place.load(self.spark, FINDINGS)
 
     def _publish(self, result: AuditResult) -> list[str]:
-        """Request tombstones for the orphans; of a namespace that could not be read, nothing was called one.
+        """Request tombstones for the orphans, and return texts about what was left out.
 
-        Return a text about what was left out.
+        A namespace that could not be read has no findings of orphans.
         """
         if result.certificate.errors:
             return ["the audit requested nothing"]
@@ -149,7 +149,7 @@ def audited(  # noqa: PLR0913  what an audit needs, and a choice
     *,
     only_loaded: bool = False,
 ) -> tuple[AuditResult, list[report.Group]]:
-    """Run one audit into the place, and return what it came to with its findings added up."""
+    """Run an audit into the output folder; return its result, and its findings added up."""
     with Phases(spark, Terminal(stderr=True), stop) as phases:
         result = SnapshotAudit(
             spark=spark,
@@ -177,10 +177,10 @@ def last_audit(spark: SparkSession, place: Output, filters: FindingFilters) -> t
 
 
 def further(settings: Settings, options: AuditOptions, *, last: bool = False) -> Further:
-    """Return the audit of snapshots as a part of that of ledgers; its findings lie where `snapshots audit` has them.
+    """Return the audit of snapshots as a section of the ledger audit; it writes to the folder of `snapshots audit`.
 
-    It loads no topic: namespaces of which it would have to load one are left out, and their number is logged.
-    last: use the last one there instead of another audit; without any, there is nothing to add.
+    It loads no topic: it leaves out namespaces with a snapshot topic that is not loaded, and logs their number.
+    last: use the last audit in the folder instead of a new audit; without any, the section is empty.
     """
 
     def section(spark: SparkSession, stop: threading.Event) -> Section:
@@ -199,7 +199,7 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
                 raise
             # the audit of ledgers must complete whatever the error is
             why = one_line(translated(error))
-            log.warning("snapshots were not looked at: %s", why)
+            log.warning("snapshots were not audited: %s", why)
             return Section(report.failed_section(why), (f"snapshots were not audited: {why}",))
         _log(result, groups)
         faults = tuple(f"snapshots: {each}" for each in shortcomings(result, options.filters))

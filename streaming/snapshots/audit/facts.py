@@ -61,7 +61,7 @@ def segments_topics(
 ) -> list[dict[str, Any]]:
     """Return rows of columns.SEGMENTS_TOPIC; loads no topic.
 
-    What can't be told counts as "not guarded". Raises UnavailableError.
+    An unknown guard counts as missing. Raises UnavailableError.
     """
     topics = {each: system_topic(each, SnapshotKind.SEGMENT) for each in namespaces}
     nodes = store.read_many([managed_ledger_path(topic) for topic in topics.values()])

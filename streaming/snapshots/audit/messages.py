@@ -1,7 +1,7 @@
-"""Spark's task that reads the snapshot topics of namespaces: every message as one row, whatever its sender wrote.
+"""Spark's task that reads the snapshot topics of namespaces: every message becomes a row, with any content.
 
-Indexes are read before segments, and a broker writes a segment before the index that names it: what an index names here
-was there when the segments were read, unless it has gone.
+Indexes are read before segments, and a broker writes a segment before the index that names it. So a segment that an
+index names here existed when the segments were read, unless it is gone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ from udfs.snapshots.values import ReadValue
 
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
-_BATCH_BYTES = 8 * 1024 * 1024  # of values: what one batch of rows takes is a few times that
+_BATCH_BYTES = 8 * 1024 * 1024  # of values: a batch of rows takes a few times that
 
 
 def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
@@ -51,15 +51,15 @@ def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Namespaces whose snapshot topics brokers have all loaded, so that reading them loads none, and the others."""
+    """Namespaces by whether reading their snapshot topics would load a topic."""
 
-    namespaces: list[str]
+    namespaces: list[str]  # brokers have all their snapshot topics loaded
     left_out: list[str]
-    problems: list[Problem]  # where no broker answers
+    problems: list[Problem]  # no broker answers
 
 
 def loaded(store: MetadataStore, broker: Broker, namespaces: Sequence[str]) -> Loaded:
-    """Ask which of the namespaces can be read without loading a topic. Raises UnavailableError."""
+    """Find the namespaces that can be read without loading a topic. Raises UnavailableError."""
     topics = [(each, system_topic(each, kind)) for each in namespaces for kind in IN_ORDER]
     nodes = store.read_many([managed_ledger_path(topic) for _namespace, topic in topics])
     present = [each for each, node in zip(topics, nodes, strict=True) if node is not None]
@@ -84,7 +84,7 @@ def _is_chosen(namespace: str, filters: FindingFilters) -> bool:
 
 @contextmanager
 def snapshot_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[SnapshotTopics]:
-    """The snapshot topics of the configured cluster; the block's end closes the connections."""
+    """Open the snapshot topics of the configured cluster; the block's end closes the connections."""
     with admin_for(settings) as admin, closing(SnapshotAdmin(admin_settings(settings))) as more:
         yield SnapshotTopics(settings.pulsar, admin, more, is_unknown_foreign=is_unknown_foreign)
 

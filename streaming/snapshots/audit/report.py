@@ -28,7 +28,7 @@ _UNREAD = 20
 _TITLE = "Transaction-buffer snapshots"
 INCOMPLETE = (
     "Nothing was judged in the namespaces that could not be read. Audit them again; if the same topic is named again, "
-    "see whether its broker answers (`ledger-reaper check`), and the broker's log"
+    "check whether its broker answers (`ledger-reaper check`), and read the broker's log"
 )
 _WHOLE = ("class", "reason", "messages", "bytes")
 _ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
@@ -38,12 +38,12 @@ _HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Findings of one class and reason about one topic; detail: of one of them."""
+    """Findings of the same class and reason about a topic."""
 
     finding_class: SnapshotClass
     reason: SnapshotReason
     topic: str
-    detail: str
+    detail: str  # of one of the findings
     count: int
     size_bytes: int
 
@@ -102,7 +102,7 @@ def in_short(result: AuditResult) -> str:
 
 def failed_section(why: str) -> str:
     """Return the section of a page that explains why there are no findings."""
-    return section(_TITLE, f"<p class='note'>They were not looked at: {escape(why)}</p>")
+    return section(_TITLE, f"<p class='note'>They were not audited: {escape(why)}</p>")
 
 
 def html_section(groups: Sequence[Group], result: AuditResult) -> str:

@@ -76,7 +76,7 @@ class BrokerLoader:
 def read_to_the_end(
     topic: str, reader_after: Callable[[Position], AbstractContextManager[Entries]]
 ) -> Iterator[tuple[int, int] | None]:
-    """Yield the transaction of each entry up to the end that the broker reports; None for entries without one.
+    """Yield each entry's transaction up to the end that the broker reports; None: the entry has no transaction.
 
     ReceiveTimeout before that is no end: a broker that skips many aborted messages is silent for long. Raises
     UnavailableError if a second reader does not reach the end either, or the broker does not report the end.
@@ -131,7 +131,7 @@ def full_name(topic: str) -> str:
 
 @contextmanager
 def blocking_for(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[Blocking]:
-    """What takes away the messages that block loading; the block's end closes the connections.
+    """Open the removal of messages that block loading; the block's end closes the connections.
 
     is_unknown_foreign: the operator knows that no broker of another version ever used the namespace.
     """
