@@ -223,6 +223,8 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     assert _is_readable(cluster, ledger_id)
 
     bookies = bookies_for(service.settings, clients_for(service.settings).store)
+    # after a pause longer than its ZooKeeper session, the bookie registers again
+    topics.wait_for(lambda: http_addresses(bookies.registered()) != [], "the bookie's registration")
     urls = http_addresses(bookies.registered())
     asked = [(ledger_id, 9), (NOWHERE, 0)]
     assert bookies.readable(urls, asked, lambda: control) == [True, False]
