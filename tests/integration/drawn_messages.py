@@ -1,7 +1,7 @@
-"""Messages drawn at random over all that a producer can set, by each client, the same ones for the same seed.
+"""Random messages of each client, over all fields that a producer can set; the same seed draws the same messages.
 
-A drawn message is published by one call; what a client or the broker refuses raises one of REFUSED. Beside what is
-drawn field by field stand the kinds of odd_messages.py.
+One call publishes a drawn message; it raises one of REFUSED if the client or the broker refuses the message. A drawn
+message is either of a kind of odd_messages.py or drawn field by field.
 """
 
 import random
@@ -30,8 +30,8 @@ from udfs.sightings import OWNER_ABSENT_SINCE
 REFUSED = (RefusedByBrokerError, JavaError, pulsar.PulsarException, OSError, ValueError, TypeError, OverflowError)
 
 LONGS = (0, 1, -1, 2, 7, 127, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 53, 1 << 62, (1 << 63) - 1, -(1 << 63))
-# up to the largest that an unsigned field of the Python client takes
-UNSIGNED = tuple(each for each in LONGS if each >= 0)
+# within the range of the Python client's unsigned fields
+UNSIGNED = tuple(number for number in LONGS if number >= 0)
 TEXTS = (
     "",
     "k",
@@ -45,7 +45,7 @@ TEXTS = (
 )
 COMPRESSIONS = ("LZ4", "ZLIB", "ZSTD", "SNAPPY")
 SCHEMAS = ("STRING", "JSON", "AVRO", "KEY_VALUE_INLINE", "KEY_VALUE_SEPARATED")
-# what our own copies carry, too; a delay is short, so that nobody who waits until all is done waits for a week
+# properties of our own copies; the delays are short, because the test waits until all is done
 OURS: Mapping[str, tuple[str, ...]] = {
     RECONSUMETIMES: ("0", "1", "2", "3", "1000000", "-1", "x", "9" * 400),
     DELAY_TIME: ("0", "1", "1500", "-600000", "1e9", "\u0665", ""),
@@ -98,21 +98,23 @@ _SINGLE_NUMBERS = (
 
 @dataclass(frozen=True)
 class Drawn:
-    """A message to be published. kind: of odd_messages.py, or the client that publishes it. said: for a person.
+    """A message to be published."""
 
-    may_wait: it may say that it was published in the future, so that a retry would not be due before.
-    may_be_none: an entry of it may hold no message at all, so that it has no receipt.
-    """
-
-    kind: str
-    said: str
+    kind: str  # of odd_messages.py, or the client that publishes it
+    description: str
     publish: Callable[[Senders, str], None]
-    may_wait: bool = False
-    may_be_none: bool = False
+    may_wait: bool = False  # its publish time may be in the future, and a retry is not due before
+    may_be_none: bool = False  # its entry may hold no message, and then has no receipt
 
 
 class Drawer:
-    """Draws one message after the other. only: kinds to draw from (none: all). transactions: the broker has them."""
+    """Draws messages.
+
+    Args:
+        chance: the source of all random choices.
+        transactions: the broker supports transactions.
+        only: the kinds to draw from; empty for all.
+    """
 
     def __init__(self, chance: random.Random, *, transactions: bool, only: Sequence[str] = ()) -> None:
         self._chance = chance
@@ -124,19 +126,19 @@ class Drawer:
             "raw batch": self._raw_batch,
             "raw bytes": self._raw_bytes,
         }
-        known = [kind for kind in ODD if transactions or kind not in NEEDS_TRANSACTIONS]
-        self.kinds = [kind for kind in (*known, *self._clients) if not only or kind in only]
+        odd = [kind for kind in ODD if transactions or kind not in NEEDS_TRANSACTIONS]
+        self.kinds = [kind for kind in (*odd, *self._clients) if not only or kind in only]
         if not self.kinds:
             raise ValueError(f"{only}: none of these kinds can be drawn")
 
     def kind(self) -> str:
-        """Draw a kind: half of them are drawn field by field."""
+        """Draw a kind; half of the messages are drawn field by field."""
         fieldwise = [kind for kind in self.kinds if kind in self._clients]
         named = [kind for kind in self.kinds if kind not in self._clients]
         return self._chance.choice(fieldwise if fieldwise and (not named or self._is(0.5)) else named)
 
     def draw(self, kind: str, request: bytes) -> Drawn:
-        """Draw a message of a kind with that request in it, or with another payload where the kind has its own."""
+        """Draw a message that contains the request, or the kind's own payload."""
         if kind in self._clients:
             return self._clients[kind](request)
         may_wait, is_none = "publish_time" in kind, kind in NO_MESSAGE
@@ -146,7 +148,7 @@ class Drawer:
         return self._chance.random() < share
 
     def _payload(self, request: bytes) -> bytes:
-        """Mostly the request; or what is none: nothing, nonsense, JSON that is deep, doubled or large, random bytes."""
+        """Return mostly the request; else an empty payload, odd JSON or random bytes."""
         if self._is(0.6):
             return request
         return self._chance.choice(
@@ -164,18 +166,18 @@ class Drawer:
         )
 
     def _properties(self) -> dict[str, str]:
-        found = {self._chance.choice(TEXTS): self._chance.choice(TEXTS) for _ in range(self._chance.randrange(3))}
+        properties = {self._chance.choice(TEXTS): self._chance.choice(TEXTS) for _ in range(self._chance.randrange(3))}
         for name in self._chance.sample(sorted(OURS), self._chance.randrange(4)):
-            found[name] = self._chance.choice(OURS[name])
-        return found
+            properties[name] = self._chance.choice(OURS[name])
+        return properties
 
-    def _some(self, drawn: Mapping[str, tuple[float, Callable[[], Any]]]) -> dict[str, Any]:
-        """Options, each with its share of being there."""
-        return {name: draw() for name, (share, draw) in drawn.items() if self._is(share)}
+    def _some(self, options: Mapping[str, tuple[float, Callable[[], Any]]]) -> dict[str, Any]:
+        """Draw each option with its probability."""
+        return {name: draw() for name, (share, draw) in options.items() if self._is(share)}
 
     def _python(self, request: bytes) -> Drawn:
         choice = self._chance.choice
-        how = self._some(
+        producer = self._some(
             {
                 "compression_type": (
                     0.4,
@@ -183,7 +185,7 @@ class Drawer:
                 )
             }
         )
-        each = self._some(
+        options = self._some(
             {
                 "properties": (0.5, self._properties),
                 "partition_key": (0.3, lambda: choice(TEXTS)),
@@ -196,15 +198,19 @@ class Drawer:
         count, payload = 1, self._payload(request)
         if self._is(0.4):
             count = self._chance.randrange(1, 6)
-            how |= {"batching_enabled": True, "batching_max_messages": count, "batching_max_publish_delay_ms": 1000}
+            producer |= {
+                "batching_enabled": True,
+                "batching_max_messages": count,
+                "batching_max_publish_delay_ms": 1000,
+            }
         elif self._is(0.1):
-            how["chunking_enabled"] = True
+            producer["chunking_enabled"] = True
             payload = self._chance.randbytes(MIB) * 6
 
         def publish(send: Senders, topic: str) -> None:
-            send.by_python(topic, [payload] * count, how, **each)
+            send.by_python(topic, [payload] * count, producer, **options)
 
-        return Drawn("python", _said(payload, count, how | each), publish)
+        return Drawn("python", _description(payload, count, producer | options), publish)
 
     def _java(self, request: bytes) -> Drawn:
         choice, randbytes = self._chance.choice, self._chance.randbytes
@@ -241,7 +247,7 @@ class Drawer:
             messages = [message(payload, **options) for _ in range(count)]
             send.java.send(topic, *messages, producer=producer, transaction=transaction)
 
-        return Drawn("java", _said(payload, count, producer | options | {"transaction": transaction}), publish)
+        return Drawn("java", _description(payload, count, producer | options | {"transaction": transaction}), publish)
 
     def _transaction(self) -> dict[str, Any] | None:
         if not (self._transactions and self._is(0.3)):
@@ -249,20 +255,20 @@ class Drawer:
         return {"end": self._chance.choice(("commit", "abort", "open")), "timeoutMs": 20_000}
 
     def _fields(self, most: int) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+        fields: dict[str, Value] = {}
         for name in self._chance.sample(
             (*_NUMBERS, *_BYTES, "properties", "encryption_keys"), self._chance.randrange(most)
         ):
             if name in _NUMBERS:
-                found[name] = self._chance.choice(LONGS)
+                fields[name] = self._chance.choice(LONGS)
             elif name in _BYTES:
-                found[name] = self._chance.choice(
-                    (*(each.encode() for each in TEXTS), b"\xff\xfe", self._chance.randbytes(12))
+                fields[name] = self._chance.choice(
+                    (*(text.encode() for text in TEXTS), b"\xff\xfe", self._chance.randbytes(12))
                 )
             else:
                 pairs = [(self._chance.choice((*TEXTS, *OURS)), self._chance.choice(TEXTS)) for _ in range(2)]
-                found[name] = [key_value(*pair) for pair in pairs]
-        return found
+                fields[name] = [key_value(*pair) for pair in pairs]
+        return fields
 
     def _command(self) -> dict[str, Value]:
         """Fields of CommandSend, which the broker itself reads."""
@@ -278,20 +284,20 @@ class Drawer:
         def publish(send: Senders, topic: str) -> None:
             send.raw.send(topic, payload, command, **fields)
 
-        said = _said(payload, 1, fields | {"command": str(command)})
-        return Drawn("raw", said, publish, "publish_time" in fields, "marker_type" in fields)
+        description = _description(payload, 1, fields | {"command": str(command)})
+        return Drawn("raw", description, publish, "publish_time" in fields, "marker_type" in fields)
 
     def _raw_batch(self, request: bytes) -> Drawn:
         count = self._chance.randrange(1, 5)
         batch = b""
-        said: list[Mapping[str, Value]] = []
+        singles: list[Mapping[str, Value]] = []
         for _ in range(count):
             names = self._chance.sample(_SINGLE_NUMBERS, self._chance.randrange(3))
-            given: dict[str, Value] = {name: self._chance.choice(LONGS) for name in names}
+            single_fields: dict[str, Value] = {name: self._chance.choice(LONGS) for name in names}
             if self._is(0.3):
-                given["properties"] = [key_value(*pair) for pair in self._properties().items()]
-            batch += single(self._payload(request) if self._is(0.3) else request, **given)
-            said.append(given)
+                single_fields["properties"] = [key_value(*pair) for pair in self._properties().items()]
+            batch += single(self._payload(request) if self._is(0.3) else request, **single_fields)
+            singles.append(single_fields)
         if self._is(0.2):
             batch = batch[: self._chance.randrange(len(batch))]
         fields: dict[str, Any] = self._fields(3)
@@ -302,12 +308,12 @@ class Drawer:
         def publish(send: Senders, topic: str) -> None:
             send.raw.send(topic, batch, None, **fields)
 
-        about = _said(batch, count, fields | {"singles": str(said)})
-        is_none = "marker_type" in fields or any("compacted_out" in each for each in said)
-        return Drawn("raw batch", about, publish, "publish_time" in fields, is_none)
+        description = _description(batch, count, fields | {"singles": str(singles)})
+        is_none = "marker_type" in fields or any("compacted_out" in single_fields for single_fields in singles)
+        return Drawn("raw batch", description, publish, "publish_time" in fields, is_none)
 
     def _raw_bytes(self, request: bytes) -> Drawn:
-        """Metadata that was right, and then bytes of it were changed, left out or put in."""
+        """Draw valid metadata, and change, remove or insert some of its bytes."""
         fields = {"producer_name": "raw", "sequence_id": 1, "publish_time": 1_700_000_000_000, **self._fields(4)}
         written = bytearray(metadata(**fields))
         for _ in range(self._chance.randrange(1, 4)):
@@ -327,9 +333,9 @@ class Drawer:
         return Drawn("raw bytes", changed.hex()[:400], publish, may_wait=True, may_be_none=True)
 
 
-def _said(payload: bytes | None, count: int, given: Mapping[str, Any]) -> str:
+def _description(payload: bytes | None, count: int, options: Mapping[str, Any]) -> str:
     size = "null" if payload is None else f"{len(payload)} bytes"
-    return f"{count} x {size}, { ({name: _short(value) for name, value in given.items() if value}) }"
+    return f"{count} x {size}, { ({name: _short(value) for name, value in options.items() if value}) }"
 
 
 def _short(value: Any) -> str:

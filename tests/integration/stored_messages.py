@@ -1,4 +1,4 @@
-"""Every message that lies in a partition, read once and without Pulsar's client, which some of them would end."""
+"""Reads every message of a partition once, without Pulsar's client: some messages would crash that client."""
 
 import re
 from collections.abc import Iterator
@@ -22,53 +22,52 @@ _PATIENCE_S = 4.0
 _AT_ONCE = 8
 
 Entry = tuple[str, int, int]
-"""A partition, and where in it the entry lies: ledger, entry."""
+"""Partition, ledger and entry id."""
 
 
 @dataclass
 class StoredMessages:
-    """What was read so far: of each message its place, and of which effect it is a copy (None: of none).
+    """The messages that were read so far.
 
-    Each entry is read once, by the service's own decoder but without the patience that the service has for many entries
-    together: each that the broker sends to nobody is asked for by its position. untold: the broker gave no answer.
+    The service's own decoder reads each entry once. Unlike the service, which waits for many entries together, this
+    class asks for each entry that the broker does not send by its position.
     """
 
     settings: Settings
-    found: dict[MessageAddress, str | None] = field(default_factory=dict)
-    untold: set[Entry] = field(default_factory=set)
+    copies: dict[MessageAddress, str | None] = field(default_factory=dict)  # the copy id of a message, if any
+    unread: set[Entry] = field(default_factory=set)  # the broker gave no answer
     _upto: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, partitions: list[str]) -> dict[MessageAddress, str | None]:
-        """Return the messages of these partitions, with those that came since they were read last."""
+        """Read what is new in these partitions; return all their messages."""
         with admin_for(self.settings) as admin:
             for partition in partitions:
-                self._read_on(admin, partition)
-        wanted = set(partitions)
-        return {place: copy for place, copy in self.found.items() if place[0] in wanted}
+                self._read_new(admin, partition)
+        return {address: copy for address, copy in self.copies.items() if address[0] in set(partitions)}
 
-    def ask_again(self, entries: set[Entry]) -> None:
-        """Ask once more for those of the entries of which the broker told nothing."""
+    def read_again(self, entries: set[Entry]) -> None:
+        """Ask once more for those of the entries that the broker did not show."""
         with admin_for(self.settings) as admin:
-            for partition, *position in sorted(entries & self.untold):
+            for partition, *position in sorted(entries & self.unread):
                 self._keep(admin, partition, SpanEntry((position[0], position[1]), None))
 
-    def told_of(self, place: MessageAddress) -> str:
-        """Say what is known of a place's entry: the messages that we found in it, and what the broker tells of it."""
-        entry = place[:3]
-        found = sorted(each[3] for each in self.found if each[:3] == entry)
+    def describe(self, address: MessageAddress) -> str:
+        """Describe a message's entry: the batch indexes that were read from it, and the broker's answer."""
+        partition, ledger, entry, _index = address
+        indexes = sorted(other[3] for other in self.copies if other[:3] == address[:3])
         with admin_for(self.settings) as admin:
-            answer = admin.entry(place[0], (place[1], place[2]), MAX_UNCOMPRESSED_BYTES, _PATIENCE_S)
-        return f"\n{place}: read as {found}, read up to {self._upto.get(place[0])}; the broker says {answer!r:.4000}"
+            answer = admin.entry(partition, (ledger, entry), MAX_UNCOMPRESSED_BYTES, _PATIENCE_S)
+        return f"\n{address}: read as {indexes}, read up to {self._upto.get(partition)}; the broker: {answer!r:.4000}"
 
-    def _read_on(self, admin: PulsarAdmin, partition: str) -> None:
+    def _read_new(self, admin: PulsarAdmin, partition: str) -> None:
         ledgers = admin.internal_stats(partition).ledgers
         spans = list(spans_of(ledgers, Range(self._upto.get(partition, BEFORE_ALL), _EVERYTHING)))
         if not spans:
             return
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            read = [threads.submit(self._keep, admin, partition, sent) for sent in self._sent(partition, spans)]
-        for each in read:
-            each.result()
+            reads = [threads.submit(self._keep, admin, partition, sent) for sent in self._sent(partition, spans)]
+        for read in reads:
+            read.result()
         self._upto[partition] = (spans[-1].ledger, spans[-1].last)
 
     def _sent(self, partition: str, spans: list[EntrySpan]) -> Iterator[SpanEntry]:
@@ -78,10 +77,10 @@ class StoredMessages:
         entry = (partition, *sent.position)
         messages = self._messages(admin, partition, sent)
         if messages is None:
-            self.untold.add(entry)
+            self.unread.add(entry)
             return
-        self.untold.discard(entry)
-        self.found |= {(*entry, each.batch_index): _copy_id(each) for each in messages}
+        self.unread.discard(entry)
+        self.copies |= {(*entry, message.batch_index): _copy_id(message) for message in messages}
 
     def _messages(self, admin: PulsarAdmin, partition: str, sent: SpanEntry) -> list[UndeliveredMessage] | None:
         if sent.data is not None:
@@ -93,6 +92,6 @@ class StoredMessages:
         return list(found_in(entry, standing))
 
 
-def _copy_id(found: UndeliveredMessage) -> str | None:
-    written = found.content.properties.get(COPY_ID, "")
-    return written if re.fullmatch(r"[0-9a-f-]{36}/\d+", written) else None
+def _copy_id(message: UndeliveredMessage) -> str | None:
+    copy_id = message.content.properties.get(COPY_ID, "")
+    return copy_id if re.fullmatch(r"[0-9a-f-]{36}/\d+", copy_id) else None

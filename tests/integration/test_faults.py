@@ -1,4 +1,4 @@
-"""Faults in the middle of the work, on the real cluster: each ends with nothing lost and nothing in use gone."""
+"""Faults during the work, on the real cluster: no request is lost, and no ledger in use is deleted."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ LEAKED = 300
 
 
 class Scene:
-    """A topic with live ledgers, made-up leaked ones, and requests for both."""
+    """A topic with live ledgers, synthetic leaked ledgers, and requests for both."""
 
     def __init__(self, cluster: Cluster, service: Deployment, log: Path, *, leaked: int = LEAKED) -> None:
         self.cluster = cluster
@@ -61,42 +61,42 @@ class Scene:
         self.topic = new_topic("fault")
         topics.fill(cluster, self.topic, 3, ["s"])
         self.messages = topics.read_all(cluster, self.topic)
-        # without the one being written: a broker that starts again replaces it
+        # without the current ledger, which a broker replaces when it starts again
         self.listed = topics.data_ledgers(cluster, self.topic)[:-1]
         self.leaked: list[int] = []
-        self.asked = 1
+        self.requested = 1
         service.request([payload(self.topic, self.listed[0])])
         self.leak(leaked)
 
     def leak(self, count: int) -> None:
-        """Leak ledgers, and ask for them."""
+        """Leak ledgers, and request their deletion."""
         leaked = leak(self.cluster, self.topic, count)
         self.leaked += leaked
-        self.asked += count
+        self.requested += count
         self.service.request(payload(self.topic, ledger_id) for ledger_id in leaked)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return self.service.start("run", *arguments, log=self.log)
 
     def wait_for_receipts(self, running: subprocess.Popen[bytes]) -> None:
-        """Wait until a service that has just been started has written a receipt."""
+        """Wait until a service that was just started has written a receipt."""
         before = len(self.service.receipts())
         wait_until(lambda: len(self.service.receipts()) > before, running, self.log)
 
     def check(self) -> None:
-        """Every request has exactly one final receipt, every leak is gone, every live message is read."""
+        """Check that each request has one final receipt, each leak is gone, and each live message is readable."""
         final = self.service.final()
-        assert len(final) == self.asked
-        assert all(len(some) == 1 for some in final.values())
-        outcomes = Counter(row["outcome"] for some in final.values() for row in some)
+        assert len(final) == self.requested
+        assert all(len(rows) == 1 for rows in final.values())
+        outcomes = Counter(row["outcome"] for rows in final.values() for row in rows)
         assert outcomes["DEAD_LETTER"] == 1
         assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(self.leaked)
         left = ledgers.every_ledger(self.cluster).keys()
         assert not left & set(self.leaked)
         assert set(self.listed) <= left
         assert topics.read_all(self.cluster, self.topic) == self.messages
-        found = reckon(self.service.settings)
-        assert (found.wrong, found.open, found.dead_letters) == ([], 0, 1)
+        reckoning = reckon(self.service.settings)
+        assert (reckoning.wrong, reckoning.open, reckoning.dead_letters) == ([], 0, 1)
 
 
 @pytest.fixture
@@ -106,17 +106,17 @@ def scene(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> Scene:
 
 @dataclass(frozen=True)
 class Battered:
-    """A scene whose service was killed twice in mid-batch, and then slept while another took its place.
+    """A scene whose service was killed twice during a batch; then it slept while a second service took over.
 
-    The sleeper had no right to delete until it slept; ZooKeeper stalled in the middle of the other's work.
+    The sleeper had no right to delete before it slept; ZooKeeper stalled while the second service worked.
     """
 
     scene: Scene
-    reasons: set[str]  # of the leaks that were there when the right went
-    all_there: bool  # while nobody had the right
-    ended: int  # the sleeper's exit code
-    stalled: int  # the exit code of the one that ZooKeeper stalled
-    said: str
+    reasons: set[str]  # for the leaks that existed when the right was withdrawn
+    all_there: bool  # while no service had the right
+    sleeper_code: int
+    stalled_code: int  # of the service that worked while ZooKeeper stalled
+    log: str
     listed_by_bookie: set[int]
 
 
@@ -138,14 +138,16 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
         sleeper = until_the_end.enter_context(killed_at_the_end(scene.start()))
         wait_until(reasons, sleeper, scene.log)
         os.killpg(sleeper.pid, signal.SIGSTOP)
-        told, all_there = reasons(), there <= ledgers.every_ledger(cluster).keys()
+        kept_reasons, all_there = reasons(), there <= ledgers.every_ledger(cluster).keys()
         until_it_sleeps.close()
         store, lock = cluster.addresses.zookeeper, _lock_of(scene.service.settings)
         topics.wait_for(lambda: not sandbox_clients.znode_exists(store, lock), "the end of its session", seconds=60)
-        stalled = _run_while_zookeeper_stalls(scene)
+        stalled_code = _run_while_zookeeper_stalls(scene)
         os.killpg(sleeper.pid, signal.SIGCONT)
-        ended = sleeper.wait(120)
-    return Battered(scene, told, all_there, ended, stalled, scene.log.read_text(), bookie.list_ledgers(cluster))
+        sleeper_code = sleeper.wait(120)
+    return Battered(
+        scene, kept_reasons, all_there, sleeper_code, stalled_code, scene.log.read_text(), bookie.list_ledgers(cluster)
+    )
 
 
 def _run_while_zookeeper_stalls(scene: Scene) -> int:
@@ -153,33 +155,33 @@ def _run_while_zookeeper_stalls(scene: Scene) -> int:
         scene.wait_for_receipts(running)
         with faults.paused(scene.cluster, Part.ZOOKEEPER):
             time.sleep(4)  # its session is 6 s
-        ended = running.wait(240)
-    if ended != 0:  # the session was lost: the service stopped by itself, and starts again
+        code = running.wait(240)
+    if code != 0:  # the session was lost: the service stopped by itself, and is started again
         scene.service.run("run", "--until-idle")
-    return ended
+    return code
 
 
 def _lock_of(settings: Settings) -> str:
     return f"{settings.zookeeper.own_root}/instances/{settings.service.name}/lock"
 
 
-def test_kill_9_in_the_middle_of_a_batch_loses_and_doubles_nothing(battered: Battered) -> None:
+def test_kill_9_during_a_batch_loses_and_doubles_nothing(battered: Battered) -> None:
     battered.scene.check()
     assert not battered.listed_by_bookie & set(battered.scene.leaked)
     assert set(battered.scene.listed) <= battered.listed_by_bookie
 
 
 def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(battered: Battered) -> None:
-    assert battered.ended in (0, 3, 4), battered.said[-3000:]
+    assert battered.sleeper_code in (0, 3, 4), battered.log[-3000:]
     battered.scene.check()
 
 
-def test_what_no_right_kept_and_a_zookeeper_that_stalls_delayed_is_done_later_and_used_up_no_tries(
+def test_deletes_without_a_right_and_deletes_during_a_stall_of_zookeeper_succeed_later_and_use_up_no_tries(
     battered: Battered,
 ) -> None:
     assert battered.reasons == {"STORE_REFUSED"}
     assert battered.all_there
-    assert battered.stalled in (0, 3, 4), battered.said[-3000:]
+    assert battered.stalled_code in (0, 3, 4), battered.log[-3000:]
     battered.scene.check()
 
 
@@ -193,39 +195,39 @@ def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> Non
     table.delete(f"message_id = '{row['message_id']}'")
     try:
         position = ":".join(row["message_id"].split(":")[:2])
-        said = service.call("check", code=4)
-        assert f"1 messages were read and have no receipt, such as {position}" in " ".join(said.split())
+        output = service.call("check", code=4)
+        assert f"1 messages were read and have no receipt, such as {position}" in " ".join(output.split())
         assert "ALARM" in service.run("run", "--until-idle", code=1)
     finally:
         table.restore(complete)
 
 
 @pytest.mark.long
-def test_a_broker_that_dies_in_the_middle_is_waited_for(scene: Scene) -> None:
+def test_the_service_waits_for_a_broker_that_dies_during_a_batch(scene: Scene) -> None:
     with killed_at_the_end(scene.start("--until-idle")) as running:
         scene.wait_for_receipts(running)
         faults.kill(scene.cluster, Part.BROKER)
         time.sleep(2)
         faults.restart(scene.cluster, Part.BROKER)
-        ended = running.wait(240)
-    if ended != 0:  # the connector may give up its query; nothing was committed, so it starts again
+        code = running.wait(240)
+    if code != 0:  # the connector may fail its query; nothing was committed, and the next run repeats the batch
         scene.service.run("run", "--until-idle")
     scene.check()
 
 
 @pytest.mark.long
-def test_a_worker_and_a_bookie_that_are_killed_in_the_middle_lose_nothing(scene: Scene) -> None:
+def test_a_worker_and_a_bookie_that_are_killed_during_a_batch_lose_nothing(scene: Scene) -> None:
     with killed_at_the_end(scene.start("--until-idle")) as running:
         scene.wait_for_receipts(running)
-        killed = [each for each in psutil.Process(running.pid).children(recursive=True) if _is_python_worker(each)]
-        for each in killed:
-            each.kill()
-        assert killed
+        workers = [child for child in psutil.Process(running.pid).children(recursive=True) if _is_python_worker(child)]
+        for worker in workers:
+            worker.kill()
+        assert workers
         faults.kill(scene.cluster, Part.BOOKIE)
         time.sleep(3)
         faults.restart(scene.cluster, Part.BOOKIE)
-        ended = running.wait(240)
-    if ended != 0:  # a single executor gives up with its worker; nothing was committed, so it starts again
+        code = running.wait(240)
+    if code != 0:  # the only executor fails with its worker; nothing was committed, and the next run repeats the batch
         scene.service.run("run", "--until-idle")
     scene.check()
 
@@ -238,10 +240,10 @@ def _is_python_worker(process: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_a_full_disk_for_the_state_stops_deleting_until_there_is_room(
+def test_a_full_disk_of_the_state_directory_stops_deletes_until_there_is_space(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
-    """A file system of its own (tmpfs, which takes root) that is filled up while the service works."""
+    """The state is on a tmpfs (which requires root) that is filled up while the service works."""
     service = deploy(chunk_rows=100)
     state = Path(service.settings.state.dir)
     state.mkdir()
@@ -257,14 +259,14 @@ def test_a_full_disk_for_the_state_stops_deleting_until_there_is_room(
             _fill_up(filler)
             time.sleep(10)
             there = set(scene.leaked) & bookie.list_ledgers(cluster)
-            assert there, "all was worked off before the disk was full"
+            assert there, "all requests were processed before the disk was full"
             time.sleep(5)
-            assert set(scene.leaked) & bookie.list_ledgers(cluster) == there  # nothing goes that can't be written down
+            assert set(scene.leaked) & bookie.list_ledgers(cluster) == there  # no delete without a journal entry
             filler.unlink()
-            ended = running.wait(240)
+            code = running.wait(240)
         finally:
             kill(running)
-        if ended != 0:
+        if code != 0:
             scene.service.run("run", "--until-idle")
         scene.check()
     finally:
@@ -280,10 +282,10 @@ def _fill_up(file: Path) -> None:
             return
 
 
-def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_again(
+def test_an_owner_that_rolls_over_and_trims_between_read_and_delete_is_read_again(
     cluster: Cluster, deploy: Deploy
 ) -> None:
-    """The very sweep of the executors, with an in-use set that the real broker has made old meanwhile."""
+    """The executors' sweep gets an in-use set that the real broker has changed since the read."""
     settings = deploy().settings
     topic = new_topic("raced")
     name = managed_ledger_name(topic)
@@ -298,29 +300,32 @@ def test_an_owner_that_rolls_over_and_trims_between_look_and_delete_is_read_agai
     listed = topics.data_ledgers(cluster, topic)
     messages = topics.read_all(cluster, topic)
     time.sleep(1.1)  # min_age
-    asked = [*before, *listed, *leaked]
+    ledger_ids = [*before, *listed, *leaked]
     requests = [
         PendingDelete(
-            managed_ledger=name, component=LedgerComponent.MANAGED_LEDGER, ledger_type=LedgerType.LEDGER, ledger_id=each
+            managed_ledger=name,
+            component=LedgerComponent.MANAGED_LEDGER,
+            ledger_type=LedgerType.LEDGER,
+            ledger_id=ledger_id,
         )
-        for each in asked
+        for ledger_id in ledger_ids
     ]
-    swept = dict(zip(asked, sweeper.sweep([Job(each) for each in requests], cached), strict=True))
+    swept = dict(zip(ledger_ids, sweeper.sweep([Job(request) for request in requests], cached), strict=True))
 
-    assert {swept[each].verdict.reason for each in listed} == {Reason.IN_USE}
-    assert {swept[each].verdict.outcome for each in leaked} == {Outcome.DELETED}
-    assert {swept[each].verdict.outcome for each in set(before) - set(listed)} == {Outcome.ALREADY_GONE}
-    assert all(each.refreshed for each in swept.values())
+    assert {swept[ledger_id].verdict.reason for ledger_id in listed} == {Reason.IN_USE}
+    assert {swept[ledger_id].verdict.outcome for ledger_id in leaked} == {Outcome.DELETED}
+    assert {swept[ledger_id].verdict.outcome for ledger_id in set(before) - set(listed)} == {Outcome.ALREADY_GONE}
+    assert all(result.refreshed for result in swept.values())
     left = bookie.list_ledgers(cluster)
     assert set(listed) <= left
     assert not left & set(leaked)
     assert topics.read_all(cluster, topic) == messages
 
 
-def test_an_open_orphan_goes_after_its_quiet_period_and_no_ledger_in_use_or_in_recovery_ever(
+def test_an_open_orphan_is_deleted_after_its_quiet_period_and_a_ledger_in_use_or_in_recovery_never(
     cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The very sweep of the executors, days later: with a clock that is ahead."""
+    """The executors' sweep runs with a clock that is days ahead."""
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__OPEN_QUIET_PERIOD", "30d")
     settings = deploy().settings
     topic = new_topic("open")
@@ -332,53 +337,56 @@ def test_an_open_orphan_goes_after_its_quiet_period_and_no_ledger_in_use_or_in_r
     cursors = topics.cursor_ledgers(cluster, topic)
     topics.trim(cluster, topic)
     topics.wait_for(lambda: not {first, second} & bookie.list_ledgers(cluster), "trim")
-    with faults.crash_with_metadata_fault(cluster):  # a broker that lives on would repeat the delete
+    with faults.crash_with_metadata_fault(cluster):  # a broker that stays alive would repeat the delete
         topics.delete_subscription(cluster, topic, "leaver")
     topics.publish(cluster, topic, 1)
     current = topics.data_ledgers(cluster, topic)[-1]
     cursors["keeper"] = topics.cursor_ledgers(cluster, topic)["keeper"]
-    # numbers that the topic gave up, as a writer and a recovery that died would have left them
-    made = {first: LedgerState.OPEN, second: LedgerState.IN_RECOVERY}
+    # ids of trimmed ledgers, in the states that a dead writer and an interrupted recovery leave
+    states = {first: LedgerState.OPEN, second: LedgerState.IN_RECOVERY}
     sandbox_clients.create_znodes(
         cluster.addresses.zookeeper,
-        [(ledgers.path_of(each), serialize_v3(metadata(data_custom(name), state=made[each]))) for each in made],
+        [
+            (ledgers.path_of(ledger_id), serialize_v3(metadata(data_custom(name), state=state)))
+            for ledger_id, state in states.items()
+        ],
     )
 
-    def told(days: int) -> dict[int, Reason]:
+    def reasons_after(days: int) -> dict[int, Reason]:
         clock = ManualClock(SystemClock().now_ms() + days * DAY_MS)
         data = [
             PendingDelete(
                 managed_ledger=name,
                 component=LedgerComponent.MANAGED_LEDGER,
                 ledger_type=LedgerType.LEDGER,
-                ledger_id=each,
+                ledger_id=ledger_id,
             )
-            for each in [*made, current]
+            for ledger_id in [*states, current]
         ]
         of_cursors = [
             PendingDelete(
                 managed_ledger=name,
                 component=LedgerComponent.MANAGED_CURSOR,
                 ledger_type=LedgerType.LEDGER,
-                ledger_id=each,
+                ledger_id=ledger_id,
                 cursor_name=cursor,
             )
-            for cursor, each in cursors.items()
+            for cursor, ledger_id in cursors.items()
         ]
-        jobs = [Job(each, clock.now_ms() - 3_000) for each in (*data, *of_cursors)]
+        jobs = [Job(request, clock.now_ms() - 3_000) for request in (*data, *of_cursors)]
         swept = sweeper_of(settings, clock)[0].sweep(jobs, {})
-        return {job.request.ledger_id: each.verdict.reason for job, each in zip(jobs, swept, strict=True)}
+        return {job.request.ledger_id: result.verdict.reason for job, result in zip(jobs, swept, strict=True)}
 
     kept = {second: Reason.NOT_CLOSED, current: Reason.IN_USE, cursors["keeper"]: Reason.IN_USE}
-    assert told(29) == kept | {first: Reason.NOT_CLOSED, cursors["leaver"]: Reason.NOT_CLOSED}
-    assert told(31) == kept | {first: Reason.UNREFERENCED, cursors["leaver"]: Reason.OWNER_GONE}
+    assert reasons_after(29) == kept | {first: Reason.NOT_CLOSED, cursors["leaver"]: Reason.NOT_CLOSED}
+    assert reasons_after(31) == kept | {first: Reason.UNREFERENCED, cursors["leaver"]: Reason.OWNER_GONE}
     left = bookie.list_ledgers(cluster)
     assert set(kept) <= left
     assert not {first, cursors["leaver"]} & left
 
 
 def sweeper_of(settings: Settings, clock: Clock) -> tuple[Sweeper, InUseLoader]:
-    """As an executor has it, but with its journal in memory."""
+    """Return an executor's sweeper with a journal in memory, and its loader."""
     clients = clients_for(settings)
     epoch = Epoch.bump(clients.store, settings.zookeeper.own_root, settings.service.name)
     loader = InUseLoader(clients.store, clients.broker, clock)

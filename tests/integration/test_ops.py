@@ -1,4 +1,4 @@
-"""What operators do, against the real cluster: dead letters worked off, deletes undone, the preflight."""
+"""The operator's commands against the real cluster: dead letters, undo, the preflight."""
 
 import json
 import os
@@ -38,31 +38,34 @@ from udfs.formats.bookie_info import http_addresses
 
 pytestmark = pytest.mark.cluster
 
-NOWHERE = 10**15  # no cluster gets that far
+NOWHERE = 10**15  # above every id of a real cluster
 
 
-def _made(service: Deployment) -> Deployment:
-    """With its topics, and nothing in them."""
+def _with_topics(service: Deployment) -> Deployment:
+    """Create the service's topics, which stay empty."""
     with admin_for(service.settings) as admin:
         ensure_topics(admin, service.settings)
     return service
 
 
 def _bury(settings: Settings, payloads: Iterable[bytes], **properties: str) -> list[str]:
-    """Put dead letters into the topic, as the service would; returns their ids."""
-    stored: list[Any] = []
-    about = {"REASON": "IN_USE: listed", "RECONSUMETIMES": "3", "ORIGIN_MESSAGE_ID": "1:2:3"} | properties
+    """Publish dead letters as the service would; return their ids."""
+    results: list[Any] = []
+    common_properties = {"REASON": "IN_USE: listed", "RECONSUMETIMES": "3", "ORIGIN_MESSAGE_ID": "1:2:3"} | properties
     with client(settings.pulsar) as opened:
         producer = opened.create_producer(
             settings.topics.dead_letter, max_pending_messages=1000, block_if_queue_full=True
         )
-        for each in payloads:
+        for body in payloads:
             producer.send_async(
-                each, lambda result, at: stored.append((result, at)), properties=about, partition_key="k"
+                body,
+                lambda result, message_id: results.append((result, message_id)),
+                properties=common_properties,
+                partition_key="k",
             )
         producer.flush()
-    assert {result for result, _ in stored} <= {pulsar.Result.Ok}
-    return [f"{at.ledger_id()}:{at.entry_id()}:{at.partition()}" for _, at in stored]
+    assert {result for result, _ in results} <= {pulsar.Result.Ok}
+    return [f"{stored.ledger_id()}:{stored.entry_id()}:{stored.partition()}" for _, stored in results]
 
 
 def _requests(settings: Settings) -> list[StoredMessage]:
@@ -72,22 +75,25 @@ def _requests(settings: Settings) -> list[StoredMessage]:
 
 
 def _states(service: Deployment) -> Counter[str]:
-    counted: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in service.call("dlq", "list", "--json").splitlines():
         group = json.loads(line)
-        counted[group["state"]] += group["messages"]
-    return counted
+        counts[group["state"]] += group["messages"]
+    return counts
 
 
-def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy: Deploy) -> None:
+def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster: Cluster, deploy: Deploy) -> None:
     topic = new_topic("ops")
     topics.fill(cluster, topic, 2, ["s"])
     leaked = leak(cluster, topic, 3)
-    before = clients.read_znodes(cluster.addresses.zookeeper, [ledgers.path_of(each) for each in leaked])
-    service = _made(deploy())
+    before = clients.read_znodes(cluster.addresses.zookeeper, [ledgers.path_of(ledger_id) for ledger_id in leaked])
+    service = _with_topics(deploy())
     own = service.settings.topics.requests[0]
-    about = {"REAL_TOPIC": own, "DELAY_TIME": "604800000", "mine": "kept"}
-    first, second = _bury(service.settings, [payload(topic, leaked[0])], **about), _bury(service.settings, [b"\xff"])
+    properties = {"REAL_TOPIC": own, "DELAY_TIME": "604800000", "mine": "kept"}
+    first, second = (
+        _bury(service.settings, [payload(topic, leaked[0])], **properties),
+        _bury(service.settings, [b"\xff"]),
+    )
     with command_clients(service.settings) as opened:
         publish_lines(service.settings, opened.pulsar.admin, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
         assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 2
@@ -100,7 +106,7 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     assert json.loads(service.call("dlq", "write-off", "--all", "--yes", "--why", "not ours", "--json"))["settled"] == 1
     assert _states(service) == {"REPLAYED": 1, "WRITTEN_OFF": 1}
 
-    (sent,) = [each for each in _requests(service.settings) if REPLAY_OF in each.properties]
+    (sent,) = [request for request in _requests(service.settings) if REPLAY_OF in request.properties]
     assert sent.payload == payload(topic, leaked[0])
     assert {name: sent.properties.get(name) for name in (REPLAY_OF, REPLAY_ORIGIN, "mine")} == {
         REPLAY_OF: first[0],
@@ -123,22 +129,22 @@ def test_dead_letters_are_worked_off_and_deletes_undone(cluster: Cluster, deploy
     assert json.loads(service.call("dlq", "show", second[0], "--json"))["payload_hex"] == "ff"
 
     assert "WOULD_PUT_BACK" in service.call("undo", "--topic", topic, "--dry-run")
-    assert not any(_exists(cluster, each) for each in leaked)
-    # made-up ledgers: no bookie ever had their entries, so nothing stays
+    assert not any(_exists(cluster, ledger_id) for ledger_id in leaked)
+    # synthetic ledgers: no bookie ever had their entries, and the metadata does not stay
     assert "3 TOO_LATE" in service.call("undo", "--yes", "--topic", topic, "--since", "1h", code=1)
-    assert not any(_exists(cluster, each) for each in leaked)
-    with faults.paused(cluster, Part.BOOKIE):  # nobody answers
+    assert not any(_exists(cluster, ledger_id) for ledger_id in leaked)
+    with faults.paused(cluster, Part.BOOKIE):  # no bookie answers
         assert "3 PUT_BACK" in service.call("undo", "--yes", "--topic", topic, "--since", "1h")
     assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
     assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
     assert "has no such ledger" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
 
 
-def test_a_dead_letter_goes_back_to_the_topic_it_came_from_or_stays(cluster: Cluster, deploy: Deploy) -> None:
-    """A tenant's own topic, which a pattern takes, asked for what is another tenant's. Then the topic goes."""
+def test_a_dead_letter_is_replayed_to_its_own_topic_or_stays(cluster: Cluster, deploy: Deploy) -> None:
+    """A tenant's own topic, which a pattern matches, requests a ledger of another tenant. Then the topic is deleted."""
     tenant, service, topic = f"acme-{uuid.uuid4().hex[:8]}", deploy(), new_topic("ops")
-    known = json.loads(topics.admin(cluster, "GET", "clusters"))
-    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": known, "adminRoles": []})
+    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
+    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": clusters, "adminRoles": []})
     topics.admin(cluster, "PUT", f"namespaces/{tenant}/reaper")
     own, theirs = service.settings.topics.requests[0], f"persistent://{tenant}/reaper/deletions"
     text = service.config.read_text()
@@ -161,29 +167,29 @@ def test_a_dead_letter_goes_back_to_the_topic_it_came_from_or_stays(cluster: Clu
     assert _exists(cluster, foreign)
 
 
-def test_letters_that_anybody_wrote_are_shown_as_they_are(deploy: Deploy) -> None:
-    service = _made(deploy())
-    asked = payload("public/default/persistent/orders%5Bblink%5D-x%E2%80%AE", NOWHERE)
+def test_control_characters_of_dead_letters_are_escaped(deploy: Deploy) -> None:
+    service = _with_topics(deploy())
+    request = payload("public/default/persistent/orders%5Bblink%5D-x%E2%80%AE", NOWHERE)
     hostile = "a\x1b[2J\n2026 INFO forged\u202e"
-    _bury(service.settings, [asked, b"\x1b[31m"], REASON=f"IN_USE: {hostile}", mine=hostile)
+    _bury(service.settings, [request, b"\x1b[31m"], REASON=f"IN_USE: {hostile}", mine=hostile)
     listed, shown = service.call("dlq", "list"), service.call("dlq", "show")
     assert "orders[blink]-x\\u202e" in "".join(listed.split())
     assert "IN_USE: a\\x1b[2J\\n2026 INFO forged\\u202e" in shown
     assert all(line.isprintable() for line in (*listed.splitlines(), *shown.splitlines()))
-    raw = [json.loads(line) for line in service.call("dlq", "show", "--json").splitlines()]
-    assert {each["properties"]["mine"] for each in raw} == {hostile}
+    letters = [json.loads(line) for line in service.call("dlq", "show", "--json").splitlines()]
+    assert {letter["properties"]["mine"] for letter in letters} == {hostile}
 
 
 def _exists(cluster: Cluster, ledger_id: int) -> bool:
     return clients.znode_exists(cluster.addresses.zookeeper, ledgers.path_of(ledger_id))
 
 
-def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
+def test_a_replay_that_is_killed_is_resumed_and_sends_each_message_once(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     count = 4000
-    service = _made(deploy())
-    _bury(service.settings, (payload("public/default/persistent/gone", NOWHERE + each) for each in range(count)))
+    service = _with_topics(deploy())
+    _bury(service.settings, (payload("public/default/persistent/gone", NOWHERE + number) for number in range(count)))
     own = service.settings.topics.requests[0]
     running = service.start("dlq", "replay", "--all", "--yes", "--to", own, log=tmp_path / "replay.log")
     while len(_requests(service.settings)) < count // 20:
@@ -197,10 +203,10 @@ def test_a_replay_that_is_killed_is_finished_and_sends_each_once(
 
     requests = _requests(service.settings)
     assert len(requests) == count
-    assert len({each.payload for each in requests}) == count
-    assert len({each.properties[REPLAY_ID] for each in requests}) == count
+    assert len({request.payload for request in requests}) == count
+    assert len({request.properties[REPLAY_ID] for request in requests}) == count
     assert sent_before < count
-    # the broker goes on storing what it had received when the process died: that is what the resumed run waits for
+    # the broker may still store messages that it received before the process died: the resumed run waits for these
     assert report["resumed"] <= count - sent_before
     assert _states(service) == {"REPLAYED": count}
 
@@ -211,34 +217,34 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     topic = new_topic("ops")
     topics.fill(cluster, topic, 3, ["s"])
     ledger_id = topics.data_ledgers(cluster, topic)[0]
-    service = _made(deploy())
+    service = _with_topics(deploy())
     with admin_for(service.settings) as admin:
         assert control_entries(service.settings, admin) == []
-        for each in (b"1", b"2", b"3"):  # an entry each
-            _bury(service.settings, [each])
+        for body in (b"1", b"2", b"3"):  # three entries
+            _bury(service.settings, [body])
         control = control_entries(service.settings, admin)
-    with faults.paused(cluster, Part.BOOKIE):  # it can't collect meanwhile, nor answer
+    with faults.paused(cluster, Part.BOOKIE):  # the paused bookie neither collects garbage nor answers
         _delete_journaled(cluster, service.settings, ledger_id)
         assert "readledger" in service.call("undo", "--ledger", str(ledger_id))
     assert _is_readable(cluster, ledger_id)
 
     bookies = bookies_for(service.settings, clients_for(service.settings).store)
     # after a pause longer than its ZooKeeper session, the bookie registers again
-    topics.wait_for(lambda: http_addresses(bookies.registered()) != [], "the bookie's registration")
+    topics.wait_for(lambda: bool(http_addresses(bookies.registered())), "the bookie's registration")
     urls = http_addresses(bookies.registered())
-    asked = [(ledger_id, 9), (NOWHERE, 0)]
-    assert bookies.readable(urls, asked, lambda: control) == [True, False]
-    assert bookies.readable(urls, asked, lambda: [(NOWHERE, 0)]) == [True, None]
+    positions = [(ledger_id, 9), (NOWHERE, 0)]
+    assert bookies.readable(urls, positions, lambda: control) == [True, False]
+    assert bookies.readable(urls, positions, lambda: [(NOWHERE, 0)]) == [True, None]
 
     _delete_journaled(cluster, service.settings, ledger_id)
     disk.collect_garbage(cluster)
-    for _again in range(2):  # it leaves nothing behind, so it can be asked for once more
+    for _again in range(2):  # a late undo changes nothing, and can be repeated
         assert "1 TOO_LATE" in service.call("undo", "--ledger", str(ledger_id), code=1)
         assert not _exists(cluster, ledger_id)
 
 
 def _delete_journaled(cluster: Cluster, settings: Settings, ledger_id: int) -> None:
-    """What the service does to a ledger, without asking whether it may."""
+    """Delete a ledger as the service does, without its checks."""
     path = ledgers.path_of(ledger_id)
     data = clients.read_znodes(cluster.addresses.zookeeper, [path])[path]
     entry = JournalEntry(
@@ -255,8 +261,8 @@ def _is_readable(cluster: Cluster, ledger_id: int) -> bool:
         return False
 
 
-def test_dead_letters_that_nobody_worked_off_are_given_up_when_they_are_old(deploy: Deploy) -> None:
-    service = _made(deploy())
+def test_unsettled_dead_letters_expire_when_they_are_old(deploy: Deploy) -> None:
+    service = _with_topics(deploy())
     settings = service.settings
     _bury(settings, [b"x", b"y"])
     SettlementFolder(settings.state.dir).write_off(1_000, [])
@@ -270,7 +276,7 @@ def test_dead_letters_that_nobody_worked_off_are_given_up_when_they_are_old(depl
         topics.wait_for(lambda: admin.backlog(topic, subscription) == 0, "expiry")
 
 
-def test_topics_whose_making_was_cut_short_are_finished_unless_somebody_has_published(deploy: Deploy) -> None:
+def test_topics_whose_creation_was_interrupted_are_completed_unless_a_message_was_published(deploy: Deploy) -> None:
     empty, used = deploy(folder="empty").settings, deploy(folder="used").settings
     with admin_for(empty) as admin:
         for settings in (empty, used):
@@ -286,23 +292,23 @@ def test_topics_whose_making_was_cut_short_are_finished_unless_somebody_has_publ
         assert admin.deduplication(empty.topics.retry)
 
 
-def test_the_preflight_names_what_is_wrong_and_ends_with_the_worst(deploy: Deploy) -> None:
+def test_the_preflight_reports_every_problem_and_exits_with_the_gravest_code(deploy: Deploy) -> None:
     service = deploy()
     assert "does not exist yet" in service.call("check")
-    _made(service)
+    _with_topics(service)
     service.call("pause")
     try:
-        said = service.call("check")
+        output = service.call("check")
     finally:
         service.call("resume")
-    assert "PROBLEM" not in said
-    assert "paused" in said
+    assert "PROBLEM" not in output
+    assert "paused" in output
 
-    Path(service.settings.state.dir).mkdir(parents=True)  # `check` did not make it
+    Path(service.settings.state.dir).mkdir(parents=True)  # `check` did not create it
     Path(service.settings.state.dir, "cluster.json").write_text(json.dumps({"instance_id": "another"}))
     text = service.config.read_text()
     service.config.write_text(text.replace('bucket = "', 'bucket = "no-such-'))
     lines = [json.loads(line) for line in service.call("check", "--json", code=4).splitlines()]
-    wrong = {line["what"]: line["exit_code"] for line in lines if line["status"] == "PROBLEM"}
-    assert sorted(wrong.values()) == [2, 4]
+    problems = {line["what"]: line["exit_code"] for line in lines if line["status"] == "PROBLEM"}
+    assert sorted(problems.values()) == [2, 4]
     assert all(line["do"] for line in lines if line["status"] == "PROBLEM")
