@@ -1,4 +1,4 @@
-"""What tests of every folder share: the embedded cluster, and a closed network where none is needed."""
+"""Fixtures of all tests: the embedded cluster, and a closed network for tests that need none."""
 
 import ipaddress
 import os
@@ -13,20 +13,20 @@ from hypothesis import HealthCheck, settings
 
 from streaming.sandbox.cluster import Cluster, down, up
 
-# pytest's folders too: nothing is written outside the project
+# including pytest's folders: tests write nothing outside the project
 if "TMPDIR" not in os.environ:
     os.environ["TMPDIR"] = str(Path(__file__).parents[1] / ".tmp")
     Path(os.environ["TMPDIR"]).mkdir(exist_ok=True)
     tempfile.tempdir = None
 
-# What the tests start compiles our modules once, not at each start: half of what Python does until the service runs.
+# Processes that tests start share the compiled modules: compilation is half of Python's work at a start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
 _WITHOUT_NETWORK = {"unit", "spark", "model"}
 
-# A commit passes or fails by what is in it, not by luck; `make test-model` looks for new examples.
-# Nor by how busy the machine is.
+# The result of a commit depends neither on chance nor on the load of the machine; `make test-model` searches for new
+# examples.
 settings.register_profile(
     "repeatable",
     derandomize="LEDGER_REAPER_MODEL_EXAMPLES" not in os.environ,
@@ -36,11 +36,11 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
-# `make test` runs three processes beside each other: one for each group. Tests that need a cluster wait more than they
-# work, and each cluster takes memory and half a minute to start, so there are two of them; all others need none.
-# Contract tests without a cluster have servers of their own; they run where the second cluster is, which ended first.
-# A cluster that is used again is one for all: tests kill its parts, and must not meet each other there.
-# (test_rocketmq.py and test_rocketmq_follow.py use neither, and wait as they do.)
+# `make test` runs three processes in parallel, one for each group. Tests with a cluster mostly wait, and each cluster
+# takes memory and half a minute to start, so two groups have a cluster; the third group needs none.
+# Contract tests without a cluster start their own servers; they run in the group of the second cluster, which ended
+# first. A reused cluster serves all tests in one group: tests kill its parts, which must not disturb other tests.
+# (test_rocketmq.py and test_rocketmq_follow.py use no cluster, and mostly wait, too.)
 _ON_THE_SECOND_CLUSTER = {
     "test_faults.py",
     "test_ops.py",
@@ -52,7 +52,7 @@ _ON_THE_SECOND_CLUSTER = {
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give each test its group; pytest-xdist keeps a group in one process."""
+    """Assign each test to a group; pytest-xdist runs a group in one process."""
     if item.get_closest_marker("cluster") is None:
         group = "second-cluster" if "contract" in item.path.parts else "no-cluster"
     else:
@@ -63,15 +63,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real cluster, started once per run; LEDGER_REAPER_TEST_HOME=<home> uses (and leaves) one that is up."""
+    """A real cluster, started once per run; LEDGER_REAPER_TEST_HOME=<home> uses a running cluster, and leaves it up."""
     reused = os.environ.get(REUSED_HOME)
     if reused:
         yield up(Path(reused))
         return
     home = tmp_path_factory.mktemp("cluster")
-    made = up(home)
+    started = up(home)
     try:
-        yield made
+        yield started
     finally:
         down(home)
 

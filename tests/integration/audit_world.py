@@ -1,7 +1,7 @@
-"""A cluster in which brokers leaked in every window that can be produced for real, beside topics that are well.
+"""Leaks ledgers on a real cluster in every window that a test can produce, beside topics without leaks.
 
-W1 to W10 are the windows of docs/findings.md. Two crashes make them all: the first leaves cursors'
-ledgers for the next broker to recover, the second happens while nobody may delete a ledger's metadata.
+W1 to W10 are the windows of docs/findings.md. Two crashes produce them all: the first leaves cursors'
+ledgers for the next broker to recover, the second happens while no broker may delete a ledger's metadata.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ from udfs.records import LedgerMetadata, LedgerState
 
 NAMESPACE = f"public/audit-{uuid.uuid4().hex[:6]}"
 FOREIGN_ID = 1_900_000_000 + uuid.uuid4().int % 90_000_000
-FULL = 4  # ledgers that a topic gets
+FULL = 4  # full ledgers of each topic
 
 
 def _topic(name: str) -> str:
     return f"persistent://{NAMESPACE}/{name}"
 
 
-LEAKY, UNWRITTEN, HALF_MADE = _topic("leaky"), _topic("unwritten list"), _topic("half-made")
+LEAKY, UNWRITTEN, HALF_CREATED = _topic("leaky"), _topic("unwritten list"), _topic("half-created")
 COMPACTED, DELAYED, VANISHED, LIVE = _topic("compacted"), _topic("delayed"), _topic("vanished"), _topic("live")
 COPIED, OFFLOADED, OFFLOAD_GONE = _topic("copied"), _topic("offloaded"), _topic("offload-gone")
 LOST, LOST_OBJECT = _topic("lost"), _topic("lost-object")
-EVERY = (LEAKY, UNWRITTEN, HALF_MADE, COMPACTED, VANISHED, LIVE, COPIED, OFFLOADED, OFFLOAD_GONE, LOST, LOST_OBJECT)
+EVERY = (LEAKY, UNWRITTEN, HALF_CREATED, COMPACTED, VANISHED, LIVE, COPIED, OFFLOADED, OFFLOAD_GONE, LOST, LOST_OBJECT)
 
 
 @dataclass(frozen=True)
-class Made:
-    """Ids by what became of them."""
+class Contents:
+    """Ledger ids and UUIDs of offload attempts, by their fate."""
 
     leaked: dict[str, Orphans]
     copies: set[int]
@@ -49,8 +49,8 @@ class Made:
     messages: dict[str, list[bytes]]
 
 
-def make(cluster: Cluster) -> Made:
-    """Leak, lose and leave alone. A minute."""
+def create(cluster: Cluster) -> Contents:
+    """Create topics, and leak or lose some of their ledgers; takes a minute."""
     topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}")
     _fill(cluster)
     gone_attempts = {attempt.uuid for attempt in attempts(cluster, OFFLOAD_GONE)}
@@ -59,18 +59,18 @@ def make(cluster: Cluster) -> Made:
     for path in (_path(VANISHED), _path(OFFLOAD_GONE), bucket_s_cursor):  # W10: by an operator
         clients.delete_znode(cluster.addresses.zookeeper, path)
     faults.restart(cluster, Part.BROKER)
-    _let_a_list_go_unwritten(cluster)
+    _forget_ledgers_without_a_write(cluster)
     _compact(cluster)
     with faults.crash_with_metadata_fault(cluster):
         _leak(cluster)
         _leave_copies(cluster)
-        half_made = _leave_half_made(cluster)
+        half_created = _leave_half_created(cluster)
     lost = topics.data_ledgers(cluster, LOST)[1]
     clients.delete_znode(cluster.addresses.zookeeper, ledgers.path_of(lost))
     clients.create_znodes(cluster.addresses.zookeeper, [(ledgers.path_of(FOREIGN_ID), _foreign())])
     leaked = {topic: ledgers.orphans(cluster, topic) for topic in (LEAKY, UNWRITTEN, COMPACTED, DELAYED, COPIED)}
-    leaked |= {VANISHED: ledgers.owned(cluster, VANISHED), HALF_MADE: Orphans(data=half_made)}
-    return Made(
+    leaked |= {VANISHED: ledgers.owned(cluster, VANISHED), HALF_CREATED: Orphans(data=half_created)}
+    return Contents(
         leaked,
         _given_up(cluster),
         gone_attempts,
@@ -84,7 +84,7 @@ def make(cluster: Cluster) -> Made:
 def _fill(cluster: Cluster) -> None:
     topics.post_schema_versions(cluster, LEAKY, 2)
     for topic in EVERY:
-        # two entry logs of the bookie's, so that it has something to give back
+        # two entry logs, so that the bookie can free disk space
         topics.fill(cluster, topic, FULL, [WORKER], entry_bytes=60_000 if topic == VANISHED else 64)
     topics.consume(cluster, LEAKY, WORKER, 1)
     topics.fill_buckets(cluster, DELAYED, WORKER, 120)
@@ -92,8 +92,8 @@ def _fill(cluster: Cluster) -> None:
         topics.offload(cluster, topic)
 
 
-def _let_a_list_go_unwritten(cluster: Cluster) -> None:
-    """W2: the broker forgets ledgers, can't write that down, and drops them with the next list it can write."""
+def _forget_ledgers_without_a_write(cluster: Cluster) -> None:
+    """W2: the broker forgets ledgers without being able to write the list, and drops them with its next write."""
     before = len(topics.data_ledgers(cluster, UNWRITTEN))
     with clients.without_write_right(cluster.addresses.zookeeper, _path(UNWRITTEN)):
         topics.consume(cluster, UNWRITTEN, WORKER, 2 * topics.ENTRIES_PER_LEDGER)
@@ -102,23 +102,23 @@ def _let_a_list_go_unwritten(cluster: Cluster) -> None:
 
 
 def _leak(cluster: Cluster) -> None:
-    """W1 and W3, W6, W7, W8: lists are written, what they dropped can't be deleted, and the broker dies."""
+    """W1 and W3, W6, W7, W8: the broker writes the lists, can't delete the dropped ledgers, and dies."""
     consume_and_trim(cluster, LEAKY, WORKER, 2 * topics.ENTRIES_PER_LEDGER - 1)
     topics.delete_schema(cluster, LEAKY)
     _compact(cluster)
 
 
 def _compact(cluster: Cluster) -> None:
-    # not across a crash: the cursor's znode would go on naming the ledger of before, which is in use then
+    # not across a crash: the cursor's znode would still name the earlier ledger, which would be in use
     topics.publish_keyed(cluster, COMPACTED, 20, keys=4)
     topics.compact(cluster, COMPACTED)
 
 
 def _leave_copies(cluster: Cluster) -> None:
-    """W9: offloaded ledgers whose BookKeeper copies the list gave up and the broker can't delete."""
+    """W9: the list has given up the BookKeeper copies of offloaded ledgers, and the broker can't delete them."""
     topics.offload(cluster, COPIED)
     topics.trim(cluster, COPIED)
-    topics.wait_for(lambda: len(_given_up(cluster)) >= FULL - 1, "the broker to give the copies up")
+    topics.wait_for(lambda: len(_given_up(cluster)) >= FULL - 1, "the broker to give up the copies")
 
 
 def _given_up(cluster: Cluster) -> set[int]:
@@ -126,14 +126,14 @@ def _given_up(cluster: Cluster) -> set[int]:
     return set(in_use_ids(data).bookkeeper_free)
 
 
-def _leave_half_made(cluster: Cluster) -> tuple[int, ...]:
-    """W4 and W5: a ledger is made for a list that can't be written, and can't be deleted again."""
-    before = set(ledgers.owned(cluster, HALF_MADE).data)
-    with clients.without_write_right(cluster.addresses.zookeeper, _path(HALF_MADE)):
-        url = f"{cluster.addresses.admin}/admin/v2/{topics.resource(HALF_MADE)}/internalStats"
-        clients.http("GET", url)  # the broker that has just started loads the topic, in vain
-        topics.wait_for(lambda: set(ledgers.owned(cluster, HALF_MADE).data) > before, "a ledger without a list")
-    return tuple(set(ledgers.owned(cluster, HALF_MADE).data) - before)
+def _leave_half_created(cluster: Cluster) -> tuple[int, ...]:
+    """W4 and W5: a broker creates a ledger for a list that it can't write, and can't delete the ledger."""
+    before = set(ledgers.owned(cluster, HALF_CREATED).data)
+    with clients.without_write_right(cluster.addresses.zookeeper, _path(HALF_CREATED)):
+        url = f"{cluster.addresses.admin}/admin/v2/{topics.resource(HALF_CREATED)}/internalStats"
+        clients.http("GET", url)  # the broker, just started, fails to load the topic
+        topics.wait_for(lambda: set(ledgers.owned(cluster, HALF_CREATED).data) > before, "a ledger without a list")
+    return tuple(set(ledgers.owned(cluster, HALF_CREATED).data) - before)
 
 
 def _foreign() -> bytes:
@@ -149,7 +149,7 @@ def _foreign() -> bytes:
 
 
 def _copy_under_another_uuid(cluster: Cluster) -> str:
-    """What a failed offload leaves: a listed ledger's objects under a UUID that no list names."""
+    """Copy a listed ledger's objects to a UUID that no list names, as a failed offload leaves them."""
     s3, attempt = clients.s3(cluster.addresses.s3, cluster.region), str(uuid.uuid4())
     first = attempts(cluster, OFFLOADED)[0]
     copies = object_name(attempt, first.ledger_id), index_name(attempt, first.ledger_id)
@@ -168,7 +168,7 @@ def _path(topic: str) -> str:
     return managed_ledger_path(managed_ledger_name(topic))
 
 
-def unmake(cluster: Cluster) -> None:
-    """Take away what no service ever deletes, so that other tests' audits are theirs."""
+def remove_foreign(cluster: Cluster) -> None:
+    """Remove the foreign ledger, which no service deletes: other tests' audits must not find it."""
     with contextlib.suppress(Exception):
         ledgers.remove_synthetic(cluster, [FOREIGN_ID])

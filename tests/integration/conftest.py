@@ -1,4 +1,4 @@
-"""A service of its own for each test, on the shared cluster: its own topics, name, state and checkpoints."""
+"""Fixtures of integration tests: each test has a service with its own topics, name, state and checkpoints."""
 
 import json
 import os
@@ -78,7 +78,7 @@ port = 0
 """
 
 
-# The exit code that a command must have, one of several, or the one that its output calls for.
+# The required exit code, several allowed codes, or a function of the output.
 Code = int | tuple[int, ...] | Callable[[str], int]
 
 
@@ -96,27 +96,31 @@ class Deployment:
         return [sys.executable, "-m", "streaming", *arguments, "--config", str(self.config)]
 
     def run(self, *arguments: str, stdin: bytes = b"", code: Code = 0, seconds: float = 240) -> str:
-        """Run a command to its end; returns what it printed on both streams. Fails unless it ends with (one) `code`."""
+        """Run a command; return its output on both streams. Fail unless the exit code fits `code`."""
         return _run(self.command(*arguments), code, seconds, input=stdin, env=_with_classes())
 
     def call(self, *arguments: str, code: int = 0) -> str:
-        """Run a command that starts no Spark, in this process: it is as real, and saves the seconds of a start."""
+        """Run a command that starts no Spark in this process, which saves the seconds of a start."""
         result = CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
         error = result.exception
-        found = error.exit_code if isinstance(error, ReaperError) else result.exit_code
-        assert found == code, f"{result.output} {error!r}"
+        exit_code = error.exit_code if isinstance(error, ReaperError) else result.exit_code
+        assert exit_code == code, f"{result.output} {error!r}"
         return f"{result.output}{error if isinstance(error, ReaperError) else ''}"
 
     def submit(self, *arguments: str, code: int = 0, seconds: float = 240, jars: str = "") -> str:
-        """The same by spark-submit, as the README has it; jars: what `ledger-reaper jars` says, if more is needed."""
+        """Run a command through spark-submit, as in the README.
+
+        Args:
+            jars: the output of `ledger-reaper jars`, if the command needs more than the usual jars.
+        """
         return _run(self._submitted(*arguments, jars=jars), code, seconds, **_submitting())
 
     def start(self, *arguments: str, log: Path, submitted: bool = False) -> subprocess.Popen[bytes]:
         """Start a command, or spark-submit with it, in a process group of its own."""
         command = self._submitted(*arguments) if submitted else self.command(*arguments)
         with log.open("ab") as out:
-            how = _submitting() if submitted else {"env": _with_classes()}
-            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **how)
+            options = _submitting() if submitted else {"env": _with_classes()}
+            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **options)
 
     def _submitted(self, *arguments: str, jars: str = "") -> list[str]:
         submit = [str(Path(sys.executable).parent / "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
@@ -125,20 +129,20 @@ class Deployment:
         return [*submit, "--jars", jars, "streaming/__main__.py", *arguments, "--config", str(self.config)]
 
     def request(self, payloads: Iterable[bytes]) -> None:
-        """What `ledger-reaper request --unchecked` does; test_service.py runs the command itself."""
+        """Publish requests as `ledger-reaper request --unchecked` does; test_service.py runs the command itself."""
         with admin_for(self.settings) as admin:
             publish_lines(self.settings, admin, payloads, unchecked=True)
 
     def receipts(self) -> list[dict[str, Any]]:
-        """All receipts. Tests poll them: they are read again only if a file of the state has changed, on S3 always."""
+        """Return all receipts; since tests poll them, a local state is read again only if a file has changed."""
         stamp = _stamp(self.config.parent / "state")
-        known = _read.get(self.config)
-        if known is None or known[0] != stamp or not stamp:
-            known = _read[self.config] = stamp, list(receipts_of(self.settings))
-        return [dict(row) for row in known[1]]
+        cached = _read.get(self.config)
+        if cached is None or cached[0] != stamp or not stamp:
+            cached = _read[self.config] = stamp, list(receipts_of(self.settings))
+        return [dict(row) for row in cached[1]]
 
     def final(self) -> dict[str, list[dict[str, Any]]]:
-        """Final receipts by original message."""
+        """Return the final receipts by original message."""
         by_message: dict[str, list[dict[str, Any]]] = {}
         for row in self.receipts():
             if row["outcome"] != "RETRY":
@@ -146,7 +150,7 @@ class Deployment:
         return by_message
 
     def outcomes(self) -> Counter[tuple[str, str]]:
-        return Counter((row["outcome"], row["reason"]) for some in self.final().values() for row in some)
+        return Counter((row["outcome"], row["reason"]) for rows in self.final().values() for row in rows)
 
 
 Stamp = frozenset[tuple[str, int, int]]
@@ -154,13 +158,13 @@ _read: dict[Path, tuple[Stamp, list[dict[str, Any]]]] = {}
 
 
 def _stamp(folder: Path) -> Stamp:
-    """What changes with every write of a file below the folder."""
-    found = set()
+    """Return path, size and time of each file below the folder."""
+    files = set()
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):
             stat = file.stat()
-            found.add((str(file), stat.st_size, stat.st_mtime_ns))
-    return frozenset(found)
+            files.add((str(file), stat.st_size, stat.st_mtime_ns))
+    return frozenset(files)
 
 
 def _with_classes() -> dict[str, str]:
@@ -168,47 +172,47 @@ def _with_classes() -> dict[str, str]:
 
 
 def _submitting() -> dict[str, Any]:
-    """Surroundings of spark-submit: as its users have them, but for a JVM that is up sooner."""
+    """Return directory and environment of spark-submit: the operator's, with options for a faster start of the JVM."""
     environment = {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": shared_classes.SOONER}
     return {"cwd": CONF.parent, "env": os.environ | environment}
 
 
-def _run(command: list[str], code: Code, seconds: float, **how: Any) -> str:
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False, **how
+def _run(command: list[str], code: Code, seconds: float, **options: Any) -> str:
+    completed = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False, **options
     )
-    text: str = done.stdout.decode(errors="replace")
+    text: str = completed.stdout.decode(errors="replace")
     expected = code(text) if callable(code) else code
-    assert done.returncode in (expected if isinstance(expected, tuple) else (expected,)), text[-4000:]
+    assert completed.returncode in (expected if isinstance(expected, tuple) else (expected,)), text[-4000:]
     return text
 
 
 def deployment(
     cluster: Cluster, here: Path, *, chunk_rows: int = 50_000, extra: str = "", limits: str = ""
 ) -> Deployment:
-    """A service of its own on the cluster, with everything it keeps in `here`."""
+    """Configure a service that keeps all its files in `here`."""
     classes = shared_classes.java_options(partial(_use_all_classes, cluster))
     return _deployment(cluster, here, chunk_rows=chunk_rows, extra=extra, limits=limits, classes=classes)
 
 
 def _use_all_classes(cluster: Cluster, here: Path, classes: str) -> None:
-    """Have the service do a little of each: refuse a request, find a ledger gone, put a request off."""
+    """Run the service so that it loads all classes: it refuses a request, finds a ledger gone, retries a request."""
     service = _deployment(cluster, here, classes=classes)
     topic = "persistent://public/default/all-classes"
     topics.fill(cluster, topic, 2, ["s"])
-    there = topics.data_ledgers(cluster, topic)[0]
-    service.request([b"no request", payload(topic, 10**15), payload(topic, there)])
+    listed = topics.data_ledgers(cluster, topic)[0]
+    service.request([b"no request", payload(topic, 10**15), payload(topic, listed)])
     service.run("run", "--until-idle")
 
 
 def config_text(cluster: Cluster, **rest: object) -> str:
-    """CONFIG for this cluster. rest: what else it names."""
-    where = cluster.addresses
+    """Fill in CONFIG for this cluster; `rest` are the other placeholders."""
+    addresses = cluster.addresses
     return CONFIG.format(
-        pulsar=where.pulsar,
-        admin=where.admin,
-        zookeeper=where.zookeeper,
-        s3=where.s3,
+        pulsar=addresses.pulsar,
+        admin=addresses.admin,
+        zookeeper=addresses.zookeeper,
+        s3=addresses.s3,
         bucket=cluster.bucket,
         **rest,
     )
@@ -236,7 +240,7 @@ Deploy = Callable[..., Deployment]
 
 @pytest.fixture
 def deploy(cluster: Cluster, tmp_path: Path) -> Deploy:
-    """Factory of deployments; chunk_rows and extra TOML can be given."""
+    """Return a factory of deployments."""
 
     def make(*, chunk_rows: int = 50_000, extra: str = "", folder: str = "service", limits: str = "") -> Deployment:
         here = tmp_path / folder
@@ -246,40 +250,41 @@ def deploy(cluster: Cluster, tmp_path: Path) -> Deploy:
     return make
 
 
-def read_further(service: Deployment, *names: str) -> list[str]:
-    """Have a service read request topics that are named like its first one with these at the end; returns all of them.
+def add_request_topics(service: Deployment, *suffixes: str) -> list[str]:
+    """Add request topics to the configuration, named like the first topic with these suffixes, and create them.
 
-    Makes them; nothing is in them.
+    Returns:
+        All request topics.
     """
     (first,) = service.settings.topics.requests
-    wanted = [first, *(f"{first}{name}" for name in names)]
+    requests = [first, *(f"{first}{suffix}" for suffix in suffixes)]
     text = service.config.read_text()
-    service.config.write_text(text.replace(f'requests = ["{first}"]', f"requests = {json.dumps(wanted)}"))
+    service.config.write_text(text.replace(f'requests = ["{first}"]', f"requests = {json.dumps(requests)}"))
     with admin_for(service.settings) as admin:
         ensure_topics(admin, service.settings)
-    return wanted
+    return requests
 
 
 @pytest.fixture(scope="module")
 def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose broker has transactions."""
+    """A cluster whose broker has transactions enabled."""
     home = tmp_path_factory.mktemp("transactions")
-    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    cluster = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
     try:
-        yield made
+        yield cluster
     finally:
         down(home)
 
 
 def stop(running: subprocess.Popen[bytes]) -> None:
-    """Ask a service to stop (SIGTERM), and wait until it has ended well."""
+    """Send a service SIGTERM, and wait until it ends with exit code 0."""
     running.send_signal(signal.SIGTERM)
     assert running.wait(60) == 0
 
 
 @contextmanager
 def killed_at_the_end(running: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Leave no process of a command behind, however the test ends."""
+    """Kill all processes of a command at the end of the test."""
     try:
         yield running
     finally:
@@ -287,7 +292,7 @@ def killed_at_the_end(running: subprocess.Popen[bytes]) -> Iterator[subprocess.P
 
 
 def kill(running: subprocess.Popen[bytes]) -> None:
-    """kill -9 a command and its children, also those that it left behind."""
+    """kill -9 a command and its children, including orphaned processes."""
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
     running.wait()
@@ -296,18 +301,18 @@ def kill(running: subprocess.Popen[bytes]) -> None:
 def wait_until(
     holds: Callable[[], object], running: subprocess.Popen[bytes], log: Path, *, seconds: float = 150
 ) -> None:
-    """Wait for something that a running command brings about; fails with the end of its log."""
-    looked = time.monotonic()
-    deadline = looked + seconds
+    """Wait for an effect of a running command; fail with the end of its log."""
+    checked = time.monotonic()
+    deadline = checked + seconds
     while not holds():
         assert running.poll() is None, log.read_text()[-4000:]
         assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(max(0.1, time.monotonic() - looked))  # half of the time is the command's, however much a look costs
-        looked = time.monotonic()
+        time.sleep(max(0.1, time.monotonic() - checked))  # costly checks leave the command half of the time
+        checked = time.monotonic()
 
 
 def stored_requests(settings: Settings, topic: str) -> list[StoredMessage]:
-    """What a request topic holds: nothing where there is none, or while its partitions are being made."""
+    """Return the messages of a request topic; none if it does not exist or its partitions are being created."""
     with admin_for(settings) as admin:
         if not admin.partitions(topic):
             return []
@@ -319,12 +324,12 @@ def stored_requests(settings: Settings, topic: str) -> list[StoredMessage]:
 
 
 def new_topic(kind: str) -> str:
-    """A name that nobody used before."""
+    """Return a name that was not used before."""
     return f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}"
 
 
 def leak(cluster: Cluster, topic: str, count: int) -> list[int]:
-    """Make ledgers that look as if the topic had leaked them; returns their ids, which no broker gets to."""
+    """Create synthetic ledgers that the topic seems to have leaked; return their ids, above every id of a broker."""
     first = _next_ids[0]
     _next_ids[0] += count
     return list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
@@ -334,11 +339,11 @@ _next_ids = [int(time.time() * 1000) % 1_000_000_000 + 1_000_000]  # by time: a 
 
 
 def gone_owner(cluster: Cluster) -> tuple[str, tuple[int, ...]]:
-    """A topic whose metadata somebody has deleted by hand; returns its name and its ledgers, all of them CLOSED."""
+    """Create a topic and delete its metadata, as an operator may; return its name and its ledgers, all CLOSED."""
     topic = new_topic("gone")
     topics.fill(cluster, topic, 3, ["s"])
-    # a broker that is about to begin the next ledger leaves it open behind an unload
-    topics.wait_for(lambda: len(topics.data_ledgers(cluster, topic)) == 4, "the ledger behind the three full ones")
+    # an unload that interrupts the creation of the next ledger leaves that ledger open
+    topics.wait_for(lambda: len(topics.data_ledgers(cluster, topic)) == 4, "the ledger after the three full ledgers")
     topics.unload(cluster, topic)
     owned = ledgers.owned(cluster, topic).data
     clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
@@ -346,6 +351,6 @@ def gone_owner(cluster: Cluster) -> tuple[str, tuple[int, ...]]:
 
 
 def payload(topic: str, ledger_id: int, **fields: Any) -> bytes:
-    """A request as JSON, as a broker would write it."""
-    named = {"topicName": topic, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": ledger_id}
-    return json.dumps(named | fields).encode()
+    """Return a request as JSON, as a broker would write it."""
+    request = {"topicName": topic, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER", "ledgerId": ledger_id}
+    return json.dumps(request | fields).encode()

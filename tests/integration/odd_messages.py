@@ -1,7 +1,9 @@
-"""Messages as odd as a producer can make them: a function for each kind.
+"""Odd messages of every kind that a producer can publish: a function for each kind, in ODD by its name.
 
-Every function takes the senders, a topic (a partition, or one without partitions) and the bytes of a request, and
-returns when its entries are stored. ODD has them all by name.
+Args of each function:
+    send: the clients.
+    topic: a partition or a topic without partitions.
+    request: the bytes of a valid request.
 """
 
 import json
@@ -26,33 +28,36 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Senders:
-    """One of each client. java may be None where no kind that is drawn needs it."""
+    """The three clients."""
 
     python: Any
     raw: RawProducer
-    java: JavaProducer
+    java: JavaProducer  # None if the test uses no kind that needs this client
     _by_python: list[MessageAddress] = field(default_factory=list)
 
     @property
     def acknowledged(self) -> set[MessageAddress]:
-        """Where all lies that brokers said they have stored; index -1: alone, or an entry of whatever messages.
+        """Addresses of all messages that brokers acknowledged; index -1 for a single message or an unread entry.
 
-        A broker that dropped a message as a duplicate acknowledges it too, and names no place.
+        A broker also acknowledges a message that it dropped as a duplicate, without a position.
         """
-        return {each for each in (*self._by_python, *self.raw.acknowledged, *self.java.acknowledged) if each[1] >= 0}
+        addresses = (*self._by_python, *self.raw.acknowledged, *self.java.acknowledged)
+        return {address for address in addresses if address[1] >= 0}
 
-    def by_python(self, topic: str, payloads: list[bytes], how: Mapping[str, Any], **each: Any) -> None:
-        """Publish with pulsar-client. how: of the producer; each: of every message."""
+    def by_python(
+        self, topic: str, payloads: list[bytes], producer_options: Mapping[str, Any], **message_options: Any
+    ) -> None:
+        """Publish with pulsar-client."""
 
         def stored(result: Any, message_id: Any) -> None:
             if result == pulsar.Result.Ok:
-                place = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-                self._by_python.append((topic, *place))
+                position = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+                self._by_python.append((topic, *position))
 
-        producer = self.python.create_producer(topic, **how)
+        producer = self.python.create_producer(topic, **producer_options)
         try:
             for payload in payloads:
-                producer.send_async(payload, stored, **each)
+                producer.send_async(payload, stored, **message_options)
             producer.flush()
         finally:
             producer.close()
@@ -60,7 +65,7 @@ class Senders:
 
 @contextmanager
 def senders(service_url: str, *, transactions: bool = False) -> Iterator[Senders]:
-    """All three clients, closed at the end."""
+    """Open the three clients."""
     opened = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         with RawProducer(service_url) as raw, JavaProducer(service_url, transactions=transactions) as java:
@@ -72,13 +77,13 @@ def senders(service_url: str, *, transactions: bool = False) -> Iterator[Senders
 Publish = Callable[[Senders, str, bytes], None]
 ODD: dict[str, Publish] = {}
 NEEDS_TRANSACTIONS: set[str] = set()
-# kinds of which no entry holds a message
+# the entries of these kinds hold no message
 NO_MESSAGE = {
     "batch_all_compacted_out",
     "marker_of_a_replicated_subscription",
-    "marker_with_a_request_in_it",
-    "marker_nobody_knows",
-    "marker_of_a_commit_that_was_none",
+    "marker_with_a_request",
+    "unknown_marker",
+    "marker_of_an_unknown_commit",
 }
 
 
@@ -92,8 +97,10 @@ def _in_transactions(publish: Publish) -> Publish:
     return _odd(publish)
 
 
-def _python(send: Senders, topic: str, payloads: list[bytes], how: dict[str, Any], **each: Any) -> None:
-    send.by_python(topic, payloads, how, **each)
+def _python(
+    send: Senders, topic: str, payloads: list[bytes], producer_options: dict[str, Any], **message_options: Any
+) -> None:
+    send.by_python(topic, payloads, producer_options, **message_options)
 
 
 # --- times -----------------------------------------------------------------------------------------------------------
@@ -214,12 +221,12 @@ def batch_all_compacted_out(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def key_not_base64_but_said_so(send: Senders, topic: str, request: bytes) -> None:
+def key_flagged_as_base64(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, partition_key="no base64!", partition_key_b64_encoded=1)
 
 
 @_odd
-def key_not_base64_but_said_so_in_a_batch(send: Senders, topic: str, request: bytes) -> None:
+def key_flagged_as_base64_in_a_batch(send: Senders, topic: str, request: bytes) -> None:
     batch = single(request) + single(request, partition_key="no base64!", partition_key_b64_encoded=1)
     send.raw.send(topic, batch, num_messages_in_batch=2)
 
@@ -275,7 +282,7 @@ def sequence_id_largest(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def said_to_be_replicated(send: Senders, topic: str, request: bytes) -> None:
+def flagged_as_replicated(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, replicated_from="elsewhere", replicate_to=["__local__"])
 
 
@@ -284,24 +291,24 @@ def said_to_be_replicated(send: Senders, topic: str, request: bytes) -> None:
 
 @_odd
 def batch(send: Senders, topic: str, request: bytes) -> None:
-    how = {"batching_enabled": True, "batching_max_publish_delay_ms": 1000, "batching_max_messages": 10}
-    _python(send, topic, [request] * 10, how)
+    options = {"batching_enabled": True, "batching_max_publish_delay_ms": 1000, "batching_max_messages": 10}
+    _python(send, topic, [request] * 10, options)
 
 
 @_odd
 def compressed(send: Senders, topic: str, request: bytes) -> None:
-    for each in ("LZ4", "ZLib", "ZSTD", "SNAPPY"):
-        _python(send, topic, [request], {"compression_type": getattr(pulsar.CompressionType, each)})
+    for compression in ("LZ4", "ZLib", "ZSTD", "SNAPPY"):
+        _python(send, topic, [request], {"compression_type": getattr(pulsar.CompressionType, compression)})
 
 
 @_odd
 def compressed_batches(send: Senders, topic: str, request: bytes) -> None:
-    for each in ("LZ4", "ZLIB", "ZSTD", "SNAPPY"):
-        send.java.send(topic, *messages([request] * 3), producer={"batching": 3, "compression": each})
+    for compression in ("LZ4", "ZLIB", "ZSTD", "SNAPPY"):
+        send.java.send(topic, *messages([request] * 3), producer={"batching": 3, "compression": compression})
 
 
 @_odd
-def as_large_as_it_gets(send: Senders, topic: str, request: bytes) -> None:
+def largest_message(send: Senders, topic: str, request: bytes) -> None:
     _python(send, topic, [os.urandom(5 * MIB - 200)], {})
 
 
@@ -311,12 +318,12 @@ def larger_once_decompressed(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def said_to_be_compressed(send: Senders, topic: str, request: bytes) -> None:
+def flagged_as_compressed(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, compression=1, uncompressed_size=len(request))
 
 
 @_odd
-def compression_nobody_knows(send: Senders, topic: str, request: bytes) -> None:
+def unknown_compression(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, compression=9, uncompressed_size=len(request))
 
 
@@ -336,22 +343,22 @@ def uncompressed_size_4_gib(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def batch_of_fewer_than_it_says(send: Senders, topic: str, request: bytes) -> None:
+def batch_of_fewer_than_declared(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, single(request), num_messages_in_batch=1000)
 
 
 @_odd
-def batch_of_more_than_it_says(send: Senders, topic: str, request: bytes) -> None:
+def batch_of_more_than_declared(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, single(request) * 3, num_messages_in_batch=2)
 
 
 @_odd
-def batch_that_is_none(send: Senders, topic: str, request: bytes) -> None:
+def no_batch_flagged_as_batch(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, num_messages_in_batch=2)
 
 
 @_odd
-def batch_of_none(send: Senders, topic: str, request: bytes) -> None:
+def batch_of_zero(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, num_messages_in_batch=0)
 
 
@@ -370,7 +377,7 @@ def negative_size_in_a_batch(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, single(request) + single(request, payload_size=-5), num_messages_in_batch=2)
 
 
-# --- what cannot be read ---------------------------------------------------------------------------------------------
+# --- unreadable messages ---------------------------------------------------------------------------------------------
 
 
 @_odd
@@ -389,7 +396,7 @@ def encrypted_and_compressed(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def said_to_be_encrypted(send: Senders, topic: str, request: bytes) -> None:
+def flagged_as_encrypted(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(
         topic, request, encryption_keys=[key_value("k", b"v")], encryption_algo="x", encryption_param=b"0" * 12
     )
@@ -401,13 +408,13 @@ def metadata_is_garbage(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def metadata_lacks_what_it_needs(send: Senders, topic: str, request: bytes) -> None:
+def metadata_without_required_fields(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send_bytes(topic, metadata(partition_key="k"), request)
 
 
 @_odd
-def metadata_that_leaves_brokers_speechless(send: Senders, topic: str, request: bytes) -> None:
-    """The fuzzer's: a broker that is asked for the last message gives no answer while this is the last entry."""
+def metadata_that_brokers_do_not_answer_for(send: Senders, topic: str, request: bytes) -> None:
+    """Found by the fuzzer: a broker does not return the last message while this is the last entry."""
     send.raw.send_bytes(topic, bytes.fromhex("0a03726177108195e01880d095ffbc31"), request)
 
 
@@ -417,7 +424,7 @@ def metadata_is_empty(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
-def schema_version_nobody_knows(send: Senders, topic: str, request: bytes) -> None:
+def unknown_schema_version(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, schema_version=b"\x00" * 7 + b"\x63")
 
 
@@ -436,14 +443,14 @@ def _chunk(send: Senders, topic: str, payload: bytes, uuid: str, which: tuple[in
 
 
 @_odd
-def chunks_that_never_end(send: Senders, topic: str, request: bytes) -> None:
+def chunks_without_an_end(send: Senders, topic: str, request: bytes) -> None:
     uuid = os.urandom(4).hex()
     for number in range(2):
         _chunk(send, topic, request, uuid, (number, 3))
 
 
 @_odd
-def first_chunk_of_one_that_never_ends(send: Senders, topic: str, request: bytes) -> None:
+def first_chunk_without_an_end(send: Senders, topic: str, request: bytes) -> None:
     _chunk(send, topic, request, os.urandom(4).hex(), (0, 3))
 
 
@@ -469,22 +476,22 @@ def marker_of_a_replicated_subscription(send: Senders, topic: str, request: byte
 
 
 @_odd
-def marker_with_a_request_in_it(send: Senders, topic: str, request: bytes) -> None:
+def marker_with_a_request(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, marker_type=10)
 
 
 @_odd
-def marker_nobody_knows(send: Senders, topic: str, request: bytes) -> None:
+def unknown_marker(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, marker_type=99)
 
 
 @_odd
-def marker_of_a_commit_that_was_none(send: Senders, topic: str, request: bytes) -> None:
+def marker_of_an_unknown_commit(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, marker_type=21, txnid_most_bits=7, txnid_least_bits=7)
 
 
 @_odd
-def said_to_be_in_a_transaction(send: Senders, topic: str, request: bytes) -> None:
+def flagged_as_in_a_transaction(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, txnid_most_bits=7, txnid_least_bits=7)
 
 
@@ -509,7 +516,7 @@ def open_for_seconds(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_in_transactions
-def open_and_no_coordinator_knows(send: Senders, topic: str, request: bytes) -> None:
+def open_unknown_to_the_coordinator(send: Senders, topic: str, request: bytes) -> None:
     ids = {"txnid_most_bits": 0, "txnid_least_bits": int.from_bytes(os.urandom(4))}
     send.raw.send(topic, request, ids, **ids)
 
@@ -518,8 +525,8 @@ def open_and_no_coordinator_knows(send: Senders, topic: str, request: bytes) -> 
 
 
 def _with_schema(send: Senders, topic: str, schema: str) -> None:
-    named = {"topicName": "public/default/persistent/nowhere", "ledgerComponent": "MANAGED_LEDGER"}
-    fields = json.dumps(named | {"ledgerType": "LEDGER", "ledgerId": LARGEST_LONG})
+    request = {"topicName": "public/default/persistent/nowhere", "ledgerComponent": "MANAGED_LEDGER"}
+    fields = json.dumps(request | {"ledgerType": "LEDGER", "ledgerId": LARGEST_LONG})
     send.java.send(topic, message(fields.encode(), key="k"), producer={"schema": schema})
 
 

@@ -1,6 +1,6 @@
-"""The audit on the real cluster: what brokers leaked in every window that can be produced, and what it must not touch.
+"""The audit on the real cluster: it finds the leaks of every window, and nothing else.
 
-One world is made and audited once; the tests read the answer, then publish it and let the service work it off.
+The module creates and audits one world; the tests read the findings, publish them and let the service process them.
 """
 
 import json
@@ -16,13 +16,13 @@ from kazoo.security import ACL, Id, Permissions
 from streaming.adapters.bookkeeper.http import read_disk
 from streaming.sandbox import bookie, clients, ledgers, topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration import audit_world as world_of
+from tests.integration import audit_world
 from tests.integration.audit_world import (
     COMPACTED,
     COPIED,
     DELAYED,
     FOREIGN_ID,
-    HALF_MADE,
+    HALF_CREATED,
     LEAKY,
     LIVE,
     LOST,
@@ -32,7 +32,7 @@ from tests.integration.audit_world import (
     OFFLOADED,
     UNWRITTEN,
     VANISHED,
-    Made,
+    Contents,
 )
 from tests.integration.conftest import Deployment, deployment
 from tests.integration.console import Console, console
@@ -48,19 +48,19 @@ RECHECK = ("--recheck-seconds", "1")
 
 @dataclass
 class World:
-    """What was made, and what the audit said of it. before, after: every ledger, by two witnesses, around the audit."""
+    """The audited topics, and the findings."""
 
     service: Deployment
     console: Console
     cluster: Cluster
-    made: Made
-    states: dict[int, LedgerState]
+    contents: Contents
+    states: dict[int, LedgerState]  # of every ledger before the audit, as ZooKeeper has them
     findings: list[dict[str, Any]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
-    after: set[int] = field(default_factory=set)
+    after: set[int] = field(default_factory=set)  # every ledger after the audit, as the bookie lists them
 
     def ids(self, finding_class: str, topic: str) -> set[int]:
-        """Ledgers (not objects) of that class."""
+        """Return the ledgers (not objects) of that class."""
         return {
             row["ledger_id"]
             for row in self.findings
@@ -68,21 +68,21 @@ class World:
         }
 
     def attempts(self, finding_class: str, topic: str) -> set[str]:
-        """UUIDs of offload attempts of that class."""
+        """Return the UUIDs of the offload attempts of that class."""
         return {row["uuid"] for row in self.findings if (row["class"], row["topic"]) == (finding_class, topic)}
 
 
 @pytest.fixture(scope="module")
 def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     service = deployment(cluster, tmp_path_factory.mktemp("audit"), extra="\n[audit]\nevery_seconds = 20\n")
-    made = world_of.make(cluster)
+    contents = audit_world.create(cluster)
     with console(str(service.config)) as commands:
-        states = {ledger_id: each.state for ledger_id, each in ledgers.every_ledger(cluster).items()}
-        one = World(service, commands, cluster, made, states)
-        *one.findings, one.last = commands.json("audit", *RECHECK, code=4)
-        one.after = bookie.list_ledgers(cluster)
-        yield one
-    world_of.unmake(cluster)
+        states = {ledger_id: found.state for ledger_id, found in ledgers.every_ledger(cluster).items()}
+        created = World(service, commands, cluster, contents, states)
+        *created.findings, created.last = commands.json("audit", *RECHECK, code=4)
+        created.after = bookie.list_ledgers(cluster)
+        yield created
+    audit_world.remove_foreign(cluster)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     [
         pytest.param(LEAKY, {"data", "cursors", "schemas"}, id="W1, W6, W7: dropped from lists before a crash"),
         pytest.param(UNWRITTEN, {"data"}, id="W2: a list that could not be written"),
-        pytest.param(HALF_MADE, {"data"}, id="W4, W5: made for a list that could not be written"),
+        pytest.param(HALF_CREATED, {"data"}, id="W4, W5: created for a list that could not be written"),
         pytest.param(COMPACTED, {"compacted"}, id="W8: an old compacted ledger"),
         pytest.param(DELAYED, {"buckets"}, id="W8, W10: buckets of a cursor that an operator deleted"),
         pytest.param(VANISHED, {"data"}, id="W10: a topic that an operator deleted"),
     ],
 )
-def test_what_leaked_is_an_orphan_and_nothing_else_of_the_topic(world: World, topic: str, kinds: set[str]) -> None:
-    leaked = world.made.leaked[topic]
+def test_the_leaked_ledgers_of_a_topic_are_orphans_and_no_others(world: World, topic: str, kinds: set[str]) -> None:
+    leaked = world.contents.leaked[topic]
     closed = {ledger_id for ledger_id in leaked.every if world.states[ledger_id] is LedgerState.CLOSED}
     kinds_found = {kind for kind in ("data", "cursors", "schemas", "compacted", "buckets") if getattr(leaked, kind)}
 
@@ -115,29 +115,29 @@ def test_each_kind_of_ledger_has_its_component(world: World) -> None:
         "compacted": "COMPACTED_LEDGER",
         "buckets": "DELAYED_INDEX_BUCKET",
     }
-    for leaked in world.made.leaked.values():
+    for leaked in world.contents.leaked.values():
         for kind, component in kinds.items():
             assert {components[i] for i in getattr(leaked, kind)} <= {component}
 
 
 def test_bookkeeper_copies_that_a_list_gave_up_are_orphans_though_the_list_names_them(world: World) -> None:
-    assert world.made.copies
-    # beside the copies: the empty ledger that a broker drops when it recovers a topic, and could not delete
-    assert world.ids("ORPHAN", COPIED) == world.made.copies | set(world.made.leaked[COPIED].data)
+    assert world.contents.copies
+    # besides the copies: the empty ledger that a broker drops when it recovers a topic, and could not delete
+    assert world.ids("ORPHAN", COPIED) == world.contents.copies | set(world.contents.leaked[COPIED].data)
 
 
 def test_objects_of_a_topic_without_a_list_are_orphans(world: World) -> None:
-    assert world.made.gone_attempts
-    assert world.attempts("ORPHAN", OFFLOAD_GONE) >= world.made.gone_attempts
+    assert world.contents.gone_attempts
+    assert world.attempts("ORPHAN", OFFLOAD_GONE) >= world.contents.gone_attempts
 
 
 def test_objects_of_another_attempt_than_the_listed_one_are_orphans(world: World) -> None:
-    assert world.attempts("ORPHAN", OFFLOADED) == {world.made.bad_attempt}
+    assert world.attempts("ORPHAN", OFFLOADED) == {world.contents.bad_attempt}
 
 
-def test_what_is_referred_to_and_gone_is_missing(world: World) -> None:
-    assert world.ids("MISSING", LOST) == {world.made.lost}
-    assert world.attempts("MISSING", LOST_OBJECT) == {world.made.lost_attempt}
+def test_deleted_ledgers_and_objects_that_an_owner_refers_to_are_missing(world: World) -> None:
+    assert world.ids("MISSING", LOST) == {world.contents.lost}
+    assert world.attempts("MISSING", LOST_OBJECT) == {world.contents.lost_attempt}
 
 
 def test_a_live_topic_has_no_finding(world: World) -> None:
@@ -145,9 +145,12 @@ def test_a_live_topic_has_no_finding(world: World) -> None:
     assert {row["class"] for row in world.findings if row["topic"] in (LOST, LOST_OBJECT)} == {"MISSING"}
 
 
-def test_the_last_line_says_how_complete_it_was_and_what_it_came_to(world: World) -> None:
+def test_the_last_line_contains_completeness_and_totals(world: World) -> None:
     assert world.last["complete"] is True
-    assert world.last["totals"]["ORPHAN"]["count"] >= sum(len(each.every) for each in world.made.leaked.values()) - 2
+    assert (
+        world.last["totals"]["ORPHAN"]["count"]
+        >= sum(len(orphans.every) for orphans in world.contents.leaked.values()) - 2
+    )
     fields = ("class", "ledger_id", "ledger_type", "component", "topic", "uuid", "bytes", "age_seconds", "reason")
     assert tuple(world.findings[0]) == fields
 
@@ -162,7 +165,7 @@ def test_bookkeeper_s_own_shell_counts_the_same_ledgers(world: World) -> None:
 
 
 def test_pulsar_s_own_scan_finds_the_same_objects_in_order_and_out_of_order(world: World) -> None:
-    # it scans the whole bucket, whatever the namespace, and what it prints is not quite JSON
+    # Pulsar scans the whole bucket for any namespace, and its output is not valid JSON
     text = topics.admin(world.cluster, "GET", f"namespaces/{NAMESPACE}/scanOffloadedLedgers")
     scanned = re.findall(r'"uuid":"([0-9a-f-]+)".*?"status":"([A-Z-]+)"', text)
     wrong = {attempt for attempt, status in scanned if status != "OK"}
@@ -175,7 +178,7 @@ def test_report_and_findings_are_written_for_people_and_machines(world: World) -
     out = world.service.config.parent / "state" / "audit"
     rows = ds.dataset(out / "findings").to_table().to_pylist()
 
-    assert {row["ledger_id"] for row in rows} >= set(world.made.leaked[LEAKY].every)
+    assert {row["ledger_id"] for row in rows} >= set(world.contents.leaked[LEAKY].every)
     report = (out / "report.html").read_text()
     assert VANISHED in report
     assert "Transaction-buffer snapshots" in report
@@ -189,30 +192,32 @@ def test_report_and_findings_are_written_for_people_and_machines(world: World) -
         ("leaked", "DELETED", "UNREFERENCED"),
         ("vanished", "RETRY", "OWNER_ABSENT_ONCE"),
         ("live", "RETRY", "IN_USE"),
-        # a list names it still, but its own metadata, which would tell which, is what was lost
+        # a list still names the ledger, but only the ledger's lost metadata would name that list
         ("lost", "ALREADY_GONE", "NOT_FOUND"),
         ("foreign", "DEAD_LETTER", "NOT_PULSARS"),
     ],
 )
-def test_explain_says_what_would_become_of_a_request(world: World, ledger: str, outcome: str, reason: str) -> None:
+def test_explain_returns_the_outcome_that_a_request_would_have(
+    world: World, ledger: str, outcome: str, reason: str
+) -> None:
     ids = {
-        "leaked": world.made.leaked[LEAKY].data[0],
-        "vanished": min(world.made.leaked[VANISHED].data),
+        "leaked": world.contents.leaked[LEAKY].data[0],
+        "vanished": min(world.contents.leaked[VANISHED].data),
         "live": topics.data_ledgers(world.cluster, LIVE)[0],
-        "lost": world.made.lost,
+        "lost": world.contents.lost,
         "foreign": FOREIGN_ID,
     }
-    (said,) = world.console.json("explain", str(ids[ledger]))
+    (explained,) = world.console.json("explain", str(ids[ledger]))
 
-    assert (said["request"]["outcome"], said["request"]["reason"]) == (outcome, reason)
-    assert said["exists"] is (ledger != "lost")
+    assert (explained["request"]["outcome"], explained["request"]["reason"]) == (outcome, reason)
+    assert explained["exists"] is (ledger != "lost")
     expected = {"leaked": ["ORPHAN"], "vanished": ["ORPHAN"], "live": [], "lost": ["MISSING"], "foreign": ["FOREIGN"]}
-    assert [row["class"] for row in said["last_audit"]] == expected[ledger]
+    assert [row["class"] for row in explained["last_audit"]] == expected[ledger]
 
 
-def test_what_lies_behind_something_unreadable_is_unknown_and_the_rest_is_published(world: World) -> None:
+def test_findings_that_depend_on_unreadable_metadata_are_unknown_and_the_rest_is_published(world: World) -> None:
     path = managed_ledger_path(managed_ledger_name(LEAKY))
-    leaked = set(world.made.leaked[LEAKY].data)
+    leaked = set(world.contents.leaked[LEAKY].data)
     with clients.zookeeper(world.cluster.addresses.zookeeper) as zookeeper:
         zookeeper.set_acls(path, NO_READ)
         try:
@@ -227,31 +232,35 @@ def test_what_lies_behind_something_unreadable_is_unknown_and_the_rest_is_publis
     assert VANISHED in {row["topic"] for row in findings if row["class"] == "ORPHAN"}
 
 
-def test_published_orphans_are_worked_off_and_nothing_else_changes(world: World) -> None:
+def test_published_orphans_are_deleted_and_nothing_else_changes(world: World) -> None:
     world.console.run("audit", *RECHECK, "--publish", "--yes", "--namespace", NAMESPACE, code=4)  # LOST is missing
     published = world.console.json("backlog")
     world.console.run(
         "audit", "--last", "--publish", "--yes", "--namespace", NAMESPACE, code=4
-    )  # the same again: no doubles
+    )  # publishing again doubles nothing
     assert world.console.json("backlog") == published
-    where = world.cluster.addresses.bookie_http
-    before = read_disk(where, 5).reclaimed_bytes
-    said = world.service.run("run", "--until-idle")
-    topics.fill(world.cluster, LIVE, 1, [], entry_bytes=60_000)  # the log that a bookie writes to stays as it is
-    topics.wait_for(lambda: read_disk(where, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60)
+    bookie_url = world.cluster.addresses.bookie_http
+    before = read_disk(bookie_url, 5).reclaimed_bytes
+    output = world.service.run("run", "--until-idle")
+    topics.fill(world.cluster, LIVE, 1, [], entry_bytes=60_000)  # a bookie does not compact the log that it writes to
+    topics.wait_for(
+        lambda: read_disk(bookie_url, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60
+    )
 
-    assert re.search(r"audit \d{8}T\d{9}Z: complete, \d+ ledgers, ", said)  # [audit] every_seconds
-    made, there = world.made, ledgers.every_ledger(world.cluster).keys()
+    assert re.search(r"audit \d{8}T\d{9}Z: complete, \d+ ledgers, ", output)  # [audit] every_seconds
+    contents, existing = world.contents, ledgers.every_ledger(world.cluster).keys()
     assert {outcome for outcome, _reason in world.service.outcomes()} <= {"DELETED", "ALREADY_GONE"}
-    leaked = {ledger_id for each in made.leaked.values() for ledger_id in each.every}
-    assert {i for i in leaked if world.states[i] is LedgerState.CLOSED} & there == set()
-    assert made.copies & there == set()
-    assert not {*made.gone_attempts, made.bad_attempt} & {key[:36] for key in topics.objects(world.cluster)}
-    kept = {topic: topics.read_all(world.cluster, topic)[: len(some)] for topic, some in made.messages.items()}
-    assert kept == made.messages
+    leaked = {ledger_id for orphans in contents.leaked.values() for ledger_id in orphans.every}
+    assert {i for i in leaked if world.states[i] is LedgerState.CLOSED} & existing == set()
+    assert contents.copies & existing == set()
+    assert not {*contents.gone_attempts, contents.bad_attempt} & {key[:36] for key in topics.objects(world.cluster)}
+    kept = {
+        topic: topics.read_all(world.cluster, topic)[: len(messages)] for topic, messages in contents.messages.items()
+    }
+    assert kept == contents.messages
     *findings, last = world.console.json("audit", *RECHECK, "--verify-only", "--namespace", NAMESPACE, code=4)
     assert {row["class"] for row in findings} == {"MISSING"}
-    assert {row["ledger_id"] for row in findings if not row["uuid"]} >= {made.lost}
+    assert {row["ledger_id"] for row in findings if not row["uuid"]} >= {contents.lost}
     report = (world.service.config.parent / "state" / "audit" / "report.html").read_text()
     for line in (
         "audits requested the deletion of",

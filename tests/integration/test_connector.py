@@ -23,7 +23,7 @@ from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.ivy import java
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, kill, leak, payload, read_further, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, add_request_topics, kill, leak, payload, stop, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
 
@@ -40,7 +40,7 @@ BULK = 200_000
 def service(deploy: Deploy) -> Deployment:
     """Two request topics, one for each tenant; made, and nothing in them."""
     made = deploy()
-    read_further(made, "-other")
+    add_request_topics(made, "-other")
     return made
 
 

@@ -46,9 +46,9 @@ NOT_ACTED_ON = {
     "encrypted",
     "encrypted_and_compressed",
     "encrypted_batch",
-    "said_to_be_encrypted",
-    "marker_with_a_request_in_it",
-    "open_and_no_coordinator_knows",
+    "flagged_as_encrypted",
+    "marker_with_a_request",
+    "open_unknown_to_the_coordinator",
 }
 
 

@@ -1,6 +1,6 @@
-"""Every odd kind of message on a real broker, read by another way than the connector: each message once, by its name.
+"""The fallback reads every odd kind of message from a real broker: each message once, with its reason.
 
-The broker has transactions switched on, so it is one of its own.
+The broker has transactions enabled, so this module uses a cluster of its own.
 """
 
 import resource
@@ -29,55 +29,55 @@ REQUEST = payload("public/default/persistent/nowhere", 4 * 10**15)
 EVERYTHING = (1 << 62, 1 << 62)
 MIB = 1 << 20
 
-SENT = None  # the message goes the way of any other
+SENT = None  # the message is processed like any other
 ENCRYPTED, CHUNK, UNREADABLE = Undeliverable.ENCRYPTED, Undeliverable.CHUNK, Undeliverable.UNREADABLE
 ABORTED, OPEN, NOT_SHOWN = Undeliverable.ABORTED_TRANSACTION, Undeliverable.OPEN_TRANSACTION, Undeliverable.NOT_SHOWN
 
-# what is found of each kind; of those not named here, one message that goes the way of any other
+# the messages that are read for each kind; for other kinds, one message that is processed like any other
 EXPECTED: dict[str, list[Undeliverable | None]] = {
     "event_time_of_one_message_of_a_batch": [SENT] * 3,
     "batch_with_nulls": [SENT] * 3,
     "batch_of_nulls": [SENT] * 2,
     "compacted_out": [SENT] * 2,
     "batch_all_compacted_out": [],
-    "key_not_base64_but_said_so_in_a_batch": [SENT] * 2,
+    "key_flagged_as_base64_in_a_batch": [SENT] * 2,
     "batch": [SENT] * 10,
     "compressed": [SENT] * 4,
     "compressed_batches": [SENT] * 12,
     "larger_once_decompressed": [UNREADABLE],
-    "said_to_be_compressed": [UNREADABLE],
+    "flagged_as_compressed": [UNREADABLE],
     "uncompressed_size_too_small": [UNREADABLE],
     "uncompressed_size_1_gib": [UNREADABLE],
     "uncompressed_size_4_gib": [UNREADABLE],
-    "batch_of_fewer_than_it_says": [SENT, UNREADABLE],
-    "batch_of_more_than_it_says": [SENT] * 2,
-    "batch_that_is_none": [UNREADABLE],
-    "batch_of_none": [UNREADABLE],
+    "batch_of_fewer_than_declared": [SENT, UNREADABLE],
+    "batch_of_more_than_declared": [SENT] * 2,
+    "no_batch_flagged_as_batch": [UNREADABLE],
+    "batch_of_zero": [UNREADABLE],
     "batch_of_minus_one": [UNREADABLE],
     "batch_of_two_thousand_million": [SENT, UNREADABLE],
     "negative_size_in_a_batch": [SENT, UNREADABLE],
     "encrypted": [ENCRYPTED],
     "encrypted_batch": [ENCRYPTED],
     "encrypted_and_compressed": [ENCRYPTED],
-    "said_to_be_encrypted": [ENCRYPTED],
+    "flagged_as_encrypted": [ENCRYPTED],
     "metadata_is_garbage": [NOT_SHOWN],
-    "metadata_lacks_what_it_needs": [NOT_SHOWN],
-    "metadata_that_leaves_brokers_speechless": [NOT_SHOWN],
+    "metadata_without_required_fields": [NOT_SHOWN],
+    "metadata_that_brokers_do_not_answer_for": [NOT_SHOWN],
     "metadata_is_empty": [NOT_SHOWN],
     "chunked": [CHUNK] * 4,
-    "chunks_that_never_end": [CHUNK] * 2,
-    "first_chunk_of_one_that_never_ends": [CHUNK],
+    "chunks_without_an_end": [CHUNK] * 2,
+    "first_chunk_without_an_end": [CHUNK],
     "last_chunk_alone": [CHUNK],
     "chunk_of_two_thousand_million": [CHUNK],
     "marker_of_a_replicated_subscription": [],
-    "marker_with_a_request_in_it": [],
-    "marker_nobody_knows": [],
-    "marker_of_a_commit_that_was_none": [],
+    "marker_with_a_request": [],
+    "unknown_marker": [],
+    "marker_of_an_unknown_commit": [],
     "committed": [SENT] * 2,
     "aborted": [ABORTED] * 2,
     "open_transaction": [OPEN],
     "open_for_seconds": [OPEN],
-    "open_and_no_coordinator_knows": [OPEN],
+    "open_unknown_to_the_coordinator": [OPEN],
 }
 
 
@@ -88,23 +88,23 @@ def send(transactional: Cluster) -> Iterator[Senders]:
 
 
 def _read(cluster: Cluster, topic: str) -> list[UndeliveredMessage]:
-    where = cluster.addresses
+    addresses = cluster.addresses
     settings = PulsarSettings(
-        service_url=where.pulsar,
-        admin_url=where.admin,
+        service_url=addresses.pulsar,
+        admin_url=addresses.admin,
         token_file="",
         tls_trust_certs_file="",
         tls_check_hostname=True,
         timeout_seconds=30,
     )
-    with PulsarAdmin(PulsarAdminSettings(admin_url=where.admin)) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=addresses.admin)) as admin:
         spans = list(spans_of(admin.internal_stats(topic).ledgers, Range(BEFORE_ALL, EVERYTHING)))
-        return [found for _position, found in fallback_entries(settings, admin, topic, spans)]
+        return [message for _position, message in fallback_entries(settings, admin, topic, spans)]
 
 
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.parametrize("is_last", [False, True], ids=["in between", "last"])
-def test_every_message_is_found_whatever_it_is_and_the_others_beside_it(
+def test_the_fallback_finds_every_odd_message_and_its_neighbours(
     transactional: Cluster, send: Senders, kind: str, is_last: bool
 ) -> None:
     topic = f"persistent://public/default/{kind}-{uuid.uuid4().hex[:8]}"
@@ -121,19 +121,19 @@ def test_every_message_is_found_whatever_it_is_and_the_others_beside_it(
         last = odd.pop()
         ordinary.append((last.why, last.content.payload))
     assert ordinary == [(None, REQUEST)] * len(ordinary)
-    assert [found.why for found in odd] == EXPECTED.get(kind, [SENT])
+    assert [message.why for message in odd] == EXPECTED.get(kind, [SENT])
     assert taken_bytes < 64 * MIB
 
 
-def test_while_the_bookies_are_away_no_entry_is_given_up(transactional: Cluster, send: Senders) -> None:
+def test_no_entry_is_skipped_while_the_bookies_are_down(transactional: Cluster, send: Senders) -> None:
     topic = f"persistent://public/default/bookies-{uuid.uuid4().hex[:8]}"
     for _ in range(3):
         send.raw.send(topic, REQUEST)
-    ODD["open_and_no_coordinator_knows"](send, topic, REQUEST)
+    ODD["open_unknown_to_the_coordinator"](send, topic, REQUEST)
     for _ in range(3):
         send.raw.send(topic, REQUEST)
     ODD["metadata_is_garbage"](send, topic, REQUEST)
-    time.sleep(5)  # by then the broker has nothing of it in its cache
+    time.sleep(5)  # until the broker's cache is empty
     with faults.paused(transactional, Part.BOOKIE), pytest.raises(UnavailableError):
         _read(transactional, topic)
     faults.kill(transactional, Part.BOOKIE)
@@ -142,5 +142,5 @@ def test_while_the_bookies_are_away_no_entry_is_given_up(transactional: Cluster,
             _read(transactional, topic)
     finally:
         faults.restart(transactional, Part.BOOKIE)
-    found = [each.why for each in _read(transactional, topic)]
-    assert found == [SENT] * 3 + [OPEN] + [SENT] * 3 + [NOT_SHOWN]
+    reasons = [message.why for message in _read(transactional, topic)]
+    assert reasons == [SENT] * 3 + [OPEN] + [SENT] * 3 + [NOT_SHOWN]

@@ -16,7 +16,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration.conftest import Deploy, Deployment, kill, payload, read_further, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, add_request_topics, kill, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -150,7 +150,7 @@ def test_a_subscription_that_brokers_move_for_nobody_parks_its_topic_and_its_req
     cluster: Cluster, deploy: Deploy
 ) -> None:
     service = deploy()
-    first, other = read_further(service, "-other")
+    first, other = add_request_topics(service, "-other")
     _send(service, first, payload(NOWHERE, FIRST))
     _send(service, other, payload(NOWHERE, FIRST + 1))
     text = service.config.read_text()
