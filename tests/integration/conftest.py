@@ -202,7 +202,7 @@ def _use_all_classes(cluster: Cluster, here: Path, classes: str) -> None:
     topics.fill(cluster, topic, 2, ["s"])
     listed = topics.data_ledgers(cluster, topic)[0]
     service.request([b"no request", payload(topic, 10**15), payload(topic, listed)])
-    service.run("run", "--until-idle")
+    service.run("run", "--until-idle", seconds=600)  # without the archive, on a busy machine
 
 
 def config_text(cluster: Cluster, **rest: object) -> str:
