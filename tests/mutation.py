@@ -77,6 +77,18 @@ MASS_LOSS, OFFLOADS = "udfs/mass_loss.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
     Mutation(
+        "a start that finds its port in use names the instance that runs",
+        "streaming/cli/service.py",
+        "            refuse_second(clients.store, settings.zookeeper.own_root, lock)",
+        "            pass",
+    ),
+    Mutation(
+        "explain waits for its rate before it lists a namespace",
+        "streaming/audit/walk/referring.py",
+        "        pace.wait_for(1)\n",
+        "",
+    ),
+    Mutation(
         "a token goes over TLS or to this machine",
         "streaming/config/hosts.py",
         'return is_tls(url) or _is_this_machine(urlsplit(url).hostname or "")',
@@ -1256,6 +1268,8 @@ NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
 NARROWED |= {each[0]: BROKERS_TESTS[each[1]] for each in BROKERS}
 NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
 NARROWED |= {
+    "a start that finds its port in use names the instance that runs": ("tests/unit/config/test_listening.py",),
+    "explain waits for its rate before it lists a namespace": ("tests/unit/audit/walk/test_referring.py",),
     "a cursor that no request could name does not count as watched": (WATCHER_TESTS,),
     "a compacted ledger needs brokers that know its topic": ("tests/unit/in_use/test_loader.py",),
     "only a znode that was read shows that a topic exists": ("tests/unit/in_use/test_loader.py",),
