@@ -1,4 +1,4 @@
-"""A broker that writes small segments, and Pulsar 4.0.8's faults with them, made as operators meet them."""
+"""Topics whose snapshots have Pulsar 4.0.8's faults, on a broker that writes small segments."""
 
 import json
 import time
@@ -28,7 +28,7 @@ SINGLE = {
     "transactionCoordinatorEnabled": "true",
     "transactionBufferSnapshotMaxTransactionCount": "20",
     "transactionBufferSnapshotMinTimeInMillis": "1000",
-    "brokerServiceCompactionMonitorIntervalInSeconds": "3600",  # the scenes say when
+    "brokerServiceCompactionMonitorIntervalInSeconds": "3600",  # the scenes compact at fixed moments
 }
 SEGMENTED = {"transactionBufferSegmentedSnapshotEnabled": "true", "transactionBufferSnapshotSegmentSize": "140"}
 SUBSCRIPTION = "s"
@@ -36,20 +36,20 @@ PATIENCE_SECONDS = 120
 
 
 def restart(cluster: Cluster, settings: Mapping[str, str] | None = None, *, kill: bool = False) -> None:
-    """End the broker, and start it with further settings."""
+    """Stop or kill the broker, and start it with further settings."""
     (broker,) = cluster.spec.all_of(Part.BROKER)
     if kill:
-        found = cluster.process(broker)
-        assert found is not None
-        found.kill()
-        found.wait(30)
+        process = cluster.process(broker)
+        assert process is not None
+        process.kill()
+        process.wait(30)
     cluster.stop(broker)
     up(cluster.home.root, broker_settings=settings)
 
 
 @contextmanager
 def cluster_in(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster with transactions and single snapshots; settings: further ones of the brokers."""
+    """Run a cluster with transactions and single snapshots, and with further settings of its brokers."""
     try:
         yield up(home, broker_settings={**SINGLE, **(settings or {})})
     finally:
@@ -57,13 +57,13 @@ def cluster_in(home: Path, settings: Mapping[str, str] | None = None) -> Iterato
 
 
 def namespace(cluster: Cluster, name: str) -> str:
-    """A namespace of its own."""
+    """Create a namespace."""
     admin(cluster, "PUT", f"v2/namespaces/public/{name}", {})
     return f"public/{name}"
 
 
 def topic_in(cluster: Cluster, space: str, name: str) -> str:
-    """A topic of which nothing is trimmed, as it has a subscription that reads nothing."""
+    """Create a topic whose subscription reads nothing, so that no ledger is trimmed."""
     topic = f"persistent://{space}/{name}"
     clients.subscribe(cluster.serving.pulsar, topic, [SUBSCRIPTION])
     return topic
@@ -78,7 +78,7 @@ def segments_of(cluster: Cluster, space: str) -> str:
 
 
 def lose_segments(cluster: Cluster, space: str) -> None:
-    """What brokers do by themselves every minute: compact the segments topic; then its old ledgers are trimmed."""
+    """Compact the segments topic, as brokers do every minute, and trim its old ledgers."""
     topic = segments_of(cluster, space)
     before = ledgers(cluster, topic)
     topics.compact(cluster, topic)
@@ -87,9 +87,9 @@ def lose_segments(cluster: Cluster, space: str) -> None:
 
 
 def findings(service: Deployment, *arguments: str) -> list[dict[str, Any]]:
-    """The lines of `snapshots audit --json`, whose exit code must fit them; the last one is what it came to."""
-    words = ("snapshots", "audit", "--json", "--recheck-seconds", "1", *arguments)
-    return _lines(service.run(*words, code=_code_of, seconds=600))
+    """Return the lines of `snapshots audit --json`, the last with the totals; check that the exit code fits them."""
+    command = ("snapshots", "audit", "--json", "--recheck-seconds", "1", *arguments)
+    return _lines(service.run(*command, code=_code_of, seconds=600))
 
 
 def _lines(text: str) -> list[dict[str, Any]]:
@@ -111,8 +111,8 @@ def aborted_ids(ends: str, ids: list[TxnId]) -> set[TxnId]:
 
 
 def allowing(service: Deployment) -> Deployment:
-    """Have the service remove snapshots, too."""
-    components = ", ".join(f'"{each}"' for each in LedgerComponent)
+    """Allow the service to remove snapshots, too."""
+    components = ", ".join(f'"{component}"' for component in LedgerComponent)
     text = service.config.read_text().replace("[safety]\n", f"[safety]\nallowed_components = [{components}]\n")
     service.config.write_text(text)
     return service
@@ -123,27 +123,27 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def latest(service: Deployment, space: str, kind: SnapshotKind) -> dict[str, ReadValue]:
-    with snapshot_topics(service.settings) as found:
-        return {read.key: read for read in found.compacted(space, kind)}
+    with snapshot_topics(service.settings) as snapshots:
+        return {read.key: read for read in snapshots.compacted(space, kind)}
 
 
 def recovered(service: Deployment, space: str, topic: str) -> set[tuple[int, int]]:
-    """What a broker would recover of the index and the segments at their places."""
+    """Return the ids that a broker would recover from the index and the segments at their positions."""
     index = latest(service, space, SnapshotKind.INDEX)[topic].value
-    with snapshot_topics(service.settings) as found:
-        stored = list(found.stored(space, SnapshotKind.SEGMENT))
-    at = {read.position: read.value for read in stored if isinstance(read.value, Segment)}
+    with snapshot_topics(service.settings) as snapshots:
+        stored = list(snapshots.stored(space, SnapshotKind.SEGMENT))
+    values = {read.position: read.value for read in stored if isinstance(read.value, Segment)}
     assert isinstance(index, Index)
-    return set(segments.recover(index, at, (1 << 60, 0)).ids.pairs())
+    return set(segments.recover(index, values, (1 << 60, 0)).ids.pairs())
 
 
-def told(found: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
-    return {(line["class"], line["reason"]) for line in found if line.get("topic") == topic}
+def reasons_for(lines: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
+    return {(line["class"], line["reason"]) for line in lines if line.get("topic") == topic}
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A topic of a namespace of its own, the ids that were aborted on it, and how many messages were committed."""
+    """A topic in its own namespace, its aborted ids, and the number of its committed messages."""
 
     space: str
     topic: str
@@ -156,10 +156,10 @@ class Scene:
         return system_topic(self.space, SnapshotKind.SEGMENT)
 
 
-def made(
+def create_scene(
     cluster: Cluster, service: Deployment, transactions: Transactions, name: str, aborts: int, *, commits: int = 10
 ) -> Scene:
-    """Make transactions on a topic that keeps everything, until its index names the segments that are full."""
+    """Run transactions on a topic that keeps all messages, until its index names the full segments."""
     space = namespace(cluster, name)
     topic = topic_in(cluster, space, "orders")
     ends = "a" * aborts + "c" * commits
@@ -174,44 +174,45 @@ def made(
     return Scene(space, topic, ids, commits)
 
 
-def made_and_silent(cluster: Cluster, service: Deployment, name: str, aborts: int) -> Scene:
-    """As made, with a client of its own that has left; its broker has nothing more to write."""
+def create_silent_scene(cluster: Cluster, service: Deployment, name: str, aborts: int) -> Scene:
+    """Create a scene with a client that is closed, and wait until its broker has nothing more to write."""
     with Transactions(cluster.serving.pulsar) as own:
-        scene = made(cluster, service, own, name, aborts)
+        scene = create_scene(cluster, service, own, name, aborts)
     wait_for_silence(service, scene)
     return scene
 
 
 def publish_index(service: Deployment, scene: Scene, value: bytes | None) -> None:
-    """Publish what a broker would publish as the index of the scene's topic."""
+    """Publish a value as the index of the scene's topic."""
     with KeyedSender(service.settings.pulsar, system_topic(scene.space, SnapshotKind.INDEX)) as sender:
         sender.send(scene.topic, value)
 
 
 def wait_until_sealed(service: Deployment, scene: Scene) -> None:
-    """Wait until index and segments hold all ids; else say what they hold, and what the broker has in memory."""
+    """Wait until index and segments hold all ids; a failure shows both and the broker's buffer."""
     try:
         wait_for(lambda: recovered(service, scene.space, scene.topic) >= scene.aborted, "all ids sealed again")
     except UnavailableError as error:
         index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic]
-        with snapshot_topics(service.settings) as found:
-            buffer = found.more.buffer(scene.topic)
-        held = len(recovered(service, scene.space, scene.topic))
-        raise AssertionError(f"{held} of {len(scene.aborted)} ids; {index}; {buffer}") from error
+        with snapshot_topics(service.settings) as snapshots:
+            buffer = snapshots.more.buffer(scene.topic)
+        count = len(recovered(service, scene.space, scene.topic))
+        raise AssertionError(f"{count} of {len(scene.aborted)} ids; {index}; {buffer}") from error
 
 
 def reads_committed(transactions: Transactions, scene: Scene, patience_seconds: int = 10) -> bool:
-    """Whether a new consumer gets every committed message once, and nothing that was aborted.
+    """Return whether a new consumer gets every committed message once, and no aborted message.
 
-    patience_seconds: for how long nothing may come.
+    Args:
+        patience_seconds: the longest wait for the next message.
     """
     values = transactions.read(scene.topic, f"reader-{uuid4().hex}", patience_seconds)
-    print(f"{scene.topic}: {len(values)} messages, {len(committed(values))} committed")  # noqa: T201  of a failure
+    print(f"{scene.topic}: {len(values)} messages, {len(committed(values))} committed")  # noqa: T201  shown with a failure
     return len(committed(values)) == scene.commits == len(set(values)) == len(values)
 
 
 def double_ids(cluster: Cluster, service: Deployment, name: str) -> Scene:
-    """Fault F: a broker was killed while a transaction was open behind which it had sealed segments."""
+    """Fault F: a broker is killed while a transaction is open after whose start it has sealed segments."""
     space = namespace(cluster, name)
     topic = topic_in(cluster, space, "orders")
     with Transactions(cluster.serving.pulsar) as ends_open:
@@ -219,29 +220,28 @@ def double_ids(cluster: Cluster, service: Deployment, name: str) -> Scene:
     restart(cluster, kill=True)
     with Transactions(cluster.serving.pulsar) as again:
         again.run(topic, "a" * 5 + "c" * 5)
-        for turn in range(10):
+        for attempt in range(10):
             if sealed_twice(service, space, topic):
                 break
-            # a broker that stopped in the midst of its replay goes on as further segments are sealed
-            again.run(topic, "a" * 40, start=1_000 * (turn + 1))
+            # a broker that stopped during its replay continues when further segments are sealed
+            again.run(topic, "a" * 40, start=1_000 * (attempt + 1))
             time.sleep(2)
     return Scene(space, topic, set(aborted), 5, left_open)
 
 
 def sealed_twice(service: Deployment, space: str, topic: str) -> bool:
-    """Whether an id stands in more than one of the segments that the topic's index names."""
+    """Return whether an id is in more than one of the segments that the topic's index names."""
     index = latest(service, space, SnapshotKind.INDEX)[topic].value
-    places = (
-        {place for _number, place, _marker in segments.named_segments(index)} if isinstance(index, Index) else set()
-    )
-    with snapshot_topics(service.settings) as found:
-        stored = [read for read in found.stored(space, SnapshotKind.SEGMENT) if read.position in places]
+    named = segments.named_segments(index) if isinstance(index, Index) else []
+    positions = {position for _number, position, _marker in named}
+    with snapshot_topics(service.settings) as snapshots:
+        stored = [read for read in snapshots.stored(space, SnapshotKind.SEGMENT) if read.position in positions]
     ids = [pair for read in stored if isinstance(read.value, Segment) for pair in read.value.ids.pairs()]
     return len(set(ids)) < len(ids)
 
 
 def wait_for_silence(service: Deployment, scene: Scene) -> None:
-    """Wait until the broker has written no index for three seconds: a repair ends where it finds another one."""
+    """Wait until the broker has written no index for three seconds: a new index would end a repair."""
 
     def is_silent() -> bool:
         before = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].position
@@ -251,25 +251,26 @@ def wait_for_silence(service: Deployment, scene: Scene) -> None:
     wait_for(is_silent, f"the last index of {scene.topic}")
 
 
-def repaired(service: Deployment, topic: str, *options: str) -> dict[str, Any]:
-    """Repair a topic; returns what the command says of it."""
-    said = service.call("snapshots", "repair", "--yes", "--json", *options, "--topic", topic)
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
-    print(f"repaired: {found}")  # noqa: T201  how often it was loaded is worth knowing
-    return found
+def run_repair(service: Deployment, topic: str, *options: str) -> dict[str, Any]:
+    """Repair a topic; return the command's JSON."""
+    output = service.call("snapshots", "repair", "--yes", "--json", *options, "--topic", topic)
+    report: dict[str, Any] = json.loads(output.splitlines()[-1])
+    print(f"repaired: {report}")  # noqa: T201  shows how often the topic was loaded
+    return report
 
 
 def end_left_open(cluster: Cluster, scene: Scene) -> None:
-    """Abort the transaction that was left open: nothing behind it can be read."""
+    """Abort the transaction that was left open: it hides all later messages."""
     most, least = scene.left_open
     with suppress(AssertionError):  # it has ended
         admin(cluster, "POST", f"v3/transactions/abortTransaction/{most}/{least}")
 
 
 def consume_all(cluster: Cluster, topic: str) -> None:
-    """Let every subscription have read everything, so that the broker trims the topic, all but a ledger that is new.
+    """Move every subscription to the end, so that the broker trims all ledgers but the last, which is new.
 
-    A busy broker may have put all entries into one, and the last one is never trimmed.
+    The broker never trims the last ledger, and a busy broker may have put all entries into one ledger: so the topic is
+    unloaded first.
     """
     topics.unload(cluster, topic)
     before = ledgers(cluster, topic)

@@ -1,4 +1,4 @@
-"""What others publish to the snapshot topics keeps topics from loading, or readers from their end: on a real broker."""
+"""Messages of other producers in the snapshot topics block loads or reads, on a real broker."""
 
 import json
 import time
@@ -17,15 +17,15 @@ from tests.integration.raw_producer import RawProducer
 from tests.integration.snapshot_scenes import (
     SEGMENTED,
     cluster_in,
+    create_silent_scene,
     double_ids,
     end_left_open,
     findings,
     latest,
-    made_and_silent,
     publish_index,
     reads_committed,
-    repaired,
-    told,
+    reasons_for,
+    run_repair,
     wait_for,
     wait_for_silence,
 )
@@ -44,8 +44,8 @@ _REFUSED_SECONDS = 15.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_in(tmp_path_factory.mktemp("snapshot-blocked"), SEGMENTED) as made_one:
-        yield made_one
+    with cluster_in(tmp_path_factory.mktemp("snapshot-blocked"), SEGMENTED) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Deplo
 
 
 def is_loaded(service: Deployment, topic: str) -> bool:
-    """Ask for a topic once, and say whether its transaction buffer is ready."""
+    """Load a topic once, and return whether its transaction buffer is ready."""
     with repairs_for(service.settings) as repairs:
         try:
             repairs.loader.load(topic)
@@ -65,10 +65,10 @@ def is_loaded(service: Deployment, topic: str) -> bool:
 
 
 def does_not_load(cluster: Cluster, service: Deployment, topic: str) -> bool:
-    """Unload a topic, and ask for it again and again."""
+    """Unload a topic, and try to load it for some seconds."""
     topics.unload(cluster, topic)
-    until_s = time.monotonic() + _REFUSED_SECONDS
-    while time.monotonic() < until_s:
+    deadline_s = time.monotonic() + _REFUSED_SECONDS
+    while time.monotonic() < deadline_s:
         if is_loaded(service, topic):
             return False
         time.sleep(1)
@@ -76,31 +76,31 @@ def does_not_load(cluster: Cluster, service: Deployment, topic: str) -> bool:
 
 
 def newer_schema() -> dict[str, Any]:
-    """Return the schema of an index with one more field, as another version of Pulsar may write it."""
+    """Return an index schema with an additional field, as another version of Pulsar may write it."""
     schema = SCHEMAS[SnapshotKind.INDEX]
-    more = {"name": "topicUuid", "type": ["null", "string"], "default": None}
-    return schema | {"fields": [*schema["fields"], more]}
+    field_schema = {"name": "topicUuid", "type": ["null", "string"], "default": None}
+    return schema | {"fields": [*schema["fields"], field_schema]}
 
 
-def registered(cluster: Cluster, topic: str, schema: dict[str, Any]) -> bytes:
-    """Register a schema, as anyone may who publishes there; returns its version as it is in a message."""
+def register_schema(cluster: Cluster, topic: str, schema: dict[str, Any]) -> bytes:
+    """Register a schema, as any producer may; return its version as it appears in a message."""
     body = {"type": "AVRO", "schema": json.dumps(schema), "properties": {}}
     path = topics.resource(topic).replace("persistent/", "schemas/", 1)
     version: int = json.loads(topics.admin(cluster, "POST", f"{path}/schema", body))["version"]["version"]
     return version.to_bytes(8, "big")
 
 
-def publish_what_brokers_decode(cluster: Cluster, raw: RawProducer, space: str) -> None:
-    """Publish an index of a schema with one more field, and an index with bytes after it."""
+def publish_decodable_indexes(cluster: Cluster, raw: RawProducer, space: str) -> None:
+    """Publish an index of a schema with an additional field, and an index followed by more bytes."""
     indexes = system_topic(space, SnapshotKind.INDEX)
-    version = registered(cluster, indexes, newer_schema())
-    sent: dict[str, dict[str, Any]] = {"newer": {"schema_version": version}, "longer": {}}
-    for name, written in sent.items():
+    version = register_schema(cluster, indexes, newer_schema())
+    fields_by_name: dict[str, dict[str, Any]] = {"newer": {"schema_version": version}, "longer": {}}
+    for name, fields in fields_by_name.items():
         topic = f"persistent://{space}/{name}"
-        raw.send(indexes, empty_index(topic) + b"\x02\x02x", partition_key=topic, **written)
+        raw.send(indexes, empty_index(topic) + b"\x02\x02x", partition_key=topic, **fields)
 
 
-def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
+def test_messages_that_no_broker_can_decode_are_found_and_removed_also_with_doubled_ids(
     cluster: Cluster, service: Deployment
 ) -> None:
     scene = double_ids(cluster, service, "blocked")
@@ -115,27 +115,27 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
         sender.send(f"persistent://{scene.space}/nobody", GARBAGE)
     with RawProducer(cluster.serving.pulsar) as raw:
         raw.send(indexes, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
-        publish_what_brokers_decode(cluster, raw, scene.space)
+        publish_decodable_indexes(cluster, raw, scene.space)
 
-    found = findings(service, "--namespace", scene.space)
-    blocked = [line for line in found if line.get("reason") == "LOAD_BLOCKED"]
+    lines = findings(service, "--namespace", scene.space)
+    blocked = [line for line in lines if line.get("reason") == "LOAD_BLOCKED"]
     assert {line["key"] for line in blocked} == {"no key of ours", "encrypted", f"persistent://{scene.space}/nobody"}
     assert {line["class"] for line in blocked} == {"DANGER"}
     assert all("snapshots repair --namespace" in line["do"] for line in blocked)
-    assert found[-1]["complete"]
-    assert ("DANGER", "DOUBLED_IDS") in told(found, scene.topic)
-    assert told(found, f"persistent://{scene.space}/newer") == {("DANGER", "LOAD_IN_DOUBT")}
-    assert told(found, f"persistent://{scene.space}/longer") == {("FOREIGN", "UNREADABLE")}
+    assert lines[-1]["complete"]
+    assert ("DANGER", "DOUBLED_IDS") in reasons_for(lines, scene.topic)
+    assert reasons_for(lines, f"persistent://{scene.space}/newer") == {("DANGER", "LOAD_IN_DOUBT")}
+    assert reasons_for(lines, f"persistent://{scene.space}/longer") == {("FOREIGN", "UNREADABLE")}
 
     assert does_not_load(cluster, service, scene.topic)
     assert does_not_load(cluster, service, other)
-    began_s = time.monotonic()
-    said = service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
-    assert f"snapshots repair --namespace {scene.space}` removes them" in said
-    print(f"refused after {time.monotonic() - began_s:.1f} s")  # noqa: T201  worth knowing
+    start_s = time.monotonic()
+    output = service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
+    assert f"snapshots repair --namespace {scene.space}` removes them" in output
+    print(f"refused after {time.monotonic() - start_s:.1f} s")  # noqa: T201  a figure for the log
 
-    said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
-    assert f"{scene.space}: 3 messages removed" in said
+    output = service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
+    assert f"{scene.space}: 3 messages removed" in output
     assert set(latest(service, scene.space, SnapshotKind.INDEX)) >= {
         f"persistent://{scene.space}/{name}" for name in ("newer", "longer")
     }
@@ -143,11 +143,11 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     wait_for(lambda: is_loaded(service, other), f"loading of {other}")
     with Transactions(cluster.serving.pulsar) as again:
         assert reads_committed(again, scene)
-    for option in ((), ("--unknown-schemas",)):  # what may be the value of a topic stays
-        said = service.call("snapshots", "repair", "--yes", *option, "--namespace", scene.space, code=4)
-        assert "unable to decode 1 messages" in said
-        assert f"(key 'persistent://{scene.space}/newer'" in said
-        assert "brokers can decode all" not in said
+    for option in ((), ("--unknown-schemas",)):  # a value that may belong to a topic stays
+        output = service.call("snapshots", "repair", "--yes", *option, "--namespace", scene.space, code=4)
+        assert "unable to decode 1 messages" in output
+        assert f"(key 'persistent://{scene.space}/newer'" in output
+        assert "brokers can decode all" not in output
 
     assert f"{scene.space}: 3 messages published again" in service.call(
         "snapshots", "undo", "--yes", "--namespace", scene.space
@@ -155,14 +155,14 @@ def test_what_no_broker_can_decode_is_told_and_removed_also_beside_doubled_ids(
     assert does_not_load(cluster, service, scene.topic)
     service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
     wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
-    assert repaired(service, scene.topic)["is_verified"]
+    assert run_repair(service, scene.topic)["is_verified"]
     with Transactions(cluster.serving.pulsar) as again:
         assert reads_committed(again, scene)
 
 
-def test_garbage_with_any_schema_version_is_told_and_can_be_removed(cluster: Cluster, service: Deployment) -> None:
-    """A version that is not registered or too short, and one that another version of Pulsar may have registered."""
-    scene = made_and_silent(cluster, service, "versions", 45)
+def test_garbage_with_any_schema_version_is_found_and_can_be_removed(cluster: Cluster, service: Deployment) -> None:
+    """The version is not registered, too short, or registered as by another version of Pulsar."""
+    scene = create_silent_scene(cluster, service, "versions", 45)
     indexes = system_topic(scene.space, SnapshotKind.INDEX)
     other = f"persistent://{scene.space}/other"
     unregistered = (99).to_bytes(8, "big")
@@ -175,16 +175,16 @@ def test_garbage_with_any_schema_version_is_told_and_can_be_removed(cluster: Clu
         ("short", empty_index(other), "LOAD_BLOCKED", ()),
         ("newer", GARBAGE, "LOAD_IN_DOUBT", ("--unknown-schemas",)),
     ):
-        version = registered(cluster, indexes, newer_schema()) if name == "newer" else unregistered
+        version = register_schema(cluster, indexes, newer_schema()) if name == "newer" else unregistered
         with RawProducer(cluster.serving.pulsar) as raw:
             raw.send(indexes, value, partition_key=name, schema_version=version[:1] if name == "short" else version)
         assert does_not_load(cluster, service, scene.topic)
-        found = findings(service, "--namespace", scene.space)
-        assert [(line["class"], line["reason"]) for line in found if line.get("key") == name] == [("DANGER", reason)]
+        lines = findings(service, "--namespace", scene.space)
+        assert [(line["class"], line["reason"]) for line in lines if line.get("key") == name] == [("DANGER", reason)]
         if option:
-            said = service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
-            assert f"(key '{name}'" in said
-            assert "repair --unknown-schemas" in said
+            output = service.call("snapshots", "repair", "--yes", "--namespace", scene.space, code=4)
+            assert f"(key '{name}'" in output
+            assert "repair --unknown-schemas" in output
             assert does_not_load(cluster, service, scene.topic)
 
         repair = ("snapshots", "repair", "--yes", *option, "--namespace", scene.space)
@@ -202,10 +202,10 @@ def test_garbage_with_any_schema_version_is_told_and_can_be_removed(cluster: Clu
         assert reads_committed(again, scene)
 
 
-def test_garbage_with_a_topics_own_key_has_its_broker_read_the_topic_again(
+def test_after_garbage_with_a_topics_own_key_its_broker_reads_the_topic_again(
     cluster: Cluster, service: Deployment
 ) -> None:
-    scene = made_and_silent(cluster, service, "own-key", 100)
+    scene = create_silent_scene(cluster, service, "own-key", 100)
     publish_index(service, scene, GARBAGE)
     assert does_not_load(cluster, service, scene.topic)
     assert f"{scene.space}: 1 messages removed" in service.call(
@@ -220,15 +220,15 @@ def test_garbage_with_a_topics_own_key_has_its_broker_read_the_topic_again(
     assert buffer.aborted == len(scene.aborted)
 
 
-@pytest.mark.parametrize("what", ["marker", "encrypted", "undecodable"])
-def test_a_namespace_is_read_whatever_the_last_entry_of_its_segments_is(
-    what: str, cluster: Cluster, service: Deployment
+@pytest.mark.parametrize("last_entry", ["marker", "encrypted", "undecodable"])
+def test_a_namespace_is_read_with_any_last_entry_of_its_segments(
+    last_entry: str, cluster: Cluster, service: Deployment
 ) -> None:
-    scene = made_and_silent(cluster, service, f"last-{what}", 100)
+    scene = create_silent_scene(cluster, service, f"last-{last_entry}", 100)
     with RawProducer(cluster.serving.pulsar) as raw:
-        if what == "marker":
+        if last_entry == "marker":
             raw.send(scene.segments, b"", marker_type=10)
-        elif what == "encrypted":
+        elif last_entry == "encrypted":
             raw.send(scene.segments, GARBAGE, encryption_keys=ENCRYPTED, partition_key="encrypted")
         else:
             raw.send_bytes(scene.segments, b"\xff\xff\xff", GARBAGE)
@@ -236,5 +236,5 @@ def test_a_namespace_is_read_whatever_the_last_entry_of_its_segments_is(
     assert "guard created" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
     assert "no tombstone can be read" in service.call("snapshots", "compact", "--yes", "--namespace", scene.space)
     assert "it works" in service.call("snapshots", "repair", "--yes", "--topic", scene.topic, code=4)
-    found = findings(service, "--namespace", scene.space, "--verify-only")
-    assert found[-1]["complete"], found
+    lines = findings(service, "--namespace", scene.space, "--verify-only")
+    assert lines[-1]["complete"], lines
