@@ -1,4 +1,4 @@
-"""Kill -9 at each effect of the service in turn, on the real cluster: the end is as if nothing had happened."""
+"""Kill -9 at each effect of the service, on the real cluster: the end state is that of an undisturbed run."""
 
 import os
 import signal
@@ -41,8 +41,10 @@ WAITING = (
     "before:streaming.state.waiting:Waiting.end",
     "after:streaming.state.waiting:Waiting.end",
 )
-LOT = 12
-ROUNDS = int(os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1"))  # 10 make two hundred kills, in an hour and a half
+BATCH = 12
+ROUNDS = int(
+    os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1")
+)  # 10 rounds are two hundred kills, in an hour and a half
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ ROUNDS = int(os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1"))  # 10 make two h
         pytest.param(WAITING, id="keeping retries until they are due"),
     ],
 )
-def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
+def test_a_kill_at_any_effect_loses_and_repeats_nothing(
     cluster: Cluster,
     deploy: Deploy,
     tmp_path: Path,
@@ -69,20 +71,24 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
     _hook(monkeypatch, CRASH_PIDS=tmp_path / "pid")
     effects *= ROUNDS
     for effect in effects:
-        made = leak(cluster, topic, LOT)
-        leaked += made
-        service.request([*(payload(topic, each) for each in made), payload(topic, listed[0]), b"\xff no request"])
+        batch = leak(cluster, topic, BATCH)
+        leaked += batch
+        service.request(
+            [*(payload(topic, ledger_id) for ledger_id in batch), payload(topic, listed[0]), b"\xff no request"]
+        )
         monkeypatch.setenv("CRASH_AT", effect)
         running = service.start("run", "--until-idle", log=tmp_path / "run.log")
         if running.wait(200) != -signal.SIGKILL:
             unreached.append((effect, running.returncode))
         monkeypatch.delenv("CRASH_AT")
-        found = reckon(service.settings)
-        assert found.wrong == [] or all("differ from the receipts" in sentence for sentence in found.wrong), effect
-    service.run("run", "--until-idle", seconds=900)  # a backlog of all rounds, on a machine that may be busy
+        reckoning = reckon(service.settings)
+        assert reckoning.wrong == [] or all("differ from the receipts" in sentence for sentence in reckoning.wrong), (
+            effect
+        )
+    service.run("run", "--until-idle", seconds=900)  # the backlog of all rounds, possibly on a busy machine
 
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (len(effects) * (LOT + 2), 0, [])
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (len(effects) * (BATCH + 2), 0, [])
     assert unreached == []
     left = bookie.list_ledgers(cluster)
     assert not left & set(leaked)
@@ -96,14 +102,14 @@ def test_a_kill_at_any_effect_loses_nothing_and_does_nothing_twice(
         pytest.param("before:streaming.adapters.pulsar.publish:_Answers.check", id="a partition's copies are stored"),
     ],
 )
-def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(
+def test_a_broker_that_forgot_a_killed_publisher_stores_no_copy_twice(
     cluster: Cluster,
     deploy: Deploy,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     effect: str,
 ) -> None:
-    service = _asked(cluster, deploy)
+    service = _with_requests(cluster, deploy)
     with monkeypatch.context() as killing:
         _hook(killing, CRASH_PIDS=tmp_path / "pid", CRASH_AT=effect)
         assert service.start("run", "--until-idle", log=tmp_path / "run.log").wait(200) == -signal.SIGKILL
@@ -113,55 +119,57 @@ def test_a_broker_that_has_forgotten_a_killed_publisher_stores_no_copy_twice(
     _let_brokers_forget_producers(service)
     service.run("run", "--until-idle")
 
-    found = reckon(service.settings)
-    assert (found.open, found.wrong) == (0, [])
-    assert found.retries > before.retries
+    after = reckon(service.settings)
+    assert (after.open, after.wrong) == (0, [])
+    assert after.retries > before.retries
 
 
 def test_a_publication_that_outlives_the_brokers_memory_stores_no_copy_twice(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As over a weekend: the brokers refuse copies in the middle of a chunk, and the service waits."""
-    service = _asked(cluster, deploy)
-    fails, log = tmp_path / "fails", tmp_path / "run.log"
-    fails.touch()
+    """As over a weekend, the brokers refuse copies during a chunk, and the service waits."""
+    service = _with_requests(cluster, deploy)
+    fail_file, log = tmp_path / "fails", tmp_path / "run.log"
+    fail_file.touch()
     with monkeypatch.context() as failing:
-        _hook(failing, CRASH_FAILS=fails, CRASH_AT="after:streaming.adapters.pulsar.publish:_send#5")
+        _hook(failing, CRASH_FAILS=fail_file, CRASH_AT="after:streaming.adapters.pulsar.publish:_send#5")
         running = service.start("run", "--until-idle", log=log)
-    topics.wait_for(lambda: "broken off by a test" in log.read_text(), "a publication that breaks off", seconds=200)
+    topics.wait_for(lambda: "broken off by a test" in log.read_text(), "an interrupted publication", seconds=200)
     before = reckon(service.settings)
     assert before.retries + before.dead_letters > 0
     _let_brokers_forget_producers(service)
-    fails.unlink()
+    fail_file.unlink()
     assert running.wait(300) == 0, log.read_text()[-5000:]
 
-    found = reckon(service.settings)
-    assert (found.open, found.wrong) == (0, [])
-    assert found.retries > before.retries
+    after = reckon(service.settings)
+    assert (after.open, after.wrong) == (0, [])
+    assert after.retries > before.retries
 
 
-def _asked(cluster: Cluster, deploy: Deploy) -> Deployment:
-    """A service that has run, and has got requests of which each becomes a retry or a dead letter."""
+def _with_requests(cluster: Cluster, deploy: Deploy) -> Deployment:
+    """Return a service that has run once, with new requests that become retries or dead letters."""
     topic = new_topic("crash")
     topics.fill(cluster, topic, 3, ["s"])
     service = deploy()
     service.run("run", "--until-idle")
-    service.request([*(payload(topic, each) for each in topics.data_ledgers(cluster, topic) * 20), b"\xff no request"])
+    service.request(
+        [*(payload(topic, ledger_id) for ledger_id in topics.data_ledgers(cluster, topic) * 20), b"\xff no request"]
+    )
     return service
 
 
 def _hook(environment: pytest.MonkeyPatch, **variables: object) -> None:
-    """Have the processes that start now load the hook, with its variables."""
+    """Let the processes that start from now on load the hook, with its variables."""
     environment.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
     for name, value in variables.items():
         environment.setenv(name, str(value))
 
 
 def _let_brokers_forget_producers(service: Deployment) -> None:
-    """As after hours of silence: without deduplication a broker drops all that it knows of producers."""
-    forgetting = (service.settings.topics.retry, service.settings.topics.dead_letter)
+    """Disable and enable deduplication: brokers forget producers, as they do after hours of silence."""
+    copies = (service.settings.topics.retry, service.settings.topics.dead_letter)
     with admin_for(service.settings) as admin:
         for enabled in (False, True):
-            for each in forgetting:
-                admin.set_deduplication(each, enabled=enabled)
-            topics.wait_for(lambda: all(admin.deduplicates(each) == enabled for each in forgetting), "deduplication")  # noqa: B023
+            for name in copies:
+                admin.set_deduplication(name, enabled=enabled)
+            topics.wait_for(lambda: all(admin.deduplicates(name) == enabled for name in copies), "deduplication")  # noqa: B023

@@ -1,4 +1,4 @@
-"""Tiered storage end to end: what an unmodified broker stored, leaked and kept, and what the service makes of it."""
+"""Tiered storage end to end: the service deletes the objects that an unmodified broker leaked, and no others."""
 
 import socket
 import uuid
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.cluster
 
 @dataclass(frozen=True)
 class Leaks:
-    """Topics in every state of tiered storage, and what they held before."""
+    """Topics in every state of tiered storage, and their messages before the service runs."""
 
-    made: Offloads
+    offloads: Offloads
     kept: str
     retried: str
     messages: dict[str, list[bytes]]
@@ -40,17 +40,17 @@ class Leaks:
 @pytest.fixture(scope="module")
 def leaks(cluster: Cluster) -> Leaks:
     kept, deleted, retried = (new_topic(kind) for kind in ("kept ü", "deleted", "retried"))
-    made = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
-    assert {key for each in (*made.in_use, *made.leaked, *made.stale) for key in each.keys} <= set(
+    created = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
+    assert {key for attempt in (*created.in_use, *created.leaked, *created.stale) for key in attempt.keys} <= set(
         topics.objects(cluster)
     )
-    assert set(made.copies) <= ledgers.every_ledger(cluster).keys()
-    return Leaks(made, kept, retried, {topic: topics.read_all(cluster, topic) for topic in (kept, retried)})
+    assert set(created.copies) <= ledgers.every_ledger(cluster).keys()
+    return Leaks(created, kept, retried, {topic: topics.read_all(cluster, topic) for topic in (kept, retried)})
 
 
 def request(cluster: Cluster, attempt: Attempt, **driver: Any) -> PendingDelete:
-    named = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
-    context = OffloadContext(uuid=attempt.uuid, driver_name="S3", driver_properties=named)
+    properties = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
+    context = OffloadContext(uuid=attempt.uuid, driver_name="S3", driver_properties=properties)
     return PendingDelete(
         managed_ledger=managed_ledger_name(attempt.topic),
         component=LedgerComponent.MANAGED_LEDGER,
@@ -80,8 +80,8 @@ def store(cluster: Cluster) -> S3Objects:
     )
 
 
-def test_objects_written_by_a_broker_say_whose_they_are(cluster: Cluster, leaks: Leaks) -> None:
-    for attempt in (*leaks.made.in_use, *leaks.made.leaked, *leaks.made.stale):
+def test_objects_written_by_a_broker_name_their_owner(cluster: Cluster, leaks: Leaks) -> None:
+    for attempt in (*leaks.offloads.in_use, *leaks.offloads.leaked, *leaks.offloads.stale):
         data, index = store(cluster).read_many(attempt.keys)
 
         assert isinstance(data, StoredObject)
@@ -96,32 +96,32 @@ def test_objects_written_by_a_broker_say_whose_they_are(cluster: Cluster, leaks:
             assert abs(SystemClock().now_ms() - stored.last_modified_ms) < 3_600_000
 
 
-def test_leaked_objects_go_and_offloaded_topics_are_read_from_the_start(
+def test_leaked_objects_are_deleted_and_offloaded_topics_stay_readable_from_the_start(
     cluster: Cluster, deploy: Deploy, leaks: Leaks, tmp_path: Path
 ) -> None:
-    made = leaks.made
+    created = leaks.offloads
     foreign = {"bucket": "victims-bucket", "serviceEndpoint": cluster.addresses.s3}
     service = deploy()
     service.request(
-        encode(each)
-        for each in (
-            *(request(cluster, attempt) for attempt in (*made.leaked, *made.in_use[:-1])),
-            # the owner's list says where: the request does not
-            *(request(cluster, attempt, driver_name="", driver_properties={}) for attempt in made.stale),
-            request(cluster, Attempt(leaks.kept, made.in_use[0].ledger_id, str(uuid.uuid4()))),
-            request(cluster, replace(made.in_use[-1], topic=leaks.kept)),
-            request(cluster, made.leaked[0], driver_properties=foreign),
-            request(cluster, made.leaked[0], driver_name="azureblob"),
-            *(copy_request(leaks.kept, ledger_id) for ledger_id in made.copies),
+        encode(body)
+        for body in (
+            *(request(cluster, attempt) for attempt in (*created.leaked, *created.in_use[:-1])),
+            # the owner's list names the bucket, the request does not
+            *(request(cluster, attempt, driver_name="", driver_properties={}) for attempt in created.stale),
+            request(cluster, Attempt(leaks.kept, created.in_use[0].ledger_id, str(uuid.uuid4()))),
+            request(cluster, replace(created.in_use[-1], topic=leaks.kept)),
+            request(cluster, created.leaked[0], driver_properties=foreign),
+            request(cluster, created.leaked[0], driver_name="azureblob"),
+            *(copy_request(leaks.kept, ledger_id) for ledger_id in created.copies),
         )
     )
-    _run_while_s3_is_away_at_first(cluster, service, tmp_path / "service.log")
+    _run_with_s3_down_at_first(cluster, service, tmp_path / "service.log")
 
     assert service.outcomes() == Counter(
         {
-            ("DELETED", "OWNER_GONE"): len(made.leaked),
-            ("DELETED", "UNREFERENCED"): len(made.stale) + len(made.copies),
-            ("DEAD_LETTER", "IN_USE"): len(made.in_use) - 1,
+            ("DELETED", "OWNER_GONE"): len(created.leaked),
+            ("DELETED", "UNREFERENCED"): len(created.stale) + len(created.copies),
+            ("DEAD_LETTER", "IN_USE"): len(created.in_use) - 1,
             ("ALREADY_GONE", "NOT_FOUND"): 1,
             ("DEAD_LETTER", "OTHER_OWNER"): 1,
             ("DEAD_LETTER", "STORE_NOT_ALLOWED"): 1,
@@ -129,29 +129,29 @@ def test_leaked_objects_go_and_offloaded_topics_are_read_from_the_start(
         }
     )
     left = set(topics.objects(cluster))
-    gone = {key for each in (*made.leaked, *made.stale) for key in each.keys}
+    gone = {key for attempt in (*created.leaked, *created.stale) for key in attempt.keys}
     assert not gone & left
-    assert {key for each in made.in_use for key in each.keys} <= left
-    deleted = [row for some in service.final().values() for row in some if row["outcome"] == "DELETED"]
-    assert {row["ledger_id"] for row in deleted if row["ledger_type"] == "LEDGER"} == set(made.copies)
+    assert {key for attempt in created.in_use for key in attempt.keys} <= left
+    deleted = [row for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"]
+    assert {row["ledger_id"] for row in deleted if row["ledger_type"] == "LEDGER"} == set(created.copies)
     journaled = list(object_entries(service.settings.state.dir))
     assert {key.rpartition("@")[0] for row in journaled for key in row["objects"]} >= gone
     assert all(parse_offload_index(row["index"]).metadata.custom_metadata for row in journaled)
 
-    assert not set(made.copies) & ledgers.every_ledger(cluster).keys()  # only S3 has the kept topic's messages
+    assert not set(created.copies) & ledgers.every_ledger(cluster).keys()  # only S3 has the kept topic's messages
     for topic in (leaks.kept, leaks.retried):
         topics.unload(cluster, topic)
         assert topics.read_all(cluster, topic) == leaks.messages[topic]
 
 
-def test_where_an_object_was_lost_the_copy_in_bookkeeper_is_kept(cluster: Cluster, deploy: Deploy) -> None:
+def test_the_copy_in_bookkeeper_is_kept_if_an_object_was_lost(cluster: Cluster, deploy: Deploy) -> None:
     kept, deleted, retried = (new_topic(kind) for kind in ("last copy", "deleted", "retried"))
-    made = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
-    last, *whole = made.copies
-    lost = next(attempt for attempt in made.in_use if attempt.ledger_id == last)
-    assert store(cluster).delete(lost.keys[:1]) == {}  # as a lifecycle rule does
+    created = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
+    last, *whole = created.copies
+    broken = next(attempt for attempt in created.in_use if attempt.ledger_id == last)
+    assert store(cluster).delete(broken.keys[:1]) == {}  # as a lifecycle rule does
     service = deploy()
-    service.request(encode(copy_request(kept, ledger_id)) for ledger_id in made.copies)
+    service.request(encode(copy_request(kept, ledger_id)) for ledger_id in created.copies)
     service.run("run", "--until-idle")
 
     assert service.outcomes() == Counter(
@@ -162,14 +162,14 @@ def test_where_an_object_was_lost_the_copy_in_bookkeeper_is_kept(cluster: Cluste
     assert not set(whole) & left
 
 
-def _run_while_s3_is_away_at_first(cluster: Cluster, service: Deployment, log: Path) -> None:
+def _run_with_s3_down_at_first(cluster: Cluster, service: Deployment, log: Path) -> None:
     cluster.stop(Part.S3)
     with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:
         try:
             with socket.create_server((HOST, cluster.spec.ports["s3"])) as listening:
                 listening.settimeout(240)
-                asked, _ = listening.accept()  # the first sweep meets a store that ends the connection
-                asked.close()
+                connection, _ = listening.accept()  # for the first sweep, the store closes the connection
+                connection.close()
             assert not service.final()
         finally:
             cluster.start(Part.S3)

@@ -1,4 +1,4 @@
-"""OPEN ledgers on real brokers: what a broker is frozen over before it names its ledger, and leaks of cursors."""
+"""OPEN ledgers on real brokers: a broker is frozen before it names its new ledger, and cursors' ledgers leak."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ from tests.integration.conftest import (
 )
 from tests.integration.console import console
 from tests.integration.test_faults import sweeper_of
-from tests.integration.test_watch import PATIENCE_SECONDS, in_the_end, owner_of
+from tests.integration.test_watch import PATIENCE_SECONDS, owner_of, retrying
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import parse_cursor, parse_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
@@ -41,13 +41,13 @@ QUIET_SECONDS = 60
 
 @dataclass(frozen=True)
 class Frozen:
-    """Freezes a broker when it is about to write a znode, and loses what it was about to write."""
+    """Freezes a broker when it writes a znode, and drops the write."""
 
     cluster: Cluster
     proxy: CuttingProxy
 
     def at(self, topic: str, path: str, ids_in: Callable[[bytes], set[int]], act: Callable[[], object]) -> "Pending":
-        """Have the topic's broker act, until it would name a ledger in the znode that the znode does not name yet."""
+        """Let the topic's broker act until it writes the id of a new ledger into the znode."""
         part, hit, created = self._owner_of(topic), threading.Event(), set[int]()
 
         def cut(frame: bytes) -> bool:
@@ -61,7 +61,7 @@ class Frozen:
             return True
 
         def acting() -> None:
-            with suppress(Exception):  # its broker is frozen on the way
+            with suppress(Exception):  # the broker is frozen during the action
                 act()
 
         self.proxy.cut_request = cut
@@ -73,12 +73,12 @@ class Frozen:
     def _owner_of(self, topic: str) -> Instance:
         owner = owner_of(self.cluster, topic)
         spec = self.cluster.spec
-        return next(each for each in spec.all_of(Part.BROKER) if owner.endswith(f":{spec.port(each, 'broker')}"))
+        return next(part for part in spec.all_of(Part.BROKER) if owner.endswith(f":{spec.port(part, 'broker')}"))
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A ledger that a frozen broker created, and that it has not named in its owner's znode."""
+    """A ledger that a frozen broker created but has not named in the owner's znode."""
 
     cluster: Cluster
     part: Instance
@@ -90,24 +90,26 @@ class Pending:
         return self.ledger_id in ledgers.every_ledger(self.cluster)
 
     def thaw(self, log: Path) -> None:
-        """Let the broker continue, and return when it has met that its session is over."""
+        """Let the broker continue, and return when it has noticed the end of its session."""
         read = len(log.read_text(errors="replace"))
         faults.resume(self.cluster, self.part)
-        words = ("SessionReestablished", "version conflict", "BadVersion")
-        topics.wait_for(lambda: any(each in log.read_text(errors="replace")[read:] for each in words), "it wakes")
+        texts = ("SessionReestablished", "version conflict", "BadVersion")
+        topics.wait_for(
+            lambda: any(text in log.read_text(errors="replace")[read:] for text in texts), "the broker to wake up"
+        )
         self.cluster.wait_ready(self.part)
 
 
 def _ids_written(frame: bytes, path: str, ids_in: Callable[[bytes], set[int]]) -> set[int]:
-    """Return the ledgers that a request to ZooKeeper, alone or in a batch, would name in the znode."""
-    named = len(path.encode()).to_bytes(4, "big") + path.encode()
-    at = frame.find(named)
-    if at < 0:
+    """Return the ledgers that a request to ZooKeeper, single or in a batch, would write into the znode."""
+    encoded_path = len(path.encode()).to_bytes(4, "big") + path.encode()
+    position = frame.find(encoded_path)
+    if position < 0:
         return set()
-    start = at + len(named) + 4
+    start = position + len(encoded_path) + 4
     size = int.from_bytes(frame[start - 4 : start], "big")
     if not 0 < size <= len(frame) - start:
-        return set()  # it does not write
+        return set()  # a read
     try:
         return ids_in(frame[start : start + size]) - {-1}
     except FormatError:
@@ -119,22 +121,22 @@ def _cursors_ledger(data: bytes) -> set[int]:
 
 
 def _listed(data: bytes) -> set[int]:
-    return {each.ledger_id for each in parse_managed_ledger(data).ledgers}
+    return {ledger.ledger_id for ledger in parse_managed_ledger(data).ledgers}
 
 
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
     """Two brokers that reach ZooKeeper through a proxy."""
     home = tmp_path_factory.mktemp("frozen")
-    made = up(home, counts={Part.BROKER: 2})
+    cluster = up(home, counts={Part.BROKER: 2})
     try:
-        with cutting_proxy(int(made.addresses.zookeeper.rpartition(":")[2])) as proxy:
-            for part in made.spec.all_of(Part.BROKER):
-                made.stop(part)
+        with cutting_proxy(int(cluster.addresses.zookeeper.rpartition(":")[2])) as proxy:
+            for part in cluster.spec.all_of(Part.BROKER):
+                cluster.stop(part)
             store = f"zk:{proxy.hosts}"
             stores = {"metadataStoreUrl": store, "configurationMetadataStoreUrl": store}
             up(home, broker_settings={**stores, "managedLedgerCursorMaxEntriesPerLedger": "3"})
-            yield Frozen(made, proxy)
+            yield Frozen(cluster, proxy)
             down(home)
     finally:
         down(home)
@@ -142,7 +144,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frozen]:
 
 @pytest.fixture(autouse=True)
 def thawed(frozen: Frozen) -> Iterator[None]:
-    """After a scene that failed, let the brokers continue for the next one."""
+    """Resume the brokers after a failed test."""
     yield
     frozen.proxy.cut_request = lambda _frame: False
     for part in frozen.cluster.spec.all_of(Part.BROKER):
@@ -157,7 +159,7 @@ def judged(service: Deployment, request: PendingDelete, *, hours: int) -> tuple[
     return swept.verdict.outcome, swept.verdict.reason
 
 
-def test_a_broker_that_wakes_can_not_name_a_cursor_ledger_that_is_older_than_the_one_named_since(
+def test_a_broker_that_wakes_up_can_not_name_a_cursor_ledger_older_than_the_current_one(
     frozen: Frozen, tmp_path: Path
 ) -> None:
     cluster, topic = frozen.cluster, new_topic("frozen")
@@ -174,27 +176,29 @@ def test_a_broker_that_wakes_can_not_name_a_cursor_ledger_that_is_older_than_the
     pending = frozen.at(topic, path, _cursors_ledger, acknowledge)
     request = cursor_request(pending.ledger_id, managed_ledger_name(topic), "s")
     assert ledgers.every_ledger(cluster)[pending.ledger_id].state is OPEN
-    assert judged(service, request, hours=7)[0] is Outcome.RETRY, "no newer ledger is named yet"
+    assert judged(service, request, hours=7)[0] is Outcome.RETRY, "no newer ledger was named yet"
 
-    in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
+    retrying(lambda: topics.consume(cluster, topic, "s", 5))
 
     def is_newer_named() -> bool:
         return topics.cursor_ledgers(cluster, topic)["s"] > pending.ledger_id
 
-    topics.wait_for(is_newer_named, "the cursor to name a newer ledger")  # the broker does so after it got the ack
+    topics.wait_for(
+        is_newer_named, "the cursor to name a newer ledger"
+    )  # the broker names the ledger after it got the acknowledgement
     named = topics.cursor_ledgers(cluster, topic)["s"]
     assert judged(service, request, hours=5) == (Outcome.RETRY, Reason.NOT_CLOSED)
     assert judged(service, request, hours=7) == (Outcome.DELETED, Reason.UNREFERENCED)
     pending.thaw(cluster.home.log(pending.part))
 
-    in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
+    retrying(lambda: topics.consume(cluster, topic, "s", 5))
     (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     assert now >= named
     assert now in ledgers.every_ledger(cluster)
     assert not pending.exists
 
 
-def test_a_broker_that_wakes_can_not_list_a_data_ledger_that_is_older_than_one_listed_since(
+def test_a_broker_that_wakes_up_can_not_list_a_data_ledger_older_than_the_last_listed_one(
     frozen: Frozen, tmp_path: Path
 ) -> None:
     cluster, topic = frozen.cluster, new_topic("frozen")
@@ -205,52 +209,54 @@ def test_a_broker_that_wakes_can_not_list_a_data_ledger_that_is_older_than_one_l
     request = data_request(pending.ledger_id, managed_ledger_name(topic))
     assert ledgers.every_ledger(cluster)[pending.ledger_id].state is OPEN
 
-    in_the_end(lambda: topics.publish(cluster, topic, topics.ENTRIES_PER_LEDGER))
+    retrying(lambda: topics.publish(cluster, topic, topics.ENTRIES_PER_LEDGER))
     stored = topics.read_all(cluster, topic)
     assert max(topics.data_ledgers(cluster, topic)) > pending.ledger_id
     assert judged(service, request, hours=5) == (Outcome.RETRY, Reason.NOT_CLOSED)
     assert judged(service, request, hours=7) == (Outcome.DELETED, Reason.UNREFERENCED)
     pending.thaw(cluster.home.log(pending.part))
 
-    in_the_end(lambda: topics.publish(cluster, topic, 1))
+    retrying(lambda: topics.publish(cluster, topic, 1))
     listed = _listed(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     assert listed <= ledgers.every_ledger(cluster).keys()
     assert not pending.exists
     assert topics.read_all(cluster, topic)[: len(stored)] == stored
 
 
-def test_what_a_frozen_broker_created_for_a_cursor_that_names_no_ledger_stays(frozen: Frozen, tmp_path: Path) -> None:
+def test_a_ledger_that_a_frozen_broker_created_for_a_cursor_without_a_ledger_stays(
+    frozen: Frozen, tmp_path: Path
+) -> None:
     cluster, topic = frozen.cluster, new_topic("frozen")
     service = deployment(cluster, tmp_path)
     topics.fill(cluster, topic, 2, ["s"])
     path, url = cursor_path(managed_ledger_name(topic), "s"), cluster.serving.pulsar
     pending = frozen.at(topic, path, _cursors_ledger, lambda: clients.consume(url, topic, "s", 1))
     request = cursor_request(pending.ledger_id, managed_ledger_name(topic), "s")
-    in_the_end(lambda: topics.internal_stats(cluster, topic))  # the other broker has taken the topic over
+    retrying(lambda: topics.internal_stats(cluster, topic))  # the other broker has taken over the topic
     assert judged(service, request, hours=30 * 24) == (Outcome.RETRY, Reason.NOT_CLOSED)
     pending.thaw(cluster.home.log(pending.part))
 
-    in_the_end(lambda: topics.consume(cluster, topic, "s", 5))
+    retrying(lambda: topics.consume(cluster, topic, "s", 5))
     (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     assert now in ledgers.every_ledger(cluster)
 
 
-def test_leaked_cursor_ledgers_are_orphans_once_they_are_quiet_and_wait_without_using_up_tries(
+def test_leaked_cursor_ledgers_are_orphans_after_a_quiet_period_and_wait_without_using_up_tries(
     frozen: Frozen, tmp_path: Path
 ) -> None:
-    """The audit's requests meet ledgers that changed again after it: they wait, and go when they are quiet."""
+    """The ledgers change again after the audit: its requests wait until the ledgers are quiet."""
     cluster, topic = frozen.cluster, new_topic("leaky")
     service = deployment(cluster, tmp_path)
     leaked = _leak_cursor_ledgers(cluster, topic)
     scope, log = ("--recheck-seconds", "1", "--namespace", "public/default"), tmp_path / "run.log"
     with console(str(service.config)) as commands:  # the default period is 6 h
-        assert leaked <= _found(commands.json("audit", *scope, code=(0, 4)), "OPEN")
+        assert leaked <= _ids(commands.json("audit", *scope, code=(0, 4)), "OPEN")
     text = service.config.read_text()
     service.config.write_text(text.replace("[safety]", f'[safety]\nopen_quiet_period = "{QUIET_SECONDS}s"'))
     with console(str(service.config)) as commands:
 
         def are_orphans() -> bool:
-            return leaked <= _found(commands.json("audit", *scope, code=(0, 4)), "ORPHAN")
+            return leaked <= _ids(commands.json("audit", *scope, code=(0, 4)), "ORPHAN")
 
         topics.wait_for(are_orphans, "the audit to list them as orphans", seconds=PATIENCE_SECONDS)
         commands.run("audit", *scope, "--publish", "--yes", code=(0, 4))
@@ -266,56 +272,59 @@ def test_leaked_cursor_ledgers_are_orphans_once_they_are_quiet_and_wait_without_
         stop(running)
 
     waited, deleted = _by_ledger(service, "RETRY"), _by_ledger(service, "DELETED")
-    for each in leaked:
-        assert {(row["reason"], row["attempt"]) for row in waited[each]} == {("NOT_CLOSED", 0)}
-        assert len(waited[each]) <= 2, "a receipt for the wait, and one more where clocks differ"
-        assert [row["attempt"] for row in deleted[each]] == [0]
-        assert deleted[each][0]["at_ms"] - waited[each][0]["at_ms"] >= QUIET_SECONDS * 1000 // 2
+    for ledger_id in leaked:
+        assert {(row["reason"], row["attempt"]) for row in waited[ledger_id]} == {("NOT_CLOSED", 0)}
+        # one receipt for the wait, and a second if clocks differ
+        assert len(waited[ledger_id]) <= 2, "too many receipts for one wait"
+        assert [row["attempt"] for row in deleted[ledger_id]] == [0]
+        assert deleted[ledger_id][0]["at_ms"] - waited[ledger_id][0]["at_ms"] >= QUIET_SECONDS * 1000 // 2
     assert not leaked & ledgers.every_ledger(cluster).keys()
     assert set(topics.cursor_ledgers(cluster, topic).values()) <= ledgers.every_ledger(cluster).keys()
-    said = service.call("undo", "--topic", topic, "--dry-run", "--json").splitlines()
-    planned = [json.loads(line) for line in said if line.startswith("{")]
-    assert leaked <= {each.get("ledger_id") for each in planned}
-    assert set(topics.data_ledgers(cluster, topic)) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
+    output = service.call("undo", "--topic", topic, "--dry-run", "--json").splitlines()
+    planned = [json.loads(line) for line in output if line.startswith("{")]
+    assert leaked <= {line.get("ledger_id") for line in planned}
+    assert set(topics.data_ledgers(cluster, topic)) <= ledgers.every_ledger(cluster).keys(), (
+        "a listed ledger was deleted"
+    )
     topics.consume(cluster, topic, "s", 5)
 
 
 def _leak_cursor_ledgers(cluster: Cluster, topic: str) -> set[int]:
-    """Have a broker replace a cursor's ledger while it can't delete, and die. Returns the OPEN ledgers that leaked."""
+    """Kill a broker that replaced a cursor's ledgers without the right to delete; return the leaked OPEN ledgers."""
     topics.fill(cluster, topic, 12, ["s"])
     topics.consume(cluster, topic, "s", 1)
-    had: set[int] = set()
+    named: set[int] = set()
     with faults.crash_with_metadata_fault(cluster):
 
         def is_leaking() -> bool:
             topics.consume(cluster, topic, "s", 1)
-            had.update(topics.cursor_ledgers(cluster, topic).values())
-            return len(had) > 3
+            named.update(topics.cursor_ledgers(cluster, topic).values())
+            return len(named) > 3
 
         topics.wait_for(is_leaking, "the cursor to replace its ledgers", seconds=PATIENCE_SECONDS)
-    in_the_end(lambda: topics.consume(cluster, topic, "s", 1))
+    retrying(lambda: topics.consume(cluster, topic, "s", 1))
     states = ledgers.every_ledger(cluster)
-    leaked = {each for each in ledgers.orphans(cluster, topic).cursors if states[each].state is OPEN}
-    assert len(leaked & had) >= 2, (had, leaked)
+    leaked = {ledger_id for ledger_id in ledgers.orphans(cluster, topic).cursors if states[ledger_id].state is OPEN}
+    assert len(leaked & named) >= 2, (named, leaked)
     return leaked
 
 
 def _write_again(cluster: Cluster, ids: set[int]) -> None:
-    """Write the ledgers' metadata as they are: they have changed just now."""
+    """Write the ledgers' metadata without a change, which renews their time of modification."""
     with clients.zookeeper(cluster.addresses.zookeeper) as client:
-        for each in ids:
-            path = ledgers.path_of(each)
+        for ledger_id in ids:
+            path = ledgers.path_of(ledger_id)
             client.set(path, client.get(path)[0])
 
 
-def _found(findings: list[dict[str, Any]], finding_class: str) -> set[int]:
+def _ids(findings: list[dict[str, Any]], finding_class: str) -> set[int]:
     return {row["ledger_id"] for row in findings if row.get("class") == finding_class}
 
 
 def _by_ledger(service: Deployment, outcome: str) -> dict[int, list[dict[str, Any]]]:
-    """Receipts with that outcome, by ledger."""
-    found: dict[int, list[dict[str, Any]]] = {}
+    """Return the receipts with that outcome by ledger."""
+    receipts: dict[int, list[dict[str, Any]]] = {}
     for row in service.receipts():
         if row["outcome"] == outcome:
-            found.setdefault(row["ledger_id"], []).append(row)
-    return found
+            receipts.setdefault(row["ledger_id"], []).append(row)
+    return receipts

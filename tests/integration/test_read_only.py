@@ -1,8 +1,8 @@
 """Commands that inspect load no topic, on a real cluster: promise 9.
 
-Many topics are unloaded, each with an orphan. The test creates their metadata in the form in which a broker leaves them
-when it unloads a topic. A few are real, and their retention was cut after they were unloaded: a broker that loads one
-trims it. At the end the test loads one, to show what would have changed. LEDGER_REAPER_UNLOADED is their number.
+Many topics are unloaded, each with an orphan: the test creates their metadata as a broker leaves them at an unload.
+A few topics are real, and their retention was reduced after the unload: a broker that loads such a topic trims it. At
+the end the test loads a real topic, to show the change. LEDGER_REAPER_UNLOADED is the number of synthetic topics.
 """
 
 import json
@@ -43,34 +43,37 @@ SYSTEM = (SnapshotKind.INDEX, SnapshotKind.SEGMENT)
 @dataclass(frozen=True)
 class World:
     cluster: Cluster
-    namespaces: tuple[str, str]  # of topics with made-up metadata, and of real ones
+    namespaces: tuple[str, str]  # of the synthetic topics, and of the real topics
     topics: list[str]
     real: list[str]
     orphans: frozenset[int]
 
     def untouched(self) -> Untouched:
-        """Look at everything that loading one of the topics changes."""
-        made_up, _real = self.namespaces
+        """Read all state that a load of one of the topics would change."""
+        synthetic, _real = self.namespaces
         with clients.zookeeper(self.cluster.addresses.zookeeper) as client:
             waiting = [*(managed_ledger_path(managed_ledger_name(topic)) for topic in self.real)]
-            waiting.append(f"/managed-ledgers/{made_up}")
+            waiting.append(f"/managed-ledgers/{synthetic}")
             versions: dict[str, tuple[int, int]] = {}
             while waiting:
                 path = waiting.pop()
                 children = client.get_children(path)
                 versions[path] = (client.exists(path).version, len(children))
                 waiting += [f"{path}/{child}" for child in children]
-            owned = f"/namespace/{made_up}"
+            owned = f"/namespace/{synthetic}"
             bundles = frozenset(client.get_children(owned) if client.exists(owned) else ())
-        found = ledgers.every_ledger(self.cluster)
-        owners = {each: known.custom_metadata.get("pulsar/managed-ledger", b"") for each, known in found.items()}
+        metadata = ledgers.every_ledger(self.cluster)
+        owners = {
+            ledger_id: found.custom_metadata.get("pulsar/managed-ledger", b"") for ledger_id, found in metadata.items()
+        }
         names = {managed_ledger_name(topic).encode() for topic in (*self.topics, *self.real)}
-        return Untouched(versions, frozenset(each for each, name in owners.items() if name in names), bundles)
+        return Untouched(versions, frozenset(ledger_id for ledger_id, name in owners.items() if name in names), bundles)
 
 
 @pytest.fixture
 def world(cluster: Cluster) -> World:
-    tenant = f"unloaded-{uuid.uuid4().hex[:6]}"  # of its own: what other tests leave unreadable is none of its audits'
+    # a separate tenant: the audits must not meet unreadable metadata of other tests
+    tenant = f"unloaded-{uuid.uuid4().hex[:6]}"
     allowed = json.loads(topics.admin(cluster, "GET", "clusters"))
     topics.admin(cluster, "PUT", f"tenants/{tenant}", {"adminRoles": [], "allowedClusters": allowed})
     namespace = f"{tenant}/idle"
@@ -87,8 +90,8 @@ def world(cluster: Cluster) -> World:
         orphans.add(orphan)
         ledgers.make_synthetic(cluster, topic, count=len(ids), first_id=orphan)
         infos = tuple(
-            LedgerInfo(ledger_id=each, entries=topics.ENTRIES_PER_LEDGER, size_bytes=640, timestamp_ms=1)
-            for each in listed
+            LedgerInfo(ledger_id=ledger_id, entries=topics.ENTRIES_PER_LEDGER, size_bytes=640, timestamp_ms=1)
+            for ledger_id in listed
         )
         name = managed_ledger_name(topic)
         cursor = ManagedCursorInfo(
@@ -102,12 +105,12 @@ def world(cluster: Cluster) -> World:
 
 
 def _real_topics(cluster: Cluster, namespace: str, first_id: int) -> tuple[list[str], set[int]]:
-    """Unload topics of which all has been consumed, then cut their retention; return them, and an orphan of each."""
+    """Unload topics that were consumed to the end, then reduce their retention; return them and an orphan of each."""
     topics.admin(cluster, "PUT", f"namespaces/{namespace}")
     forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
     topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", forever)
     names = [f"persistent://{namespace}/real-{number}" for number in range(REAL)]
-    # a namespace with transactions has these, too; what is in them does not matter here
+    # system topics of a namespace with transactions; their content does not matter here
     names += [system_topic(namespace, kind) for kind in SYSTEM]
     for number, topic in enumerate(names):
         entries = topics.fill(cluster, topic, LISTED, ["s"])
@@ -117,18 +120,18 @@ def _real_topics(cluster: Cluster, namespace: str, first_id: int) -> tuple[list[
         topics.unload(cluster, topic)
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", nothing)
-    return names, set(range(first_id, first_id + REAL))  # of the system topics, nothing is an orphan
+    return names, set(range(first_id, first_id + REAL))  # the system topics have no orphans
 
 
-def test_no_command_that_inspects_loads_a_topic_and_a_sweep_deletes_the_orphans_alone(
+def test_no_inspecting_command_loads_a_topic_and_a_sweep_deletes_only_the_orphans(
     world: World, deploy: Deploy, tmp_path: Path
 ) -> None:
     tenant = world.namespaces[0].partition("/")[0]
     service = deploy(extra="\n[watch]\npoll_seconds = 1\nmark_ahead = true\nunlisted_after_seconds = 1\n")
     before = world.untouched()
 
-    said = service.run("audit", "--recheck-seconds", "1", "--tenant", tenant)
-    assert "snapshots of 1 namespace were left out" in said
+    output = service.run("audit", "--recheck-seconds", "1", "--tenant", tenant)
+    assert "snapshots of 1 namespace were left out" in output
     service.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--verify-only")
     read_only(Inspection(before, world.untouched()))
 
@@ -145,10 +148,10 @@ def test_no_command_that_inspects_loads_a_topic_and_a_sweep_deletes_the_orphans_
     service.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--publish", "--yes")
     service.run("run", "--until-idle", seconds=500)
     read_only(Inspection(before, world.untouched(), world.orphans))
-    done = {row["ledger_id"] for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"}
-    assert done >= world.orphans
-    every = [managed_ledger_name(topic) for topic in (*world.topics, *world.real)]
-    views = broker_for(service.settings).views(every)
+    deleted = {row["ledger_id"] for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"}
+    assert deleted >= world.orphans
+    managed_ledgers = [managed_ledger_name(topic) for topic in (*world.topics, *world.real)]
+    views = broker_for(service.settings).views(managed_ledgers)
     assert {(view.presence, view.is_loaded) for view in views} == {(Presence.PRESENT, False)}
 
     topics.internal_stats(world.cluster, world.real[0])
@@ -157,12 +160,12 @@ def test_no_command_that_inspects_loads_a_topic_and_a_sweep_deletes_the_orphans_
 
 def _was_trimmed(before: Untouched, world: World) -> bool:
     now = world.untouched()
-    is_written = any(now.versions[path] != seen for path, seen in before.versions.items())
+    is_written = any(now.versions[path] != version for path, version in before.versions.items())
     return is_written and bool(before.ledgers - now.ledgers - world.orphans) and bool(now.ledgers - before.ledgers)
 
 
 def _watch(service: Deployment, log: Path) -> None:
-    """Let a watcher look at everything several times."""
+    """Let a watcher scan all topics several times."""
     with killed_at_the_end(service.start("watch", log=log)) as running:
         wait_until(lambda: log.read_text().count("topics") >= 1, running, log)
         time.sleep(10)

@@ -1,4 +1,4 @@
-"""The watcher against the real cluster: what brokers drop from their lists is asked for, and leaks are deleted."""
+"""The watcher against the real cluster: it requests ledgers that brokers drop from their lists; leaks are deleted."""
 
 import json
 import random
@@ -35,18 +35,19 @@ from udfs.phase_one.marks import Marks, read_marks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1500)]
 
-PATIENCE_SECONDS = 600  # of a wait that ends as soon as its condition holds
+PATIENCE_SECONDS = 600  # a wait ends as soon as its condition holds
 WATCH = "\n[watch]\nenabled = true\npoll_seconds = 15\nunlisted_after_seconds = 20\n"
 
 
 def requested(service: Deployment) -> list[tuple[str, int]]:
-    """Number and ledger of each request that a watcher sent."""
-    found = stored_requests(service.settings, service.settings.topics.watch)
-    messages = [each for each in found if WATCH_ID in each.properties]
-    return [(each.properties[WATCH_ID], json.loads(each.payload)["ledgerId"]) for each in messages]
+    """Return number and ledger of each request that a watcher sent."""
+    messages = stored_requests(service.settings, service.settings.topics.watch)
+    requests = [message for message in messages if WATCH_ID in message.properties]
+    return [(request.properties[WATCH_ID], json.loads(request.payload)["ledgerId"]) for request in requests]
 
 
-def asked_for(service: Deployment) -> set[int]:
+def requested_ledgers(service: Deployment) -> set[int]:
+    """Return the ledgers that a watcher requested; no request may be sent twice."""
     sent = requested(service)
     twice = [number for number, n in Counter(number for number, _ledger in sent).items() if n > 1]
     assert not twice, f"requests that were sent twice: {twice}"
@@ -59,14 +60,14 @@ def is_watching(log: Path) -> bool:
 
 @pytest.fixture
 def leaky(cluster: Cluster) -> str:
-    """A topic with nine full ledgers, which a subscription has still to read."""
+    """A topic with nine full ledgers, which a subscription has not read yet."""
     topic = new_topic("watched")
     topics.fill(cluster, topic, 9, [WORKER])
     topics.consume(cluster, topic, WORKER, 1)
     return topic
 
 
-def test_what_a_broker_leaks_is_asked_for_and_deleted_beside_the_service(
+def test_the_watcher_requests_what_a_broker_leaks_and_the_service_deletes_it(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, leaky: str
 ) -> None:
     service, log = deploy(extra=WATCH), tmp_path / "log"
@@ -79,16 +80,16 @@ def test_what_a_broker_leaks_is_asked_for_and_deleted_beside_the_service(
             consume_and_trim(cluster, leaky, WORKER, 5 * topics.ENTRIES_PER_LEDGER - 1)
         leaked = set(ledgers.orphans(cluster, leaky).data)
         assert leaked >= set(before[:5])
-        wait_until(lambda: leaked <= asked_for(service), running, log)
+        wait_until(lambda: leaked <= requested_ledgers(service), running, log)
         wait_until(lambda: not set(before[:5]) & ledgers.every_ledger(cluster).keys(), running, log)
         listed = topics.data_ledgers(cluster, leaky)
-        assert set(listed) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
+        assert set(listed) <= ledgers.every_ledger(cluster).keys(), "listed ledgers stay"
         assert len(topics.read_all(cluster, leaky)) >= 4 * topics.ENTRIES_PER_LEDGER
         stop(running)
 
 
 @pytest.mark.parametrize("harm", ["killed", "away", "its session expired"])
-def test_a_watcher_that_missed_it_asks_all_the_same(
+def test_a_watcher_requests_ledgers_that_were_dropped_while_it_was_down(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, leaky: str, harm: str
 ) -> None:
     service, log = deploy(extra=WATCH), tmp_path / "log"
@@ -103,13 +104,13 @@ def test_a_watcher_that_missed_it_asks_all_the_same(
             kill(running)
         consume_and_trim(cluster, leaky, WORKER, 5 * topics.ENTRIES_PER_LEDGER - 1)
         if harm == "its session expired":
-            time.sleep(15)  # the session's timeout is six seconds
+            time.sleep(15)  # the session times out after six seconds
             running.send_signal(signal.SIGCONT)
         else:
             time.sleep(20 if harm == "away" else 0)
             running = service.start("watch", log=log)
-        wait_until(lambda: set(before[:5]) <= asked_for(service), running, log)
-        assert not set(topics.data_ledgers(cluster, leaky)) & asked_for(service)
+        wait_until(lambda: set(before[:5]) <= requested_ledgers(service), running, log)
+        assert not set(topics.data_ledgers(cluster, leaky)) & requested_ledgers(service)
         stop(running)
     finally:
         if running.poll() is None:
@@ -123,12 +124,12 @@ def test_a_topic_whose_name_holds_a_newline_is_watched(cluster: Cluster, deploy:
         wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
         before = topics.data_ledgers(cluster, topic)
         consume_and_trim(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
-        wait_until(lambda: set(before[:2]) <= asked_for(service), running, log)
+        wait_until(lambda: set(before[:2]) <= requested_ledgers(service), running, log)
         assert json.loads((service.config.parent / "state" / "watcher.json").read_text())["unwatched"] == 0
         stop(running)
 
 
-def test_killed_again_and_again_it_asks_for_each_once(
+def test_a_watcher_that_is_killed_repeatedly_requests_each_ledger_once(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, leaky: str
 ) -> None:
     service, log = deploy(extra=WATCH), tmp_path / "log"
@@ -136,7 +137,7 @@ def test_killed_again_and_again_it_asks_for_each_once(
     running = service.start("watch", log=log)
     try:
         wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
-        known = set(topics.data_ledgers(cluster, leaky)[:5])
+        oldest = set(topics.data_ledgers(cluster, leaky)[:5])
         for _round in range(5):
             consume_and_trim(cluster, leaky, WORKER, topics.ENTRIES_PER_LEDGER)
             time.sleep(chance.uniform(0, 6))
@@ -146,16 +147,20 @@ def test_killed_again_and_again_it_asks_for_each_once(
             kill(running)
             before = len(log.read_text())
             running = service.start("watch", log=log)
-        wait_until(lambda: "watching the names in topics" in log.read_text()[before:], running, log)  # SIGTERM works
-        wait_until(lambda: known - set(topics.data_ledgers(cluster, leaky)) <= asked_for(service), running, log)
-        assert len(asked_for(service) & known) >= 4
+        wait_until(
+            lambda: "watching the names in topics" in log.read_text()[before:], running, log
+        )  # from here on SIGTERM works
+        wait_until(
+            lambda: oldest - set(topics.data_ledgers(cluster, leaky)) <= requested_ledgers(service), running, log
+        )
+        assert len(requested_ledgers(service) & oldest) >= 4
         stop(running)
     finally:
         if running.poll() is None:
             kill(running)
 
 
-def test_while_the_broker_is_away_it_waits_and_then_goes_on(
+def test_the_watcher_waits_while_the_broker_is_down_and_then_continues(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, leaky: str
 ) -> None:
     service, log = deploy(extra=WATCH), tmp_path / "log"
@@ -166,7 +171,7 @@ def test_while_the_broker_is_away_it_waits_and_then_goes_on(
         faults.kill(cluster, Part.BROKER)
         time.sleep(10)
         faults.restart(cluster, Part.BROKER)
-        wait_until(lambda: set(before[:5]) <= asked_for(service), running, log)
+        wait_until(lambda: set(before[:5]) <= requested_ledgers(service), running, log)
         stop(running)
 
 
@@ -175,12 +180,12 @@ def listed_in_zookeeper(cluster: Cluster, topic: str) -> set[int]:
     return set(in_use_ids(clients.read_znodes(cluster.addresses.zookeeper, [path])[path]).ids)
 
 
-def test_what_a_topic_with_a_v1_name_leaks_is_asked_for_and_deleted(
+def test_ledgers_leaked_by_a_topic_with_a_v1_name_are_requested_and_deleted(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     space = f"public/{CLUSTER_NAME}/v1"
-    made = clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
-    assert made.ok or made.status == 409, made
+    answer = clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
+    assert answer.ok or answer.status == 409, answer
     topic = f"persistent://{space}/{new_topic('old').rpartition('/')[2]}"
     url = cluster.serving.pulsar
     clients.subscribe(url, topic, [WORKER])
@@ -192,32 +197,32 @@ def test_what_a_topic_with_a_v1_name_leaks_is_asked_for_and_deleted(
         before = listed_in_zookeeper(cluster, topic)
         with faults.crash_with_metadata_fault(cluster):
             clients.consume(url, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
-            clients.publish(url, topic, topics.payloads(2 * topics.ENTRIES_PER_LEDGER, 64))  # new ledgers: a trim
+            clients.publish(url, topic, topics.payloads(2 * topics.ENTRIES_PER_LEDGER, 64))  # new ledgers cause a trim
             topics.wait_for(lambda: len(before - listed_in_zookeeper(cluster, topic)) >= 4, "the trim")
         leaked = before - listed_in_zookeeper(cluster, topic)
-        assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker could not delete them"
+        assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker deleted some"
         wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log)
-        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
+        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "listed ledgers stay"
         stop(running)
 
 
 @pytest.fixture(scope="module")
 def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("two")
-    made = up(home, counts={Part.BROKER: 2})
+    cluster = up(home, counts={Part.BROKER: 2})
     try:
-        yield made
+        yield cluster
     finally:
         down(home)
 
 
-def in_the_end(do: Callable[[], object]) -> None:
-    """Do it again while the topic's broker is on the move."""
+def retrying(act: Callable[[], object]) -> None:
+    """Repeat an action that fails while the topic moves to another broker."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            do()
-        except Exception:  # of pulsar's client, which has no class for it
+            act()
+        except Exception:  # Pulsar's client raises no specific class
             if time.monotonic() > deadline:
                 raise
             time.sleep(1)
@@ -230,7 +235,7 @@ def owner_of(cluster: Cluster, topic: str) -> str:
     return str(json.loads(clients.http_any("GET", cluster.serving.admin, path).text)["brokerUrl"])
 
 
-def test_while_topics_move_between_two_brokers_what_they_leak_is_asked_for_once(
+def test_ledgers_leaked_by_topics_that_move_between_two_brokers_are_requested_once(
     two_brokers: Cluster, tmp_path: Path
 ) -> None:
     cluster, log = two_brokers, tmp_path / "log"
@@ -247,30 +252,32 @@ def test_while_topics_move_between_two_brokers_what_they_leak_is_asked_for_once(
         for part in cluster.spec.all_of(Part.BROKER):
             with faults.metadata_fault(cluster):
                 for topic in names:
-                    in_the_end(lambda at=topic: owners[at].add(owner_of(cluster, at)))  # type: ignore[misc]
-                    in_the_end(lambda at=topic: topics.consume(cluster, at, WORKER, 25))  # type: ignore[misc]
-                    in_the_end(lambda at=topic: topics.trim(cluster, at))  # type: ignore[misc]
+                    retrying(lambda moving=topic: owners[moving].add(owner_of(cluster, moving)))  # type: ignore[misc]
+                    retrying(lambda moving=topic: topics.consume(cluster, moving, WORKER, 25))  # type: ignore[misc]
+                    retrying(lambda moving=topic: topics.trim(cluster, moving))  # type: ignore[misc]
                 time.sleep(3)
                 faults.kill(cluster, part)
             faults.restart(cluster, part)
             topics.admin(cluster, "PUT", "namespaces/public/default/unload")
         listed = {topic: listed_in_zookeeper(cluster, topic) for topic in names}
-        dropped = {each for topic in names for each in before[topic] - listed[topic]}
+        dropped = {ledger_id for topic in names for ledger_id in before[topic] - listed[topic]}
         leaked = dropped & ledgers.every_ledger(cluster).keys()
-        wait_until(lambda: dropped <= asked_for(service), running, log)
-        assert not asked_for(service) & {each for topic in names for each in listed_in_zookeeper(cluster, topic)}
+        wait_until(lambda: dropped <= requested_ledgers(service), running, log)
+        assert not requested_ledgers(service) & {
+            ledger_id for topic in names for ledger_id in listed_in_zookeeper(cluster, topic)
+        }
         stop(running)
-    assert any(len(found) > 1 for found in owners.values()), f"no topic moved: {dict(owners)}"
+    assert any(len(brokers) > 1 for brokers in owners.values()), f"no topic moved: {dict(owners)}"
     assert len(dropped) >= 4 * len(names), f"too little was dropped: {len(dropped)}"
     assert leaked, "nothing leaked"
 
 
-RETENTION = {"retentionTimeInMinutes": 3, "retentionSizeInMB": -1}  # what a watcher marks at once
+RETENTION = {"retentionTimeInMinutes": 3, "retentionSizeInMB": -1}  # short enough that a watcher marks at once
 AHEAD = f"{WATCH}mark_ahead = true\n".replace("poll_seconds = 15", "poll_seconds = 5")
 
 
 def marks_of(cluster: Cluster, topic: str) -> Marks:
-    """What is marked in a topic's own metadata."""
+    """Return the marks in a topic's own metadata."""
     path = managed_ledger_path(topic)
     info = parse_managed_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     return read_marks(info.properties).all
@@ -284,22 +291,27 @@ def is_marked(cluster: Cluster, topic: str, ledger_id: int) -> bool:
     return ledger_id in marked(cluster, topic)
 
 
-def has_looked(service: Deployment) -> bool:
+def has_scanned(service: Deployment) -> bool:
     return (service.config.parent / "state" / "watcher.json").exists()
 
 
 def all_requests(service: Deployment) -> list[int]:
-    """The ledgers that anybody has asked about, one for each request."""
-    found = stored_requests(service.settings, service.settings.topics.requests[0])
-    return [json.loads(each.payload)["ledgerId"] for each in found]
+    """Return the ledger of each request, of any sender."""
+    messages = stored_requests(service.settings, service.settings.topics.requests[0])
+    return [json.loads(message.payload)["ledgerId"] for message in messages]
 
 
 def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path, topic: str) -> set[int]:
-    """A watcher sees a topic come near the end of its retention and is killed; its state is lost. Then the broker drops
-    ledgers that it can't delete, and is killed too. Returns what leaked.
+    """Lose a watcher, its state and the broker when a topic reaches the end of its retention.
+
+    The watcher is killed shortly before the end of retention. Then the broker drops ledgers that it can't delete, and
+    is killed, too.
+
+    Returns:
+        The leaked ledgers.
     """
     with killed_at_the_end(service.start("watch", log=log)) as running:
-        wait_until(lambda: has_looked(service), running, log)
+        wait_until(lambda: has_scanned(service), running, log)
         topics.fill(cluster, topic, 9, [WORKER])
         topics.admin(cluster, "POST", f"{topics.resource(topic)}/retention", RETENTION)
         before = topics.data_ledgers(cluster, topic)
@@ -307,10 +319,10 @@ def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path
         if service.settings.watch.mark_ahead:
             wait_until(lambda: set(before[:5]) <= marked(cluster, topic), running, log)
         else:
-            time.sleep(20)  # three looks
+            time.sleep(20)  # three scans
         listed = listed_in_zookeeper(cluster, topic)
-        assert set(before[:5]) <= listed, "the marks are there before the broker drops anything"
-        assert marked(cluster, topic) <= set(before[:6]), "what a subscription has still to read is not marked"
+        assert set(before[:5]) <= listed, "the broker dropped ledgers before the marks were written"
+        assert marked(cluster, topic) <= set(before[:6]), "a ledger that a subscription has not read is marked"
         kill(running)
     shutil.rmtree(service.config.parent / "state")
     with faults.crash_with_metadata_fault(cluster):
@@ -318,12 +330,12 @@ def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path
             lambda: not set(before[:5]) & listed_in_zookeeper(cluster, topic), "the end of retention", seconds=300
         )
     leaked = set(before) - listed_in_zookeeper(cluster, topic)
-    assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker could not delete them"
-    assert not set(all_requests(service)) & leaked, "nobody has asked for them yet"
+    assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker deleted some"
+    assert not set(all_requests(service)) & leaked, "some were requested already"
     return leaked
 
 
-def test_what_was_marked_ahead_is_asked_for_although_watcher_broker_and_state_were_lost(
+def test_ledgers_marked_ahead_are_requested_after_watcher_broker_and_state_were_lost(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     service, topic = deploy(extra=AHEAD), new_topic("ahead")
@@ -331,38 +343,38 @@ def test_what_was_marked_ahead_is_asked_for_although_watcher_broker_and_state_we
     assert marked(cluster, topic) >= leaked
     log = tmp_path / "second"
     with killed_at_the_end(service.start("run", log=log)) as running:
-        # the watcher looks at marks less and less often
+        # the watcher reads marks less and less often
         wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log, seconds=PATIENCE_SECONDS)
         assert leaked <= set(all_requests(service))
         wait_until(lambda: not leaked & marked(cluster, topic), running, log, seconds=PATIENCE_SECONDS)
-        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "what is listed stays"
+        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "listed ledgers stay"
         assert len(topics.read_all(cluster, topic)) >= 4 * topics.ENTRIES_PER_LEDGER
         stop(running)
 
 
-def test_without_marks_ahead_only_the_audit_finds_what_leaked_when_watcher_broker_and_state_were_lost(
+def test_without_marks_ahead_only_the_audit_finds_leaks_after_watcher_broker_and_state_were_lost(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     service, topic = deploy(extra=AHEAD.replace("mark_ahead = true", "mark_ahead = false")), new_topic("behind")
     leaked = crash_of_watcher_and_broker(cluster, service, tmp_path / "first", topic)
     assert marked(cluster, topic) == set()
-    by_hand = min(leaked)
+    marked_by_hand = min(leaked)
     with deletable_ledgers(service.settings) as marks:
-        marks.mark_deletable_ledgers(topic, [by_hand])
+        marks.mark_deletable_ledgers(topic, [marked_by_hand])
     log = tmp_path / "second"
     with killed_at_the_end(service.start("run", log=log)) as running:
-        wait_until(lambda: has_looked(service), running, log)
+        wait_until(lambda: has_scanned(service), running, log)
         time.sleep(30)
         assert leaked <= ledgers.every_ledger(cluster).keys()
         assert not leaked & set(all_requests(service))
-        assert marked(cluster, topic) == {by_hand}, "a watcher without the feature lets marks be"
+        assert marked(cluster, topic) == {marked_by_hand}, "a watcher without the feature changed marks"
         stop(running)
-    said = service.run("audit", "--recheck-seconds", "1", "--json", code=(0, 4))  # other tests lose data
-    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert leaked <= {each["ledger_id"] for each in found if each.get("class") == "ORPHAN"}
+    output = service.run("audit", "--recheck-seconds", "1", "--json", code=(0, 4))  # other tests lose data
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert leaked <= {line["ledger_id"] for line in lines if line.get("class") == "ORPHAN"}
 
 
-def test_by_a_namespaces_size_the_ledger_that_goes_next_is_marked_before_it_goes(
+def test_with_retention_by_size_the_next_ledger_is_marked_before_it_is_dropped(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     service, log, namespace = deploy(extra=AHEAD), tmp_path / "log", f"public/{new_topic('size').rpartition('/')[2]}"
@@ -371,49 +383,53 @@ def test_by_a_namespaces_size_the_ledger_that_goes_next_is_marked_before_it_goes
     by_size = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1}
     topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", by_size)
     with killed_at_the_end(service.start("watch", log=log)) as running:
-        wait_until(lambda: has_looked(service), running, log)
+        wait_until(lambda: has_scanned(service), running, log)
         topics.fill(cluster, topic, 3, [WORKER], entry_bytes=ledger_bytes // topics.ENTRIES_PER_LEDGER)
         topics.consume(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
-        time.sleep(30)  # several looks
-        assert marked(cluster, topic) == set(), "there is room for more than one ledger"
+        time.sleep(30)  # several scans
+        assert marked(cluster, topic) == set(), "the limit leaves space for more than one ledger"
         seen: set[int] = set()
         rest = topics.ENTRIES_PER_LEDGER - 1
         for _ in range(7):
             before = listed_in_zookeeper(cluster, topic)
-            topics.publish(cluster, topic, 1)  # a new ledger begins, if none has yet
+            topics.publish(cluster, topic, 1)  # starts a new ledger if there is none yet
             topics.consume(cluster, topic, WORKER, 1)
             stats = topics.internal_stats(cluster, topic)
             oldest = stats["ledgers"][0]
-            if stats["totalSize"] - oldest["size"] + ledger_bytes > 1 << 20:  # it goes when the newest one ends
+            if stats["totalSize"] - oldest["size"] + ledger_bytes > 1 << 20:  # dropped when the newest ledger is full
                 wait_until(partial(is_marked, cluster, topic, oldest["ledgerId"]), running, log)
             seen |= marked(cluster, topic)
             topics.publish(cluster, topic, rest, entry_bytes=ledger_bytes // topics.ENTRIES_PER_LEDGER)
             topics.consume(cluster, topic, WORKER, rest)
             dropped = before - listed_in_zookeeper(cluster, topic)
-            assert dropped <= seen, "what went had been marked"
-        assert seen, "nothing came so far"
+            assert dropped <= seen, "a ledger was dropped without a mark"
+        assert seen, "no ledger was marked"
         stop(running)
 
 
-def test_of_an_offloaded_ledger_the_upload_is_marked_ahead(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
+def test_an_offloaded_ledger_is_marked_ahead_as_an_upload(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
     service, log, topic = deploy(extra=AHEAD), tmp_path / "log", new_topic("uploaded")
     with killed_at_the_end(service.start("watch", log=log)) as running:
-        wait_until(lambda: has_looked(service), running, log)
+        wait_until(lambda: has_scanned(service), running, log)
         topics.fill(cluster, topic, 4, [WORKER])
         topics.offload(cluster, topic)
         uploaded = set(topics.data_ledgers(cluster, topic)[:2])
         topics.admin(cluster, "POST", f"{topics.resource(topic)}/retention", RETENTION)
         topics.consume(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
-        topics.publish(cluster, topic, 2 * topics.ENTRIES_PER_LEDGER)  # the list changes, so the broker has it loaded
-        wait_until(lambda: uploaded <= {each for each, _uuid in marks_of(cluster, topic).uploads}, running, log)
-        assert not uploaded & marked(cluster, topic), "BookKeeper has no copy of them"
+        topics.publish(
+            cluster, topic, 2 * topics.ENTRIES_PER_LEDGER
+        )  # a changed list shows the watcher that the topic is loaded
+        wait_until(
+            lambda: uploaded <= {ledger_id for ledger_id, _uuid in marks_of(cluster, topic).uploads}, running, log
+        )
+        assert not uploaded & marked(cluster, topic), "marked a ledger without a copy in BookKeeper"
         stop(running)
 
 
 def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> None:
     service, log, topic = deploy(extra=AHEAD), tmp_path / "log", new_topic("unloaded")
     with killed_at_the_end(service.start("watch", log=log)) as running:
-        wait_until(lambda: has_looked(service), running, log)
+        wait_until(lambda: has_scanned(service), running, log)
         topics.fill(cluster, topic, 9, [WORKER])
         topics.admin(cluster, "POST", f"{topics.resource(topic)}/retention", RETENTION)
         topics.consume(cluster, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
@@ -421,7 +437,7 @@ def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path
         time.sleep(1)
         listed = listed_in_zookeeper(cluster, topic)
         time.sleep(40)
-        # a broker that loads a topic begins a new ledger
+        # a broker that loads a topic creates a new ledger
         assert listed_in_zookeeper(cluster, topic) == listed
         assert marked(cluster, topic) == set()
         stop(running)
@@ -429,17 +445,17 @@ def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path
 
 @pytest.fixture(scope="module")
 def by_default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose brokers have transactions, and a retention of their own for whoever sets none."""
+    """A cluster whose brokers have transactions and a default retention."""
     home = tmp_path_factory.mktemp("default")
     retention = {"defaultRetentionTimeInMinutes": "3", "defaultRetentionSizeInMB": "-1"}
-    made = up(home, broker_settings={"transactionCoordinatorEnabled": "true", **retention})
+    cluster = up(home, broker_settings={"transactionCoordinatorEnabled": "true", **retention})
     try:
-        yield made
+        yield cluster
     finally:
         down(home)
 
 
-def test_by_the_brokers_own_retention_and_beside_transactions_loaded_topics_are_marked_and_no_other_is_loaded(
+def test_with_default_retention_and_transactions_loaded_topics_are_marked_and_no_other_is_loaded(
     by_default: Cluster, tmp_path: Path
 ) -> None:
     cluster, log = by_default, tmp_path / "log"
@@ -447,7 +463,7 @@ def test_by_the_brokers_own_retention_and_beside_transactions_loaded_topics_are_
     service = deployment(cluster, here, extra=AHEAD)
     loaded, unloaded = new_topic("loaded"), new_topic("unloaded")
     with killed_at_the_end(service.start("watch", log=log)) as running:
-        wait_until(lambda: has_looked(service), running, log)
+        wait_until(lambda: has_scanned(service), running, log)
         for topic in (unloaded, loaded):
             topics.fill(cluster, topic, 9, [WORKER])
             topics.consume(cluster, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
@@ -457,12 +473,14 @@ def test_by_the_brokers_own_retention_and_beside_transactions_loaded_topics_are_
         listed = listed_in_zookeeper(cluster, unloaded)
         before = topics.data_ledgers(cluster, loaded)
         wait_until(lambda: set(before[:5]) <= marked(cluster, loaded), running, log)
-        assert set(before) <= listed_in_zookeeper(cluster, loaded), "the marks are there before anything is dropped"
-        assert marked(cluster, loaded) <= set(before[:6]), "what a subscription has still to read is not marked"
+        assert set(before) <= listed_in_zookeeper(cluster, loaded), (
+            "the broker dropped ledgers before the marks were written"
+        )
+        assert marked(cluster, loaded) <= set(before[:6]), "a ledger that a subscription has not read is marked"
         time.sleep(40)
-        assert listed_in_zookeeper(cluster, unloaded) == listed, "a broker that loads a topic begins a new ledger"
+        assert listed_in_zookeeper(cluster, unloaded) == listed, "a new ledger: the topic was loaded"
         assert marked(cluster, unloaded) == set()
-        # the broker drops them, and deletes them by itself; then their marks go
+        # the broker drops and deletes them; then their marks are removed
         topics.wait_for(
             lambda: not set(before[:5]) & listed_in_zookeeper(cluster, loaded), "the end of retention", seconds=300
         )

@@ -394,7 +394,9 @@ NO_TAIL = encode_index(Index(TOPIC, entries_of([(0, (9, 0), (5, 1))]), (5, 9), i
         pytest.param({"ends": False}, "no reader reached the topic's end: silence", id="not read to its end"),
     ],
 )
-def test_a_repair_that_can_not_be_verified_reports_the_reason(changes: dict[str, Any], why: str, journal: Folder) -> None:
+def test_a_repair_that_can_not_be_verified_reports_the_reason(
+    changes: dict[str, Any], why: str, journal: Folder
+) -> None:
     world = World(**changes)
     done = repairs(world, journal).repair(TOPIC)
     assert world.is_loaded
