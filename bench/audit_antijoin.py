@@ -3,8 +3,9 @@
     .venv/bin/python -m bench.audit_antijoin [--listed 11000000] [--referenced 10000000] [--runs 5]
 
 It creates both sides once, as Parquet: the listing in the order of the folders, the references in the order of their
-owners, 5 % of them without a ledger. Each run is the audit's own comparison (streaming.audit.join) on two cores, and
-writes its findings. After two warm-ups it prints the median with its range, and the peak memory of all processes.
+owners, 5 % of them without a ledger. Each run is the audit's own comparison (streaming.audit.reference_join) on two
+cores, and writes its findings. After two warm-ups it prints the median with its range, and the peak memory of all
+processes.
 """
 
 import json
@@ -18,8 +19,8 @@ from pyspark.sql import functions as F
 
 from bench.sampler import Sampler
 from bench.session import command_line, local_spark
-from streaming.audit import columns as a
-from streaming.audit import join
+from streaming.audit import audit_columns as a
+from streaming.audit import reference_join
 from streaming.spark.session import NEEDED
 from udfs import columns as c
 
@@ -86,10 +87,10 @@ def generate(spark: SparkSession, here: Path, listed: int, referenced: int) -> t
 
 def compare(listed: DataFrame, references: DataFrame, here: Path) -> float:
     started = time.perf_counter()
-    join.one_sided(listed, references).write.mode("overwrite").parquet(str(here / "compared"))
+    reference_join.one_sided(listed, references).write.mode("overwrite").parquet(str(here / "compared"))
     compared = listed.sparkSession.read.parquet(str(here / "compared"))
-    join.unreferenced(compared).write.mode("overwrite").parquet(str(here / "unreferenced"))
-    join.unlisted(references, compared).write.mode("overwrite").parquet(str(here / "unlisted"))
+    reference_join.unreferenced(compared).write.mode("overwrite").parquet(str(here / "unreferenced"))
+    reference_join.unlisted(references, compared).write.mode("overwrite").parquet(str(here / "unlisted"))
     return time.perf_counter() - started
 
 

@@ -19,7 +19,7 @@ from streaming.audit.walk.suspects import LedgerReader, suspect_row
 from streaming.clients import clients_for
 from streaming.config.load import load
 from streaming.coordination.identity import read_layout
-from streaming.sandbox import ledgers
+from streaming.sandbox import ledger_list
 from streaming.sandbox.cluster import attach
 from streaming.sweep.pace import Pace
 from udfs.paths import Layout
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     cluster = attach(options.home)
-    made = ledgers.make_synthetic(cluster, TOPIC, count=options.ledgers, first_id=FIRST_ID)
+    made = ledger_list.make_synthetic(cluster, TOPIC, count=options.ledgers, first_id=FIRST_ID)
     try:
         settings = load(options.home / "local.toml")
         store, root = clients_for(settings).store, settings.zookeeper.ledgers_root
@@ -45,7 +45,7 @@ def main() -> None:
         reader = LedgerReader(store, layout, root, Pace(0))
         both = [_run(reader, layout) for _ in range(1 + options.runs)][1:]
     finally:
-        ledgers.remove_synthetic(cluster, made)
+        ledger_list.remove_synthetic(cluster, made)
     print(json.dumps({"ledgers": both[0][2], "list_s": _spread(both, 0), "read_s": _spread(both, 1)}, indent=2))
 
 

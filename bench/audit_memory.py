@@ -61,8 +61,8 @@ def main() -> None:
 def run(topics: int, heap: str) -> None:
     """Run one audit in this process and print a line."""
     from streaming.audit import command
-    from streaming.audit import run as phases
-    from streaming.audit.options import AuditOptions
+    from streaming.audit import ledger_audit as phases
+    from streaming.audit.audit_options import AuditOptions
     from streaming.config.load import load
 
     phases.newest_zxid = lambda _settings: 1  # type: ignore[attr-defined, assignment]

@@ -26,7 +26,7 @@ from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.state.receipts import TABLE
@@ -89,7 +89,7 @@ def send_large(settings: Settings, count: int) -> None:
 def account(cluster: Cluster, settings: Settings, leaked: range, count: int) -> None:
     """Exit with a message if anything is wrong."""
     result = reckon(settings)
-    left = set(leaked) & ledgers.every_ledger(cluster).keys()
+    left = set(leaked) & ledger_list.every_ledger(cluster).keys()
     if (result.requests, result.open, result.wrong, left) != (count, 0, [], set()):
         sys.exit(f"{result}, {len(left)} leaked ledgers are still there")
     print(f"{dict(result.outcomes)}, nothing open, nothing wrong")
@@ -111,7 +111,7 @@ def run(home: Path, requests: int, leaked: int, chunk_rows: int, large: int = 0)
     topics.fill(cluster, TOPIC, 3, ["s"])
     ids = range(FIRST, FIRST + leaked)
     for lot in range(0, leaked, _LOT):
-        ledgers.make_synthetic(cluster, TOPIC, count=len(ids[lot : lot + _LOT]), first_id=ids[lot])
+        ledger_list.make_synthetic(cluster, TOPIC, count=len(ids[lot : lot + _LOT]), first_id=ids[lot])
     with admin_for(settings) as admin:
         ensure_topics(admin, settings)
     send_all(settings.pulsar, settings.topics.requests[0], messages(ids, requests))

@@ -24,7 +24,7 @@ from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.in_use.loader import InUseLoader
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.state.journal import ParquetJournal
 from streaming.sweep.jobs import Job, SweepRules
@@ -44,7 +44,7 @@ def sweep(config: Path, topic: str, ids: Sequence[int], chunk_rows: int, ready: 
     settings, clock = load(config), SystemClock()
     store = clients_for(settings).store
     rules = SweepRules(
-        ledgers.LAYOUT,
+        ledger_list.LAYOUT,
         "/ledgers",
         (EPOCH, 0),
         Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0),
@@ -80,7 +80,7 @@ def measure(cluster: Cluster, executors: int, count: int, chunk_rows: int, first
     shares = [range(first + _ROOM * number, first + _ROOM * number + count // executors) for number in range(executors)]
     for name, ids in zip(names, shares, strict=True):
         for at in range(0, len(ids), _LOT):
-            ledgers.make_synthetic(cluster, name, count=len(ids[at : at + _LOT]), first_id=ids[at])
+            ledger_list.make_synthetic(cluster, name, count=len(ids[at : at + _LOT]), first_id=ids[at])
     context = multiprocessing.get_context("spawn")
     ready = context.Manager().Barrier(executors + 1)
     servers = [process for process in psutil.process_iter() if _is_zookeeper(process, cluster)]

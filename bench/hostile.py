@@ -28,7 +28,7 @@ from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import faults, topics
+from streaming.sandbox import cluster_faults, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.state import receipts
@@ -97,7 +97,7 @@ class HangingBroker:
     def run(self, stop: threading.Event) -> None:
         broker = self.cluster.spec.all_of(Part.BROKER)[1]
         while not stop.wait(10):
-            with faults.paused(self.cluster, broker):
+            with cluster_faults.paused(self.cluster, broker):
                 self.times += 1
                 stop.wait(20)
 

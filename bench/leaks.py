@@ -39,9 +39,9 @@ from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.phase_one.watcher.publication import WATCH_ID
+from streaming.phase_one.watcher.pulsar_publication import WATCH_ID
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import faults, ledgers, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.state.outcomes import receipts_of
 from udfs.paths import managed_ledger_name
@@ -207,13 +207,13 @@ def harm_brokers(cluster: Cluster, chance: random.Random) -> str:
     """Refuse deletes for some seconds, kill the broker, or both."""
     kind = chance.choice(["both", "both", "both", "killed", "refused"])
     if kind == "killed":
-        faults.kill_brokers(cluster)
-        faults.restart_brokers(cluster)
+        cluster_faults.kill_brokers(cluster)
+        cluster_faults.restart_brokers(cluster)
     elif kind == "refused":
-        with faults.metadata_fault(cluster):
+        with cluster_faults.metadata_fault(cluster):
             time.sleep(chance.uniform(3, 15))
     else:
-        with faults.crash_with_metadata_fault(cluster):
+        with cluster_faults.crash_with_metadata_fault(cluster):
             time.sleep(chance.uniform(3, 15))
     return f"broker {kind}"
 
@@ -265,7 +265,7 @@ def account(settings: Settings, leaked: Set[int]) -> list[str]:
 
 def orphans_of(cluster: Cluster, names: list[str]) -> dict[int, LedgerMetadata]:
     """Return data ledgers whose metadata name a topic that does not list them, by the broker's own lists."""
-    made = ledgers.every_ledger(cluster)  # read before the lists, so that ledgers created later are listed
+    made = ledger_list.every_ledger(cluster)  # read before the lists, so that ledgers created later are listed
     owners = {managed_ledger_name(topic).encode() for topic in names}
     listed = {ledger_id for topic in names for ledger_id in topics.data_ledgers(cluster, topic)}
     return {
@@ -310,8 +310,8 @@ def trouble(cluster: Cluster, watcher: WatcherProcess, names: list[str], options
         for thread in threads:
             thread.join(120)
     # deletes that a broker still repeats from its memory would otherwise count as leaks
-    faults.kill_brokers(cluster)
-    faults.restart_brokers(cluster)
+    cluster_faults.kill_brokers(cluster)
+    cluster_faults.restart_brokers(cluster)
     print(f"short-lived: {dict(comings.done)}; watcher started {watcher.starts} times", flush=True)
 
 

@@ -13,8 +13,8 @@ from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, Snapshot, decode_segment, decode_snapshot, encode_segment, encode_snapshot
 from udfs.snapshots.keys import Capacity, PartKey
-from udfs.snapshots.parts import pieces
 from udfs.snapshots.segments import sealed
+from udfs.snapshots.snapshot_parts import pieces
 
 TOPIC = "persistent://public/default/orders"
 _SEGMENT_IDS = 87_364  # of Pulsar's default size

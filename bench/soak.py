@@ -31,9 +31,9 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import Pulsar
-from streaming.reconcile.messages import reconcile
+from streaming.reconcile.accounting import reconcile
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import faults, ledgers, shell, topics
+from streaming.sandbox import cluster_faults, ledger_list, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.reckoning import reckon
@@ -75,7 +75,7 @@ class Load:
         while not stop.wait(1.0):
             topic = self.random.choice(TOPICS)
             try:
-                created = ledgers.make_synthetic(self.cluster, topic, count=LOT, first_id=first)
+                created = ledger_list.make_synthetic(self.cluster, topic, count=LOT, first_id=first)
             except Exception:  # ZooKeeper is frozen, or created only half of them; the next batch has other ids
                 first += LOT
                 continue
@@ -104,14 +104,14 @@ def chaos(cluster: Cluster, service: Supervisor, chance: random.Random, only: st
 
     def broken(part: Part) -> Callable[[], None]:
         def act() -> None:
-            faults.kill(cluster, part)
+            cluster_faults.kill(cluster, part)
             time.sleep(chance.uniform(0, 6))
-            faults.restart(cluster, part)
+            cluster_faults.restart(cluster, part)
 
         return act
 
     def frozen() -> None:
-        with faults.paused(cluster, Part.ZOOKEEPER):
+        with cluster_faults.paused(cluster, Part.ZOOKEEPER):
             time.sleep(chance.uniform(1, 8))
 
     acts: dict[str, Callable[[], None]] = {

@@ -39,9 +39,9 @@ from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import ledgers, topics
-from streaming.sandbox.clients import pulsar_client, zookeeper
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.part_clients import pulsar_client, zookeeper
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.classes import FOLDER
 from streaming.spark.ivy import default_cache
@@ -136,7 +136,7 @@ class Bench:
     def prepare(self, lone: int) -> None:
         """Create the topics, an owner, and a ledger that it lost for each lone request."""
         topics.fill(self.cluster, _topic(0), 3, ["s"])
-        ledgers.make_synthetic(self.cluster, _topic(0), count=lone, first_id=FIRST_LONE)
+        ledger_list.make_synthetic(self.cluster, _topic(0), count=lone, first_id=FIRST_LONE)
         self.lone = iter(range(FIRST_LONE, FIRST_LONE + lone))
         with admin_for(self.settings) as admin:
             ensure_topics(admin, self.settings)
@@ -199,7 +199,7 @@ class Bench:
         each = count // owners
         for number in range(owners):
             topics.fill(self.cluster, _topic(number), 1, ["s"])
-            ledgers.make_synthetic(self.cluster, _topic(number), count=each, first_id=FIRST_MANY + number * each)
+            ledger_list.make_synthetic(self.cluster, _topic(number), count=each, first_id=FIRST_MANY + number * each)
         ids = range(FIRST_MANY, FIRST_MANY + owners * each)
         requests = (
             OutgoingRequest(None, payload(_topic(number % owners), ids[number % owners * each + number // owners]))
@@ -207,7 +207,7 @@ class Bench:
         )
         send_all(self.settings.pulsar, self.settings.topics.requests[0], requests)
         self.sent += len(ids)
-        parents = sorted({ledgers.path_of(number).rpartition("/")[0] for number in ids})
+        parents = sorted({ledger_list.path_of(number).rpartition("/")[0] for number in ids})
         with zookeeper(self.cluster.addresses.zookeeper) as client:
             began_s = time.monotonic()
             service = self.service.start("--until-idle")
@@ -236,7 +236,7 @@ class Bench:
     def account(self) -> None:
         """Exit with a message if anything is wrong."""
         result = reckon(self.settings)
-        left = [number for number in ledgers.every_ledger(self.cluster) if number >= FIRST_LONE]
+        left = [number for number in ledger_list.every_ledger(self.cluster) if number >= FIRST_LONE]
         if (result.requests, result.open, result.wrong) != (self.sent, 0, []) or len(left) > len(list(self.lone)):
             sys.exit(f"{result}, {len(left)} leaked ledgers are still there")
         print(f"{dict(result.outcomes)}, nothing open, nothing wrong")

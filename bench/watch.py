@@ -30,23 +30,23 @@ from prometheus_client import CollectorRegistry
 from bench.session import command_line
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.marks import DeletableLedgers, SweepAccess
+from streaming.phase_one.deletable_ledgers import DeletableLedgers, SweepAccess
 from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
 from streaming.phase_one.watcher.marking_thread import MarkingThread
-from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
+from streaming.phase_one.watcher.request_outbox import Knows, Outbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.sandbox.home import LEDGERS_ROOT
-from streaming.sandbox.ledgers import LAYOUT
+from streaming.sandbox.ledger_list import LAYOUT
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.contract.zookeeper_server import ZooKeeperServer, zookeeper_running

@@ -26,10 +26,10 @@ from streaming.queries.names import queries_of
 from streaming.queries.short_names import adopt_short_name
 from streaming.signals import on_signals
 from streaming.spark import classes
-from streaming.spark.failures import raise_failure
+from streaming.spark.java_errors import raise_failure
+from streaming.spark.jvm_signals import jvm_signals
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ended
-from streaming.spark.signals import jvm_signals
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
 

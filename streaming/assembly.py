@@ -25,22 +25,22 @@ from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
+from streaming.deletion.held_tenants import HeldTenants
 from streaming.deletion.instance import Identity, Instance, coordination_of
 from streaming.deletion.outages import Outages
 from streaming.deletion.outbox import Outbox
 from streaming.deletion.owners import OwnersInUse
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
-from streaming.deletion.tenants import HeldTenants
 from streaming.deletion.upkeep import Upkeep, tidy_up
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
 from streaming.in_use.missing import LossCheck
-from streaming.in_use.watch import SourceWatch
-from streaming.limits.blast_radius import BlastRadius
+from streaming.in_use.source_watch import SourceWatch
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.census import count_ledgers
+from streaming.limits.enforcement import BlastRadius
 from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
@@ -53,11 +53,11 @@ from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
 from streaming.queries.slots import ReadSlots
 from streaming.queries.streams import describe_jobs, stream
+from streaming.reconcile.accounting import reconcile
 from streaming.reconcile.markers import Markers
-from streaming.reconcile.messages import reconcile
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
 from streaming.spark.connector_clients import ConnectorClients
-from streaming.spark.failures import one_line
+from streaming.spark.java_errors import one_line
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
 from streaming.state.parked_queries import ParkedQuery
@@ -294,16 +294,16 @@ class Assembly:
         """Yield what the configuration asks for next to the service. Modules are loaded only if they are needed."""
         settings = self.settings
         if settings.audit.every_seconds:
-            from streaming.audit.repeat.beside_service import auditing
+            from streaming.audit.repeat.audit_thread import auditing
 
             # its own session has record batches of the configured size, because an audit's rows are all small
             yield auditing(self.spark.newSession(), settings)
         if settings.snapshots.guard_every_seconds:
-            from streaming.snapshots.guard.beside_service import guarding
+            from streaming.snapshots.guard.guard_thread import guarding
 
             yield guarding(settings)
         if settings.watch.enabled:
-            from streaming.phase_one.watcher.run import watching
+            from streaming.phase_one.watcher.watch_loop import watching
 
             yield watching(settings, self.service.outages.metrics.registry)
 

@@ -21,10 +21,10 @@ from streaming.adapters.pulsar.offload_policies import BrokerOffload
 from streaming.adapters.pulsar.properties import PulsarTopicProperties
 from streaming.adapters.pulsar.read import PulsarReader
 from streaming.adapters.pulsar.trims import PulsarTrimFacts
-from streaming.adapters.zookeeper import session
+from streaming.adapters.zookeeper import zookeeper_session
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore, store_for
+from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings
 from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
 from streaming.ports import (
@@ -159,7 +159,7 @@ def open_hints(settings: Settings, roots: Sequence[str]) -> ChangeHints:
 
 def newest_zxid(settings: Settings) -> int:
     """Return a transaction id that every later read of ZooKeeper includes. Raises UnavailableError."""
-    return session.newest_zxid(zookeeper_settings(settings))
+    return zookeeper_session.newest_zxid(zookeeper_settings(settings))
 
 
 def bookies_for(settings: Settings, store: MetadataStore) -> Bookies:

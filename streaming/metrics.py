@@ -8,7 +8,7 @@ from streaming.in_use.cache import InUseCache
 from streaming.prometheus import serve
 from streaming.reconcile.gaps import Reconciliation
 from streaming.state.receipts import ChunkSummary
-from udfs.phase_one.metrics import HELP, SENT, Metric, counted_as
+from udfs.phase_one.pip_186_metrics import HELP, SENT, Metric, counted_as
 
 
 def pip_186_counters(registry: CollectorRegistry, metrics: Iterable[Metric]) -> dict[Metric, Counter]:

@@ -1,6 +1,6 @@
 """The safety lines of what many hosts share, for tests/mutation.py: each once, with the tests that notice."""
 
-COMMITS, STORES = "streaming/state/commits.py", "streaming/state/stores.py"
+COMMITS, STORES = "streaming/state/commits.py", "streaming/state/object_store_options.py"
 LEFTOVERS = "streaming/state/leftovers.py"
 OVERWRITING, SUBMISSION = "streaming/coordination/overwriting.py", "streaming/spark/submission.py"
 TASK, PACE = "streaming/sweep/task.py", "streaming/sweep/pace.py"

@@ -62,7 +62,7 @@ class Mutation:
 
 
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
-    f"udfs/{name}.py" for name in ("judge", "references", "ownership", "sightings")
+    f"udfs/{name}.py" for name in ("judge", "references", "named_owner", "sightings")
 )
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
@@ -70,15 +70,15 @@ FILESYSTEM = "streaming/state/filesystem.py"
 JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
 PUT_BACK = "streaming/snapshots/repair/restore.py"
 GUARDING = "udfs/snapshots/guard_rules.py"
-JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshots.py"
-WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/marks.py"
+JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshot_sweep.py"
+WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/deletable_ledgers.py"
 AHEAD = "udfs/phase_one/trim_forecast.py"
 MASS_LOSS, OFFLOADS = "udfs/mass_loss.py", "udfs/judge_offload.py"
 
 MUTATIONS = (
     Mutation(
         "a start that finds its port in use names the instance that runs",
-        "streaming/cli/service.py",
+        "streaming/cli/run_service.py",
         "            refuse_second(clients.store, settings.zookeeper.own_root, lock)",
         "            pass",
     ),
@@ -573,7 +573,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a cursor that no request could name does not count as watched",
-        "udfs/phase_one/watched.py",
+        "udfs/phase_one/vanished_names.py",
         "        if encode_cursor(cursor) != cursor:\n",
         "        if False:\n",
     ),
@@ -714,13 +714,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a snapshot's topic is gone only where both say so",
-        "udfs/snapshots/audit.py",
+        "udfs/snapshots/topic_findings.py",
         "    if (facts.in_metadata, facts.at_broker) == (Presence.GONE, Presence.GONE):\n",
         "    if facts.in_metadata is Presence.GONE:\n",
     ),
     Mutation(
         "an index that can't be read makes no segment an orphan",
-        "udfs/snapshots/audit.py",
+        "udfs/snapshots/topic_findings.py",
         "    if facts.index is IndexState.READABLE:\n        yield from _not_named(facts)\n",
         "    yield from _not_named(facts)\n",
     ),
@@ -1002,19 +1002,19 @@ MUTATIONS = (
     ),
     Mutation(
         "an undo keeps what it replaces",
-        "streaming/snapshots/repair/undo.py",
+        "streaming/snapshots/repair/repair_undo.py",
         "        kept = session.record(now, old, Act.UNDO)\n",
         '        kept = ""\n',
     ),
     Mutation(
         "an undo does not replace what was written while the topic was unloaded",
-        "streaming/snapshots/repair/undo.py",
+        "streaming/snapshots/repair/repair_undo.py",
         "        if now.position != seen.position:\n",
         "        if False:\n",
     ),
     Mutation(
         "an undo replaces nothing that it can't keep",
-        "streaming/snapshots/repair/session.py",
+        "streaming/snapshots/repair/topic_session.py",
         "        if not isinstance(index.value, Index):\n",
         "        if False:\n",
     ),
@@ -1098,7 +1098,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an empty transaction has a minute, in milliseconds",
-        "streaming/adapters/pulsar/transactions.py",
+        "streaming/adapters/pulsar/empty_transaction.py",
         "_TIMEOUT_MS = 60_000 ",
         "_TIMEOUT_MS = 60 ",
     ),
@@ -1297,11 +1297,11 @@ NARROWED |= {
     "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/repair/test_restore.py",),
     "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),
     "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),
-    "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshots.py",),
-    "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshots.py",),
-    "nothing is compacted while a tombstone is open": ("tests/unit/sweep/test_snapshots.py",),
-    "what is mended is what was written last": ("tests/unit/sweep/test_snapshots.py",),
-    "a tombstone of somebody else is not taken back": ("tests/unit/sweep/test_snapshots.py",),
+    "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "nothing is compacted while a tombstone is open": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "what is mended is what was written last": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "a tombstone of somebody else is not taken back": ("tests/unit/sweep/test_snapshot_sweep.py",),
     "check compares where a guard stands": ("tests/unit/snapshots/audit/test_facts.py",),
     "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/guard/test_guards.py",),
     "a guard is one only before all that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
@@ -1312,7 +1312,7 @@ NARROWED |= {
     "a repair that is not verified ends with 4": ("tests/unit/cli/test_snapshots.py",),
     "an undo keeps what it replaces": ("tests/unit/snapshots/repair/test_steps.py",),
     "an undo does not replace what was written while the topic was unloaded": (
-        "tests/unit/snapshots/repair/test_undo.py",
+        "tests/unit/snapshots/repair/test_repair_undo.py",
     ),
     "an undo replaces nothing that it can't keep": ("tests/unit/snapshots/repair/test_steps.py",),
     "what is put back is guarded first": ("tests/unit/snapshots/repair/test_restore.py",),
@@ -1331,11 +1331,13 @@ NARROWED |= {
         "tests/unit/snapshots/repair/test_steps.py",
     ),
     "where a number names two segments none is published again": ("tests/unit/snapshots/repair/test_steps.py",),
-    "a segment that no broker can read where it lies is a lost one": ("tests/unit/snapshots/audit/test_messages.py",),
+    "a segment that no broker can read where it lies is a lost one": (
+        "tests/unit/snapshots/audit/test_snapshot_messages.py",
+    ),
     "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/test_keyed.py",),
     "a segments topic is compacted behind a guard": ("tests/unit/snapshots/removal/test_compact.py",),
     "a live record stands behind tombstones that are compacted": ("tests/unit/snapshots/removal/test_compact.py",),
-    "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_transactions.py",),
+    "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_empty_transaction.py",),
     "marking asks nobody about a topic that is not loaded": (MARKING_TESTS,),
     "marks of a topic that is not loaded wait": (MARKING_TESTS,),
     "a closed cursor's topic is not asked about": (MARKING_TESTS,),
@@ -1344,11 +1346,13 @@ NARROWED |= {
     "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
     "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
-    "a watcher takes the lock of its name": ("tests/unit/phase_one/watcher/test_run.py",),
-    "a watcher refuses another cluster's state": ("tests/unit/phase_one/watcher/test_run.py",),
-    "what a partition holds of a watcher is not sent again": ("tests/unit/phase_one/watcher/test_publication.py",),
+    "a watcher takes the lock of its name": ("tests/unit/phase_one/watcher/test_watch_loop.py",),
+    "a watcher refuses another cluster's state": ("tests/unit/phase_one/watcher/test_watch_loop.py",),
+    "what a partition holds of a watcher is not sent again": (
+        "tests/unit/phase_one/watcher/test_pulsar_publication.py",
+    ),
     "a stored request that the watcher's state does not know ends the sending": (
-        "tests/unit/phase_one/watcher/test_publication.py",
+        "tests/unit/phase_one/watcher/test_pulsar_publication.py",
     ),
     "a topic that fails keeps no other waiting": (MARKING_TESTS,),
     "topics that failed come after all others": (MARKING_TESTS,),
@@ -1365,7 +1369,9 @@ NARROWED |= {
     ),
     "a bucket that is no ledger makes its cursor unreadable, and stops nobody": ("tests/unit/udfs/test_references.py",),
     "a request that nobody could read again is not kept": (WATCHER_TESTS,),
-    "a state from a backup takes no stored request for its own": ("tests/unit/phase_one/watcher/test_outbox.py",),
+    "a state from a backup takes no stored request for its own": (
+        "tests/unit/phase_one/watcher/test_request_outbox.py",
+    ),
     "the operator declared who else offloads": ("tests/unit/coordination/test_exclusive.py",),
     "clusters may have the same name unless the operator declared otherwise": (
         "tests/unit/coordination/test_exclusive.py",

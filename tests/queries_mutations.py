@@ -5,7 +5,11 @@ RUNNING, LIFE = "streaming/queries/running.py", "streaming/queries/life.py"
 LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
-CLIENTS, BOOKIES, UNDO = "streaming/clients.py", "streaming/adapters/bookkeeper/bookies.py", "streaming/undo/ledgers.py"
+CLIENTS, BOOKIES, UNDO = (
+    "streaming/clients.py",
+    "streaming/adapters/bookkeeper/bookies.py",
+    "streaming/undo/restore_ledgers.py",
+)
 ROWS = "udfs/spark.py"
 # which tests have to notice, by the file that is changed
 TESTS = {

@@ -1,22 +1,22 @@
 """Lines that keep a broker from sealing ids twice after a repair, for tests/mutation.py, with the tests that notice."""
 
 REPAIR = "streaming/snapshots/repair/steps.py"
-JOURNAL = "streaming/snapshots/repair/journal.py"
-LOADING, VERIFY = "streaming/snapshots/repair/load.py", "streaming/snapshots/repair/verify.py"
-SESSION, UNDO = "streaming/snapshots/repair/session.py", "streaming/snapshots/repair/undo.py"
-RULES, AUDIT = "udfs/snapshots/repair_rules.py", "udfs/snapshots/audit.py"
+JOURNAL = "streaming/snapshots/repair/repair_journal.py"
+LOADING, VERIFY = "streaming/snapshots/repair/topic_load.py", "streaming/snapshots/repair/verify.py"
+SESSION, UNDO = "streaming/snapshots/repair/topic_session.py", "streaming/snapshots/repair/repair_undo.py"
+RULES, AUDIT = "udfs/snapshots/repair_rules.py", "udfs/snapshots/topic_findings.py"
 LOADER = "streaming/snapshots/repair/wiring.py"
 GUARD, ADMIN = "streaming/snapshots/guard/guards.py", "streaming/adapters/pulsar/admin.py"
 TRIM = "streaming/snapshots/removal/trim.py"
 BLOCKING, MIGRATE = "streaming/snapshots/repair/blocking.py", "streaming/snapshots/parts/migrate.py"
 COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
-COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/command.py", "streaming/audit/command.py"
+COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/snapshot_command.py", "streaming/audit/command.py"
 PUT_BACK, STOPPING = "streaming/snapshots/repair/restore.py", "streaming/audit/stopping.py"
 UNDO_MIGRATION, FORMS = "streaming/snapshots/parts/undo_migration.py", "udfs/snapshots/migration.py"
-SCHEMA, TOPICS = "udfs/snapshots/schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
-READ, FACTS = (f"streaming/snapshots/audit/{name}.py" for name in ("messages", "facts"))
+SCHEMA, TOPICS = "udfs/snapshots/avro_schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
+READ, FACTS = (f"streaming/snapshots/audit/{name}.py" for name in ("snapshot_messages", "facts"))
 CHECK = "streaming/snapshots/guard/check_line.py"
-CLI, FINDINGS = "streaming/cli/snapshots.py", "streaming/snapshots/audit/run.py"
+CLI, FINDINGS = "streaming/cli/snapshots.py", "streaming/snapshots/audit/snapshot_audit.py"
 _UNIT = "tests/unit/snapshots"
 SNAPSHOTS_TESTS = {
     LOADER: (f"{_UNIT}/repair/test_wiring.py",),
@@ -31,13 +31,13 @@ SNAPSHOTS_TESTS = {
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),
     STOPPING: ("tests/unit/audit/test_stopping.py",),
     PUT_BACK: (f"{_UNIT}/repair/test_restore.py", f"{_UNIT}/parts/test_undo_migration.py"),
-    SCHEMA: ("tests/unit/udfs/snapshots/test_schemas.py",),
+    SCHEMA: ("tests/unit/udfs/snapshots/test_avro_schemas.py",),
     TOPICS: (f"{_UNIT}/audit/test_messages.py",),
     CLI: ("tests/unit/cli/test_snapshots.py",),
     READ: (f"{_UNIT}/audit/test_messages.py",),
     FACTS: (f"{_UNIT}/audit/test_facts.py",),
     CHECK: (f"{_UNIT}/audit/test_facts.py",),
-    FINDINGS: ("tests/spark/snapshots/test_join.py",),
+    FINDINGS: ("tests/spark/snapshots/test_snapshot_joins.py",),
     LOADING: (f"{_UNIT}/repair/test_load.py", f"{_UNIT}/repair/test_steps.py"),
     VERIFY: (f"{_UNIT}/repair/test_verify.py", f"{_UNIT}/repair/test_steps.py"),
     SESSION: (f"{_UNIT}/repair/test_session.py", f"{_UNIT}/repair/test_steps.py", f"{_UNIT}/repair/test_undo.py"),
@@ -46,7 +46,7 @@ SNAPSHOTS_TESTS = {
     GUARD: (f"{_UNIT}/guard/test_guards.py",),
     TRIM: (f"{_UNIT}/removal/test_trim.py",),
     ADMIN: ("tests/contract/test_snapshot_admin.py",),
-    AUDIT: ("tests/unit/udfs/snapshots/test_audit.py",),
+    AUDIT: ("tests/unit/udfs/snapshots/test_topic_findings.py",),
     RULES: (f"{_UNIT}/repair/test_steps.py", "tests/unit/udfs/snapshots/test_repair_rules.py"),
 }
 SNAPSHOTS_LINES = (

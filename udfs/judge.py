@@ -21,7 +21,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from udfs.completeness import shrunk
-from udfs.ownership import mismatch
+from udfs.named_owner import mismatch
 from udfs.records import (
     Counts,
     LedgerComponent,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from udfs.judge import Policy, is_above_newest, is_second_look, kept_by_shrinkage, unread
-from udfs.ownership import mismatch
+from udfs.named_owner import mismatch
 from udfs.records import (
     Counts,
     LedgerComponent,

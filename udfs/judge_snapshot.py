@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from udfs.formats.internal_stats import Position
 from udfs.judge import Policy, is_second_look, unread
 from udfs.records import LedgerType, Outcome, PendingDelete, Presence, Reason, Reference, SnapshotContext, Verdict
-from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
+from udfs.snapshots.topic_findings import IndexState
 from udfs.snapshots.values import Fault
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streaming.audit.options import FindingFilters
+from streaming.audit.audit_options import FindingFilters
 from streaming.audit.walk.listing import Problem
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 

@@ -12,20 +12,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit import history
+from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.findings import is_class
-from streaming.audit.options import AuditOptions, FindingFilters
+from streaming.audit.ledger_audit import Audit
 from streaming.audit.output import FINDINGS, Output, output_of
-from streaming.audit.progress import Phases
+from streaming.audit.phase_progress import Phases
 from streaming.audit.publication import asked
-from streaming.audit.publication.publish import Publication
-from streaming.audit.report import html, terminal
+from streaming.audit.publication.orphan_requests import Publication
+from streaming.audit.report import html, terminal_report
 from streaming.audit.report.descriptions import scope_text, size_text
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
 from streaming.audit.result import AuditResult, remember, remembered
-from streaming.audit.run import Audit
 from streaming.audit.space import Space, account
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.beside import Beside, Work, logged
@@ -35,11 +35,11 @@ from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
 from streaming.errors import SafetyError, StoppedBySignalError
-from streaming.spark.failures import our_errors
+from streaming.spark.java_errors import our_errors
 from streaming.spark.session import Jars, start
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs import columns as c
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.formats.bookie_info import http_addresses
 
 log = logging.getLogger("ledger-reaper")
@@ -177,21 +177,21 @@ class AuditCommand:
 
     def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
         if self.request.is_quiet:
-            log.info("audit %s: %s; report: %s", result.audit_id, terminal.in_short(result, summary), report)
+            log.info("audit %s: %s; report: %s", result.audit_id, terminal_report.in_short(result, summary), report)
         elif self.request.as_json:
             _print_json(selected, result, summary, self.request.options.filters)
         else:
-            terminal.show(Terminal(), result, summary, space, scope_text(self.request.options.filters))
+            terminal_report.show(Terminal(), result, summary, space, scope_text(self.request.options.filters))
             Terminal().print(cell(f"Report: {report}"), soft_wrap=True)
-            terminal.propose(Terminal(), summary, self._commands(), publishes=self.request.publish)
+            terminal_report.propose(Terminal(), summary, self._commands(), publishes=self.request.publish)
         if elsewhere := missing_elsewhere(result, summary):
             log.error("%s outside the filters of this audit; run it without filters", missing_text(elsewhere))
 
-    def _commands(self) -> terminal.Commands:
+    def _commands(self) -> terminal_report.Commands:
         config = shlex.quote(self.request.config)
         out = f" --out {shlex.quote(str(self.request.out))}" if self.request.out else ""
         chosen = self.request.options.filters.arguments()
-        return terminal.Commands(
+        return terminal_report.Commands(
             publish=f"ledger-reaper audit --config {config}{out}{chosen} --last --publish",
             explain=f"ledger-reaper explain --config {config} N",
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.dataset as ds
 from rich.text import Text
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit.output import FINDINGS, Output, output_of
 from streaming.audit.report.descriptions import age_text, meaning_of, size_text
 from streaming.audit.walk.referring import Referring, referring_to
@@ -29,7 +29,7 @@ from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.pace import Pace
 from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs import columns as c
-from udfs.audit import Unclaimed, claim_of
+from udfs.finding_classes import Unclaimed, claim_of
 from udfs.judge import NOT_ASKED, Case, judge, refers_to
 from udfs.paths import ledger_path, topic_of
 from udfs.records import LedgerFacts, LedgerState, Outcome, PendingDelete, Reason, Reference, Verdict

@@ -6,11 +6,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit.certificate import MAX_NAMESPACES
 from streaming.audit.result import InUse
 from udfs import columns as c
-from udfs.audit import NOT_FINDINGS, UNREAD, FindingClass
+from udfs.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 from udfs.records import LedgerType
 
 _MS_PER_SECOND = 1000

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from streaming.audit.audit_options import FindingFilters
 from streaming.audit.certificate import Certificate
-from streaming.audit.options import FindingFilters
 from streaming.audit.output import Output
 from streaming.errors import ConfigError
 

@@ -15,7 +15,7 @@ from operator import and_
 import pyarrow.dataset as ds
 
 from streaming.audit.output import Output
-from streaming.audit.publication.plan import plans
+from streaming.audit.publication.publication_plan import plans
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
 from streaming.ports import Bookies

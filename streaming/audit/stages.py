@@ -11,12 +11,12 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming.audit import columns as a
-from streaming.audit import join
+from streaming.audit import audit_columns as a
+from streaming.audit import reference_join
+from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import MAX_PROBLEMS, Completeness
-from streaming.audit.options import AuditOptions
 from streaming.audit.output import Output
-from streaming.audit.progress import Phases
+from streaming.audit.phase_progress import Phases
 from streaming.audit.walk.listing import Problem
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
@@ -103,7 +103,7 @@ class PhaseTools:
         self.completeness.problems += found
         if kept.count(a.PATH):
             # above MAX_PROBLEMS nothing counts as read, so the driver collects no more than that
-            for row in join.problems(kept.rows).limit(MAX_PROBLEMS + 1).collect():
+            for row in reference_join.problems(kept.rows).limit(MAX_PROBLEMS + 1).collect():
                 self.completeness.problems.append((row[a.PATH], row[c.DETAIL]))
 
 

@@ -20,7 +20,7 @@ from streaming.errors import ReaperError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore
-from streaming.reconcile.backlog import backlog_of
+from streaming.reconcile.backlog_count import backlog_of
 from streaming.state import hold, parked_queries, receipts, waiting, watcher_note
 from streaming.state.parked_queries import ParkedQuery
 from streaming.state.watcher_note import WatcherNote

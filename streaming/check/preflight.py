@@ -25,7 +25,7 @@ from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
 from streaming.queries.names import FURTHER, queries_of
-from streaming.reconcile.messages import reconcile
+from streaming.reconcile.accounting import reconcile
 from streaming.state.filesystem import shown
 from streaming.terminal import count_of
 from streaming.topics.matching import matched_topics

@@ -99,18 +99,18 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     )
     require_namespace(namespace, tenant)
     settings = settings_of(config)
-    from streaming.audit import options
+    from streaming.audit import audit_options
     from streaming.audit.command import AuditRequest
     from streaming.audit.command import audit as run_audit
 
-    filters = options.FindingFilters(
+    filters = audit_options.FindingFilters(
         tenant=tenant,
         namespace=namespace,
-        component=options.component_of(component),
+        component=audit_options.component_of(component),
         older_than_seconds=amounts.seconds_of(older_than, "--older-than") if older_than else 0,
         max_bytes=amounts.bytes_of(max_bytes, "--max-bytes") if max_bytes else 0,
     )
-    chosen = options.AuditOptions(
+    chosen = audit_options.AuditOptions(
         recheck_seconds=settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
         reads_per_second=reads_per_second,
         publish_per_second=publish_per_second,
@@ -118,7 +118,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         bookies=tuple(bookie or ()),
         filters=filters,
     )
-    every_seconds = options.every_seconds_of(watch, last=last)
+    every_seconds = audit_options.every_seconds_of(watch, last=last)
     topic = settings.topics.requests[0]
     if publish:
         require_terminal(yes=yes)
@@ -128,7 +128,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     def confirm_count(orphans: str) -> None:
         confirm(f"Request the deletion of {orphans}, in {topic}?", yes=yes)
 
-    from streaming.snapshots.audit.command import further
+    from streaming.snapshots.audit.snapshot_command import further
 
     includes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
     audit_request = AuditRequest(

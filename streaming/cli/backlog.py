@@ -10,7 +10,7 @@ def backlog(config: Config, json_lines: Json = False) -> None:
     This is what PIP-186 calls the estimated in-flight count.
     """
     from streaming.clients import command_clients
-    from streaming.reconcile.backlog import backlog_of
+    from streaming.reconcile.backlog_count import backlog_of
 
     settings = settings_of(config)
     with command_clients(settings) as clients:

@@ -15,7 +15,7 @@ from streaming.in_use.baseline import ALL, Accepted, accepted_path, all_of
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, Pulsar
-from streaming.reconcile.messages import accept_gaps
+from streaming.reconcile.accounting import accept_gaps
 from streaming.topics.matching import matched_topics
 from udfs.paths import managed_ledger_name
 

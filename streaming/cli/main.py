@@ -14,7 +14,7 @@ from streaming.cli.pause import pause, resume
 from streaming.cli.receipts import receipts
 from streaming.cli.release import release
 from streaming.cli.request import request
-from streaming.cli.service import jars, run
+from streaming.cli.run_service import jars, run
 from streaming.cli.status import status
 from streaming.cli.submit import submit_args
 from streaming.cli.undo import undo

@@ -15,7 +15,7 @@ from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import count_of, say, say_json
 
 if TYPE_CHECKING:
-    from streaming.phase_one.receipts import Receipt
+    from streaming.phase_one.receipts_by_message import Receipt
 
 _SHOWN = 20
 _WAIT_SECONDS = 900

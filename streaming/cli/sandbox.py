@@ -108,7 +108,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
             raise ConfigError("--rocketmq VERSION starts a RocketMQ; it can only be combined with --home and --store")
         _up_rocketmq(home, rocketmq, store, as_json=as_json)
         return
-    from streaming.cli.progress import steps
+    from streaming.cli.step_progress import steps
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.home import Part
 
@@ -169,7 +169,7 @@ def facts(cluster: "Cluster") -> dict[str, Any]:
 
 def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
     """Return the object that `status --json` prints for RocketMQ."""
-    from streaming.sandbox.rocketmq.home import Part
+    from streaming.sandbox.rocketmq.broker_home import Part
 
     spec = made.spec
     parts = {str(part): made.state(part).value for part in Part}
@@ -187,9 +187,9 @@ def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
 
 
 def _up_rocketmq(home: Path, version: str, store: str | None, *, as_json: bool) -> None:
-    from streaming.cli.progress import steps
+    from streaming.cli.step_progress import steps
     from streaming.sandbox.rocketmq import server
-    from streaming.sandbox.rocketmq.home import StoreMode
+    from streaming.sandbox.rocketmq.broker_home import StoreMode
 
     if store is not None and store not in set(StoreMode):
         raise ConfigError(f"--store takes {', '.join(StoreMode)}; not {store}")

@@ -75,9 +75,9 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     def confirm_count(orphans: str) -> None:
         confirm(f"Request the removal of {orphans}, in {settings.topics.requests[0]}?", yes=yes)
 
-    from streaming.audit.options import AuditOptions, FindingFilters
-    from streaming.snapshots.audit.command import SnapshotRequest
-    from streaming.snapshots.audit.command import audit as run_audit
+    from streaming.audit.audit_options import AuditOptions, FindingFilters
+    from streaming.snapshots.audit.snapshot_command import SnapshotRequest
+    from streaming.snapshots.audit.snapshot_command import audit as run_audit
 
     options = AuditOptions(
         recheck_seconds=settings.safety.min_age_seconds if recheck_seconds is None else recheck_seconds,
@@ -106,7 +106,7 @@ def guard(
     """
     require_namespace(namespace, tenant)
     settings = settings_of(config)
-    from streaming.audit.options import FindingFilters
+    from streaming.audit.audit_options import FindingFilters
     from streaming.snapshots.guard.guards import guard_all
 
     if sys.stdin.isatty():  # a guard deletes nothing, so a script that runs this regularly needs no --yes
@@ -263,7 +263,7 @@ def trim(
     others are trimmed, and the exit code is 3.
     """
     settings = settings_of(config)
-    from streaming.adapters.pulsar.transactions import commit_nothing
+    from streaming.adapters.pulsar.empty_transaction import commit_nothing
     from streaming.snapshots.removal.candidates import topics_told
     from streaming.snapshots.removal.trim import Left, Trims, trim_each
     from streaming.snapshots.repair.wiring import full_name, repairs_for

@@ -13,7 +13,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.terminal import count_of, say, say_json
 
 if TYPE_CHECKING:
-    from streaming.undo.ledgers import Result, UndoReport
+    from streaming.undo.restore_ledgers import Result, UndoReport
 
 _SHOWN = 100
 
@@ -39,8 +39,8 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
     could not be restored or its data are gone.
     """
     from streaming.clients import command_clients
-    from streaming.undo.ledgers import UndoSelection, undo_ledgers
-    from streaming.undo.objects import undo_objects
+    from streaming.undo.restore_ledgers import UndoSelection, undo_ledgers
+    from streaming.undo.restore_objects import undo_objects
 
     since_ms = SystemClock().now_ms() - seconds_of(since, "--since") * 1000 if since else 0
     selection = UndoSelection(ledger, topic, since_ms)
@@ -72,7 +72,7 @@ def _show(report: "UndoReport", *, objects: bool, json_lines: bool) -> None:
 
 
 def _question(would: "UndoReport", topic: str, since: str, *, objects: bool) -> str:
-    from streaming.undo.ledgers import Undone
+    from streaming.undo.restore_ledgers import Undone
 
     count = count_of(would.count(Undone.WOULD_PUT_BACK), "object" if objects else "ledger")
     others = len(would.results) - would.count(Undone.WOULD_PUT_BACK)
@@ -85,7 +85,7 @@ def _selected(topic: str, since: str) -> str:
 
 
 def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
-    from streaming.undo.ledgers import Undone
+    from streaming.undo.restore_ledgers import Undone
 
     if report.count(Undone.FAILED):
         raise RefusedError(f"{report.count(Undone.FAILED)} of {len(report.results)} could not be restored")
@@ -107,7 +107,7 @@ def _line(result: "Result") -> str:
 
 def advice_on_objects(report: "UndoReport") -> str:
     """Return the advice about restored objects."""
-    from streaming.undo.ledgers import Undone
+    from streaming.undo.restore_ledgers import Undone
 
     lines = _counted(report)
     if report.count(Undone.PUT_BACK):
@@ -120,7 +120,7 @@ def advice_on_objects(report: "UndoReport") -> str:
 
 def advice(report: "UndoReport") -> str:
     """Return the advice about restored ledgers, and the checks that only the operator can make."""
-    from streaming.undo.ledgers import NOT_READ, Undone
+    from streaming.undo.restore_ledgers import NOT_READ, Undone
 
     lines = _counted(report)
     restored = [result for result in report.results if result.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
@@ -147,7 +147,7 @@ def advice(report: "UndoReport") -> str:
 
 
 def _counted(report: "UndoReport") -> list[str]:
-    from streaming.undo.ledgers import Undone
+    from streaming.undo.restore_ledgers import Undone
 
     lines = [f"{report.count(status)} {status}" for status in Undone if report.count(status)]
     if len(report.results) > _SHOWN:

@@ -1,7 +1,7 @@
 """`ledger-reaper watch`."""
 
 from streaming.cli.options import Config, settings_of
-from streaming.cli.service import require_port
+from streaming.cli.run_service import require_port
 
 
 def watch(config: Config) -> None:
@@ -18,7 +18,7 @@ def watch(config: Config) -> None:
     load_datasets()
     import threading
 
-    from streaming.phase_one.watcher.run import watch as watch_until
+    from streaming.phase_one.watcher.watch_loop import watch as watch_until
     from streaming.signals import on_signals
 
     stop = threading.Event()

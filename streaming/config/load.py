@@ -23,7 +23,7 @@ from pydantic_settings import (
 )
 
 from streaming.config.combinations import faults_of
-from streaming.config.faults import messages_of, unknown_variables
+from streaming.config.fault_messages import messages_of, unknown_variables
 from streaming.config.sections import path_keys
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError

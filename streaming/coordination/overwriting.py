@@ -1,7 +1,7 @@
 """Refuses a store for state.dir that overwrites objects: if two runs write the same commit, one of them must fail."""
 
 from streaming.adapters.s3.calls import S3Settings
-from streaming.adapters.s3.overwriting import refuses_to_overwrite
+from streaming.adapters.s3.if_none_match import refuses_to_overwrite
 from streaming.config.settings import Settings
 from streaming.config.stores import endpoint_of, is_on_s3
 from streaming.errors import ConfigError, RefusedError

@@ -10,12 +10,12 @@ others by what it does to its own topics.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from streaming.deletion.held_tenants import HeldTenants
 from streaming.deletion.outages import Outages
-from streaming.deletion.tenants import HeldTenants
 from streaming.errors import SafetyError
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.missing import LossCheck, Missing
-from streaming.in_use.watch import SourceWatch
+from streaming.in_use.source_watch import SourceWatch
 from streaming.limits.breaker import Breaker
 from streaming.metrics import Metrics
 from streaming.state.receipts import ChunkSummary, Receipts

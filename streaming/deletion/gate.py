@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from streaming.clock import Clock
 from streaming.deletion.instance import Coordination
 from streaming.errors import FencedError, StopRequestedError
-from streaming.limits.blast_radius import BlastRadius
+from streaming.limits.enforcement import BlastRadius
 from streaming.metrics import Metrics
 from streaming.state import hold
 from udfs.blast_radius import Chunk, DryRunPlan, Planned

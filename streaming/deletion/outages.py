@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError, WorkersLostError
 from streaming.metrics import Metrics
-from streaming.spark.failures import translated
+from streaming.spark.java_errors import translated
 from udfs.backoff import Backoff
 
 _BACKOFF = Backoff((1, 2, 5, 10, 30))

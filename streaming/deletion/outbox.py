@@ -14,7 +14,7 @@ from streaming.deletion.gate import Gate
 from streaming.deletion.instance import Coordination
 from streaming.deletion.outages import Outages
 from streaming.errors import FencedError, SafetyError
-from streaming.limits.blast_radius import BlastRadius
+from streaming.limits.enforcement import BlastRadius
 from streaming.state.receipts import ChunkSummary, Receipts
 from udfs.records import Outcome
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from streaming.deletion.gate import Gate
-from streaming.deletion.tenants import HeldTenants
+from streaming.deletion.held_tenants import HeldTenants
 from streaming.in_use.baseline import ALL
 from streaming.in_use.cache import InUseCache
-from streaming.in_use.watch import SourceWatch
+from streaming.in_use.source_watch import SourceWatch
 from udfs.records import Counts, Reference
 
 _KEYS_PER_CHUNK = 100_000  # owners whose sets are broadcast; executors read the rest themselves

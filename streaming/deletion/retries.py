@@ -21,7 +21,7 @@ from streaming.errors import SafetyError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.queries.streams import Describe
 from streaming.schemas import RETRY
-from streaming.spark.failures import one_line
+from streaming.spark.java_errors import one_line
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
 from udfs.backoff import LONG

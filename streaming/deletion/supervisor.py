@@ -13,7 +13,7 @@ from streaming.deletion.retries import DueLoop
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
-from streaming.spark.failures import raise_failure
+from streaming.spark.java_errors import raise_failure
 
 log = logging.getLogger("ledger-reaper")
 

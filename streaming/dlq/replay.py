@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from streaming.adapters.pulsar.named_producer import NamedProducer
 from streaming.adapters.pulsar.read import numbered
-from streaming.adapters.pulsar.replay import NamedProducer
 from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
 from streaming.config.amounts import topic_from

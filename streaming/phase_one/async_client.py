@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from streaming.config.settings import Settings
 from streaming.phase_one.client import WAIT_SECONDS, LedgerDeletionClient, Services, checked_request
-from streaming.phase_one.receipts import POLL_SECONDS, Awaited, Receipt
-from udfs.phase_one.requests import request_for
+from streaming.phase_one.receipts_by_message import POLL_SECONDS, Awaited, Receipt
+from udfs.phase_one.pip_186_requests import request_for
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 
 

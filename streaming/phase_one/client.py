@@ -20,14 +20,14 @@ from streaming.clients import admin_for, open_sender, reader_for
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
 from streaming.metrics import pip_186_counters
-from streaming.phase_one.receipts import NewestReceipts, Receipt, await_receipts, newest_receipts
+from streaming.phase_one.receipts_by_message import NewestReceipts, Receipt, await_receipts, newest_receipts
 from streaming.ports import Pulsar, RequestSender
-from streaming.reconcile.backlog import backlog_of
+from streaming.reconcile.backlog_count import backlog_of
 from streaming.topics.requests import owner_key
 from streaming.topics.setup import ensure_request_topic
 from udfs.paths import topic_of
-from udfs.phase_one.metrics import SENT, sent_as
-from udfs.phase_one.requests import request_for
+from udfs.phase_one.pip_186_metrics import SENT, sent_as
+from udfs.phase_one.pip_186_requests import request_for
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.wire import encode
 

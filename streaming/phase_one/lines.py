@@ -5,7 +5,7 @@ from contextlib import closing
 
 from streaming.config.settings import Settings
 from streaming.phase_one.client import Services
-from streaming.phase_one.receipts import Receipt, await_receipts
+from streaming.phase_one.receipts_by_message import Receipt, await_receipts
 from streaming.topics.requests import PublishReport, messages_of
 
 

@@ -6,7 +6,7 @@ requests that we have sent count, by their message ids: other clients can send d
 
 from collections.abc import Sequence
 
-from streaming.phase_one.receipts import NewestReceipts
+from streaming.phase_one.receipts_by_message import NewestReceipts
 from udfs.phase_one.marks import Marks, Upload
 from udfs.records import Outcome
 from udfs.units import HOUR_MS

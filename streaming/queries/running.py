@@ -27,7 +27,7 @@ from streaming.queries.checkpoints import changes_of, left_behind
 from streaming.queries.life import ManagedQuery, QueryTools, TopicLog, stop_stream
 from streaming.queries.names import Query, queries_of
 from streaming.queries.short_names import adopt_short_name
-from streaming.spark.failures import error_of, one_line
+from streaming.spark.java_errors import error_of, one_line
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import subscribe_to
 from udfs.formats.internal_stats import Position

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.spark.failures import one_line, translated
-from streaming.spark.failures import our_errors as of_tasks
+from streaming.spark.java_errors import one_line, translated
+from streaming.spark.java_errors import our_errors as of_tasks
 from udfs.rocketmq.refusals import Code
 
 _FULL = "No space left on device"

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.sandbox import clients, launch, process
+from streaming.sandbox import launch, part_clients, process
 from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.home import (
     BUCKET,
@@ -31,7 +31,7 @@ from streaming.sandbox.home import (
     port_names,
 )
 from streaming.sandbox.local_config import write_local_files
-from streaming.sandbox.settings import interface_of
+from streaming.sandbox.part_settings import interface_of
 from streaming.spark.ivy import Progress, java, locked
 
 READY_SECONDS = 120.0
@@ -290,7 +290,7 @@ def _taken(part: Instance, spec: Spec) -> list[str]:
 def _start_parts(cluster: Cluster, say: Say) -> None:
     spec = cluster.spec
     _start(cluster, say, "Starting ZooKeeper and S3", *spec.all_of(Part.ZOOKEEPER), Part.S3)
-    if not clients.znode_exists(cluster.addresses.zookeeper, f"/admin/clusters/{CLUSTER_NAME}"):
+    if not part_clients.znode_exists(cluster.addresses.zookeeper, f"/admin/clusters/{CLUSTER_NAME}"):
         say("Writing Pulsar's metadata")
         launch.initialize_metadata(cluster.home, cluster.spec, cluster.pulsar)
     bookies, brokers = spec.all_of(Part.BOOKIE), spec.all_of(Part.BROKER)
@@ -309,7 +309,7 @@ def _start(cluster: Cluster, say: Say, text: str, *parts: Instance) -> None:
 
 
 def _create_bucket_and_namespaces(cluster: Cluster) -> None:
-    clients.make_bucket(cluster.addresses.s3, BUCKET, REGION)
+    part_clients.make_bucket(cluster.addresses.s3, BUCKET, REGION)
     for namespace in ("public/default", "pulsar/system"):
         path = f"namespaces/{namespace}"
         if _admin(cluster, "GET", path).status == 404:
@@ -327,5 +327,5 @@ def _announce_addresses(cluster: Cluster) -> None:
         _admin(cluster, "POST", path, body={**recorded, "serviceUrl": now.admin, "brokerServiceUrl": now.pulsar})
 
 
-def _admin(cluster: Cluster, method: str, path: str, body: object = None) -> clients.Reply:
-    return clients.http_any(method, cluster.serving.admin, f"admin/v2/{path}", body=body)
+def _admin(cluster: Cluster, method: str, path: str, body: object = None) -> part_clients.Reply:
+    return part_clients.http_any(method, cluster.serving.admin, f"admin/v2/{path}", body=body)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from streaming.errors import ReaperError
-from streaming.sandbox import clients, process
+from streaming.sandbox import part_clients, process
 from streaming.sandbox.home import ACCESS_KEY, BUCKET, CLUSTER_NAME, Home, Instance, Part, Spec, addresses
-from streaming.sandbox.settings import render, settings
+from streaming.sandbox.part_settings import render, settings
 
 # C1 only and one GC thread: on two cores the JIT's second tier costs more start-up time than it saves.
 # Classes are not verified, because they come from an archive whose checksum was compared.
@@ -73,14 +73,14 @@ def is_ready(part: Instance, spec: Spec) -> bool:
     where = addresses(spec, [part])
     match part.kind:
         case Part.S3:
-            return clients.http("HEAD", f"{where.s3}/{BUCKET}", timeout_seconds=2).status in (200, 404)
+            return part_clients.http("HEAD", f"{where.s3}/{BUCKET}", timeout_seconds=2).status in (200, 404)
         case Part.ZOOKEEPER:
-            return clients.zookeeper_mode(where.zookeeper) is not None
+            return part_clients.zookeeper_mode(where.zookeeper) is not None
         case Part.BOOKIE:
-            return clients.http("GET", f"{where.bookie_http}/api/v1/bookie/is_ready", timeout_seconds=2).ok
+            return part_clients.http("GET", f"{where.bookie_http}/api/v1/bookie/is_ready", timeout_seconds=2).ok
         case Part.BROKER:
             url = f"{where.admin}/admin/v2/brokers/health?topicVersion=V2"
-            return clients.http("GET", url, timeout_seconds=10).ok
+            return part_clients.http("GET", url, timeout_seconds=10).ok
 
 
 def initialize_metadata(home: Home, spec: Spec, pulsar: Path) -> None:

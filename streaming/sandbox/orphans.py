@@ -6,9 +6,9 @@ replaces or deletes it, it stays OPEN forever. So two crashes are needed for CLO
 
 from collections.abc import Sequence
 
-from streaming.sandbox import faults, topics
+from streaming.sandbox import cluster_faults, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.ledgers import Orphans, orphans
+from streaming.sandbox.ledger_list import Orphans, orphans
 
 WORKER = "worker"
 KEPT_LEDGERS = 5
@@ -20,7 +20,7 @@ def orphan_by_crash(cluster: Cluster, topic: str, subscription: str, entries: in
     Returns:
         The orphans of the topic; its data ledgers are CLOSED.
     """
-    with faults.crash_with_metadata_fault(cluster):
+    with cluster_faults.crash_with_metadata_fault(cluster):
         consume_and_trim(cluster, topic, subscription, entries)
     return orphans(cluster, topic)
 
@@ -37,9 +37,9 @@ def orphan_everything(
         topics.post_schema_versions(cluster, topic, schema_versions)
         topics.fill(cluster, topic, ledgers + KEPT_LEDGERS, [WORKER], entry_bytes=entry_bytes)
         topics.consume(cluster, topic, WORKER, 1)
-    faults.kill_brokers(cluster)
-    faults.restart_brokers(cluster)
-    with faults.crash_with_metadata_fault(cluster):
+    cluster_faults.kill_brokers(cluster)
+    cluster_faults.restart_brokers(cluster)
+    with cluster_faults.crash_with_metadata_fault(cluster):
         for topic in names:
             consume_and_trim(cluster, topic, WORKER, entries - 1)
             topics.delete_schema(cluster, topic)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streaming.errors import RefusedError, UnavailableError
-from streaming.sandbox import clients
+from streaming.sandbox import part_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from udfs.paths import encode_cursor, managed_ledger_name
 
-ENTRIES_PER_LEDGER = 10  # settings.py: managedLedgerMaxEntriesPerLedger
+ENTRIES_PER_LEDGER = 10  # part_settings.py: managedLedgerMaxEntriesPerLedger
 SETTLE_SECONDS = 30.0
 
 
@@ -23,13 +23,13 @@ def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str
 
     Without a subscription the broker would trim the entries at once.
     """
-    clients.subscribe(cluster.serving.pulsar, topic, subscriptions)
+    part_clients.subscribe(cluster.serving.pulsar, topic, subscriptions)
     return publish(cluster, topic, ledgers * ENTRIES_PER_LEDGER, entry_bytes=entry_bytes)
 
 
 def publish(cluster: Cluster, topic: str, entries: int, *, entry_bytes: int = 64) -> int:
     """Publish numbered payloads of the given size, each as an entry; return how many were stored."""
-    return clients.publish(cluster.serving.pulsar, topic, payloads(entries, entry_bytes))
+    return part_clients.publish(cluster.serving.pulsar, topic, payloads(entries, entry_bytes))
 
 
 def payloads(entries: int, entry_bytes: int) -> Iterable[bytes]:
@@ -42,7 +42,7 @@ def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list
 
     The topic must not be partitioned; it may be a partition.
     """
-    payloads, (ledger_id, entry_id) = clients.consume(cluster.serving.pulsar, topic, subscription, count)
+    payloads, (ledger_id, entry_id) = part_clients.consume(cluster.serving.pulsar, topic, subscription, count)
     if payloads:
         cursor = encode_cursor(subscription)
         wait_for(lambda: _is_stored(cluster, topic, cursor, (ledger_id, entry_id)), f"acknowledgement on {topic}")
@@ -51,7 +51,7 @@ def consume(cluster: Cluster, topic: str, subscription: str, count: int) -> list
 
 def read_all(cluster: Cluster, topic: str) -> list[bytes]:
     """Return every message that the topic still has, from the first."""
-    return clients.read_all(cluster.serving.pulsar, topic)
+    return part_clients.read_all(cluster.serving.pulsar, topic)
 
 
 def internal_stats(cluster: Cluster, topic: str) -> dict[str, Any]:
@@ -118,15 +118,15 @@ def compact(cluster: Cluster, topic: str) -> None:
 def publish_keyed(cluster: Cluster, topic: str, entries: int, keys: int) -> None:
     """Publish numbered messages over `keys` keys; compaction keeps the last message of each key."""
     messages = ((f"key-{number % keys}", f"{number:08d}".encode()) for number in range(entries))
-    clients.publish_keyed(cluster.serving.pulsar, topic, messages)
+    part_clients.publish_keyed(cluster.serving.pulsar, topic, messages)
 
 
 def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, *, delay_seconds: int = 3600) -> None:
     """Publish delayed messages, and wait until the broker has started to write bucket ledgers (one per 50 messages)."""
     url = cluster.serving.pulsar
     cursor = encode_cursor(subscription)
-    with clients.shared_consumer(url, topic, subscription):
-        clients.publish_delayed(url, topic, entries, delay_seconds)
+    with part_clients.shared_consumer(url, topic, subscription):
+        part_clients.publish_delayed(url, topic, entries, delay_seconds)
         wait_for(lambda: _seen_by(cluster, topic, cursor) >= entries, f"dispatch of {topic}")
 
 
@@ -156,7 +156,7 @@ def offload(cluster: Cluster, topic: str) -> None:
 
 def objects(cluster: Cluster) -> list[str]:
     """Return the keys in the offload bucket."""
-    return clients.bucket_keys(cluster.addresses.s3, cluster.bucket, cluster.region)
+    return part_clients.bucket_keys(cluster.addresses.s3, cluster.bucket, cluster.region)
 
 
 def resource(topic: str) -> str:
@@ -188,8 +188,8 @@ def wait_for(condition: Callable[[], bool], what: str, *, seconds: float = SETTL
         time.sleep(0.2)
 
 
-def _asked(cluster: Cluster, method: str, path: str, body: Any) -> clients.Reply:
-    return clients.http_any(method, cluster.serving.admin, f"admin/v2/{path}", body=body)
+def _asked(cluster: Cluster, method: str, path: str, body: Any) -> part_clients.Reply:
+    return part_clients.http_any(method, cluster.serving.admin, f"admin/v2/{path}", body=body)
 
 
 def _done(cluster: Cluster, method: str, path: str) -> bool:

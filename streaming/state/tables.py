@@ -20,8 +20,8 @@ from pyarrow.fs import LocalFileSystem
 from streaming.errors import SafetyError, UnavailableError
 from streaming.state.filesystem import below, open_filesystem, shown
 from streaming.state.leftovers import remove_leftovers
+from streaming.state.object_store_options import options_of, told
 from streaming.state.spark_files import read_files
-from streaming.state.stores import options_of, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

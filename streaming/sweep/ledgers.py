@@ -21,11 +21,11 @@ from streaming.ports import GuardResult, GuardStatus, SweepStore, Unreadable, Zn
 from streaming.state.journal import JournalEntry
 from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, split_duplicates, swept_of
 from streaming.sweep.offloaded import Confirm
-from streaming.sweep.references import SweepReferences
+from streaming.sweep.owner_references import SweepReferences
 from streaming.sweep.transactions import Guarded, Nodes, changed, guards_of, in_groups, parent_of, read_node, refused
 from udfs.judge import NOT_ASKED, Case, judge, refers_to
 from udfs.ledger_facts import facts_of
-from udfs.ownership import names_another
+from udfs.named_owner import names_another
 from udfs.paths import ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, Outcome, Reason, Reference, Verdict
 from udfs.references import key_of

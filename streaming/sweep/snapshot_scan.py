@@ -10,10 +10,10 @@ from streaming.sweep.snapshot_jobs import SnapshotJob, Snapshots
 from udfs.formats.internal_stats import Position
 from udfs.judge_snapshot import IndexFacts
 from udfs.records import Outcome, Reason, Verdict
-from udfs.snapshots.audit import IndexState
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import keeper_of, named_segments
+from udfs.snapshots.topic_findings import IndexState
 from udfs.snapshots.values import ReadValue
 
 log = logging.getLogger("ledger-reaper")

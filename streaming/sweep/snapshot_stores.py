@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 
+from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
 from streaming.adapters.pulsar.snapshot_store import SnapshotStore
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
-from streaming.adapters.pulsar.snapshots import SnapshotAdmin
 from streaming.clients import admin_for, admin_settings
 from streaming.config.settings import Settings
 from streaming.sweep.snapshot_jobs import Snapshots

@@ -262,7 +262,7 @@ def _snapshot_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, c
     # few batches have snapshot requests, and the codecs of their values take a while to load
     from streaming.sweep.snapshot_jobs import Snapshots
     from streaming.sweep.snapshot_stores import DryRunSnapshots, snapshots_for
-    from streaming.sweep.snapshots import SnapshotSweeper
+    from streaming.sweep.snapshot_sweep import SnapshotSweeper
 
     @contextmanager
     def opened() -> Iterator[Snapshots]:

@@ -11,8 +11,8 @@ from streaming.adapters.memory.changes import MemoryChanges
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings
 from streaming.clock import SystemClock
 from streaming.ports import ChangedPaths, ChangeHints, MetadataStore
 from streaming.sandbox.topics import wait_for

@@ -15,7 +15,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.adapters.s3.calls import S3Settings
-from streaming.adapters.s3.overwriting import refuses_to_overwrite
+from streaming.adapters.s3.if_none_match import refuses_to_overwrite
 from streaming.check.preflight import Line, Status, check
 from streaming.cli.main import app as cli
 from streaming.cli.state import NoStateError

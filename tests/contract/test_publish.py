@@ -14,7 +14,7 @@ from streaming.deletion.copies import PulsarCopies, _Publisher, sequence_id
 from streaming.deletion.outbox import refuse_outdated
 from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError, UnavailableError
 from streaming.ports import Copy
-from streaming.spark.failures import translated
+from streaming.spark.java_errors import translated
 from streaming.topics.sizes import require_room_for_copies
 from tests.builders import data_request
 from tests.contract.http_stub import CannedAnswer, http_stub

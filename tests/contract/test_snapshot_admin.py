@@ -8,10 +8,10 @@ import pytest
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.snapshots import SnapshotAdmin
+from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
 from streaming.errors import RefusedError, UnavailableError
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
-from udfs.snapshots.audit import BufferFacts
+from udfs.snapshots.topic_findings import BufferFacts
 
 TOPIC = "persistent://t/ns/x"
 STATS = "/admin/v3/transactions/transactionBufferStats/t/ns/x"

@@ -10,10 +10,10 @@ import pytest
 from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import UnavailableError
-from streaming.undo.ledgers import NOT_READ, Result, Undone
+from streaming.undo.restore_ledgers import NOT_READ, Result, Undone
 from tests.builders import ROOT, exists, put
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
-from tests.unit.undo.test_ledgers import World
+from tests.unit.undo.test_restore_ledgers import World
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 READ = "/api/v1/ledger/read/"

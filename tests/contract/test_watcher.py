@@ -16,16 +16,16 @@ from prometheus_client import CollectorRegistry
 
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
-from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
 from streaming.adapters.zookeeper.store import ZooKeeperStore
+from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import Knows, Outbox, Send
+from streaming.phase_one.watcher.request_outbox import Knows, Outbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace

@@ -8,11 +8,11 @@ import contextlib
 import uuid
 from dataclasses import dataclass
 
-from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
-from streaming.sandbox.ledgers import Orphans
-from streaming.sandbox.offloads import attempts
+from streaming.sandbox.ledger_list import Orphans
+from streaming.sandbox.offloaded_ledgers import attempts
 from streaming.sandbox.orphans import WORKER, consume_and_trim
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import in_use_ids
@@ -54,22 +54,22 @@ def create(cluster: Cluster) -> Contents:
     topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}")
     _fill(cluster)
     gone_attempts = {attempt.uuid for attempt in attempts(cluster, OFFLOAD_GONE)}
-    faults.kill(cluster, Part.BROKER)
+    cluster_faults.kill(cluster, Part.BROKER)
     bucket_s_cursor = cursor_path(managed_ledger_name(DELAYED), WORKER)
     for path in (_path(VANISHED), _path(OFFLOAD_GONE), bucket_s_cursor):  # W10: by an operator
-        clients.delete_znode(cluster.addresses.zookeeper, path)
-    faults.restart(cluster, Part.BROKER)
+        part_clients.delete_znode(cluster.addresses.zookeeper, path)
+    cluster_faults.restart(cluster, Part.BROKER)
     _forget_ledgers_without_a_write(cluster)
     _compact(cluster)
-    with faults.crash_with_metadata_fault(cluster):
+    with cluster_faults.crash_with_metadata_fault(cluster):
         _leak(cluster)
         _leave_copies(cluster)
         half_created = _leave_half_created(cluster)
     lost = topics.data_ledgers(cluster, LOST)[1]
-    clients.delete_znode(cluster.addresses.zookeeper, ledgers.path_of(lost))
-    clients.create_znodes(cluster.addresses.zookeeper, [(ledgers.path_of(FOREIGN_ID), _foreign())])
-    leaked = {topic: ledgers.orphans(cluster, topic) for topic in (LEAKY, UNWRITTEN, COMPACTED, DELAYED, COPIED)}
-    leaked |= {VANISHED: ledgers.owned(cluster, VANISHED), HALF_CREATED: Orphans(data=half_created)}
+    part_clients.delete_znode(cluster.addresses.zookeeper, ledger_list.path_of(lost))
+    part_clients.create_znodes(cluster.addresses.zookeeper, [(ledger_list.path_of(FOREIGN_ID), _foreign())])
+    leaked = {topic: ledger_list.orphans(cluster, topic) for topic in (LEAKY, UNWRITTEN, COMPACTED, DELAYED, COPIED)}
+    leaked |= {VANISHED: ledger_list.owned(cluster, VANISHED), HALF_CREATED: Orphans(data=half_created)}
     return Contents(
         leaked,
         _given_up(cluster),
@@ -95,7 +95,7 @@ def _fill(cluster: Cluster) -> None:
 def _forget_ledgers_without_a_write(cluster: Cluster) -> None:
     """W2: the broker forgets ledgers without being able to write the list, and drops them with its next write."""
     before = len(topics.data_ledgers(cluster, UNWRITTEN))
-    with clients.without_write_right(cluster.addresses.zookeeper, _path(UNWRITTEN)):
+    with part_clients.without_write_right(cluster.addresses.zookeeper, _path(UNWRITTEN)):
         topics.consume(cluster, UNWRITTEN, WORKER, 2 * topics.ENTRIES_PER_LEDGER)
         topics.wait_for(lambda: len(topics.data_ledgers(cluster, UNWRITTEN)) < before, "a trim in memory")
     topics.publish(cluster, UNWRITTEN, 2 * topics.ENTRIES_PER_LEDGER)
@@ -122,18 +122,18 @@ def _leave_copies(cluster: Cluster) -> None:
 
 
 def _given_up(cluster: Cluster) -> set[int]:
-    (data,) = clients.read_znodes(cluster.addresses.zookeeper, [_path(COPIED)]).values()
+    (data,) = part_clients.read_znodes(cluster.addresses.zookeeper, [_path(COPIED)]).values()
     return set(in_use_ids(data).bookkeeper_free)
 
 
 def _leave_half_created(cluster: Cluster) -> tuple[int, ...]:
     """W4 and W5: a broker creates a ledger for a list that it can't write, and can't delete the ledger."""
-    before = set(ledgers.owned(cluster, HALF_CREATED).data)
-    with clients.without_write_right(cluster.addresses.zookeeper, _path(HALF_CREATED)):
+    before = set(ledger_list.owned(cluster, HALF_CREATED).data)
+    with part_clients.without_write_right(cluster.addresses.zookeeper, _path(HALF_CREATED)):
         url = f"{cluster.addresses.admin}/admin/v2/{topics.resource(HALF_CREATED)}/internalStats"
-        clients.http("GET", url)  # the broker, just started, fails to load the topic
-        topics.wait_for(lambda: set(ledgers.owned(cluster, HALF_CREATED).data) > before, "a ledger without a list")
-    return tuple(set(ledgers.owned(cluster, HALF_CREATED).data) - before)
+        part_clients.http("GET", url)  # the broker, just started, fails to load the topic
+        topics.wait_for(lambda: set(ledger_list.owned(cluster, HALF_CREATED).data) > before, "a ledger without a list")
+    return tuple(set(ledger_list.owned(cluster, HALF_CREATED).data) - before)
 
 
 def _foreign() -> bytes:
@@ -150,7 +150,7 @@ def _foreign() -> bytes:
 
 def _copy_under_another_uuid(cluster: Cluster) -> str:
     """Copy a listed ledger's objects to a UUID that no list names, as a failed offload leaves them."""
-    s3, attempt = clients.s3(cluster.addresses.s3, cluster.region), str(uuid.uuid4())
+    s3, attempt = part_clients.s3(cluster.addresses.s3, cluster.region), str(uuid.uuid4())
     first = attempts(cluster, OFFLOADED)[0]
     copies = object_name(attempt, first.ledger_id), index_name(attempt, first.ledger_id)
     for key, copy in zip(first.keys, copies, strict=True):
@@ -160,7 +160,7 @@ def _copy_under_another_uuid(cluster: Cluster) -> str:
 
 def _lose_an_object(cluster: Cluster) -> str:
     first = attempts(cluster, LOST_OBJECT)[0]
-    clients.s3(cluster.addresses.s3, cluster.region).delete_object(Bucket=cluster.bucket, Key=first.keys[1])
+    part_clients.s3(cluster.addresses.s3, cluster.region).delete_object(Bucket=cluster.bucket, Key=first.keys[1])
     return first.uuid
 
 
@@ -171,4 +171,4 @@ def _path(topic: str) -> str:
 def remove_foreign(cluster: Cluster) -> None:
     """Remove the foreign ledger, which no service deletes: other tests' audits must not find it."""
     with contextlib.suppress(Exception):
-        ledgers.remove_synthetic(cluster, [FOREIGN_ID])
+        ledger_list.remove_synthetic(cluster, [FOREIGN_ID])

@@ -25,7 +25,7 @@ from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError, RefusedError
 from streaming.ports import StoredMessage
-from streaming.sandbox import clients, ledgers, topics
+from streaming.sandbox import ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
@@ -332,7 +332,7 @@ def leak(cluster: Cluster, topic: str, count: int) -> list[int]:
     """Create synthetic ledgers that the topic seems to have leaked; return their ids, above every id of a broker."""
     first = _next_ids[0]
     _next_ids[0] += count
-    return list(ledgers.make_synthetic(cluster, topic, count=count, first_id=first))
+    return list(ledger_list.make_synthetic(cluster, topic, count=count, first_id=first))
 
 
 _next_ids = [int(time.time() * 1000) % 1_000_000_000 + 1_000_000]  # by time: a cluster may outlive a run of the tests
@@ -345,8 +345,8 @@ def gone_owner(cluster: Cluster) -> tuple[str, tuple[int, ...]]:
     # an unload that interrupts the creation of the next ledger leaves that ledger open
     topics.wait_for(lambda: len(topics.data_ledgers(cluster, topic)) == 4, "the ledger after the three full ledgers")
     topics.unload(cluster, topic)
-    owned = ledgers.owned(cluster, topic).data
-    clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
+    owned = ledger_list.owned(cluster, topic).data
+    part_clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(topic)))
     return topic, owned
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from streaming.clients import clients_for
 from streaming.limits.census import count_ledgers
-from streaming.sandbox import clients, topics
+from streaming.sandbox import part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT, REGION
-from streaming.sandbox.ledgers import every_ledger
+from streaming.sandbox.ledger_list import every_ledger
 from streaming.sandbox.reckoning import reckon
 from streaming.state import journal
 from tests.integration.conftest import Deployment, config_text, leak, new_topic, payload
@@ -72,7 +72,7 @@ class Field:
             text = text.replace(old, new)
         config = folder / "config.toml"
         config.write_text(f'{text}\n[s3]\nendpoint = "{self.cluster.addresses.s3}"\n')
-        clients.make_bucket(self.cluster.addresses.s3, BUCKET, REGION)
+        part_clients.make_bucket(self.cluster.addresses.s3, BUCKET, REGION)
         return Deployment(config)
 
 
@@ -228,7 +228,7 @@ def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
     assert LIMIT < len(wanted.leaked) < 2 * LIMIT
     zookeeper = field.cluster.addresses.zookeeper
     lists = {managed_ledger_path(owner): b"" for owner in wanted.owners[OWNERS // 2 :]}
-    lists = clients.read_znodes(zookeeper, list(lists))
+    lists = part_clients.read_znodes(zookeeper, list(lists))
     _write(zookeeper, dict.fromkeys(lists, b"\xff no list"))
     host = spark.add_driver("first", service.config)
     with Gone(service) as gone:
@@ -251,7 +251,7 @@ def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
 
 
 def _write(hosts: str, znodes: Mapping[str, bytes]) -> None:
-    with clients.zookeeper(hosts) as client:
+    with part_clients.zookeeper(hosts) as client:
         for path, data in znodes.items():
             client.set(path, data)
 

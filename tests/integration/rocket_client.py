@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from streaming.sandbox.rocketmq.distribution import class_path
-from streaming.sandbox.rocketmq.home import BROKER_NAME
+from streaming.sandbox.rocketmq.broker_home import BROKER_NAME
+from streaming.sandbox.rocketmq.broker_jars import class_path
 from streaming.sandbox.rocketmq.server import RocketMQ
 from tests.integration.java_commands import JavaCommands
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from streaming.sandbox.rocketmq.broker_settings import COMMIT_LOG_FILE_BYTES
 from streaming.sandbox.rocketmq.server import RocketMQ
-from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
 
 # So that a transaction left open is asked about within seconds, and not given up. A broker writes down how transactions

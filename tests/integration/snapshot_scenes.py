@@ -12,10 +12,10 @@ from uuid import uuid4
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import UnavailableError
-from streaming.sandbox import clients, topics
+from streaming.sandbox import part_clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Part
-from streaming.snapshots.audit.messages import snapshot_topics
+from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from tests.integration.conftest import Deployment
 from tests.integration.transactions import Transactions, TxnId, admin
 from udfs.records import LedgerComponent
@@ -65,7 +65,7 @@ def namespace(cluster: Cluster, name: str) -> str:
 def topic_in(cluster: Cluster, space: str, name: str) -> str:
     """Create a topic whose subscription reads nothing, so that no ledger is trimmed."""
     topic = f"persistent://{space}/{name}"
-    clients.subscribe(cluster.serving.pulsar, topic, [SUBSCRIPTION])
+    part_clients.subscribe(cluster.serving.pulsar, topic, [SUBSCRIPTION])
     return topic
 
 

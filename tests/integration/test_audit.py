@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 from kazoo.security import ACL, Id, Permissions
 
-from streaming.adapters.bookkeeper.http import read_disk
-from streaming.sandbox import bookie, clients, ledgers, topics
+from streaming.adapters.bookkeeper.bookie_http import read_disk
+from streaming.sandbox import bookie, ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration import audit_world
 from tests.integration.audit_world import (
@@ -77,7 +77,7 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     service = deployment(cluster, tmp_path_factory.mktemp("audit"), extra="\n[audit]\nevery_seconds = 20\n")
     contents = audit_world.create(cluster)
     with console(str(service.config)) as commands:
-        states = {ledger_id: found.state for ledger_id, found in ledgers.every_ledger(cluster).items()}
+        states = {ledger_id: found.state for ledger_id, found in ledger_list.every_ledger(cluster).items()}
         created = World(service, commands, cluster, contents, states)
         *created.findings, created.last = commands.json("audit", *RECHECK, code=4)
         created.after = bookie.list_ledgers(cluster)
@@ -218,7 +218,7 @@ def test_explain_returns_the_outcome_that_a_request_would_have(
 def test_findings_that_depend_on_unreadable_metadata_are_unknown_and_the_rest_is_published(world: World) -> None:
     path = managed_ledger_path(managed_ledger_name(LEAKY))
     leaked = set(world.contents.leaked[LEAKY].data)
-    with clients.zookeeper(world.cluster.addresses.zookeeper) as zookeeper:
+    with part_clients.zookeeper(world.cluster.addresses.zookeeper) as zookeeper:
         zookeeper.set_acls(path, NO_READ)
         try:
             *findings, last = world.console.json(
@@ -248,7 +248,7 @@ def test_published_orphans_are_deleted_and_nothing_else_changes(world: World) ->
     )
 
     assert re.search(r"audit \d{8}T\d{9}Z: complete, \d+ ledgers, ", output)  # [audit] every_seconds
-    contents, existing = world.contents, ledgers.every_ledger(world.cluster).keys()
+    contents, existing = world.contents, ledger_list.every_ledger(world.cluster).keys()
     assert {outcome for outcome, _reason in world.service.outcomes()} <= {"DELETED", "ALREADY_GONE"}
     leaked = {ledger_id for orphans in contents.leaked.values() for ledger_id in orphans.every}
     assert {i for i in leaked if world.states[i] is LedgerState.CLOSED} & existing == set()

@@ -10,7 +10,7 @@ import pytest
 
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
 from tests.integration.conftest import Deploy, Deployment, kill, stop, wait_until
@@ -31,7 +31,7 @@ def _leak(cluster: Cluster) -> tuple[str, set[int], set[int]]:
     for topic in (leaky, live):
         topics.fill(cluster, topic, LEAKED + 2, [WORKER])
     orphans = orphan_by_crash(cluster, leaky, WORKER, LEAKED * topics.ENTRIES_PER_LEDGER)
-    states = ledgers.every_ledger(cluster)
+    states = ledger_list.every_ledger(cluster)
     closed = {ledger_id for ledger_id in orphans.every if states[ledger_id].state is LedgerState.CLOSED}
     in_use = {ledger_id for topic in (leaky, live) for ledger_id in topics.data_ledgers(cluster, topic)}
     assert len(closed) >= LEAKED
@@ -67,7 +67,7 @@ def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
         wait_until(lambda: _turns(log, turn) >= 3, running, log, seconds=SECONDS)
         while_paused = _asked_for(service)
         service.run("resume")
-        wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log, seconds=SECONDS)
+        wait_until(lambda: not leaked & ledger_list.every_ledger(cluster).keys(), running, log, seconds=SECONDS)
         turns = _turns(log, turn)
         wait_until(lambda: _turns(log, turn) >= turns + 2, running, log, seconds=SECONDS)
         stop(running)
@@ -78,7 +78,7 @@ def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
 
     assert leaked <= while_paused.keys()
     assert set(asked_for.values()) == {1}
-    assert in_use <= ledgers.every_ledger(cluster).keys()
+    assert in_use <= ledger_list.every_ledger(cluster).keys()
     assert not in_use & asked_for.keys()
     final = Counter(
         (row["ledger_id"], row["outcome"]) for rows in service.final().values() for row in rows if not row.get("uuid")

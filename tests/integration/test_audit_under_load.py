@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from streaming.errors import ReaperError
-from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.offloads import attempts, give_up_bookkeeper_copies
+from streaming.sandbox.offloaded_ledgers import attempts, give_up_bookkeeper_copies
 from streaming.sandbox.orphans import WORKER, consume_and_trim
 from tests.integration.conftest import Deploy
 from tests.integration.console import Console, console
@@ -66,7 +66,7 @@ class _Leaker:
         for topic in (copied, compacted):
             topics.fill(self.cluster, topic, 4, [WORKER])
         self._compact(compacted)
-        with faults.crash_with_metadata_fault(self.cluster):
+        with cluster_faults.crash_with_metadata_fault(self.cluster):
             consume_and_trim(self.cluster, leaky, WORKER, 2 * topics.ENTRIES_PER_LEDGER - 1)
             topics.delete_schema(self.cluster, leaky)
             self._compact(compacted)
@@ -99,12 +99,12 @@ class _Leaker:
         topics.compact(self.cluster, topic)
 
     def _learn(self, topic: str, kinds: tuple[str, ...]) -> None:
-        lost = ledgers.orphans(self.cluster, topic)
+        lost = ledger_list.orphans(self.cluster, topic)
         for kind in kinds:
             self._add(kind, set(getattr(lost, kind)))
 
     def _add(self, kind: str, ids: set[int]) -> None:
-        states = ledgers.every_ledger(self.cluster)
+        states = ledger_list.every_ledger(self.cluster)
         self.known[kind] |= {each for each in ids if each in states and states[each].state is LedgerState.CLOSED}
 
 
@@ -173,7 +173,9 @@ def _referred_to(cluster: Cluster, names: Iterable[str]) -> set[int]:
     """Every BookKeeper ledger that a list of the topics names now, in ZooKeeper or in a broker."""
     hosts = cluster.addresses.zookeeper
     paths = [managed_ledger_path(managed_ledger_name(topic)) for topic in names]
-    found = {ledger_id for data in clients.read_znodes(hosts, paths).values() for ledger_id in in_use_ids(data).ids}
+    found = {
+        ledger_id for data in part_clients.read_znodes(hosts, paths).values() for ledger_id in in_use_ids(data).ids
+    }
     for topic in names:
         with contextlib.suppress(ReaperError):
             stats = topics.internal_stats(cluster, topic)
@@ -241,7 +243,7 @@ def test_nothing_in_use_is_listed_or_lost_while_brokers_go_on_and_leak(cluster: 
     )
     sys.stderr.write(f"load: {load.done}\n")
     assert not ever & _referred_to(cluster, (KEPT, *BUSY, *leaker.topics))
-    assert not leaker.every & ledgers.every_ledger(cluster).keys()
+    assert not leaker.every & ledger_list.every_ledger(cluster).keys()
     assert len(topics.read_all(cluster, KEPT)) >= load.kept + topics.ENTRIES_PER_LEDGER
     assert load.done.get("used", 0) > 5, load.done
     assert all(kinds.values()), kinds

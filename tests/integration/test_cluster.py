@@ -14,7 +14,17 @@ import pytest
 
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdminSettings
 from streaming.errors import ReaperError
-from streaming.sandbox import bookie, clients, disk, faults, ledgers, offloads, orphans, shell, topics
+from streaming.sandbox import (
+    bookie,
+    cluster_faults,
+    disk_usage,
+    ledger_list,
+    offloaded_ledgers,
+    orphans,
+    part_clients,
+    shell,
+    topics,
+)
 from streaming.sandbox.cluster import Cluster, State, down, up
 from streaming.sandbox.home import HOST, LEDGERS_ROOT, Part
 from udfs.paths import managed_ledger_name
@@ -85,7 +95,7 @@ def test_what_is_published_is_read_back(cluster: Cluster, topic: str) -> None:
 
     assert topics.read_all(cluster, topic) == list(topics.payloads(sent, 64))
     assert len(topics.data_ledgers(cluster, topic)) >= 5
-    assert ledgers.orphans(cluster, topic).every == ()
+    assert ledger_list.orphans(cluster, topic).every == ()
 
 
 def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cluster: Cluster, topic: str) -> None:
@@ -94,7 +104,7 @@ def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cl
     assert len(found.data) >= 20
     assert len(found.cursors) == 1
     assert len(found.schemas) == 3
-    metadata = ledgers.every_ledger(cluster)
+    metadata = ledger_list.every_ledger(cluster)
     assert {metadata[ledger_id].state for ledger_id in found.every} == {LedgerState.CLOSED}
     assert set(found.every) <= shell.list_ledgers(cluster) & bookie.list_ledgers(cluster)
     assert len(topics.read_all(cluster, topic)) == orphans.KEPT_LEDGERS * topics.ENTRIES_PER_LEDGER
@@ -105,10 +115,10 @@ def test_a_subscription_deleted_under_the_fault_leaves_an_open_orphan(cluster: C
     topics.consume(cluster, topic, "leaver", 5)
     cursor = topics.cursor_ledgers(cluster, topic)["leaver"]
 
-    with faults.metadata_fault(cluster):
+    with cluster_faults.metadata_fault(cluster):
         topics.delete_subscription(cluster, topic, "leaver")
-        found = ledgers.orphans(cluster, topic)
-        state = ledgers.every_ledger(cluster)[cursor].state
+        found = ledger_list.orphans(cluster, topic)
+        state = ledger_list.every_ledger(cluster)[cursor].state
 
     assert found.cursors == (cursor,)
     assert state is LedgerState.OPEN
@@ -118,74 +128,74 @@ def test_a_compaction_under_the_fault_leaves_the_old_compacted_ledger(cluster: C
     topics.fill(cluster, topic, 1, ["reader"])
     topics.publish_keyed(cluster, topic, 40, keys=4)
     topics.compact(cluster, topic)
-    old = ledgers.owned(cluster, topic).compacted
+    old = ledger_list.owned(cluster, topic).compacted
     assert len(old) == 1
-    assert ledgers.orphans(cluster, topic).every == ()
+    assert ledger_list.orphans(cluster, topic).every == ()
 
-    with faults.metadata_fault(cluster):
+    with cluster_faults.metadata_fault(cluster):
         topics.publish_keyed(cluster, topic, 40, keys=4)
         topics.compact(cluster, topic)
-        found = ledgers.orphans(cluster, topic)
+        found = ledger_list.orphans(cluster, topic)
 
     assert found.every == found.compacted == old
     broker = AdminBroker(PulsarAdminSettings(admin_url=cluster.addresses.admin), lambda: [cluster.addresses.admin])
     (view,) = broker.views([managed_ledger_name(topic)])
     broker.close()
-    new = set(ledgers.owned(cluster, topic).compacted) - set(old)
+    new = set(ledger_list.owned(cluster, topic).compacted) - set(old)
     assert {view.compacted_ledger} == {view.compacted_by_cursor} == new
 
 
 def test_delayed_messages_make_bucket_ledgers_that_only_cursor_properties_name(cluster: Cluster, topic: str) -> None:
     topics.fill_buckets(cluster, topic, "later", 120)
 
-    owned = ledgers.owned(cluster, topic)
+    owned = ledger_list.owned(cluster, topic)
 
     assert owned.buckets
-    assert set(owned.buckets) == set(ledgers.bucket_ledgers(cluster, topic, ["later"]))
-    assert ledgers.orphans(cluster, topic).every == ()
+    assert set(owned.buckets) == set(ledger_list.bucket_ledgers(cluster, topic, ["later"]))
+    assert ledger_list.orphans(cluster, topic).every == ()
 
 
 def test_after_the_fault_the_broker_deletes_again(cluster: Cluster, topic: str) -> None:
     topics.fill(cluster, topic, 5, ["reader"])
-    with faults.metadata_fault(cluster):
+    with cluster_faults.metadata_fault(cluster):
         pass
 
     assert topics.delete_topic(cluster, topic)
 
-    topics.wait_for(lambda: ledgers.owned(cluster, topic).every == (), "deletion")
+    topics.wait_for(lambda: ledger_list.owned(cluster, topic).every == (), "deletion")
 
 
 def test_parents_that_appear_during_the_fault_are_denied_too(cluster: Cluster) -> None:
     first = SYNTHETIC_FROM + 50_000
-    with faults.metadata_fault(cluster):
-        ids = ledgers.make_synthetic(cluster, "persistent://public/default/new-parent", count=1, first_id=first)
-        path = ledgers.path_of(ids[0])
-        topics.wait_for(lambda: not clients.may_delete(cluster.addresses.zookeeper, path), "fault on new parent")
+    with cluster_faults.metadata_fault(cluster):
+        ids = ledger_list.make_synthetic(cluster, "persistent://public/default/new-parent", count=1, first_id=first)
+        path = ledger_list.path_of(ids[0])
+        topics.wait_for(lambda: not part_clients.may_delete(cluster.addresses.zookeeper, path), "fault on new parent")
 
-    assert clients.may_delete(cluster.addresses.zookeeper, path)
-    clients.delete_znode(cluster.addresses.zookeeper, f"{LEDGERS_ROOT}/10")
+    assert part_clients.may_delete(cluster.addresses.zookeeper, path)
+    part_clients.delete_znode(cluster.addresses.zookeeper, f"{LEDGERS_ROOT}/10")
 
 
 def test_made_up_ledgers_read_as_real_ones(cluster: Cluster) -> None:
     name = "persistent://public/default/made-up"
 
-    ids = ledgers.make_synthetic(cluster, name, count=1_000, first_id=SYNTHETIC_FROM)
+    ids = ledger_list.make_synthetic(cluster, name, count=1_000, first_id=SYNTHETIC_FROM)
 
     try:
-        assert ledgers.owned(cluster, name).data == tuple(ids)
+        assert ledger_list.owned(cluster, name).data == tuple(ids)
         assert "state=CLOSED" in shell.ledger_metadata(cluster, ids[0])
         assert set(ids) <= bookie.list_ledgers(cluster)
     finally:
-        ledgers.remove_synthetic(cluster, ids)
+        ledger_list.remove_synthetic(cluster, ids)
     assert not set(ids) & bookie.list_ledgers(cluster)
-    assert ledgers.owned(cluster, name).every == ()
+    assert ledger_list.owned(cluster, name).every == ()
 
 
 def test_offloaded_ledgers_are_in_the_bucket_and_survive_a_restart_of_s3(cluster: Cluster, topic: str) -> None:
     sent = topics.fill(cluster, topic, 3, ["reader"])
 
     topics.offload(cluster, topic)
-    mine = {key for attempt in offloads.attempts(cluster, topic) for key in attempt.keys}
+    mine = {key for attempt in offloaded_ledgers.attempts(cluster, topic) for key in attempt.keys}
     keys = topics.objects(cluster)
     cluster.stop(Part.S3)
     cluster.start(Part.S3)
@@ -199,13 +209,13 @@ def test_offloaded_ledgers_are_in_the_bucket_and_survive_a_restart_of_s3(cluster
 def test_the_bookies_disk_shrinks_after_ledgers_are_gone(cluster: Cluster, topic: str) -> None:
     topics.fill(cluster, topic, 50, ["reader"], entry_bytes=10_000)
     written = 50 * topics.ENTRIES_PER_LEDGER * 10_000
-    topics.wait_for(lambda: disk.entry_log_bytes(cluster) >= written, "flush of the entry logs")
-    before = disk.entry_log_bytes(cluster)
+    topics.wait_for(lambda: disk_usage.entry_log_bytes(cluster) >= written, "flush of the entry logs")
+    before = disk_usage.entry_log_bytes(cluster)
 
     topics.delete_topic(cluster, topic)
-    disk.collect_garbage(cluster)
+    disk_usage.collect_garbage(cluster)
 
-    topics.wait_for(lambda: disk.entry_log_bytes(cluster) < before - written / 2, "collection", seconds=60)
+    topics.wait_for(lambda: disk_usage.entry_log_bytes(cluster) < before - written / 2, "collection", seconds=60)
 
 
 def test_the_shell_reads_entries_from_the_bookie(cluster: Cluster, topic: str) -> None:
@@ -226,9 +236,9 @@ def test_the_shell_fails_loudly_on_a_ledger_that_does_not_exist(cluster: Cluster
 def test_a_killed_part_is_down_and_comes_back_on_its_port(cluster: Cluster, part: Part, topic: str) -> None:
     before = cluster.addresses
 
-    faults.kill(cluster, part)
+    cluster_faults.kill(cluster, part)
     assert cluster.state(part) is State.DOWN
-    faults.restart(cluster, part)
+    cluster_faults.restart(cluster, part)
 
     assert cluster.state(part) is State.RUNNING
     assert cluster.addresses == before
@@ -236,7 +246,7 @@ def test_a_killed_part_is_down_and_comes_back_on_its_port(cluster: Cluster, part
 
 
 def test_a_frozen_part_is_stuck_until_it_is_resumed(cluster: Cluster) -> None:
-    with faults.paused(cluster, Part.S3):
+    with cluster_faults.paused(cluster, Part.S3):
         assert cluster.state(Part.S3) is State.STUCK
 
     cluster.wait_ready(Part.S3)

@@ -15,9 +15,9 @@ from streaming.clients import admin_for, reader_for
 from streaming.clock import SystemClock
 from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import committed_positions
+from streaming.reconcile.accounting import reconcile
 from streaming.reconcile.markers import Markers
-from streaming.reconcile.messages import reconcile
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
@@ -129,12 +129,12 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
     service.request(payload(topic, each) for each in leaked)
     running = service.start("run", log=log)
     try:
-        wait_until(lambda: len(set(leaked) & ledgers.every_ledger(cluster).keys()) < len(leaked) - 10, running, log)
+        wait_until(lambda: len(set(leaked) & ledger_list.every_ledger(cluster).keys()) < len(leaked) - 10, running, log)
         service.run("pause")  # a hundred went in one transaction; the next waits half a minute for its turn
         wait_until(lambda: "paused in the middle of a chunk" in log.read_text(), running, log)
-        left = set(leaked) & ledgers.every_ledger(cluster).keys()
+        left = set(leaked) & ledger_list.every_ledger(cluster).keys()
         time.sleep(3)
-        assert set(leaked) & ledgers.every_ledger(cluster).keys() == left != set()
+        assert set(leaked) & ledger_list.every_ledger(cluster).keys() == left != set()
         service.run("resume")
         wait_until(lambda: len(service.receipts()) == 120, running, log)
         assert {row["outcome"] for row in service.receipts()} == {"DELETED", "ALREADY_GONE"}
@@ -142,7 +142,7 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
         service.request(payload(topic, each) for each in more)
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         assert "limits.max_deletes_per_hour is 120" in log.read_text()
-        assert set(more) <= ledgers.every_ledger(cluster).keys()
+        assert set(more) <= ledger_list.every_ledger(cluster).keys()
     finally:
         kill(running)
         service.run("resume", "--limit")
@@ -151,7 +151,7 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
         assert running.wait(150) == 0
     finally:
         kill(running)
-    assert not {*leaked, *more} & ledgers.every_ledger(cluster).keys()
+    assert not {*leaked, *more} & ledger_list.every_ledger(cluster).keys()
     found = reckon(service.settings)
     assert (found.requests, found.open, found.wrong) == (140, 0, [])
 

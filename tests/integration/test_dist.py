@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.ledgers import every_ledger
+from streaming.sandbox.ledger_list import every_ledger
 from tests.integration.conftest import Deploy, killed_at_the_end, leak, new_topic, payload
 from tests.integration.installation import BARE, done
 

@@ -20,8 +20,8 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.epoch import Epoch
 from streaming.in_use.loader import InUseLoader
-from streaming.sandbox import bookie, faults, ledgers, topics
-from streaming.sandbox import clients as sandbox_clients
+from streaming.sandbox import bookie, cluster_faults, ledger_list, topics
+from streaming.sandbox import part_clients as sandbox_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
@@ -91,7 +91,7 @@ class Scene:
         outcomes = Counter(row["outcome"] for rows in final.values() for row in rows)
         assert outcomes["DEAD_LETTER"] == 1
         assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(self.leaked)
-        left = ledgers.every_ledger(self.cluster).keys()
+        left = ledger_list.every_ledger(self.cluster).keys()
         assert not left & set(self.leaked)
         assert set(self.listed) <= left
         assert topics.read_all(self.cluster, self.topic) == self.messages
@@ -128,17 +128,17 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
         with killed_at_the_end(scene.start("--until-idle")) as running:
             scene.wait_for_receipts(running)
     scene.leak(150)
-    there = set(scene.leaked) & ledgers.every_ledger(cluster).keys()
+    there = set(scene.leaked) & ledger_list.every_ledger(cluster).keys()
 
     def reasons() -> set[str]:
         return {row["reason"] for row in scene.service.receipts() if row["ledger_id"] in there}
 
     with ExitStack() as until_it_sleeps, ExitStack() as until_the_end:
-        until_it_sleeps.enter_context(faults.metadata_fault(cluster))
+        until_it_sleeps.enter_context(cluster_faults.metadata_fault(cluster))
         sleeper = until_the_end.enter_context(killed_at_the_end(scene.start()))
         wait_until(reasons, sleeper, scene.log)
         os.killpg(sleeper.pid, signal.SIGSTOP)
-        kept_reasons, all_there = reasons(), there <= ledgers.every_ledger(cluster).keys()
+        kept_reasons, all_there = reasons(), there <= ledger_list.every_ledger(cluster).keys()
         until_it_sleeps.close()
         store, lock = cluster.addresses.zookeeper, _lock_of(scene.service.settings)
         topics.wait_for(lambda: not sandbox_clients.znode_exists(store, lock), "the end of its session", seconds=60)
@@ -153,7 +153,7 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
 def _run_while_zookeeper_stalls(scene: Scene) -> int:
     with killed_at_the_end(scene.start("--until-idle")) as running:
         scene.wait_for_receipts(running)
-        with faults.paused(scene.cluster, Part.ZOOKEEPER):
+        with cluster_faults.paused(scene.cluster, Part.ZOOKEEPER):
             time.sleep(4)  # its session is 6 s
         code = running.wait(240)
     if code != 0:  # the session was lost: the service stopped by itself, and is started again
@@ -206,9 +206,9 @@ def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> Non
 def test_the_service_waits_for_a_broker_that_dies_during_a_batch(scene: Scene) -> None:
     with killed_at_the_end(scene.start("--until-idle")) as running:
         scene.wait_for_receipts(running)
-        faults.kill(scene.cluster, Part.BROKER)
+        cluster_faults.kill(scene.cluster, Part.BROKER)
         time.sleep(2)
-        faults.restart(scene.cluster, Part.BROKER)
+        cluster_faults.restart(scene.cluster, Part.BROKER)
         code = running.wait(240)
     if code != 0:  # the connector may fail its query; nothing was committed, and the next run repeats the batch
         scene.service.run("run", "--until-idle")
@@ -223,9 +223,9 @@ def test_a_worker_and_a_bookie_that_are_killed_during_a_batch_lose_nothing(scene
         for worker in workers:
             worker.kill()
         assert workers
-        faults.kill(scene.cluster, Part.BOOKIE)
+        cluster_faults.kill(scene.cluster, Part.BOOKIE)
         time.sleep(3)
-        faults.restart(scene.cluster, Part.BOOKIE)
+        cluster_faults.restart(scene.cluster, Part.BOOKIE)
         code = running.wait(240)
     if code != 0:  # the only executor fails with its worker; nothing was committed, and the next run repeats the batch
         scene.service.run("run", "--until-idle")
@@ -337,7 +337,7 @@ def test_an_open_orphan_is_deleted_after_its_quiet_period_and_a_ledger_in_use_or
     cursors = topics.cursor_ledgers(cluster, topic)
     topics.trim(cluster, topic)
     topics.wait_for(lambda: not {first, second} & bookie.list_ledgers(cluster), "trim")
-    with faults.crash_with_metadata_fault(cluster):  # a broker that stays alive would repeat the delete
+    with cluster_faults.crash_with_metadata_fault(cluster):  # a broker that stays alive would repeat the delete
         topics.delete_subscription(cluster, topic, "leaver")
     topics.publish(cluster, topic, 1)
     current = topics.data_ledgers(cluster, topic)[-1]
@@ -347,7 +347,7 @@ def test_an_open_orphan_is_deleted_after_its_quiet_period_and_a_ledger_in_use_or
     sandbox_clients.create_znodes(
         cluster.addresses.zookeeper,
         [
-            (ledgers.path_of(ledger_id), serialize_v3(metadata(data_custom(name), state=state)))
+            (ledger_list.path_of(ledger_id), serialize_v3(metadata(data_custom(name), state=state)))
             for ledger_id, state in states.items()
         ],
     )

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.sandbox import bookie, clients, topics
+from streaming.sandbox import bookie, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import Deployment, deployment, leak, new_topic, payload
 from udfs.formats.java_uuid import uuid_halves
@@ -86,7 +86,7 @@ def test_an_unfinished_upload_is_aborted_for_the_owner_of_its_ledger_only(cluste
 
 def _begin_upload(cluster: Cluster, ledger_id: int) -> str:
     """Begin an upload as a broker does that dies then; returns its UUID."""
-    store, uuid = clients.s3(cluster.addresses.s3, cluster.region), str(uuid4())
+    store, uuid = part_clients.s3(cluster.addresses.s3, cluster.region), str(uuid4())
     named = {"Bucket": cluster.bucket, "Key": object_name(uuid, ledger_id)}
     begun = store.create_multipart_upload(**named)["UploadId"]
     store.upload_part(**named, UploadId=begun, PartNumber=1, Body=b"part")
@@ -94,7 +94,7 @@ def _begin_upload(cluster: Cluster, ledger_id: int) -> str:
 
 
 def _uploads(cluster: Cluster, ledger_id: int) -> set[str]:
-    store = clients.s3(cluster.addresses.s3, cluster.region)
+    store = part_clients.s3(cluster.addresses.s3, cluster.region)
     found = store.list_multipart_uploads(Bucket=cluster.bucket).get("Uploads", [])
     return {each["Key"] for each in found if each["Key"].endswith(f"-ledger-{ledger_id}")}
 

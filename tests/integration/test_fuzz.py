@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from streaming.clients import admin_for
-from streaming.sandbox import ledgers, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.state import receipts
 from streaming.topics.setup import ensure_topics
@@ -383,7 +383,7 @@ def _check_promises(arena: Arena) -> None:
         copies = Counter((address[0], copy) for address, copy in _stored(arena, topic).items() if copy)
         assert copies.total() == len(copies) == outcomes[outcome], f"{outcome}: {copies.most_common(3)}"
 
-    left = ledgers.every_ledger(arena.cluster).keys()
+    left = ledger_list.every_ledger(arena.cluster).keys()
     assert sorted((arena.in_use | arena.kept) - left) == [], "deleted without a request that may be acted on"
     assert sorted(arena.requests.keys() & left) == [], "validly requested, and not deleted"
 

@@ -33,7 +33,7 @@ from streaming.coordination.epoch import Epoch
 from streaming.errors import ReaperError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import Znode
-from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Further, Instance, Part, addresses
 from streaming.sandbox.reckoning import reckon
@@ -146,7 +146,9 @@ class World:
     def zookeepers(self) -> dict[Instance, str | None]:
         """What each is: leader or follower; None: it does not serve."""
         spec = self.cluster.spec
-        return {part: clients.zookeeper_mode(addresses(spec, [part]).zookeeper) for part in spec.all_of(Part.ZOOKEEPER)}
+        return {
+            part: part_clients.zookeeper_mode(addresses(spec, [part]).zookeeper) for part in spec.all_of(Part.ZOOKEEPER)
+        }
 
     def followers(self) -> list[Instance]:
         topics.wait_for(
@@ -158,7 +160,7 @@ class World:
         """The broker that serves a topic now."""
         name = topic.removeprefix("persistent://")
         url = self.cluster.serving.admin
-        reply = clients.http_any("GET", url, f"lookup/v2/topic/persistent/{name}")
+        reply = part_clients.http_any("GET", url, f"lookup/v2/topic/persistent/{name}")
         assert reply.ok, reply
         said = json.loads(reply.text)["brokerUrl"]
         spec = self.cluster.spec
@@ -211,12 +213,12 @@ def test_the_leader_of_zookeeper_dies_in_the_middle_of_a_chunk(world: World) -> 
     (leader,) = [part for part, mode in world.zookeepers().items() if mode == "leader"]
     left = set(asked) - world.done()
 
-    faults.kill(world.cluster, leader)
+    cluster_faults.kill(world.cluster, leader)
     try:
         world.wait_for(asked)
         assert left, "all was worked off before the leader died"
     finally:
-        faults.restart(world.cluster, leader)
+        cluster_faults.restart(world.cluster, leader)
     world.followers()
 
 
@@ -229,12 +231,12 @@ def test_a_follower_that_lags_is_not_believed(world: World) -> None:
     spec = world.cluster.spec
     others = addresses(spec, [part for part in spec.all_of(Part.ZOOKEEPER) if part != follower]).zookeeper
     store = ZooKeeperStore(ZooKeeperClientSettings(hosts=addresses(spec, [follower]).zookeeper))
-    with ThreadPoolExecutor(1) as pool, clients.zookeeper(others) as writer:
+    with ThreadPoolExecutor(1) as pool, part_clients.zookeeper(others) as writer:
         topics.unload(world.cluster, owner.topic)
         for turn in range(5):
             absent_now = f"{absent}-{turn}"
             assert store.read_many([absent_now]) == [None]
-            with faults.paused(world.cluster, follower):
+            with cluster_faults.paused(world.cluster, follower):
                 for _ in range(2_000):  # what it has to take in before it is up to date
                     writer.set_async("/managed-ledgers", b"")
                 writer.create(absent_now, b"")
@@ -256,7 +258,7 @@ def test_followers_that_freeze_keep_nothing_waiting_longer_than_they_are_frozen(
         lot = world.lot(owner)
         asked += lot
         world.wait_for_some(lot)
-        with faults.paused(world.cluster, follower):
+        with cluster_faults.paused(world.cluster, follower):
             world.publish(owner, 2 * topics.ENTRIES_PER_LEDGER)
             time.sleep(8)  # longer than the service's session, shorter than the ensemble takes to let it go
     _rewrite_messages(world, owner)
@@ -291,7 +293,7 @@ def test_a_broker_that_wakes_up_with_a_topic_that_it_has_lost_is_not_believed(wo
     asked = world.lot(owner)
     world.wait_for_some(asked)
 
-    faults.pause(world.cluster, loser)
+    cluster_faults.pause(world.cluster, loser)
     try:
         time.sleep(12)  # its session is 10 s
         topics.wait_for(lambda: _serves(world, owner.topic), "the other broker", seconds=60)
@@ -305,14 +307,14 @@ def test_a_broker_that_wakes_up_with_a_topic_that_it_has_lost_is_not_believed(wo
         time.sleep(1.5)  # min_age and the quarantine of the tests' configuration
         with _asking(world, loser, owner.topic, sorted(new), compacted) as said:
             time.sleep(1)  # the questions lie before the door
-            faults.resume(world.cluster, loser)
+            cluster_faults.resume(world.cluster, loser)
             time.sleep(15)
     finally:
-        faults.resume(world.cluster, loser)
+        cluster_faults.resume(world.cluster, loser)
     tell(f"the broker that lost the topic said {said.views}; the sweeps said {said.verdicts}")
     assert said.verdicts
     assert not [each for each in said.verdicts if each[1] in (Outcome.DELETED, Outcome.ALREADY_GONE)]
-    assert {*new, compacted} <= ledgers.every_ledger(world.cluster).keys()
+    assert {*new, compacted} <= ledger_list.every_ledger(world.cluster).keys()
     _rewrite_messages(world, owner)
     world.wait_for(asked, seconds=120)
 
@@ -340,13 +342,13 @@ def test_a_bookie_dies_for_good_and_its_ledgers_metadata_are_rewritten(world: Wo
         lambda: len(topics.data_ledgers(world.cluster, gone.topic)) == 41, "the ledger behind the full ones"
     )
     topics.unload(world.cluster, gone.topic)
-    orphans = ledgers.owned(world.cluster, gone.topic).data
-    clients.delete_znode(world.cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(gone.topic)))
+    orphans = ledger_list.owned(world.cluster, gone.topic).data
+    part_clients.delete_znode(world.cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(gone.topic)))
     on_it = _on(world, name, kept.listed)
     assert on_it
     assert _on(world, name, orphans)
 
-    faults.kill(world.cluster, lost_bookie)
+    cluster_faults.kill(world.cluster, lost_bookie)
     shutil.rmtree(world.cluster.home.data(lost_bookie))
     asked = []
     rewritten = 0
@@ -374,7 +376,7 @@ def test_at_the_end_all_is_as_if_nothing_had_happened(world: World) -> None:
         ("in use", "DEAD_LETTER"),
         ("never was", "ALREADY_GONE"),
     }
-    left = ledgers.every_ledger(world.cluster).keys()
+    left = ledger_list.every_ledger(world.cluster).keys()
     assert not {each for each, what in world.asked.items() if what == "leaked"} & left
     for owner in world.owners:
         assert set(owner.listed) <= left
@@ -489,8 +491,8 @@ def _asking(world: World, broker: Instance, topic: str, data: Sequence[int], com
 
 def _on(world: World, bookie: str, ids: Sequence[int]) -> list[int]:
     """Which of the ledgers have a copy on the bookie, as their metadata say."""
-    raw = clients.read_znodes(world.cluster.addresses.zookeeper, [ledgers.path_of(each) for each in ids])
-    return [each for each in ids if bookie.encode() in raw.get(ledgers.path_of(each), b"")]
+    raw = part_clients.read_znodes(world.cluster.addresses.zookeeper, [ledger_list.path_of(each) for each in ids])
+    return [each for each in ids if bookie.encode() in raw.get(ledger_list.path_of(each), b"")]
 
 
 def _fives(ids: Sequence[int]) -> Iterator[Sequence[int]]:

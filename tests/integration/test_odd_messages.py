@@ -14,7 +14,7 @@ from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
-from streaming.sandbox import faults
+from streaming.sandbox import cluster_faults
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from tests.integration.conftest import payload
@@ -134,13 +134,13 @@ def test_no_entry_is_skipped_while_the_bookies_are_down(transactional: Cluster, 
         send.raw.send(topic, REQUEST)
     ODD["metadata_is_garbage"](send, topic, REQUEST)
     time.sleep(5)  # until the broker's cache is empty
-    with faults.paused(transactional, Part.BOOKIE), pytest.raises(UnavailableError):
+    with cluster_faults.paused(transactional, Part.BOOKIE), pytest.raises(UnavailableError):
         _read(transactional, topic)
-    faults.kill(transactional, Part.BOOKIE)
+    cluster_faults.kill(transactional, Part.BOOKIE)
     try:
         with pytest.raises(UnavailableError):
             _read(transactional, topic)
     finally:
-        faults.restart(transactional, Part.BOOKIE)
+        cluster_faults.restart(transactional, Part.BOOKIE)
     reasons = [message.why for message in _read(transactional, topic)]
     assert reasons == [SENT] * 3 + [OPEN] + [SENT] * 3 + [NOT_SHOWN]

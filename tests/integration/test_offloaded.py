@@ -12,14 +12,14 @@ import pytest
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
-from streaming.sandbox import ledgers, offloads, topics
+from streaming.sandbox import ledger_list, offloaded_ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import HOST, Part
-from streaming.sandbox.offloads import Attempt, Offloads
+from streaming.sandbox.offloaded_ledgers import Attempt, Offloads
 from streaming.state.journal import object_entries
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, new_topic
 from udfs.formats.offload_index import parse_offload_index
-from udfs.ownership import mismatch
+from udfs.named_owner import mismatch
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, StoredObject
 from udfs.wire import encode
@@ -40,11 +40,11 @@ class Leaks:
 @pytest.fixture(scope="module")
 def leaks(cluster: Cluster) -> Leaks:
     kept, deleted, retried = (new_topic(kind) for kind in ("kept ü", "deleted", "retried"))
-    created = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
+    created = offloaded_ledgers.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
     assert {key for attempt in (*created.in_use, *created.leaked, *created.stale) for key in attempt.keys} <= set(
         topics.objects(cluster)
     )
-    assert set(created.copies) <= ledgers.every_ledger(cluster).keys()
+    assert set(created.copies) <= ledger_list.every_ledger(cluster).keys()
     return Leaks(created, kept, retried, {topic: topics.read_all(cluster, topic) for topic in (kept, retried)})
 
 
@@ -138,7 +138,7 @@ def test_leaked_objects_are_deleted_and_offloaded_topics_stay_readable_from_the_
     assert {key.rpartition("@")[0] for row in journaled for key in row["objects"]} >= gone
     assert all(parse_offload_index(row["index"]).metadata.custom_metadata for row in journaled)
 
-    assert not set(created.copies) & ledgers.every_ledger(cluster).keys()  # only S3 has the kept topic's messages
+    assert not set(created.copies) & ledger_list.every_ledger(cluster).keys()  # only S3 has the kept topic's messages
     for topic in (leaks.kept, leaks.retried):
         topics.unload(cluster, topic)
         assert topics.read_all(cluster, topic) == leaks.messages[topic]
@@ -146,7 +146,7 @@ def test_leaked_objects_are_deleted_and_offloaded_topics_stay_readable_from_the_
 
 def test_the_copy_in_bookkeeper_is_kept_if_an_object_was_lost(cluster: Cluster, deploy: Deploy) -> None:
     kept, deleted, retried = (new_topic(kind) for kind in ("last copy", "deleted", "retried"))
-    created = offloads.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
+    created = offloaded_ledgers.leak_offloads(cluster, kept=kept, deleted=deleted, retried=retried)
     last, *whole = created.copies
     broken = next(attempt for attempt in created.in_use if attempt.ledger_id == last)
     assert store(cluster).delete(broken.keys[:1]) == {}  # as a lifecycle rule does
@@ -157,7 +157,7 @@ def test_the_copy_in_bookkeeper_is_kept_if_an_object_was_lost(cluster: Cluster, 
     assert service.outcomes() == Counter(
         {("DELETED", "UNREFERENCED"): len(whole), ("DEAD_LETTER", "OFFLOAD_UNCONFIRMED"): 1}
     )
-    left = ledgers.every_ledger(cluster).keys()
+    left = ledger_list.every_ledger(cluster).keys()
     assert last in left
     assert not set(whole) & left
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streaming.clock import ManualClock, SystemClock
-from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Instance, Part
 from streaming.sweep.jobs import Job
@@ -52,10 +52,10 @@ class Frozen:
 
         def cut(frame: bytes) -> bool:
             written = set[int]() if hit.is_set() else _ids_written(frame, path, ids_in)
-            ids = written and written - ids_in(clients.read_znodes(self.cluster.addresses.zookeeper, [path])[path])
+            ids = written and written - ids_in(part_clients.read_znodes(self.cluster.addresses.zookeeper, [path])[path])
             if not ids:
                 return False
-            faults.pause(self.cluster, part)
+            cluster_faults.pause(self.cluster, part)
             created.update(ids)
             hit.set()
             return True
@@ -87,12 +87,12 @@ class Pending:
 
     @property
     def exists(self) -> bool:
-        return self.ledger_id in ledgers.every_ledger(self.cluster)
+        return self.ledger_id in ledger_list.every_ledger(self.cluster)
 
     def thaw(self, log: Path) -> None:
         """Let the broker continue, and return when it has noticed the end of its session."""
         read = len(log.read_text(errors="replace"))
-        faults.resume(self.cluster, self.part)
+        cluster_faults.resume(self.cluster, self.part)
         texts = ("SessionReestablished", "version conflict", "BadVersion")
         topics.wait_for(
             lambda: any(text in log.read_text(errors="replace")[read:] for text in texts), "the broker to wake up"
@@ -148,7 +148,7 @@ def thawed(frozen: Frozen) -> Iterator[None]:
     yield
     frozen.proxy.cut_request = lambda _frame: False
     for part in frozen.cluster.spec.all_of(Part.BROKER):
-        faults.resume(frozen.cluster, part)
+        cluster_faults.resume(frozen.cluster, part)
         frozen.cluster.wait_ready(part)
 
 
@@ -171,11 +171,11 @@ def test_a_broker_that_wakes_up_can_not_name_a_cursor_ledger_older_than_the_curr
 
     def acknowledge() -> None:
         for _ in range(20):
-            clients.consume(url, topic, "s", 1)
+            part_clients.consume(url, topic, "s", 1)
 
     pending = frozen.at(topic, path, _cursors_ledger, acknowledge)
     request = cursor_request(pending.ledger_id, managed_ledger_name(topic), "s")
-    assert ledgers.every_ledger(cluster)[pending.ledger_id].state is OPEN
+    assert ledger_list.every_ledger(cluster)[pending.ledger_id].state is OPEN
     assert judged(service, request, hours=7)[0] is Outcome.RETRY, "no newer ledger was named yet"
 
     retrying(lambda: topics.consume(cluster, topic, "s", 5))
@@ -192,9 +192,9 @@ def test_a_broker_that_wakes_up_can_not_name_a_cursor_ledger_older_than_the_curr
     pending.thaw(cluster.home.log(pending.part))
 
     retrying(lambda: topics.consume(cluster, topic, "s", 5))
-    (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    (now,) = _cursors_ledger(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     assert now >= named
-    assert now in ledgers.every_ledger(cluster)
+    assert now in ledger_list.every_ledger(cluster)
     assert not pending.exists
 
 
@@ -205,9 +205,9 @@ def test_a_broker_that_wakes_up_can_not_list_a_data_ledger_older_than_the_last_l
     service = deployment(cluster, tmp_path)
     topics.fill(cluster, topic, 2, ["s"])
     path, url = managed_ledger_path(managed_ledger_name(topic)), cluster.serving.pulsar
-    pending = frozen.at(topic, path, _listed, lambda: clients.publish(url, topic, topics.payloads(30, 64)))
+    pending = frozen.at(topic, path, _listed, lambda: part_clients.publish(url, topic, topics.payloads(30, 64)))
     request = data_request(pending.ledger_id, managed_ledger_name(topic))
-    assert ledgers.every_ledger(cluster)[pending.ledger_id].state is OPEN
+    assert ledger_list.every_ledger(cluster)[pending.ledger_id].state is OPEN
 
     retrying(lambda: topics.publish(cluster, topic, topics.ENTRIES_PER_LEDGER))
     stored = topics.read_all(cluster, topic)
@@ -217,8 +217,8 @@ def test_a_broker_that_wakes_up_can_not_list_a_data_ledger_older_than_the_last_l
     pending.thaw(cluster.home.log(pending.part))
 
     retrying(lambda: topics.publish(cluster, topic, 1))
-    listed = _listed(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
-    assert listed <= ledgers.every_ledger(cluster).keys()
+    listed = _listed(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    assert listed <= ledger_list.every_ledger(cluster).keys()
     assert not pending.exists
     assert topics.read_all(cluster, topic)[: len(stored)] == stored
 
@@ -230,15 +230,15 @@ def test_a_ledger_that_a_frozen_broker_created_for_a_cursor_without_a_ledger_sta
     service = deployment(cluster, tmp_path)
     topics.fill(cluster, topic, 2, ["s"])
     path, url = cursor_path(managed_ledger_name(topic), "s"), cluster.serving.pulsar
-    pending = frozen.at(topic, path, _cursors_ledger, lambda: clients.consume(url, topic, "s", 1))
+    pending = frozen.at(topic, path, _cursors_ledger, lambda: part_clients.consume(url, topic, "s", 1))
     request = cursor_request(pending.ledger_id, managed_ledger_name(topic), "s")
     retrying(lambda: topics.internal_stats(cluster, topic))  # the other broker has taken over the topic
     assert judged(service, request, hours=30 * 24) == (Outcome.RETRY, Reason.NOT_CLOSED)
     pending.thaw(cluster.home.log(pending.part))
 
     retrying(lambda: topics.consume(cluster, topic, "s", 5))
-    (now,) = _cursors_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
-    assert now in ledgers.every_ledger(cluster)
+    (now,) = _cursors_ledger(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    assert now in ledger_list.every_ledger(cluster)
 
 
 def test_leaked_cursor_ledgers_are_orphans_after_a_quiet_period_and_wait_without_using_up_tries(
@@ -267,7 +267,7 @@ def test_leaked_cursor_ledgers_are_orphans_after_a_quiet_period_and_wait_without
         _write_again(cluster, leaked)
         service.call("resume")
         wait_until(lambda: leaked <= _by_ledger(service, "RETRY").keys(), running, log, seconds=PATIENCE_SECONDS)
-        assert leaked <= ledgers.every_ledger(cluster).keys()
+        assert leaked <= ledger_list.every_ledger(cluster).keys()
         wait_until(lambda: leaked <= _by_ledger(service, "DELETED").keys(), running, log, seconds=PATIENCE_SECONDS)
         stop(running)
 
@@ -278,12 +278,12 @@ def test_leaked_cursor_ledgers_are_orphans_after_a_quiet_period_and_wait_without
         assert len(waited[ledger_id]) <= 2, "too many receipts for one wait"
         assert [row["attempt"] for row in deleted[ledger_id]] == [0]
         assert deleted[ledger_id][0]["at_ms"] - waited[ledger_id][0]["at_ms"] >= QUIET_SECONDS * 1000 // 2
-    assert not leaked & ledgers.every_ledger(cluster).keys()
-    assert set(topics.cursor_ledgers(cluster, topic).values()) <= ledgers.every_ledger(cluster).keys()
+    assert not leaked & ledger_list.every_ledger(cluster).keys()
+    assert set(topics.cursor_ledgers(cluster, topic).values()) <= ledger_list.every_ledger(cluster).keys()
     output = service.call("undo", "--topic", topic, "--dry-run", "--json").splitlines()
     planned = [json.loads(line) for line in output if line.startswith("{")]
     assert leaked <= {line.get("ledger_id") for line in planned}
-    assert set(topics.data_ledgers(cluster, topic)) <= ledgers.every_ledger(cluster).keys(), (
+    assert set(topics.data_ledgers(cluster, topic)) <= ledger_list.every_ledger(cluster).keys(), (
         "a listed ledger was deleted"
     )
     topics.consume(cluster, topic, "s", 5)
@@ -294,7 +294,7 @@ def _leak_cursor_ledgers(cluster: Cluster, topic: str) -> set[int]:
     topics.fill(cluster, topic, 12, ["s"])
     topics.consume(cluster, topic, "s", 1)
     named: set[int] = set()
-    with faults.crash_with_metadata_fault(cluster):
+    with cluster_faults.crash_with_metadata_fault(cluster):
 
         def is_leaking() -> bool:
             topics.consume(cluster, topic, "s", 1)
@@ -303,17 +303,17 @@ def _leak_cursor_ledgers(cluster: Cluster, topic: str) -> set[int]:
 
         topics.wait_for(is_leaking, "the cursor to replace its ledgers", seconds=PATIENCE_SECONDS)
     retrying(lambda: topics.consume(cluster, topic, "s", 1))
-    states = ledgers.every_ledger(cluster)
-    leaked = {ledger_id for ledger_id in ledgers.orphans(cluster, topic).cursors if states[ledger_id].state is OPEN}
+    states = ledger_list.every_ledger(cluster)
+    leaked = {ledger_id for ledger_id in ledger_list.orphans(cluster, topic).cursors if states[ledger_id].state is OPEN}
     assert len(leaked & named) >= 2, (named, leaked)
     return leaked
 
 
 def _write_again(cluster: Cluster, ids: set[int]) -> None:
     """Write the ledgers' metadata without a change, which renews their time of modification."""
-    with clients.zookeeper(cluster.addresses.zookeeper) as client:
+    with part_clients.zookeeper(cluster.addresses.zookeeper) as client:
         for ledger_id in ids:
-            path = ledgers.path_of(ledger_id)
+            path = ledger_list.path_of(ledger_id)
             client.set(path, client.get(path)[0])
 
 

@@ -22,15 +22,15 @@ from streaming.dlq.expiry import expire
 from streaming.dlq.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
 from streaming.errors import ConfigError, ReaperError
 from streaming.ports import Pulsar, StoredMessage
-from streaming.reconcile import backlog
-from streaming.sandbox import clients, disk, faults, ledgers, shell, topics
+from streaming.reconcile import backlog_count
+from streaming.sandbox import cluster_faults, disk_usage, ledger_list, part_clients, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.settlements import SettlementFolder
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
-from streaming.undo.control import control_entries
+from streaming.undo.own_entries import control_entries
 from tests.builders import reference
 from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
 from udfs.formats.acl import OPEN, acl_bytes
@@ -86,7 +86,9 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
     topic = new_topic("ops")
     topics.fill(cluster, topic, 2, ["s"])
     leaked = leak(cluster, topic, 3)
-    before = clients.read_znodes(cluster.addresses.zookeeper, [ledgers.path_of(ledger_id) for ledger_id in leaked])
+    before = part_clients.read_znodes(
+        cluster.addresses.zookeeper, [ledger_list.path_of(ledger_id) for ledger_id in leaked]
+    )
     service = _with_topics(deploy())
     own = service.settings.topics.requests[0]
     properties = {"REAL_TOPIC": own, "DELAY_TIME": "604800000", "mine": "kept"}
@@ -96,7 +98,7 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
     )
     with command_clients(service.settings) as opened:
         publish_lines(service.settings, opened.pulsar.admin, [payload(topic, ledger_id) for ledger_id in leaked[1:]])
-        assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 2
+        assert backlog_count.backlog_of(service.settings, opened.pulsar)["messages"] == 2
 
     assert "1 dead letter would be replayed" in service.call("dlq", "replay", first[0], "--to", own, "--dry-run")
     assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", "--to", own, code=2)
@@ -118,7 +120,7 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
     service.run("run", "--until-idle")
 
     with command_clients(service.settings) as opened:
-        assert backlog.backlog_of(service.settings, opened.pulsar)["messages"] == 0
+        assert backlog_count.backlog_of(service.settings, opened.pulsar)["messages"] == 0
     (replayed,) = service.final()[sent.id]
     assert (replayed["outcome"], replayed["attempt"]) == ("DELETED", 0)
     (written_off,) = [row for row in service.receipts() if row["reason"] == "WRITTEN_OFF"]
@@ -133,9 +135,9 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
     # synthetic ledgers: no bookie ever had their entries, and the metadata does not stay
     assert "3 TOO_LATE" in service.call("undo", "--yes", "--topic", topic, "--since", "1h", code=1)
     assert not any(_exists(cluster, ledger_id) for ledger_id in leaked)
-    with faults.paused(cluster, Part.BOOKIE):  # no bookie answers
+    with cluster_faults.paused(cluster, Part.BOOKIE):  # no bookie answers
         assert "3 PUT_BACK" in service.call("undo", "--yes", "--topic", topic, "--since", "1h")
-    assert clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
+    assert part_clients.read_znodes(cluster.addresses.zookeeper, list(before)) == before
     assert "exists" in service.call("undo", "--ledger", str(leaked[0]), code=4)
     assert "has no such ledger" in service.call("undo", "--ledger", "5", "--since", "1s", code=2)
 
@@ -181,7 +183,7 @@ def test_control_characters_of_dead_letters_are_escaped(deploy: Deploy) -> None:
 
 
 def _exists(cluster: Cluster, ledger_id: int) -> bool:
-    return clients.znode_exists(cluster.addresses.zookeeper, ledgers.path_of(ledger_id))
+    return part_clients.znode_exists(cluster.addresses.zookeeper, ledger_list.path_of(ledger_id))
 
 
 def test_a_replay_that_is_killed_is_resumed_and_sends_each_message_once(
@@ -223,7 +225,7 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
         for body in (b"1", b"2", b"3"):  # three entries
             _bury(service.settings, [body])
         control = control_entries(service.settings, admin)
-    with faults.paused(cluster, Part.BOOKIE):  # the paused bookie neither collects garbage nor answers
+    with cluster_faults.paused(cluster, Part.BOOKIE):  # the paused bookie neither collects garbage nor answers
         _delete_journaled(cluster, service.settings, ledger_id)
         assert "readledger" in service.call("undo", "--ledger", str(ledger_id))
     assert _is_readable(cluster, ledger_id)
@@ -237,7 +239,7 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     assert bookies.readable(urls, positions, lambda: [(NOWHERE, 0)]) == [True, None]
 
     _delete_journaled(cluster, service.settings, ledger_id)
-    disk.collect_garbage(cluster)
+    disk_usage.collect_garbage(cluster)
     for _again in range(2):  # a late undo changes nothing, and can be repeated
         assert "1 TOO_LATE" in service.call("undo", "--ledger", str(ledger_id), code=1)
         assert not _exists(cluster, ledger_id)
@@ -245,13 +247,13 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
 
 def _delete_journaled(cluster: Cluster, settings: Settings, ledger_id: int) -> None:
     """Delete a ledger as the service does, without its checks."""
-    path = ledgers.path_of(ledger_id)
-    data = clients.read_znodes(cluster.addresses.zookeeper, [path])[path]
+    path = ledger_list.path_of(ledger_id)
+    data = part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path]
     entry = JournalEntry(
         ledger_id=ledger_id, path=path, data=data, version=0, acl=acl_bytes(OPEN), reference=reference()
     )
     ParquetJournal(settings.state.dir, "requests", 1, SystemClock()).write([entry])
-    clients.delete_znode(cluster.addresses.zookeeper, path)
+    part_clients.delete_znode(cluster.addresses.zookeeper, path)
 
 
 def _is_readable(cluster: Cluster, ledger_id: int) -> bool:

@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from streaming.errors import RefusedError
 from streaming.phase_one.async_client import AsyncLedgerDeletionClient
 from streaming.phase_one.client import LedgerDeletionClient
-from streaming.phase_one.marks import MOST_ZNODE_BYTES, Removal, deletable_ledgers
-from streaming.sandbox import clients, faults, offloads, topics
+from streaming.phase_one.deletable_ledgers import MOST_ZNODE_BYTES, Removal, deletable_ledgers
+from streaming.sandbox import cluster_faults, offloaded_ledgers, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import CLUSTER_NAME, Part
 from tests.integration.conftest import (
@@ -35,8 +35,8 @@ from tests.integration.conftest import (
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.phase_one.marks import PREFIX
-from udfs.phase_one.metrics import Metric
-from udfs.phase_one.requests import request_for
+from udfs.phase_one.pip_186_metrics import Metric
+from udfs.phase_one.pip_186_requests import request_for
 from udfs.records import LedgerComponent, OffloadContext, Outcome
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -57,7 +57,7 @@ REMOVER = """
 import sys
 from pathlib import Path
 from streaming.config.load import load
-from streaming.phase_one.marks import deletable_ledgers
+from streaming.phase_one.deletable_ledgers import deletable_ledgers
 with deletable_ledgers(load(Path(sys.argv[1]))) as marks:
     print("begins", flush=True)
     marks.remove_all_deletable_ledgers(sys.argv[2], timeout_seconds=60)
@@ -197,7 +197,7 @@ def test_two_markers_at_once_lose_nothing(cluster: Cluster, running: Deployment)
 def keys_of(cluster: Cluster, topic: str) -> int:
     """How many keys of marks the topic has in ZooKeeper."""
     path = managed_ledger_path(topic)
-    info = parse_managed_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    info = parse_managed_ledger(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     return sum(key.startswith(PREFIX) for key in info.properties)
 
 
@@ -232,7 +232,7 @@ def test_marks_stop_before_a_znode_that_zookeeper_would_not_take(cluster: Cluste
     path = managed_ledger_path(topic)
     with deletable_ledgers(running.settings) as marks:
         marks.mark_deletable_ledgers(topic, scattered)
-        size = len(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+        size = len(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
         assert 0.8 * MOST_ZNODE_BYTES < size <= MOST_ZNODE_BYTES
         with pytest.raises(RefusedError, match="mark fewer ledgers"):
             marks.mark_deletable_ledgers(topic, range(2 * 10**12, 2 * 10**12 + 20_000, 2))
@@ -243,17 +243,17 @@ def test_marks_stop_before_a_znode_that_zookeeper_would_not_take(cluster: Cluste
 
 def test_a_topic_with_a_v1_name_takes_no_marks_and_says_so(cluster: Cluster, running: Deployment) -> None:
     space = f"public/{CLUSTER_NAME}/v1"
-    made = clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
+    made = part_clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
     assert made.ok or made.status == 409, made
     topic = f"persistent://{space}/{new_topic('old').rpartition('/')[2]}"
-    clients.publish(cluster.serving.pulsar, topic, [b"x"])
+    part_clients.publish(cluster.serving.pulsar, topic, [b"x"])
     with (
         deletable_ledgers(running.settings) as marks,
         pytest.raises(RefusedError, match=r"can't be marked: it has a V1 name"),
     ):
         marks.mark_deletable_ledgers(topic, [10**12])
     path = f"admin/persistent/{space}/{topic.rpartition('/')[2]}/properties"
-    answer = clients.http_any("PUT", cluster.serving.admin, path, body={"a": "b"})
+    answer = part_clients.http_any("PUT", cluster.serving.admin, path, body={"a": "b"})
     assert answer.status == 404, "brokers have learnt the call: take the refusal away"
 
 
@@ -272,7 +272,7 @@ def test_the_nine_metrics_count_what_happens(cluster: Cluster, running: Deployme
     topic, registry = new_topic("counted"), CollectorRegistry()
     topics.fill(cluster, topic, 2, ["s"])
     leaked, listed = leak(cluster, topic, 2), topics.data_ledgers(cluster, topic)[0]
-    made = offloads.leak_offloads(
+    made = offloaded_ledgers.leak_offloads(
         cluster, kept=new_topic("kept"), deleted=new_topic("deleted"), retried=new_topic("retried")
     )
     upload = made.leaked[0]
@@ -283,12 +283,12 @@ def test_the_nine_metrics_count_what_happens(cluster: Cluster, running: Deployme
         assert client.delete_ledger(topic, leaked[0], DATA, timeout_seconds=120).outcome is Outcome.DELETED
         in_use = client.delete_ledger(topic, listed, DATA, timeout_seconds=120)
         assert in_use.outcome is Outcome.DEAD_LETTER, "it was tried too often"
-        with faults.metadata_fault(cluster):
+        with cluster_faults.metadata_fault(cluster):
             client.start_send(request_for(topic, leaked[1], DATA)).result()
             topics.wait_for(
                 lambda: served(url)[Metric.LEDGERS_DELETE_FAILED] > 0, "a failure in BookKeeper", seconds=60
             )
-        with faults.paused(cluster, Part.S3):
+        with cluster_faults.paused(cluster, Part.S3):
             client.start_send(request_for(upload.topic, upload.ledger_id, DATA, context=context)).result()
             topics.wait_for(lambda: served(url)[Metric.OFFLOAD_LEDGERS_DELETE_FAILED] > 0, "one in S3", seconds=120)
         client.delete_offloaded_ledger(upload.topic, upload.ledger_id, context, timeout_seconds=120)

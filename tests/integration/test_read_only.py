@@ -17,7 +17,7 @@ import pytest
 
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.clients import broker_for
-from streaming.sandbox import clients, ledgers, topics
+from streaming.sandbox import ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, stop, wait_until
 from tests.invariants import Inspection, Untouched, read_only
@@ -51,7 +51,7 @@ class World:
     def untouched(self) -> Untouched:
         """Read all state that a load of one of the topics would change."""
         synthetic, _real = self.namespaces
-        with clients.zookeeper(self.cluster.addresses.zookeeper) as client:
+        with part_clients.zookeeper(self.cluster.addresses.zookeeper) as client:
             waiting = [*(managed_ledger_path(managed_ledger_name(topic)) for topic in self.real)]
             waiting.append(f"/managed-ledgers/{synthetic}")
             versions: dict[str, tuple[int, int]] = {}
@@ -62,7 +62,7 @@ class World:
                 waiting += [f"{path}/{child}" for child in children]
             owned = f"/namespace/{synthetic}"
             bundles = frozenset(client.get_children(owned) if client.exists(owned) else ())
-        metadata = ledgers.every_ledger(self.cluster)
+        metadata = ledger_list.every_ledger(self.cluster)
         owners = {
             ledger_id: found.custom_metadata.get("pulsar/managed-ledger", b"") for ledger_id, found in metadata.items()
         }
@@ -88,7 +88,7 @@ def world(cluster: Cluster) -> World:
         first_id += LISTED + 1
         orphan, listed = ids[0], ids[1:]
         orphans.add(orphan)
-        ledgers.make_synthetic(cluster, topic, count=len(ids), first_id=orphan)
+        ledger_list.make_synthetic(cluster, topic, count=len(ids), first_id=orphan)
         infos = tuple(
             LedgerInfo(ledger_id=ledger_id, entries=topics.ENTRIES_PER_LEDGER, size_bytes=640, timestamp_ms=1)
             for ledger_id in listed
@@ -100,7 +100,7 @@ def world(cluster: Cluster) -> World:
         znodes.append((managed_ledger_path(name), serialize_managed_ledger(ManagedLedgerInfo(infos))))
         znodes.append((cursor_path(name, "s"), serialize_cursor(cursor)))
     for number in (0, 1):  # the topics first, then their cursors
-        clients.create_znodes(cluster.addresses.zookeeper, znodes[number::2])
+        part_clients.create_znodes(cluster.addresses.zookeeper, znodes[number::2])
     return World(cluster, (namespace, f"{namespace}-real"), names, real, frozenset(orphans))
 
 
@@ -116,7 +116,7 @@ def _real_topics(cluster: Cluster, namespace: str, first_id: int) -> tuple[list[
         entries = topics.fill(cluster, topic, LISTED, ["s"])
         topics.consume(cluster, topic, "s", entries)
         if number < REAL:
-            ledgers.make_synthetic(cluster, topic, count=1, first_id=first_id + number)
+            ledger_list.make_synthetic(cluster, topic, count=1, first_id=first_id + number)
         topics.unload(cluster, topic)
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     topics.admin(cluster, "POST", f"namespaces/{namespace}/retention", nothing)

@@ -14,7 +14,7 @@ import pytest
 
 from streaming.sandbox import process
 from streaming.sandbox.home import HOST
-from streaming.sandbox.rocketmq.home import Home, Part, StoreMode
+from streaming.sandbox.rocketmq.broker_home import Home, Part, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Queue, RocketClient, Taken

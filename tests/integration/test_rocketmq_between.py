@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import ReaperError
-from streaming.sandbox.rocketmq.home import Part, StoreMode
+from streaming.sandbox.rocketmq.broker_home import Part, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration.rocket_client import Queue, RocketClient
 from tests.integration.rocket_dying import BACK

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from streaming.rocketmq.store.log_files import commitlog_of
-from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.broker_home import StoreMode
+from streaming.sandbox.rocketmq.broker_settings import COMMIT_LOG_FILE_BYTES
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
-from streaming.sandbox.rocketmq.settings import COMMIT_LOG_FILE_BYTES
 from tests.integration.rocket_client import Content, Queue, RocketClient
 from tests.integration.rocket_dying import CUT_OFF, FIRST, LATER
 from tests.integration.rocket_follow import Following

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.broker_home import StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Queue, RocketClient

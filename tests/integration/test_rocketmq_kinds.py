@@ -12,7 +12,7 @@ from streaming.rocketmq.store.inventory import inventory_of
 from streaming.rocketmq.store.paths import store_paths
 from streaming.sandbox.home import HOST
 from streaming.sandbox.rocketmq import network
-from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.broker_home import StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration.rocket_client import Queue, RocketClient
 from tests.integration.test_rocketmq import ledger_reaper

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.sampler import Sampler
-from streaming.sandbox.rocketmq.home import StoreMode
+from streaming.sandbox.rocketmq.broker_home import StoreMode
 from streaming.sandbox.rocketmq.server import down, up
 from tests.integration.rocket_client import Queue, RocketClient
 from tests.integration.test_rocketmq import ledger_reaper

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.sandbox import bookie, clients
+from streaming.sandbox import bookie, part_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION
 from streaming.sandbox.reckoning import reckon
@@ -33,7 +33,7 @@ def to_s3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 
     def move(endpoint: str = cluster.addresses.s3) -> None:
         bucket = f"checkpoints-{uuid.uuid4().hex[:12]}"
-        clients.make_bucket(endpoint, bucket, REGION)
+        part_clients.make_bucket(endpoint, bucket, REGION)
         monkeypatch.setenv("LEDGER_REAPER__CHECKPOINTS__DIR", f"s3a://{bucket}/of/this-service")
         monkeypatch.setenv("LEDGER_REAPER__S3__ENDPOINT", endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"id{SECRET}")
@@ -56,7 +56,7 @@ def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
 
 def _keys(service: Deployment) -> list[str]:
     bucket = service.settings.checkpoints.dir.split("/")[2]
-    return clients.bucket_keys(service.settings.s3.endpoint, bucket, REGION)
+    return part_clients.bucket_keys(service.settings.s3.endpoint, bucket, REGION)
 
 
 def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
@@ -160,4 +160,4 @@ def _copy(folder: Path, service: Deployment) -> None:
     bucket, _, prefix = service.settings.checkpoints.dir.removeprefix("s3a://").partition("/")
     for path in (each for each in folder.rglob("*") if each.is_file()):
         key = f"{prefix}/{path.relative_to(folder)}"
-        clients.s3(service.settings.s3.endpoint, REGION).put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        part_clients.s3(service.settings.s3.endpoint, REGION).put_object(Bucket=bucket, Key=key, Body=path.read_bytes())

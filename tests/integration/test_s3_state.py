@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.sandbox import clients, shell, topics
+from streaming.sandbox import part_clients, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION
 from streaming.state import journal
@@ -27,7 +27,7 @@ def deploy_on_s3(cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPat
     def make(*, chunk_rows: int = 50_000) -> Deployment:
         service = deploy(chunk_rows=chunk_rows)  # first: it may have to run another service, on a disk
         endpoint, bucket = cluster.addresses.s3, f"state-{uuid.uuid4().hex[:12]}"
-        clients.make_bucket(endpoint, bucket, REGION)
+        part_clients.make_bucket(endpoint, bucket, REGION)
         monkeypatch.setenv("LEDGER_REAPER__STATE__DIR", f"s3://{bucket}/of/this-service")
         monkeypatch.setenv("LEDGER_REAPER__S3__ENDPOINT", endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"id{SECRET}")

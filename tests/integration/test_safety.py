@@ -8,7 +8,7 @@ import pytest
 
 from streaming.clients import admin_for
 from streaming.errors import ConfigError
-from streaming.sandbox import bookie, clients, topics
+from streaming.sandbox import bookie, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.topics.setup import ensure_topics, faults_of
@@ -95,7 +95,7 @@ _FORGED = {
 
 
 def _publish(cluster: Cluster, topic: str, content: bytes, properties: dict[str, str]) -> None:
-    with clients.pulsar_client(cluster.addresses.pulsar) as client:
+    with part_clients.pulsar_client(cluster.addresses.pulsar) as client:
         producer = client.create_producer(topic)
         producer.send(content, properties=properties)
         producer.close()

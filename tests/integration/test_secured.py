@@ -19,11 +19,11 @@ from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.errors import ReaperError, RefusedError
 from streaming.phase_one.client import LedgerDeletionClient
-from streaming.sandbox import bookie, ledgers, process, topics
+from streaming.sandbox import bookie, ledger_list, process, topics
 from streaming.sandbox import cluster as sandbox
-from streaming.sandbox.clients import read_znodes
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
+from streaming.sandbox.part_clients import read_znodes
 from tests.certificates import certificate
 from tests.contract.zookeeper_server import free_port
 from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until
@@ -101,7 +101,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         topic = "persistent://public/default/secured"
         topics.fill(running, topic, 3, ["s"])
         topics.fill(running, WATCHED, 9, ["s"])
-        leaked = list(ledgers.make_synthetic(running, topic, count=20, first_id=5_000_000))
+        leaked = list(ledger_list.make_synthetic(running, topic, count=20, first_id=5_000_000))
         yield _with_tokens(running, folder, topic, leaked)
     finally:
         sandbox.down(folder / "home")

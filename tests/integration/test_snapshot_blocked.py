@@ -31,10 +31,10 @@ from tests.integration.snapshot_scenes import (
 )
 from tests.integration.transactions import Transactions
 from tests.pulsar_fields import field
-from udfs.snapshots.audit import READY
+from udfs.snapshots.avro_schemas import SCHEMAS
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import empty_index
-from udfs.snapshots.schemas import SCHEMAS
+from udfs.snapshots.topic_findings import READY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 ENCRYPTED = field(1, "k") + field(2, b"v")  # a message's encryption_keys

@@ -16,9 +16,9 @@ import pytest
 from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import SafetyError, UnavailableError
-from streaming.sandbox import clients, topics
+from streaming.sandbox import part_clients, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.audit.messages import snapshot_topics
+from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.repair.wiring import migrations_for, repairs_for
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.snapshot_scenes import (
@@ -365,7 +365,7 @@ def test_a_repair_that_was_killed_is_resumed_and_does_not_load_the_topic_from_a_
 def test_a_repair_leaves_a_topic_to_the_broker_that_is_replaying_it(segmented: Cluster, service: Deployment) -> None:
     with Transactions(segmented.serving.pulsar) as own:
         scene = create_scene(segmented, service, own, "replaying", 100)
-    clients.publish(segmented.serving.pulsar, scene.topic, (b"m" for _number in range(MANY)))
+    part_clients.publish(segmented.serving.pulsar, scene.topic, (b"m" for _number in range(MANY)))
     wait_for_silence(service, scene)
     topics.unload(segmented, scene.topic)
     _publish_partial_index(service, scene)

@@ -24,8 +24,8 @@ from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.snapshots.audit.messages import snapshot_topics
 from streaming.snapshots.audit.publication import request_of
+from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.parts.topic import PartsTopic, ensure
 from streaming.snapshots.repair.wiring import restore_removed
 from tests.integration.conftest import Deployment, _deployment, leak, payload

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming.phase_one.marks import deletable_ledgers
-from streaming.phase_one.watcher.publication import WATCH_ID
-from streaming.sandbox import clients, faults, ledgers, topics
+from streaming.phase_one.deletable_ledgers import deletable_ledgers
+from streaming.phase_one.watcher.pulsar_publication import WATCH_ID
+from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import CLUSTER_NAME, Part
 from streaming.sandbox.orphans import WORKER, consume_and_trim
@@ -76,14 +76,14 @@ def test_the_watcher_requests_what_a_broker_leaks_and_the_service_deletes_it(
         wait_until(lambda: is_watching(log) and "reading persistent" in log.read_text(), running, log)
         state = service.config.parent / "state" / "watcher.json"
         wait_until(state.exists, running, log)
-        with faults.crash_with_metadata_fault(cluster):
+        with cluster_faults.crash_with_metadata_fault(cluster):
             consume_and_trim(cluster, leaky, WORKER, 5 * topics.ENTRIES_PER_LEDGER - 1)
-        leaked = set(ledgers.orphans(cluster, leaky).data)
+        leaked = set(ledger_list.orphans(cluster, leaky).data)
         assert leaked >= set(before[:5])
         wait_until(lambda: leaked <= requested_ledgers(service), running, log)
-        wait_until(lambda: not set(before[:5]) & ledgers.every_ledger(cluster).keys(), running, log)
+        wait_until(lambda: not set(before[:5]) & ledger_list.every_ledger(cluster).keys(), running, log)
         listed = topics.data_ledgers(cluster, leaky)
-        assert set(listed) <= ledgers.every_ledger(cluster).keys(), "listed ledgers stay"
+        assert set(listed) <= ledger_list.every_ledger(cluster).keys(), "listed ledgers stay"
         assert len(topics.read_all(cluster, leaky)) >= 4 * topics.ENTRIES_PER_LEDGER
         stop(running)
 
@@ -168,41 +168,43 @@ def test_the_watcher_waits_while_the_broker_is_down_and_then_continues(
         wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
         before = topics.data_ledgers(cluster, leaky)
         consume_and_trim(cluster, leaky, WORKER, 5 * topics.ENTRIES_PER_LEDGER - 1)
-        faults.kill(cluster, Part.BROKER)
+        cluster_faults.kill(cluster, Part.BROKER)
         time.sleep(10)
-        faults.restart(cluster, Part.BROKER)
+        cluster_faults.restart(cluster, Part.BROKER)
         wait_until(lambda: set(before[:5]) <= requested_ledgers(service), running, log)
         stop(running)
 
 
 def listed_in_zookeeper(cluster: Cluster, topic: str) -> set[int]:
     path = managed_ledger_path(topic)
-    return set(in_use_ids(clients.read_znodes(cluster.addresses.zookeeper, [path])[path]).ids)
+    return set(in_use_ids(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path]).ids)
 
 
 def test_ledgers_leaked_by_a_topic_with_a_v1_name_are_requested_and_deleted(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     space = f"public/{CLUSTER_NAME}/v1"
-    answer = clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
+    answer = part_clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
     assert answer.ok or answer.status == 409, answer
     topic = f"persistent://{space}/{new_topic('old').rpartition('/')[2]}"
     url = cluster.serving.pulsar
-    clients.subscribe(url, topic, [WORKER])
-    clients.publish(url, topic, topics.payloads(9 * topics.ENTRIES_PER_LEDGER, 64))
+    part_clients.subscribe(url, topic, [WORKER])
+    part_clients.publish(url, topic, topics.payloads(9 * topics.ENTRIES_PER_LEDGER, 64))
     service, log = deploy(extra=WATCH), tmp_path / "log"
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: is_watching(log) and "reading persistent" in log.read_text(), running, log)
         wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
         before = listed_in_zookeeper(cluster, topic)
-        with faults.crash_with_metadata_fault(cluster):
-            clients.consume(url, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
-            clients.publish(url, topic, topics.payloads(2 * topics.ENTRIES_PER_LEDGER, 64))  # new ledgers cause a trim
+        with cluster_faults.crash_with_metadata_fault(cluster):
+            part_clients.consume(url, topic, WORKER, 5 * topics.ENTRIES_PER_LEDGER)
+            part_clients.publish(
+                url, topic, topics.payloads(2 * topics.ENTRIES_PER_LEDGER, 64)
+            )  # new ledgers cause a trim
             topics.wait_for(lambda: len(before - listed_in_zookeeper(cluster, topic)) >= 4, "the trim")
         leaked = before - listed_in_zookeeper(cluster, topic)
-        assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker deleted some"
-        wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log)
-        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "listed ledgers stay"
+        assert leaked <= ledger_list.every_ledger(cluster).keys(), "the broker deleted some"
+        wait_until(lambda: not leaked & ledger_list.every_ledger(cluster).keys(), running, log)
+        assert listed_in_zookeeper(cluster, topic) <= ledger_list.every_ledger(cluster).keys(), "listed ledgers stay"
         stop(running)
 
 
@@ -232,7 +234,7 @@ def retrying(act: Callable[[], object]) -> None:
 
 def owner_of(cluster: Cluster, topic: str) -> str:
     path = f"lookup/v2/topic/{topics.resource(topic)}"
-    return str(json.loads(clients.http_any("GET", cluster.serving.admin, path).text)["brokerUrl"])
+    return str(json.loads(part_clients.http_any("GET", cluster.serving.admin, path).text)["brokerUrl"])
 
 
 def test_ledgers_leaked_by_topics_that_move_between_two_brokers_are_requested_once(
@@ -250,18 +252,18 @@ def test_ledgers_leaked_by_topics_that_move_between_two_brokers_are_requested_on
     with killed_at_the_end(service.start("watch", log=log)) as running:
         wait_until((here / "state" / "watcher.json").exists, running, log)
         for part in cluster.spec.all_of(Part.BROKER):
-            with faults.metadata_fault(cluster):
+            with cluster_faults.metadata_fault(cluster):
                 for topic in names:
                     retrying(lambda moving=topic: owners[moving].add(owner_of(cluster, moving)))  # type: ignore[misc]
                     retrying(lambda moving=topic: topics.consume(cluster, moving, WORKER, 25))  # type: ignore[misc]
                     retrying(lambda moving=topic: topics.trim(cluster, moving))  # type: ignore[misc]
                 time.sleep(3)
-                faults.kill(cluster, part)
-            faults.restart(cluster, part)
+                cluster_faults.kill(cluster, part)
+            cluster_faults.restart(cluster, part)
             topics.admin(cluster, "PUT", "namespaces/public/default/unload")
         listed = {topic: listed_in_zookeeper(cluster, topic) for topic in names}
         dropped = {ledger_id for topic in names for ledger_id in before[topic] - listed[topic]}
-        leaked = dropped & ledgers.every_ledger(cluster).keys()
+        leaked = dropped & ledger_list.every_ledger(cluster).keys()
         wait_until(lambda: dropped <= requested_ledgers(service), running, log)
         assert not requested_ledgers(service) & {
             ledger_id for topic in names for ledger_id in listed_in_zookeeper(cluster, topic)
@@ -279,7 +281,7 @@ AHEAD = f"{WATCH}mark_ahead = true\n".replace("poll_seconds = 15", "poll_seconds
 def marks_of(cluster: Cluster, topic: str) -> Marks:
     """Return the marks in a topic's own metadata."""
     path = managed_ledger_path(topic)
-    info = parse_managed_ledger(clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
+    info = parse_managed_ledger(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     return read_marks(info.properties).all
 
 
@@ -325,12 +327,12 @@ def crash_of_watcher_and_broker(cluster: Cluster, service: Deployment, log: Path
         assert marked(cluster, topic) <= set(before[:6]), "a ledger that a subscription has not read is marked"
         kill(running)
     shutil.rmtree(service.config.parent / "state")
-    with faults.crash_with_metadata_fault(cluster):
+    with cluster_faults.crash_with_metadata_fault(cluster):
         topics.wait_for(
             lambda: not set(before[:5]) & listed_in_zookeeper(cluster, topic), "the end of retention", seconds=300
         )
     leaked = set(before) - listed_in_zookeeper(cluster, topic)
-    assert leaked <= ledgers.every_ledger(cluster).keys(), "the broker deleted some"
+    assert leaked <= ledger_list.every_ledger(cluster).keys(), "the broker deleted some"
     assert not set(all_requests(service)) & leaked, "some were requested already"
     return leaked
 
@@ -344,10 +346,12 @@ def test_ledgers_marked_ahead_are_requested_after_watcher_broker_and_state_were_
     log = tmp_path / "second"
     with killed_at_the_end(service.start("run", log=log)) as running:
         # the watcher reads marks less and less often
-        wait_until(lambda: not leaked & ledgers.every_ledger(cluster).keys(), running, log, seconds=PATIENCE_SECONDS)
+        wait_until(
+            lambda: not leaked & ledger_list.every_ledger(cluster).keys(), running, log, seconds=PATIENCE_SECONDS
+        )
         assert leaked <= set(all_requests(service))
         wait_until(lambda: not leaked & marked(cluster, topic), running, log, seconds=PATIENCE_SECONDS)
-        assert listed_in_zookeeper(cluster, topic) <= ledgers.every_ledger(cluster).keys(), "listed ledgers stay"
+        assert listed_in_zookeeper(cluster, topic) <= ledger_list.every_ledger(cluster).keys(), "listed ledgers stay"
         assert len(topics.read_all(cluster, topic)) >= 4 * topics.ENTRIES_PER_LEDGER
         stop(running)
 
@@ -365,7 +369,7 @@ def test_without_marks_ahead_only_the_audit_finds_leaks_after_watcher_broker_and
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: has_scanned(service), running, log)
         time.sleep(30)
-        assert leaked <= ledgers.every_ledger(cluster).keys()
+        assert leaked <= ledger_list.every_ledger(cluster).keys()
         assert not leaked & set(all_requests(service))
         assert marked(cluster, topic) == {marked_by_hand}, "a watcher without the feature changed marks"
         stop(running)

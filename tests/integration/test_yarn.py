@@ -9,7 +9,7 @@ import pytest
 
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.ledgers import every_ledger
+from streaming.sandbox.ledger_list import every_ledger
 from tests.integration.conftest import Deploy, killed_at_the_end, leak, new_topic, payload
 from tests.integration.installation import BARE, done
 from tests.integration.yarn import yarn

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from streaming.sandbox import clients
+from streaming.sandbox import part_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.distribution import pulsar_home
 from tests.integration.java_commands import JavaCommands
@@ -35,7 +35,7 @@ class Transactions(JavaCommands):
 
 def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> Any:
     """Ask the admin API; returns the answer's JSON, or its text. Fails where it is not a success."""
-    reply = clients.http_any(method, cluster.serving.admin, f"admin/{path}", body=body)
+    reply = part_clients.http_any(method, cluster.serving.admin, f"admin/{path}", body=body)
     assert reply.ok, f"{method} {path}: {reply.status} {reply.text[:400]}"
     try:
         return json.loads(reply.text)

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streaming.adapters.memory.store import MemoryStore
-from streaming.audit import columns as a
-from streaming.audit.checks.ledgers import SuspectChecker
-from streaming.audit.checks.objects import ObjectChecker
+from streaming.audit import audit_columns as a
+from streaming.audit.checks.suspect_ledgers import SuspectChecker
+from streaming.audit.checks.suspect_objects import ObjectChecker
 from streaming.audit.walk.listing import find_folders, ids_in
-from streaming.audit.walk.owners import find_namespaces
-from streaming.audit.walk.references import ReferenceReader
+from streaming.audit.walk.owner_listing import find_namespaces
+from streaming.audit.walk.reference_scan import ReferenceReader
 from streaming.audit.walk.suspects import LedgerReader, suspect_row
 from streaming.in_use.loader import InUseLoader
 from streaming.sweep.pace import Pace
@@ -27,7 +27,7 @@ from tests.model.service import POLICY, Cluster
 from tests.model.test_safety import ACTS, acts, times
 from tests.world import confirmed, path_of
 from udfs import columns as c
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.paths import Layout
 
 EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))

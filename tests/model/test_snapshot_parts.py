@@ -21,7 +21,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import Aborts, aborts_of, joined
 from udfs.snapshots.codec import Snapshot, decode_snapshot, encode_snapshot
 from udfs.snapshots.keys import Capacity, PartKey, part_key_of
-from udfs.snapshots.parts import PartMessage, Recovered, counting_of, pieces, recover, split, write
+from udfs.snapshots.snapshot_parts import PartMessage, Recovered, counting_of, pieces, recover, split, write
 
 TOPIC = "persistent://t/ns/orders"
 Row = tuple[int, int, int, int]

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from udfs.formats.errors import FormatError
-from udfs.phase_one.watched import Name, NamedThing, Names, named
+from udfs.phase_one.vanished_names import Name, NamedThing, Names, named
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
 # the components that a znode can name, in the order of the format

@@ -16,7 +16,7 @@ from typing import Any
 
 from udfs.formats.java_uuid import uuid_halves
 from udfs.paths import MAX_LEDGER_ID
-from udfs.phase_one.requests import check_context
+from udfs.phase_one.pip_186_requests import check_context
 from udfs.records import OffloadContext
 
 PREFIX = "ledger-reaper.deletable."

@@ -17,8 +17,8 @@ from enum import StrEnum
 from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from udfs.phase_one.marks import MarkedTopic, Marks
-from udfs.phase_one.requests import uploads_in
-from udfs.phase_one.watched import Names, ZnodeKind
+from udfs.phase_one.pip_186_requests import uploads_in
+from udfs.phase_one.vanished_names import Names, ZnodeKind
 from udfs.records import LedgerComponent, LedgerType
 from udfs.units import MIB, MINUTE_MS
 

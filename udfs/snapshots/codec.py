@@ -15,7 +15,7 @@ from fastavro import schemaless_reader, schemaless_writer
 
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots import schemas, varints
+from udfs.snapshots import avro_schemas, varints
 from udfs.snapshots.aborts import Aborts, TxnIds
 from udfs.snapshots.varints import Longs
 
@@ -88,13 +88,13 @@ def encode_snapshot(value: Snapshot) -> bytes:
     entry, ledger = value.max_read[1], value.max_read[0]
     rest = {"maxReadPositionEntryId": entry, "maxReadPositionLedgerId": ledger, "topicName": value.topic}
     aborts = value.aborts
-    return _array((aborts.entry, aborts.ledger, aborts.least, aborts.most)) + _written(schemas.SINGLE_REST, rest)
+    return _array((aborts.entry, aborts.ledger, aborts.least, aborts.most)) + _written(avro_schemas.SINGLE_REST, rest)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
     """Read a single snapshot. Raises FormatError."""
     (entry, ledger, least, most), at = _columns(data, 0, 4)
-    rest = _read_to_end(schemas.SINGLE_REST, data, at)
+    rest = _read_to_end(avro_schemas.SINGLE_REST, data, at)
     max_read = (rest["maxReadPositionLedgerId"], rest["maxReadPositionEntryId"])
     return Snapshot(rest["topicName"] or "", max_read, Aborts(most, least, ledger, entry))
 
@@ -107,13 +107,13 @@ def encode_segment(value: Segment) -> bytes:
         "sequenceId": value.sequence,
         "topicName": value.topic,
     }
-    return _array((value.ids.least, value.ids.most)) + _written(schemas.SEGMENT_REST, rest)
+    return _array((value.ids.least, value.ids.most)) + _written(avro_schemas.SEGMENT_REST, rest)
 
 
 def decode_segment(data: bytes) -> Segment:
     """Read a segment. Raises FormatError."""
     (least, most), at = _columns(data, 0, 2)
-    rest = _read_to_end(schemas.SEGMENT_REST, data, at)
+    rest = _read_to_end(avro_schemas.SEGMENT_REST, data, at)
     marker = (rest["persistentPositionLedgerId"], rest["persistentPositionEntryId"])
     return Segment(rest["topicName"] or "", rest["sequenceId"], marker, TxnIds(most, least))
 
@@ -134,8 +134,8 @@ def encode_index(value: Index) -> bytes:
             _array(columns),
             _VALUE,
             _array((value.tail.least, value.tail.most)),
-            _written(schemas.METADATA_REST, metadata),
-            _written(schemas.INDEX_REST, {"topicName": value.topic}),
+            _written(avro_schemas.METADATA_REST, metadata),
+            _written(avro_schemas.INDEX_REST, {"topicName": value.topic}),
         )
     )
 
@@ -150,9 +150,9 @@ def decode_index(data: bytes) -> Index:
     tail, max_read = TxnIds(_nothing(), _nothing()), BEFORE_ALL
     if branch == _VALUE:
         (least, most), at = _columns(data, at, 2)
-        metadata, at = _read(schemas.METADATA_REST, data, at)
+        metadata, at = _read(avro_schemas.METADATA_REST, data, at)
         tail, max_read = TxnIds(most, least), (metadata["maxReadPositionLedgerId"], metadata["maxReadPositionEntryId"])
-    rest = _read_to_end(schemas.INDEX_REST, data, at)
+    rest = _read_to_end(avro_schemas.INDEX_REST, data, at)
     listed = IndexEntries(sequence, ledger, entry, marker_ledger, marker_entry)
     return Index(rest["topicName"] or "", listed, max_read, tail)
 

@@ -1,4 +1,4 @@
-"""Conversion between the forms of a topic's snapshot: single, in parts (udfs.snapshots.parts), and PIP-196's segments.
+"""Conversion between the forms of a topic's snapshot: single, in parts (snapshot_parts.py), and PIP-196's segments.
 
 If a topic has several forms, the parts count if they have their `end`, else the index, else the single snapshot, else
 nothing (then the topic is replayed). Each form is right by itself at any age: it is complete up to its own
@@ -16,7 +16,7 @@ import numpy as np
 
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots import parts, segments
+from udfs.snapshots import segments, snapshot_parts
 from udfs.snapshots.aborts import Aborts, trimmed
 from udfs.snapshots.codec import (
     Index,
@@ -74,7 +74,7 @@ class StoredForm(NamedTuple):
 
 def kind_of(keys: Keys, topic: str) -> SnapshotKind | None:
     """Return the form of a topic's snapshot that counts, by the keys that have a value; None: it has no snapshot."""
-    if parts.counting_of(keys.get(SnapshotKind.PARTS, ()), topic):
+    if snapshot_parts.counting_of(keys.get(SnapshotKind.PARTS, ()), topic):
         return SnapshotKind.PARTS
     kinds = (SnapshotKind.INDEX, SnapshotKind.SINGLE)
     return next((kind for kind in kinds if topic in keys.get(kind, ())), None)
@@ -87,7 +87,7 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
     """
     kind = kind_of(stored.keys, topic)
     if kind is SnapshotKind.PARTS:
-        in_parts = parts.recover(stored.latest[kind], topic, ledgers)
+        in_parts = snapshot_parts.recover(stored.latest[kind], topic, ledgers)
         return StoredForm(kind, in_parts.max_read, in_parts.aborts)
     if kind is SnapshotKind.INDEX:
         read = decode_index(stored.latest[kind][topic])
@@ -99,7 +99,7 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
     if kind is SnapshotKind.SINGLE:
         snapshot = decode_snapshot(stored.latest[kind][topic])
         return StoredForm(kind, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
-    return StoredForm(None, parts.NOTHING.max_read, parts.NOTHING.aborts)
+    return StoredForm(None, snapshot_parts.NOTHING.max_read, snapshot_parts.NOTHING.aborts)
 
 
 def without_preferred(stored: Stored, kind: SnapshotKind) -> Stored:
@@ -124,7 +124,7 @@ def missing(wanted: Aborts, found: Aborts) -> int:
 
 def to_parts(topic: str, form: StoredForm, capacity: Capacity, keys: Keys) -> Iterator[SnapshotMessage]:
     """Yield the messages that store `form` in parts and then remove the other forms, one by one in this order."""
-    for step in parts.write(topic, form.aborts, form.max_read, capacity, keys.get(SnapshotKind.PARTS, ())):
+    for step in snapshot_parts.write(topic, form.aborts, form.max_read, capacity, keys.get(SnapshotKind.PARTS, ())):
         yield SnapshotMessage(SnapshotKind.PARTS, step.key, step.value)
     yield from _retired_segments(topic, keys)
     if topic in keys.get(SnapshotKind.SINGLE, ()):
@@ -169,7 +169,7 @@ def to_segments_of(
 
     Args:
         topic: the topic of the snapshot.
-        pieces: ids in the order of their markers (parts.pieces); only the current piece is in memory.
+        pieces: ids in the order of their markers (snapshot_parts.pieces); only the current piece is in memory.
         max_read: the pieces are complete up to this position.
         ids: how many ids a segment has.
         keys: the keys that have a value now.
@@ -231,5 +231,5 @@ def _retired_segments(topic: str, keys: Keys) -> Iterator[SnapshotMessage]:
 
 
 def _retired_parts(topic: str, keys: Keys) -> Iterator[SnapshotMessage]:
-    for step in parts.retire(topic, keys.get(SnapshotKind.PARTS, ())):
+    for step in snapshot_parts.retire(topic, keys.get(SnapshotKind.PARTS, ())):
         yield SnapshotMessage(SnapshotKind.PARTS, step.key, step.value)

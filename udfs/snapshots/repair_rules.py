@@ -14,9 +14,9 @@ from enum import StrEnum
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import TxnIds, ids_of
-from udfs.snapshots.audit import READY, NamedSegment, TopicFacts, is_half_replayed, is_replaying
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.segments import named_segments
+from udfs.snapshots.topic_findings import READY, NamedSegment, TopicFacts, is_half_replayed, is_replaying
 
 _REPLAYING = (
     "its broker is replaying it: wait until it is loaded, and try again. If it never is, disconnect its clients, "

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.codec import (
     Index,
     NotOursError,
@@ -23,7 +24,6 @@ from udfs.snapshots.codec import (
     decode_snapshot,
 )
 from udfs.snapshots.keys import SnapshotKind, is_topic, part_key_of, segment_key_of
-from udfs.snapshots.schemas import Origin
 from udfs.undelivered import UndeliveredMessage
 
 AnyValue: TypeAlias = Snapshot | Segment | Index

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from streaming.adapters.bookkeeper.http import can_read, read_disk
+from streaming.adapters.bookkeeper.bookie_http import can_read, read_disk
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Znode
 from udfs.formats.bookie_disk import BookieDisk

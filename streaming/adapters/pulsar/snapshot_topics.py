@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
 from streaming.adapters.pulsar.compacted import read_compacted, read_stored
-from streaming.adapters.pulsar.snapshots import SnapshotAdmin
+from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
 from streaming.config.sections import PulsarSettings
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.avro_schemas import origins
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import origins
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 

@@ -32,7 +32,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from streaming.adapters.s3.pace import AdaptivePace
+from streaming.adapters.s3.adaptive_pace import AdaptivePace
 from streaming.errors import RefusedError, UnavailableError
 
 _T = TypeVar("_T")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeVar
 
+from streaming.adapters.s3.adaptive_pace import AdaptivePace
 from streaming.adapters.s3.calls import (
     ABSENT,
     CHANGED_CODES,
@@ -22,7 +23,6 @@ from streaming.adapters.s3.calls import (
     UnsupportedError,
 )
 from streaming.adapters.s3.etags import compares_etags
-from streaming.adapters.s3.pace import AdaptivePace
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import CHANGED, Unreadable
 from udfs.records import StoredObject, UnfinishedUpload

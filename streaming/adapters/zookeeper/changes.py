@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from threading import Lock
 
 from streaming.adapters.zookeeper.add_watch import ADD_WATCH, AddWatch, forward_events
-from streaming.adapters.zookeeper.session import AnsweredError, NotImplementedByServerError, ZooKeeperSession
-from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
+from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings
+from streaming.adapters.zookeeper.zookeeper_session import AnsweredError, NotImplementedByServerError, ZooKeeperSession
 from streaming.errors import UnavailableError
 from streaming.ports import ChangedPaths
 

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmptyError
 
 from streaming.adapters.zookeeper.guarded_transaction import NOT_TRIED, ROLLED_BACK, GuardedTransaction
-from streaming.adapters.zookeeper.session import AnsweredError, NotImplementedByServerError, Pending, ZooKeeperSession
+from streaming.adapters.zookeeper.zookeeper_session import (
+    AnsweredError,
+    NotImplementedByServerError,
+    Pending,
+    ZooKeeperSession,
+)
 from streaming.errors import UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus
 

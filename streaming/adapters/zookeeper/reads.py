@@ -17,7 +17,7 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import GetChildren, GetData, Sync
 
 from streaming.adapters.zookeeper.multi_read import MULTI_READ, Answer, MultiRead, SingleRead
-from streaming.adapters.zookeeper.session import (
+from streaming.adapters.zookeeper.zookeeper_session import (
     AnsweredError,
     ConnectionLostError,
     NotImplementedByServerError,

@@ -17,8 +17,8 @@ from kazoo.security import ACL, Id
 
 from streaming.adapters.zookeeper.deletes import delete_guarded
 from streaming.adapters.zookeeper.reads import CHILDREN, DATA, BulkRead, Sizes
-from streaming.adapters.zookeeper.session import AnsweredError, ZooKeeperSession
-from streaming.adapters.zookeeper.settings import ZooKeeperClientSettings
+from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings
+from streaming.adapters.zookeeper.zookeeper_session import AnsweredError, ZooKeeperSession
 from streaming.errors import RefusedError
 from streaming.ports import GuardedDelete, GuardResult, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import CREATOR, OPEN, AclEntry, acl_bytes, acl_entries

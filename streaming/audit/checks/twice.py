@@ -8,10 +8,10 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming.audit import columns as a
-from streaming.audit import join
-from streaming.audit.checks.ledgers import CheckTask
-from streaming.audit.options import AuditOptions
+from streaming.audit import audit_columns as a
+from streaming.audit import reference_join
+from streaming.audit.audit_options import AuditOptions
+from streaming.audit.checks.suspect_ledgers import CheckTask
 from streaming.audit.stages import PhaseTools
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
@@ -26,7 +26,7 @@ def check_twice(tools: PhaseTools, suspects: DataFrame) -> tuple[DataFrame, Data
     Raises StoppedError when the audit is stopped between the checks.
     """
     first = _check(tools, "First check of suspects and their topics", suspects, is_second=False)
-    candidates = join.candidates(first)
+    candidates = reference_join.candidates(first)
     if candidates.isEmpty():
         return first, tools.no_suspects()
     tools.phases.wait(WAITING, tools.options.recheck_seconds)
@@ -52,6 +52,6 @@ def _check(tools: PhaseTools, name: str, suspects: DataFrame, *, is_second: bool
         phase.processed(total, "suspects")
         if not total:
             return tools.no_suspects()
-        grouped = join.by_owner(suspects, tools.tasks_of(total))
+        grouped = reference_join.by_owner(suspects, tools.tasks_of(total))
         checked = grouped.mapInArrow(task, from_arrow_schema(a.SUSPECT))
         return tools.stages.keep("second" if is_second else "first", checked).rows

@@ -1,6 +1,6 @@
 """Sends a deletion request for each orphan of a plan to the request topic, each exactly once.
 
-1. The plan is durable before the first request is sent (plan.py).
+1. The plan is durable before the first request is sent (publication_plan.py).
 2. Findings are numbered. The requests of a partition are sent in that order, under a producer name that the broker
    grants to one producer at a time. So the stored requests of an interrupted run are a prefix, and the last stored
    number identifies it.
@@ -16,9 +16,9 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit.findings import is_class
-from streaming.audit.publication.plan import PublicationPlan
+from streaming.audit.publication.publication_plan import PublicationPlan
 from streaming.audit.walk.suspects import request_of
 from streaming.clients import publish
 from streaming.config.settings import Settings
@@ -26,7 +26,7 @@ from streaming.ports import Copy
 from streaming.sweep.pace import Pace
 from streaming.topics.stored import last_stored
 from udfs import columns as c
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.wire import encode
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>

@@ -1,7 +1,7 @@
 """The texts that terminal and report share: meanings of classes and reasons, amounts, and filters."""
 
-from streaming.audit.options import FindingFilters
-from udfs.audit import FindingClass
+from streaming.audit.audit_options import FindingFilters
+from udfs.finding_classes import FindingClass
 from udfs.records import Reason
 
 INTRODUCTION = (

@@ -16,12 +16,12 @@ from streaming.audit.report.descriptions import (
     amount_text,
     size_text,
 )
-from streaming.audit.report.parts import certificate, section, table
+from streaming.audit.report.html_elements import certificate, section, table
 from streaming.audit.report.style import STYLE
 from streaming.audit.report.summary import SAMPLES, Sample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.records import LedgerComponent, LedgerType
 
 _COMPONENT_CLASSES: Mapping[str, str] = {

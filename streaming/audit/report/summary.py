@@ -7,11 +7,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
+from streaming.audit.audit_options import FindingFilters
 from streaming.audit.findings import is_class
-from streaming.audit.options import FindingFilters
 from udfs import columns as c
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.records import LedgerType
 
 _TOPICS = 200

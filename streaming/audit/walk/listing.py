@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.clients import clients_for
 from streaming.config.settings import Settings
 from streaming.ports import MetadataStore, Unreadable

@@ -1,6 +1,7 @@
 """The Spark jobs of the walk: list ledgers and objects, read references, and read the metadata of unreferenced ledgers.
 
-The audit calls them in the order that run.py proves; the other modules have each job's work on one znode or object.
+The audit calls them in the order that ledger_audit.py proves; the other modules have each job's work on one znode or
+object.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +11,14 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming.audit import columns as a
-from streaming.audit import join
+from streaming.audit import audit_columns as a
+from streaming.audit import reference_join
 from streaming.audit.certificate import whole_errors
 from streaming.audit.stages import PhaseTools
+from streaming.audit.walk.bucket_listing import PREFIXES, ClaimObjectsTask, ListObjectsTask
 from streaming.audit.walk.listing import ListTask, find_folders
-from streaming.audit.walk.objects import PREFIXES, ClaimObjectsTask, ListObjectsTask
-from streaming.audit.walk.owners import OwnersTask, find_namespaces
-from streaming.audit.walk.references import ReferenceTask
+from streaming.audit.walk.owner_listing import OwnersTask, find_namespaces
+from streaming.audit.walk.reference_scan import ReferenceTask
 from streaming.audit.walk.suspects import ClaimTask
 from udfs import columns as c
 
@@ -30,7 +31,7 @@ class Walk:
     buckets: tuple[str, ...]  # labels (columns.STORE) of the buckets that may be listed
 
     def ledgers_and_objects(self) -> tuple[DataFrame, DataFrame]:
-        """List ledgers (columns.LISTED) and objects as pairs (join.pairs_of) at the same time.
+        """List ledgers (columns.LISTED) and objects as pairs (reference_join.pairs_of) at the same time.
 
         The order of these two does not matter: both only have to be listed before the references are read.
         """
@@ -64,7 +65,7 @@ class Walk:
         tools, completeness = self.tools, self.tools.completeness
         with tools.phases.phase("Reading unreferenced ledgers") as phase:
             task = ClaimTask(tools.settings, tools.layout, tools.reads_per_second)
-            ids = join.unreferenced(compared)
+            ids = reference_join.unreferenced(compared)
             completeness.listed["unreferenced"] = ids.count()
             spread = ids.repartition(tools.tasks_of(completeness.listed["unreferenced"]))
             suspects = tools.stages.keep("suspects", spread.mapInArrow(task, from_arrow_schema(a.SUSPECT)))
@@ -75,7 +76,7 @@ class Walk:
     def suspect_objects(self, pairs: DataFrame, references: DataFrame) -> DataFrame:
         """Read the index of each pair of objects that no reference names (columns.SUSPECT): it names the owner."""
         tools = self.tools
-        unreferenced = join.unreferenced_pairs(pairs, references)
+        unreferenced = reference_join.unreferenced_pairs(pairs, references)
         if not tools.completeness.listed["objects"] or unreferenced.isEmpty():
             return tools.no_suspects()
         with tools.phases.phase("Reading unreferenced objects"):
@@ -98,11 +99,11 @@ class Walk:
         tools, listed = self.tools, self.tools.completeness.listed
         schema = from_arrow_schema(a.OBJECT)
         if not self.buckets:
-            return join.pairs_of(tools.spark.createDataFrame([], schema))
+            return reference_join.pairs_of(tools.spark.createDataFrame([], schema))
         with tools.phases.phase("Listing objects") as phase:
             locations = tools.locations([(label, prefix) for label in self.buckets for prefix in PREFIXES])
             kept = tools.stages.keep("objects", locations.mapInArrow(ListObjectsTask(tools.settings), schema))
             tools.note((), kept)
             listed["objects"] = kept.count(c.UUID)
             phase.processed(listed["objects"], "objects")
-        return tools.stages.keep("pairs", join.pairs_of(kept.rows)).rows
+        return tools.stages.keep("pairs", reference_join.pairs_of(kept.rows)).rows

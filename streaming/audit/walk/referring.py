@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from streaming.audit import columns as a
-from streaming.audit.walk.owners import find_namespaces
-from streaming.audit.walk.references import ReferenceReader
+from streaming.audit import audit_columns as a
+from streaming.audit.walk.owner_listing import find_namespaces
+from streaming.audit.walk.reference_scan import ReferenceReader
 from streaming.ports import MetadataStore, Unreadable
 from streaming.sweep.jobs import Limiter
 from udfs import columns as c

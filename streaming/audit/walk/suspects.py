@@ -6,14 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.pace import Pace
 from udfs import columns as c
-from udfs.audit import FindingClass, Unclaimed, claim_of
+from udfs.finding_classes import FindingClass, Unclaimed, claim_of
 from udfs.ledger_facts import facts_of
 from udfs.paths import Layout, ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, LedgerType, OffloadContext, PendingDelete, Reason

@@ -1,12 +1,12 @@
 """The watcher: a name that vanishes from an owner's znode becomes a request, published exactly once.
 
-- watcher.py      a turn: compares znodes with the names known before, and publishes due requests
-- scan.py         reads everything, or the znodes that a hint names
-- unlisted.py     ledgers that were created and never listed
-- outbox.py       publishes requests; publication.py is its port on Pulsar
-- marking.py      marks what brokers are about to drop: signs.py finds loaded topics, due_topics.py orders them,
-                  mark_removal.py removes marks, and marking_thread.py runs it
-- agenda.py       topics by due time; failing.py topics that wait after errors
-- run.py          runs the watcher by itself or in the service, and starts it again after errors
-The state is streaming/state/watched.py; the rules are udfs/phase_one/watched.py and kept_names.py.
+- watcher.py          a turn: compares znodes with the names known before, and publishes due requests
+- scan.py             reads everything, or the znodes that a hint names
+- unlisted.py         ledgers that were created and never listed
+- request_outbox.py   publishes requests; pulsar_publication.py is its port on Pulsar
+- marking.py          marks what brokers are about to drop: signs.py finds loaded topics, due_topics.py orders them,
+                      mark_removal.py removes marks, and marking_thread.py runs it
+- agenda.py           topics by due time; failing.py topics that wait after errors
+- watch_loop.py       runs the watcher by itself or in the service, and starts it again after errors
+The state is streaming/state/watched.py; the rules are udfs/phase_one/vanished_names.py and kept_names.py.
 """

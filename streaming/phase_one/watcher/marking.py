@@ -15,8 +15,8 @@ from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from streaming.phase_one.watcher.due_topics import DueTopics
 from streaming.phase_one.watcher.failing import FailureStreak
 from streaming.phase_one.watcher.mark_removal import MarkRemoval, Tools
-from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.signs import TopicSigns
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import TrimFacts
 from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.phase_one.marks import Marks

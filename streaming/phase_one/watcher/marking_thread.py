@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from streaming.errors import ReaperError
 from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
-from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.signs import TopicSigns
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 
 log = logging.getLogger("ledger-reaper")
 

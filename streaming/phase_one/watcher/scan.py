@@ -7,11 +7,11 @@ znode may be older than the znode, and a failed listing proves nothing.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
-from streaming.audit.walk.owners import find_namespaces
+from streaming.audit.walk.owner_listing import find_namespaces
 from streaming.errors import StopRequestedError
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.jobs import Limiter
-from udfs.phase_one.watched import ZnodeKind, kind_of
+from udfs.phase_one.vanished_names import ZnodeKind, kind_of
 
 Node = Znode | Unreadable | None
 _OWNERS_PER_READ = 500

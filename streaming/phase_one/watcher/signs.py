@@ -14,7 +14,7 @@ from udfs.formats.managed_ledger import in_use_ids, parse_managed_ledger
 from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.marks import PREFIX, read_marks
 from udfs.phase_one.trim_forecast import Sign, no_longer_listed, sign_of
-from udfs.phase_one.watched import Names, ZnodeKind, kind_of
+from udfs.phase_one.vanished_names import Names, ZnodeKind, kind_of
 
 _PARTS = 4  # tenant/namespace/persistent/name; brokers accept no marks for V1 names, which have five parts
 

@@ -27,9 +27,9 @@ from typing import Protocol
 from streaming.audit.walk.listing import find_folders, ids_in
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.outbox import LedgerName
+from streaming.phase_one.watcher.request_outbox import LedgerName
 from streaming.ports import MetadataStore, Unreadable, Znode
-from udfs.audit import claim_of
+from udfs.finding_classes import claim_of
 from udfs.judge import refers_to
 from udfs.paths import ledger_path
 from udfs.records import LedgerFacts, PendingDelete, Presence

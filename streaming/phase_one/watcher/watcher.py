@@ -3,7 +3,7 @@
 1. ZooKeeper's watches are hints: a changed znode is read within a second. The complete scan, once a minute, is the
    authority: a missed event delays a request by that minute, and never loses a ledger.
 2. The names in a znode are committed before anything depends on them. A vanished name is committed together with its
-   request, and the request is published later, from the committed state (outbox.py).
+   request, and the request is published later, from the committed state (request_outbox.py).
 3. The names in a znode that can't be read or parsed stay those of the last scan.
 4. While a tenant's quota of waiting requests is used up, its vanished names count as present, and a later scan finds
    them again. So memory is bounded, and other tenants do not wait.
@@ -22,18 +22,18 @@ from threading import Event
 from streaming.clock import Clock
 from streaming.errors import StopRequestedError
 from streaming.phase_one.watcher import unlisted
-from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import LedgerName, Outbox
+from streaming.phase_one.watcher.request_outbox import LedgerName, Outbox
 from streaming.phase_one.watcher.scan import MOST_UNCLEAR, Node, ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode
 from streaming.state.watched import Watched, cost_of, tenant_of
 from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
 from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
-from udfs.phase_one.watched import Names, is_nameable, name_of, names_in, vanished
+from udfs.phase_one.vanished_names import Names, is_nameable, name_of, names_in, vanished
 from udfs.records import PendingDelete
 from udfs.wire import decode, encode
 

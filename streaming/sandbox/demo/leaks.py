@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from streaming.sandbox import clients, ledgers, offloads, topics
+from streaming.sandbox import ledger_list, offloaded_ledgers, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.screen import console, short, step
 from streaming.sandbox.demo.traffic import LIVE
-from streaming.sandbox.offloads import Offloads
+from streaming.sandbox.offloaded_ledgers import Offloads
 from streaming.sandbox.orphans import orphan_everything
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import LedgerState
@@ -42,10 +42,10 @@ def leak(cluster: Cluster) -> Leaks:
         orphans = orphan_everything(cluster, [CLICKS, ORDERS], ledgers=30, entry_bytes=2000)
     with step("an operator deletes a topic's metadata by hand"):
         topics.unload(cluster, FORGOTTEN)
-        orphans[FORGOTTEN] = ledgers.owned(cluster, FORGOTTEN)
-        clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(FORGOTTEN)))
+        orphans[FORGOTTEN] = ledger_list.owned(cluster, FORGOTTEN)
+        part_clients.delete_znode(cluster.addresses.zookeeper, managed_ledger_path(managed_ledger_name(FORGOTTEN)))
     with step("S3 is down while a topic is deleted, and an upload fails at its last step: objects leak"):
-        offloaded = offloads.leak_offloads(cluster, kept=ARCHIVE, deleted=REPORTS, retried=SENSORS)
+        offloaded = offloaded_ledgers.leak_offloads(cluster, kept=ARCHIVE, deleted=REPORTS, retried=SENSORS)
     for topic, lost in orphans.items():
         console.print(
             f"    {short(topic)}: leaked [bold]{len(lost.data)}[/] data, {len(lost.cursors)} cursor "
@@ -58,7 +58,7 @@ def leak(cluster: Cluster) -> Leaks:
     )
     owners = {ledger_id: topic for topic, lost in orphans.items() for ledger_id in lost.every}
     owners |= dict.fromkeys(offloaded.copies, ARCHIVE)
-    metadata = ledgers.every_ledger(cluster)
+    metadata = ledger_list.every_ledger(cluster)
     still_open = frozenset(i for i in owners if metadata[i].state is not LedgerState.CLOSED)
     leaked = {ledger_id: topic for ledger_id, topic in owners.items() if ledger_id not in still_open}
     return Leaks(leaked, still_open, offloaded, {topic: topics.read_all(cluster, topic) for topic in _WITH_MESSAGES})

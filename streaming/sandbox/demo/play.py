@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.rule import Rule
 
 from streaming.sandbox import cluster as clusters
-from streaming.sandbox import disk
+from streaming.sandbox import disk_usage
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import Leaks, leak, ledgers_in_use
 from streaming.sandbox.demo.proofs import prove, show_receipts
@@ -61,7 +61,7 @@ def _play(cluster: Cluster, checks: Checks) -> None:
     leaks = leak(cluster)
     rows = _audit(cluster, leaks, checks)
     groups = _request_more(cluster, leaks, rows)
-    bytes_before = disk.entry_log_bytes(cluster)
+    bytes_before = disk_usage.entry_log_bytes(cluster)
     started_s = time.monotonic()
     with step("ledger-reaper run --until-idle processes all requests"):
         reaper("run", "--config", str(cluster.home.config), "--until-idle")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from streaming.config.load import load
 from streaming.errors import UnavailableError
-from streaming.sandbox import disk, shell, topics
+from streaming.sandbox import disk_usage, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import Leaks, ledgers_in_use, objects_in_use
 from streaming.sandbox.demo.request_groups import RequestGroup
@@ -78,14 +78,14 @@ def prove(cluster: Cluster, groups: Sequence[RequestGroup], leaks: Leaks, bytes_
 
 def _prove_space(cluster: Cluster, before: int, checks: Checks) -> None:
     with step("the bookie collects its garbage"):
-        disk.trigger_gc(cluster)
+        disk_usage.trigger_gc(cluster)
         with contextlib.suppress(UnavailableError):
             topics.wait_for(
-                lambda: disk.entry_log_bytes(cluster) < before * _COLLECTED_SHARE,
+                lambda: disk_usage.entry_log_bytes(cluster) < before * _COLLECTED_SHARE,
                 "disk space",
                 seconds=_COLLECTION_SECONDS,
             )
-    after = disk.entry_log_bytes(cluster)
+    after = disk_usage.entry_log_bytes(cluster)
     seen = f"{before / 1e6:.2f} MB before, {after / 1e6:.2f} MB after"
     checks.claim("the bookie has freed the space on its disk", holds=after < before, seen=seen)
 

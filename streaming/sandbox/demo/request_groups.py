@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit.output import FINDINGS
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import CLICKS, INVOICES, Leaks
 from streaming.sandbox.demo.screen import Checks
-from streaming.sandbox.offloads import Attempt
+from streaming.sandbox.offloaded_ledgers import Attempt
 from udfs import columns as c
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.wire import encode

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from itertools import count
 
-from streaming.sandbox import clients
+from streaming.sandbox import part_clients
 from streaming.sandbox.cluster import Cluster
 
 LIVE = "persistent://public/default/live"
@@ -31,7 +31,7 @@ class Traffic:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def __enter__(self) -> "Traffic":
-        clients.subscribe(self._url, LIVE, ["live"])
+        part_clients.subscribe(self._url, LIVE, ["live"])
         self._thread.start()
         return self
 
@@ -54,13 +54,13 @@ class Traffic:
         while not self._done.wait(_PAUSE_SECONDS):
             burst = [f"{next(self._numbers):08d}".encode() for _ in range(_BURST)]
             with contextlib.suppress(Exception):  # the demo kills the broker; only stored messages count
-                clients.publish(self._url, LIVE, burst)
+                part_clients.publish(self._url, LIVE, burst)
                 self._sent.update(burst)
             with contextlib.suppress(Exception):
                 self._receive(_QUIET_MS)
 
     def _receive(self, quiet_ms: int) -> None:
-        for payload in clients.received(self._url, LIVE, "live", quiet_ms=quiet_ms):
+        for payload in part_clients.received(self._url, LIVE, "live", quiet_ms=quiet_ms):
             self._received.add(payload)
             if self._sent <= self._received:
                 return

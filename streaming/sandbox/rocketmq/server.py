@@ -11,11 +11,11 @@ from streaming.sandbox.cluster import State
 from streaming.sandbox.home import Home as ClusterHome
 from streaming.sandbox.home import pick
 from streaming.sandbox.launch import tail
+from streaming.sandbox.part_settings import render
 from streaming.sandbox.rocketmq import network, remoting
-from streaming.sandbox.rocketmq.distribution import class_path
-from streaming.sandbox.rocketmq.home import BROKER_NAME, PORTS, Home, Part, Spec, StoreMode
-from streaming.sandbox.rocketmq.settings import settings
-from streaming.sandbox.settings import render
+from streaming.sandbox.rocketmq.broker_home import BROKER_NAME, PORTS, Home, Part, Spec, StoreMode
+from streaming.sandbox.rocketmq.broker_jars import class_path
+from streaming.sandbox.rocketmq.broker_settings import settings
 from streaming.spark.ivy import Progress, java, locked
 
 READY_SECONDS = 180.0

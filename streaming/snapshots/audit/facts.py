@@ -1,4 +1,4 @@
-"""Spark's tasks before and after the joins: facts from brokers, and findings by udfs/snapshots/audit.py."""
+"""Spark's tasks before and after the joins: facts from brokers, and findings by udfs/snapshots/topic_findings.py."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -8,23 +8,25 @@ from typing import Any
 import pyarrow as pa
 
 from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
 from streaming.adapters.pulsar.snapshot_store import GUARD, NO_LIMIT
 from streaming.adapters.pulsar.snapshot_topics import system_topic
-from streaming.adapters.pulsar.snapshots import SnapshotAdmin
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.clients import admin_for, admin_settings, clients_for
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import Broker, MetadataStore, Znode
-from streaming.snapshots.audit import columns as s
-from streaming.snapshots.audit.messages import IN_ORDER
+from streaming.snapshots.audit import snapshot_columns as s
+from streaming.snapshots.audit.snapshot_messages import IN_ORDER
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import BrokerView, Presence
-from udfs.snapshots.audit import (
+from udfs.snapshots.avro_schemas import Origin, origin_of
+from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.topic_findings import (
     BufferFacts,
     IndexState,
     NamedSegment,
@@ -35,8 +37,6 @@ from udfs.snapshots.audit import (
     findings_of,
     namespace_findings_of,
 )
-from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import Origin, origin_of
 
 _FINDINGS_PER_BATCH = 5_000
 

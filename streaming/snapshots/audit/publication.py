@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
-from streaming.snapshots.audit import columns as s
+from streaming.snapshots.audit import snapshot_columns as s
 from streaming.topics.requests import publish_lines
 from udfs import columns as c
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, PendingDelete, SnapshotContext
-from udfs.snapshots.audit import SnapshotClass
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.topic_findings import SnapshotClass
 from udfs.wire import encode
 
 log = logging.getLogger("ledger-reaper")

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from streaming.adapters.pulsar.snapshot_store import is_guarded
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
-from streaming.audit import columns as a
-from streaming.audit.options import FindingFilters
+from streaming.audit import audit_columns as a
+from streaming.audit.audit_options import FindingFilters
 from streaming.check.preflight import Line, Status
 from streaming.clients import CommandClients
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import Broker, MetadataStore
-from streaming.snapshots.audit import columns as s
+from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.facts import segments_topics
-from streaming.snapshots.audit.messages import loaded, namespaces_with_snapshots, snapshot_topics
+from streaming.snapshots.audit.snapshot_messages import loaded, namespaces_with_snapshots, snapshot_topics
 from udfs import columns as c
 
 _WHAT = "guards of snapshots"

@@ -13,13 +13,13 @@ from typing import Any
 
 from streaming.adapters.pulsar.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
-from streaming.audit.options import FindingFilters
+from streaming.audit.audit_options import FindingFilters
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
-from streaming.snapshots.audit.messages import namespaces_with_snapshots, snapshot_topics
+from streaming.snapshots.audit.snapshot_messages import namespaces_with_snapshots, snapshot_topics
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence

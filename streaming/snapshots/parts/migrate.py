@@ -19,7 +19,7 @@ from streaming.errors import SafetyError
 from streaming.ports import MetadataStore
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender, ensure
-from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
 from streaming.snapshots.repair.topic_state import TopicReader
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position

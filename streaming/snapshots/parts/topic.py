@@ -1,8 +1,9 @@
 """Snapshots in parts (apache/pulsar#16042) on a real compacted topic: written message by message, and recovered.
 
 The topic is ours, beside Pulsar's three: `transaction_buffer_snapshot_parts` of the user topic's namespace. The rules
-of writing and recovering are in udfs/snapshots/parts.py. Without a compaction threshold nothing would keep the topic's
-ledgers, so the topic gets a threshold, and the cursor of compaction must exist, before the first message.
+of writing and recovering are in udfs/snapshots/snapshot_parts.py. Without a compaction threshold nothing
+would keep the topic's ledgers, so the topic gets a threshold, and the cursor of compaction must exist, before the
+first message.
 """
 
 import time
@@ -14,10 +15,10 @@ from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.references import COMPACTION_CURSOR
-from udfs.snapshots import parts
+from udfs.snapshots import snapshot_parts
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.parts import Recovered
+from udfs.snapshots.snapshot_parts import Recovered
 from udfs.snapshots.values import ReadValue
 
 COMPACT_ABOVE_BYTES = 64 * 1024 * 1024
@@ -63,12 +64,12 @@ class PartsTopic:
         An owner's parts may have only one writer at a time. aborts: in the order of their markers. Raises
         UnavailableError.
         """
-        for step in parts.write(owner, aborts, max_read, capacity, self._present(owner)):
+        for step in snapshot_parts.write(owner, aborts, max_read, capacity, self._present(owner)):
             sender.send(step.key, step.value)
 
     def retire(self, sender: Sender, owner: str) -> None:
         """Tombstone all parts of an owner, once another form has replaced them. Raises UnavailableError."""
-        for step in parts.retire(owner, self._present(owner)):
+        for step in snapshot_parts.retire(owner, self._present(owner)):
             sender.send(step.key, step.value)
 
     def recover(self, owner: str, ledgers: Collection[int]) -> Recovered:
@@ -81,7 +82,7 @@ class PartsTopic:
         for read in self.read():
             if read.topic == owner:
                 latest.take(read)
-        return parts.recover(latest.values, owner, ledgers)
+        return snapshot_parts.recover(latest.values, owner, ledgers)
 
     def _present(self, owner: str) -> set[str]:
         keys: set[str] = set()

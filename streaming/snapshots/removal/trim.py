@@ -15,10 +15,10 @@ from streaming.snapshots.repair.steps import Repairs
 from streaming.snapshots.repair.topic_state import TopicState
 from udfs.paths import namespace_of
 from udfs.records import Presence
-from udfs.snapshots.audit import RECOVERING, BufferFacts, TopicFacts, is_half_replayed
 from udfs.snapshots.codec import Index, Snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import lost_segments_of, missing_in
+from udfs.snapshots.topic_findings import RECOVERING, BufferFacts, TopicFacts, is_half_replayed
 
 _TRIES, _WAIT_SECONDS = 60, 1.0
 

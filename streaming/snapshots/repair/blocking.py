@@ -16,7 +16,7 @@ from typing import Protocol
 
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot

@@ -29,15 +29,14 @@ from streaming.errors import SafetyError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.blocking import blocking_in, named
-from streaming.snapshots.repair.journal import Act, Entry, RepairJournal
-from streaming.snapshots.repair.load import Loading, silent
-from streaming.snapshots.repair.session import Sent, Session, TopicLoader, index_of, interruption
+from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_undo import RepairUndo
+from streaming.snapshots.repair.topic_load import Loading, silent
+from streaming.snapshots.repair.topic_session import Sent, Session, TopicLoader, index_of, interruption
 from streaming.snapshots.repair.topic_state import TopicReader, TopicState
-from streaming.snapshots.repair.undo import RepairUndo
 from streaming.snapshots.repair.verify import RepairResult, Verification, ignorance
 from udfs.paths import namespace_of
 from udfs.records import Presence
-from udfs.snapshots.audit import NamedSegment, is_half_replayed
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repair_rules import (
@@ -50,6 +49,7 @@ from udfs.snapshots.repair_rules import (
     refusal_of,
 )
 from udfs.snapshots.segments import named_segments
+from udfs.snapshots.topic_findings import NamedSegment, is_half_replayed
 from udfs.snapshots.values import ReadValue
 
 JOURNAL = "snapshots-journal"

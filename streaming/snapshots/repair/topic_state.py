@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
-from streaming.snapshots.audit.owners import listed
+from streaming.snapshots.audit.snapshot_owners import listed
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.codec import Index, Segment, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import KnownIds, Named, known_ids_of
 from udfs.snapshots.segments import named_segments
+from udfs.snapshots.topic_findings import NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.values import ReadValue
 
 

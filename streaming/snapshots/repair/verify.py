@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.errors import RefusedError, SafetyError, UnavailableError
-from streaming.snapshots.repair.load import silent
-from streaming.snapshots.repair.session import TopicLoader
+from streaming.snapshots.repair.topic_load import silent
+from streaming.snapshots.repair.topic_session import TopicLoader
 from udfs.snapshots.repair_rules import KnownIds, Remedy
 
 _SAY_ENTRIES = 100_000

@@ -16,16 +16,16 @@ from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
-from streaming.snapshots.audit.messages import snapshot_topics
+from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.migrate import Migrations
 from streaming.snapshots.parts.undo_migration import MigrationUndo, Removed
 from streaming.snapshots.removal.compact import compact
 from streaming.snapshots.repair.blocking import Blocking
-from streaming.snapshots.repair.journal import RepairJournal
-from streaming.snapshots.repair.load import silent
+from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.snapshots.repair.restore import Restored, Restores
 from streaming.snapshots.repair.steps import JOURNAL, Repairs
+from streaming.snapshots.repair.topic_load import silent
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry

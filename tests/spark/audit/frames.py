@@ -5,7 +5,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit.findings import findings
 from udfs import columns as c
 

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
 from streaming.audit.findings import findings
 from tests.spark.audit.frames import finding, findings_of, ids, rows_of
 from udfs import columns as c

@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.adapters.memory.store import MemoryStore
-from streaming.audit import columns as a
+from streaming.audit import audit_columns as a
+from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import Completeness
-from streaming.audit.options import AuditOptions
 from streaming.audit.output import Output
-from streaming.audit.progress import Phases
+from streaming.audit.phase_progress import Phases
 from streaming.audit.stages import PhaseTools, Stages
 from streaming.config.settings import Settings
 from tests.spark.audit.frames import rows_of

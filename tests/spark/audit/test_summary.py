@@ -3,12 +3,12 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.audit import columns as a
-from streaming.audit.options import FindingFilters
+from streaming.audit import audit_columns as a
+from streaming.audit.audit_options import FindingFilters
 from streaming.audit.report.summary import matching, summarize
 from tests.spark.audit.frames import finding, findings_of, ids
 from udfs import columns as c
-from udfs.audit import FindingClass
+from udfs.finding_classes import FindingClass
 from udfs.records import LedgerComponent
 
 pytestmark = pytest.mark.spark

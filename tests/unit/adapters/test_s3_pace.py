@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.adapters.s3.pace import AdaptivePace
+from streaming.adapters.s3.adaptive_pace import AdaptivePace
 
 
 class Time:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from streaming.audit.audit_options import FindingFilters
 from streaming.audit.certificate import (
     MAX_NAMESPACES,
     MAX_PROBLEMS,
@@ -12,7 +13,6 @@ from streaming.audit.certificate import (
     unjudged,
     whole_errors,
 )
-from streaming.audit.options import FindingFilters
 from tests.unit.audit.results import CERTIFICATE
 
 

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 from pyspark.sql import DataFrame
 
+from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.certificate import Certificate
 from streaming.audit.command import AuditCommand, AuditRequest, Findings, Section, faults_to_check, totals_of
-from streaming.audit.options import AuditOptions, FindingFilters
 from streaming.audit.output import Output
 from streaming.audit.report.summary import Amount, Summary
 from streaming.audit.result import AuditResult

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.audit.options import FindingFilters
+from streaming.audit.audit_options import FindingFilters
 from streaming.audit.result import remember, remembered
 from streaming.errors import ConfigError
 from tests.unit.audit.results import RESULT, output_at

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streaming.adapters.memory.store import MemoryStore
-from streaming.deletion.tenants import HeldTenants
+from streaming.deletion.held_tenants import HeldTenants
 from streaming.errors import SafetyError
 from streaming.in_use.missing import Missing
 from streaming.limits.breaker import Breaker

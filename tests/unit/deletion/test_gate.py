@@ -12,8 +12,8 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.clock import ManualClock
 from streaming.deletion.instance import Coordination
 from streaming.errors import FencedError, StopRequestedError, UnavailableError
-from streaming.limits.blast_radius import BlastRadius
 from streaming.limits.breaker import Breaker
+from streaming.limits.enforcement import BlastRadius
 from streaming.metrics import Metrics
 from streaming.state import hold
 from tests.services import service_of

@@ -9,12 +9,12 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.cli import control
 from streaming.config.load import load
 from streaming.deletion.gate import Gate
+from streaming.deletion.held_tenants import HeldTenants
 from streaming.deletion.owners import OwnersInUse
-from streaming.deletion.tenants import HeldTenants
 from streaming.errors import StopRequestedError, UnavailableError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
-from streaming.in_use.watch import SourceWatch
+from streaming.in_use.source_watch import SourceWatch
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from tests.builders import NOW_MS, list_znode, view

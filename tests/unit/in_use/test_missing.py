@@ -12,7 +12,7 @@ from streaming.in_use import missing as module
 from streaming.in_use.missing import LossCheck, Missing
 from streaming.state.journal import JournalEntry, ObjectEntry, ParquetJournal
 from tests.builders import NOW_MS, ROOT, TOPIC, UUID, data_request, list_znode, offloaded, reference, view
-from tests.unit.in_use.test_watch import KEY, receipt, write
+from tests.unit.in_use.test_source_watch import KEY, receipt, write
 from tests.world import Bench, path_of
 from udfs import columns as c
 from udfs.offload_target import Bucket

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from streaming.adapters.memory.properties import MemoryTopicProperties
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree, NoNodeError, parent_of
-from streaming.phase_one.marks import DeletableLedgers, SweepAccess
-from streaming.phase_one.receipts import Receipt
+from streaming.phase_one.deletable_ledgers import DeletableLedgers, SweepAccess
+from streaming.phase_one.receipts_by_message import Receipt
 from tests.builders import NOW_MS, ROOT, TOPIC, UUID
 from udfs.formats.managed_ledger import (
     LedgerInfo,

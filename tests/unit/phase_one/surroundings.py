@@ -8,7 +8,7 @@ from streaming.adapters.memory.sender import MemoryRequestSender
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.phase_one.client import Services
-from streaming.phase_one.receipts import Receipt
+from streaming.phase_one.receipts_by_message import Receipt
 from streaming.ports import StoredMessage
 from streaming.topics.setup import ensure_request_topic
 from tests.builders import NOW_MS

@@ -10,7 +10,7 @@ from streaming.phase_one import client as module
 from streaming.phase_one.client import LedgerDeletionClient
 from tests.builders import CURSOR, TOPIC, UUID, cursor_request, data_request
 from tests.unit.phase_one.surroundings import Memory
-from udfs.phase_one.metrics import Metric
+from udfs.phase_one.pip_186_metrics import Metric
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, Outcome, Reason
 from udfs.wire import decode
 
@@ -115,7 +115,7 @@ def test_it_needs_no_spark() -> None:
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "import streaming.phase_one.async_client, streaming.phase_one.lines\n"
-        "from streaming.phase_one.receipts import newest_receipts\n"
+        "from streaming.phase_one.receipts_by_message import newest_receipts\n"
         "from streaming.state.waiting import outstanding\n"
         "assert newest_receipts(sys.argv[1], ['1:2:3'], 0) == {} and not list(outstanding(sys.argv[1]))\n"
     )

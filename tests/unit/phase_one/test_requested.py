@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from streaming.phase_one.receipts import Receipt
+from streaming.phase_one.receipts_by_message import Receipt
 from streaming.phase_one.requested import AFTER_DEAD_LETTER_MS, MOST, Requested
 from tests.builders import NOW_MS, UUID
 from udfs.phase_one.marks import Marks

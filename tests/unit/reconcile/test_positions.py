@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from streaming.reconcile.entries import missing_of, split_at
+from streaming.reconcile.partition_entries import missing_of, split_at
 from streaming.reconcile.positions import accounted
 from tests.unit.reconcile.rows import SOURCE, write_rows
 

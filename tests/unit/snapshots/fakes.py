@@ -7,8 +7,8 @@ from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import Unreadable, Znode
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
-from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.topic_findings import BufferFacts
 from udfs.snapshots.values import ReadValue
 
 Node = Znode | Unreadable | None

@@ -12,16 +12,16 @@ from streaming.ports import MetadataStore, Znode
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.migrate import Migrations
 from streaming.snapshots.parts.topic import Sender
-from streaming.snapshots.repair.journal import RepairJournal
+from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.state.filesystem import Folder
 from tests.builders import list_znode
 from tests.unit.snapshots.repair_world import IDS, OLD, TAIL, TOPIC, read_at, segment_at
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.references import COMPACTION_CURSOR
 from udfs.snapshots.aborts import aborts_of
-from udfs.snapshots.audit import BufferFacts
 from udfs.snapshots.codec import Snapshot, encode_snapshot
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.topic_findings import BufferFacts
 from udfs.snapshots.values import ReadValue
 
 ALL = {*IDS[0], *IDS[1], TAIL}

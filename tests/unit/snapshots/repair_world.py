@@ -11,7 +11,7 @@ from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode
 from streaming.snapshots.parts.topic import Sender
-from streaming.snapshots.repair.journal import RepairJournal
+from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.snapshots.repair.steps import Repairs
 from streaming.state.filesystem import Folder
 from tests.builders import list_znode
@@ -19,11 +19,11 @@ from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import BufferFacts
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.codec import Index, Segment, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import Origin
 from udfs.snapshots.segments import named_segments
+from udfs.snapshots.topic_findings import BufferFacts
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 

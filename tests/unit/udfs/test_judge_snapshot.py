@@ -8,8 +8,8 @@ from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, data_request, gone, refere
 from udfs.judge import Policy
 from udfs.judge_snapshot import IndexFacts, MessageFacts, SnapshotCase, judge_snapshot
 from udfs.records import Outcome, Presence, Reason, Verdict
-from udfs.snapshots.audit import IndexState
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.topic_findings import IndexState
 
 POLICY = Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS)
 SEEN_MS = NOW_MS - POLICY.absence_interval_ms

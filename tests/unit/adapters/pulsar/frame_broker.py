@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from streaming.adapters.pulsar import frames, transactions
+from streaming.adapters.pulsar import empty_transaction, frames
 from streaming.config.sections import PulsarSettings
 from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
@@ -87,7 +87,12 @@ class _Connection:
                 to_send = self._subscribe(command.subscribe)
             elif command.type == frames.GET_LAST:
                 self._report_last()
-            elif command.type in (transactions.JOIN, transactions.NEW, transactions.ADD, transactions.END):
+            elif command.type in (
+                empty_transaction.JOIN,
+                empty_transaction.NEW,
+                empty_transaction.ADD,
+                empty_transaction.END,
+            ):
                 self._transact(command)
             elif command.type == frames.FLOW:
                 self._permits += command.flow.message_permits
@@ -105,13 +110,13 @@ class _Connection:
     def _transact(self, command: api.BaseCommand) -> None:
         """Answer like a coordinator, whose transactions are (0, 7)."""
         no: dict[str, Any] = {"error": 22, "message": "it refuses"} if command.type == self._partition.refuses else {}
-        if command.type == transactions.JOIN:
+        if command.type == empty_transaction.JOIN:
             answer = api.BaseCommand(tc_client_connect_response=api.CommandTcClientConnectResponse(**no))
-        elif command.type == transactions.NEW:
+        elif command.type == empty_transaction.NEW:
             self._partition.timeouts_ms.append(command.new_txn.txn_ttl_seconds)
             started = api.CommandNewTxnResponse(txnid_most_bits=0, txnid_least_bits=7, **no)
             answer = api.BaseCommand(new_txn_response=started)
-        elif command.type == transactions.ADD:
+        elif command.type == empty_transaction.ADD:
             self._joined = command.add_partition_to_txn.partitions[0]
             answer = api.BaseCommand(add_partition_to_txn_response=api.CommandTxnResponse(**no))
         else:

@@ -8,7 +8,7 @@ from kazoo.protocol.serialization import Sync
 
 from streaming.adapters.zookeeper.multi_read import MultiRead, SingleRead
 from streaming.adapters.zookeeper.reads import DATA, BulkRead, Sizes
-from streaming.adapters.zookeeper.session import AnsweredError, ConnectionLostError, ZooKeeperSession
+from streaming.adapters.zookeeper.zookeeper_session import AnsweredError, ConnectionLostError, ZooKeeperSession
 from streaming.errors import UnavailableError
 from streaming.ports import Znode
 

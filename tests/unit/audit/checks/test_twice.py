@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from streaming.audit.audit_options import AuditOptions
 from streaming.audit.checks.twice import audit_policy
-from streaming.audit.options import AuditOptions
 from streaming.config.load import load
 from streaming.config.policies import policy_of
 

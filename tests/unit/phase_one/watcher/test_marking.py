@@ -17,9 +17,9 @@ from streaming.phase_one.watcher import mark_removal, marking, marking_thread
 from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
 from streaming.phase_one.watcher.marking_thread import MarkingThread
-from streaming.phase_one.watcher.metrics import WatchMetrics
 from streaming.phase_one.watcher.signs import SignCollector, TopicSigns
 from streaming.phase_one.watcher.unlisted import BROKERS, broker_sessions
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from tests.unit.phase_one.watcher.watching import World

@@ -9,7 +9,7 @@ from udfs.formats.compression import Compression
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.phase_one.marks import Marks, properties_of
-from udfs.phase_one.watched import names_in
+from udfs.phase_one.vanished_names import names_in
 
 V1_TOPIC = "public/standalone/default/persistent/orders"
 AT, CURSOR_AT, SCHEMA_AT = managed_ledger_path(TOPIC), cursor_path(TOPIC, CURSOR), schema_path(SCHEMA)

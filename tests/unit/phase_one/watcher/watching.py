@@ -14,11 +14,11 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.metrics import WatchMetrics
-from streaming.phase_one.watcher.outbox import Knows, OlderStateError, Outbox, Send
+from streaming.phase_one.watcher.request_outbox import Knows, OlderStateError, Outbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import BROKERS, UnlistedLedgers
+from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace

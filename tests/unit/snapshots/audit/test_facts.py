@@ -10,7 +10,7 @@ from streaming.adapters.pulsar.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
 from streaming.check.preflight import Line, Status
 from streaming.ports import MetadataStore, Unreadable, Znode
-from streaming.snapshots.audit import columns as s
+from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.facts import segments_topics
 from streaming.snapshots.guard.check_line import line_of
 from tests.builders import list_znode

@@ -12,8 +12,8 @@ from udfs.formats.entry import Content
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.snapshots.aborts import Aborts, aborts_of
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.keys import Capacity, SnapshotKind
-from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 

@@ -10,7 +10,7 @@ from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.snapshots.parts import migrate as module
 from streaming.snapshots.parts.migrate import Migrations
 from streaming.snapshots.parts.undo_migration import MigrationUndo
-from streaming.snapshots.repair.journal import RepairJournal
+from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.snapshots.repair.restore import Restores
 from streaming.state.filesystem import Folder, folder_of
 from tests.unit.snapshots.migration_world import ALL, Broker, migrations, segmented, single

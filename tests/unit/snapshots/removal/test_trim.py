@@ -13,10 +13,10 @@ from streaming.snapshots.repair.topic_state import TopicState
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
-from udfs.snapshots.audit import READY, BufferFacts, NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.codec import Index, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import KnownIds
+from udfs.snapshots.topic_findings import READY, BufferFacts, NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.values import ReadValue
 
 TOPIC = "persistent://t/ns/orders"

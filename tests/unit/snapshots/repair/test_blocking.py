@@ -10,15 +10,15 @@ from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
 from streaming.clock import ManualClock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.snapshots.repair.blocking import Blocking, blocking_in, in_doubt
-from streaming.snapshots.repair.journal import RepairJournal
+from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import OLD, SPACE, TOPIC, World, doubled, entries, repairs
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.codec import Snapshot, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import empty_index
-from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import Fault, ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 

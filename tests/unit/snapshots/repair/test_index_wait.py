@@ -7,14 +7,14 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
-from streaming.snapshots.repair.load import FEW_SEGMENTS, LOADS, IndexWait
+from streaming.snapshots.repair.topic_load import FEW_SEGMENTS, LOADS, IndexWait
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import BufferFacts
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import Origin
+from udfs.snapshots.topic_findings import BufferFacts
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 

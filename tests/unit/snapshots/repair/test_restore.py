@@ -15,9 +15,9 @@ from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name
 from udfs.snapshots.aborts import ids_of
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.schemas import Origin
 from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage

@@ -11,7 +11,7 @@ from streaming.snapshots.repair.verify import Verification
 from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import TOPIC, World, repairs
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.snapshots.audit import BufferFacts
+from udfs.snapshots.topic_findings import BufferFacts
 
 
 def _read(world: World) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from udfs.formats.managed_ledger import (
 from udfs.formats.schema_locator import serialize_schema_locator
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
-from udfs.phase_one.watched import names_in
+from udfs.phase_one.vanished_names import names_in
 
 HERE = OffloadState(uuid=UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
 THERE = OffloadState(uuid=UUID[::-1][:4] + UUID[4:], complete=True, driver_name="S3", driver_properties={"bucket": "ü"})

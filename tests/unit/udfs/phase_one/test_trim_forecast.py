@@ -24,7 +24,7 @@ from udfs.phase_one.trim_forecast import (
     no_longer_listed,
     sign_of,
 )
-from udfs.phase_one.watched import kind_of, names_in
+from udfs.phase_one.vanished_names import kind_of, names_in
 
 MIB = 1024 * 1024
 AHEAD_MS = 3 * MINUTE_MS

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from udfs.formats.errors import FormatError
 from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.avro_schemas import SCHEMAS
 from udfs.snapshots.codec import (
     Index,
     Segment,
@@ -26,7 +27,6 @@ from udfs.snapshots.codec import (
     entries_of,
 )
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import SCHEMAS
 
 TOPIC = "persistent://public/default/orders"
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

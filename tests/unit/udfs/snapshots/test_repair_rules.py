@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.udfs.snapshots.test_audit import NAMED, WELL
+from tests.unit.udfs.snapshots.test_topic_findings import NAMED, WELL
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.audit import NamedSegment
 from udfs.snapshots.codec import Index, decode_index, entries_of
 from udfs.snapshots.repair_rules import complete_part_of, empty_index, known_ids_of, missing_in, refusal_of
 from udfs.snapshots.segments import named_segments
+from udfs.snapshots.topic_findings import NamedSegment
 
 
 def test_an_empty_index_is_as_long_as_the_one_that_was_seen_to_work() -> None:

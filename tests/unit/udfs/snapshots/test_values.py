@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots.aborts import aborts_of, ids_of
+from udfs.snapshots.avro_schemas import Origin
 from udfs.snapshots.codec import (
     Index,
     Segment,
@@ -17,7 +18,6 @@ from udfs.snapshots.codec import (
     entries_of,
 )
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.schemas import Origin
 from udfs.snapshots.values import Fault, ReadValue, read_message
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 

@@ -1,0 +1,203 @@
+"""Checks suspects: reads their ledgers, then their owners, and judges them by the rules of the service.
+
+The order matters. A list never gains a ledger that was CLOSED before the list was read and that it does not name. In
+the opposite order, the list could have gained the ledger before the ledger was read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from streaming.audit import audit_columns as a
+from streaming.audit.checks.suspect_objects import ObjectChecker
+from streaming.audit.walk.suspects import LedgerReader, reader_for, request_of
+from streaming.clients import clients_for
+from streaming.clock import Clock, SystemClock
+from streaming.config.settings import Settings
+from streaming.in_use.loader import InUseLoader
+from streaming.ports import Unreadable
+from streaming.sweep.buckets import offload_buckets
+from streaming.sweep.offloaded import Confirm, OffloadedCopies
+from udfs import columns as c
+from udfs.finding_classes import (
+    SEEN_ONCE,
+    FindingClass,
+    SuspectCheck,
+    affected_by,
+    concluded,
+    looked,
+    missing_look,
+    owner_paths,
+)
+from udfs.judge import NOT_ASKED, Case, Policy, judge, refers_to
+from udfs.paths import Layout
+from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Presence, Reason, Reference, Verdict
+
+_SUSPECTS_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTask:
+    """Spark's task: checks suspects (columns.SUSPECT) that have an owner. An owner's rows should be neighbours."""
+
+    settings: Settings
+    layout: Layout
+    policy: Policy
+    unreadable: tuple[str, ...]  # paths at or below which nothing counts as read
+    reads_per_second: float
+    is_second: bool  # the rows are candidates of the first check, which took place at their SEEN_MS
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Check every row of every batch. Raises UnavailableError."""
+        clients = clients_for(self.settings)
+        clock: Clock = SystemClock()
+        loader = InUseLoader(clients.store, clients.broker if self.settings.safety.ask_broker else None, clock)
+        grace_ms = self.settings.tiered_storage.offload_grace_seconds * 1000
+        buckets = offload_buckets(self.settings, loader)
+        checker = SuspectChecker(
+            reader=reader_for(self.settings, self.layout, self.reads_per_second),
+            objects=ObjectChecker(
+                buckets=buckets, loader=loader, clock=clock, policy=self.policy, offload_grace_ms=grace_ms
+            ),
+            loader=loader,
+            clock=clock,
+            policy=self.policy,
+            unreadable=frozenset(self.unreadable),
+            confirm=OffloadedCopies(loader, buckets),
+        )
+        for batch in batches:
+            rows = batch.to_pylist()
+            for start in range(0, len(rows), _SUSPECTS_AT_ONCE):
+                suspects = rows[start : start + _SUSPECTS_AT_ONCE]
+                checked = checker.check(suspects, is_second=self.is_second)
+                yield pa.RecordBatch.from_pylist(checked, schema=a.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectChecker:
+    """Checks many suspects at a time; keeps no state between two checks."""
+
+    reader: LedgerReader
+    objects: ObjectChecker
+    loader: InUseLoader
+    clock: Clock
+    policy: Policy
+    unreadable: frozenset[str]
+    confirm: Confirm | None = None  # None: a ledger that its list names as offloaded is UNKNOWN
+
+    def check(self, rows: Sequence[dict[str, Any]], *, is_second: bool) -> list[dict[str, Any]]:
+        """Return the rows with the class, reason and time of this check. Raises UnavailableError."""
+        ledgers = [row for row in rows if row[c.LEDGER_TYPE] == LedgerType.LEDGER]
+        stored = [row for row in rows if row[c.LEDGER_TYPE] != LedgerType.LEDGER]
+        facts = self.reader.facts([row[c.LEDGER_ID] for row in ledgers])
+        references = self.loader.load(row[c.REFERENCE_KEY] for row in ledgers)
+        compacted = self.loader.compacted(row[c.REFERENCE_KEY] for row in ledgers if _is_compacted_reference(row))
+        now_ms = self.clock.now_ms()
+        checks = [
+            (row, _missing_compacted(row, fact, compacted[row[c.REFERENCE_KEY]]), fact)
+            if _is_compacted_reference(row)
+            else (row, self._check_ledger(row, fact, references[row[c.REFERENCE_KEY]], now_ms, unconfirmed), fact)
+            for row, fact, unconfirmed in zip(
+                ledgers, facts, self._unconfirmed(ledgers, facts, references, now_ms), strict=True
+            )
+        ]
+        if stored:
+            checks += [(row, check, None) for row, check in zip(stored, self.objects.check(stored), strict=True)]
+        return [
+            _with_check(row, self._if_readable(row, concluded(check) if is_second else check), fact, now_ms)
+            for row, check, fact in checks
+        ]
+
+    def _unconfirmed(
+        self,
+        rows: Sequence[dict[str, Any]],
+        facts: Sequence[LedgerFacts | Unreadable | None],
+        references: Mapping[str, Reference],
+        now_ms: int,
+    ) -> list[Verdict | None]:
+        """Check tiered storage for all ledgers whose verdict depends on it, in one call; return answers in order."""
+        unconfirmed: list[Verdict | None] = [NOT_ASKED] * len(rows)
+        if self.confirm is None:
+            return unconfirmed
+        offloaded = [
+            at
+            for at, (row, fact) in enumerate(zip(rows, facts, strict=True))
+            if not row[a.IS_REFERENCE]
+            and self._check_ledger(row, fact, references[row[c.REFERENCE_KEY]], now_ms).reason
+            is Reason.OFFLOAD_UNCONFIRMED
+        ]
+        cases = [(request_of(rows[at]), references[rows[at][c.REFERENCE_KEY]]) for at in offloaded]
+        for at, answer in zip(offloaded, self.confirm(cases) if cases else [], strict=True):
+            unconfirmed[at] = answer
+        return unconfirmed
+
+    def _check_ledger(
+        self,
+        row: dict[str, Any],
+        facts: LedgerFacts | Unreadable | None,
+        reference: Reference,
+        now_ms: int,
+        unconfirmed: Verdict | None = NOT_ASKED,
+    ) -> SuspectCheck:
+        if row[a.IS_REFERENCE]:
+            return _missing(row, facts, reference)
+        if isinstance(facts, Unreadable):
+            return looked(Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail))
+        absent_since_ms = row[a.SEEN_MS] if row[c.REASON] in SEEN_ONCE else None
+        case = Case(
+            request=request_of(row),
+            ledger=facts,
+            reference=reference,
+            absent_since_ms=absent_since_ms,
+            unconfirmed=unconfirmed,
+        )
+        return looked(judge(case, self.policy, now_ms=now_ms))
+
+    def _if_readable(self, row: Mapping[str, Any], check: SuspectCheck) -> SuspectCheck:
+        """Return the check, or UNKNOWN for a candidate if the walk could not read a path of its owner."""
+        if not check.is_candidate or not self.unreadable:
+            return check
+        blocking = affected_by(owner_paths(row[c.REFERENCE_KEY]), self.unreadable)
+        if blocking is None:
+            return check
+        return SuspectCheck(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, f"{blocking} could not be read")
+
+
+def _is_compacted_reference(row: Mapping[str, Any]) -> bool:
+    return bool(row[a.IS_REFERENCE]) and row[c.COMPONENT] == LedgerComponent.COMPACTED_LEDGER
+
+
+def _missing_compacted(
+    row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, needed_id: int | None
+) -> SuspectCheck:
+    """Trust only the broker's answer (needed_id): the cursor's znode keeps naming ledgers that are long gone."""
+    return missing_look(
+        is_referenced=None if needed_id is None else needed_id == row[c.LEDGER_ID],
+        is_there=None if isinstance(facts, Unreadable) else facts is not None,
+    )
+
+
+def _missing(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, reference: Reference) -> SuspectCheck:
+    is_referenced = None
+    if reference.presence is not Presence.UNREADABLE:
+        is_referenced = refers_to(reference, row[c.LEDGER_ID])
+    return missing_look(
+        is_referenced=is_referenced, is_there=None if isinstance(facts, Unreadable) else facts is not None
+    )
+
+
+def _with_check(
+    row: Mapping[str, Any], check: SuspectCheck, facts: LedgerFacts | Unreadable | None, now_ms: int
+) -> dict[str, Any]:
+    changed = {a.LAST_CHANGE_MS: facts.last_change_ms} if isinstance(facts, LedgerFacts) else {}
+    return {
+        **row,
+        **changed,
+        a.CLASS: str(check.finding_class),
+        c.REASON: str(check.reason),
+        c.DETAIL: check.detail,
+        a.CANDIDATE: check.is_candidate,
+        a.SEEN_MS: now_ms,
+    }

@@ -1,0 +1,53 @@
+"""Audits next to the running service, as [audit] configures them: on its Spark session, in a separate thread."""
+
+import threading
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
+
+from streaming.audit import history
+from streaming.audit.audit_options import AuditOptions
+from streaming.audit.command import AuditCommand, AuditRequest
+from streaming.audit.output import Output, output_of
+from streaming.beside import Beside, Work, logged
+from streaming.clock import Clock, SystemClock
+from streaming.config.settings import Settings
+
+_LEAVE_S = 3.0  # a run that takes longer ends when Spark is stopped next
+
+
+def auditing(spark: SparkSession, settings: Settings) -> Beside:
+    """Return the audits, to be started. Raises UnavailableError."""
+    output = output_of(settings, None)
+    request = AuditRequest(
+        options=AuditOptions(recheck_seconds=settings.safety.min_age_seconds),
+        config="F",
+        publish=settings.audit.publish,
+        is_quiet=True,
+        repeats=True,
+    )
+    every_s = settings.audit.every_seconds
+    stop = threading.Event()
+    command = AuditCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
+
+    def run() -> None:
+        # a separate pool: in the service's pool, its deletions would wait for the jobs of audits
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", "audit")
+        command.run()
+
+    work = Work(
+        name="audit",
+        run=inheritable_thread_target(run),
+        every_s=every_s,
+        first_after_s=due_in_seconds(output, every_s, SystemClock()),
+        leave_s=_LEAVE_S,
+        keeps_from_ending=True,
+        on_failure=logged("audit", every_s),
+    )
+    return Beside(work, stop)
+
+
+def due_in_seconds(output: Output, every_seconds: int, clock: Clock) -> float:
+    """Return the seconds until the next audit, also if the last was before a restart. Raises UnavailableError."""
+    past = history.read(output)
+    return past[-1].at_ms / 1000 + every_seconds - clock.now_ms() / 1000 if past else 0.0

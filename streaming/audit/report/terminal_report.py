@@ -1,0 +1,178 @@
+"""Prints an audit on the terminal: missing data, topics with orphans, completeness, and the next commands."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
+from streaming.audit.report.summary import Sample, Summary
+from streaming.audit.result import AuditResult
+from streaming.audit.space import WHY_ON_DISK, Space
+from streaming.terminal import Terminal, cell, count_of
+from udfs.finding_classes import FindingClass
+
+_TOPICS = 40
+_SAMPLES = 10
+_STYLES = {FindingClass.ORPHAN: "yellow", FindingClass.MISSING: "bold red", FindingClass.UNKNOWN: "magenta"}
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The commands that the operator may run next."""
+
+    publish: str
+    explain: str
+
+
+def show(console: Terminal, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
+    """Print the whole audit; `scope` are its filters as text, "" for everything."""
+    _head(console, result, scope)
+    _missing(console, summary)
+    if summary.by_topic:
+        console.print(_topics(summary))
+    console.print(_classes(result, summary))
+    if summary.unknown:
+        console.print(_samples("Unknown: a deciding fact could not be read (the largest)", summary.unknown))
+    if space.is_known:
+        console.print(_space(space))
+        for reason in (WHY_ON_DISK, *space.why) if space.why else ():
+            console.print(Padding(Text(reason, style="dim"), (0, 0, 0, 2)))
+    if space.unasked:
+        more = f" (and {len(space.unasked) - 1} more)" if len(space.unasked) > 1 else ""
+        console.print(_marked("Not counted", "yellow", f"{space.unasked[0]}{more}"), soft_wrap=True)
+    show_certificate(console, result)
+
+
+def in_short(result: AuditResult, summary: Summary) -> str:
+    """Return one line for a log."""
+    counts = [f"{summary.of(name).count} {name}" for name in FindingClass if summary.of(name).count]
+    complete = "complete" if result.certificate.is_complete else "incomplete"
+    found = ", ".join(counts) or "no findings"
+    return f"{complete}, {result.totals['ledgers']} ledgers, {found}, {size_text(summary.orphans.size_bytes)} orphaned"
+
+
+def propose(console: Terminal, summary: Summary, commands: Commands, *, publishes: bool) -> None:
+    """Print what the operator can do next."""
+    if summary.orphans.count and not publishes:
+        console.print(
+            "The audit deleted nothing. The next command sends a deletion request for each of these orphans; the "
+            "service (`ledger-reaper run`) checks each once more before it deletes it:"
+        )
+        console.print(cell(f"  {commands.publish}"), soft_wrap=True)
+    if summary.of(FindingClass.OPEN).count:
+        console.print(
+            "Most OPEN ledgers are former ledgers of cursors, which brokers never close. The service deletes such a "
+            "ledger when its cursor or list names a newer ledger or is gone, and nothing has changed for "
+            "safety.open_quiet_period and for safety.above_newest_quarantine_seconds."
+        )
+    if any(summary.of(name).count for name in FindingClass):
+        console.print("To see a ledger's owner, and why the service would delete or keep it (replace N by its id):")
+        console.print(cell(f"  {commands.explain}"), soft_wrap=True)
+
+
+def _head(console: Terminal, result: AuditResult, scope: str) -> None:
+    started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    took = age_text((result.ended_ms - result.started_ms) / 1000)
+    head = Text.assemble(("Ledger audit", "bold"), f" of {started} UTC; it took {took}.")
+    console.print(head)
+    console.print(INTRODUCTION, style="dim", highlight=False)
+    if scope:
+        only = f"Only {scope}. In use, listed and complete refer to the whole cluster."
+        console.print(cell(only))
+
+
+def _missing(console: Terminal, summary: Summary) -> None:
+    missing = summary.of(FindingClass.MISSING)
+    if missing.count:
+        size = size_text(missing.size_bytes)
+        text = Text(
+            f"Topics refer to {count_of(missing.count, 'ledger or object', 'ledgers or objects')} ({size}) that "
+            f"{'does' if missing.count == 1 else 'do'} not exist.\n"
+            "`ledger-reaper receipts --ledger N` shows whether the service deleted a ledger. If it did, "
+            "`ledger-reaper undo --ledger N` restores it as long as the bookies still have its data."
+        )
+        console.print(Panel(text, title="DATA LOSS", border_style="bold red", expand=False))
+        console.print(_samples("Missing (the largest)", summary.missing))
+
+
+def _topics(summary: Summary) -> Table:
+    shown = summary.by_topic[:_TOPICS]
+    more = (
+        f" (the {_TOPICS} topics with the most bytes; the report has more)" if len(summary.by_topic) > _TOPICS else ""
+    )
+    table = Table(title=f"Orphans by topic: storage that no topic uses any more{more}", title_justify="left")
+    for name in ("tenant", "namespace", "topic"):
+        table.add_column(name, overflow="fold")
+    for name in ("orphans", "bytes", "oldest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in shown:
+        namespace = row.namespace.partition("/")[2]
+        name = row.topic.removeprefix(f"persistent://{row.namespace}/")
+        amounts = (f"{row.orphans:,}", size_text(row.size_bytes), age_text(row.oldest_seconds))
+        table.add_row(*map(cell, (row.tenant, namespace, name)), *amounts)
+    return table
+
+
+def _classes(result: AuditResult, summary: Summary) -> Table:
+    table = Table(title="Findings", title_justify="left")
+    table.add_column("class", no_wrap=True)
+    table.add_column("count", justify="right")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("meaning")
+    for name in FindingClass:
+        amount = summary.of(name)
+        if amount.count:
+            cells = (str(name), f"{amount.count:,}", amount_text(name, amount.size_bytes), CLASS_MEANING[name])
+            table.add_row(*cells, style=_STYLES.get(name, ""))
+    table.add_row(
+        "in use", f"{result.totals['in_use']:,}", "", "ledgers that a topic, cursor or schema refers to", style="green"
+    )
+    table.add_row("listed", f"{result.totals['ledgers']:,}", "", "all ledgers that exist in BookKeeper", style="dim")
+    return table
+
+
+def _space(space: Space) -> Table:
+    table = Table(title="Space: bytes deleted, and bytes freed on the bookies' disks", title_justify="left")
+    table.add_column("what")
+    table.add_column("bytes", justify="right")
+    for what, size in space.lines():
+        table.add_row(what, size_text(size))
+    return table
+
+
+def _samples(title: str, samples: tuple[Sample, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("ledger", justify="right", no_wrap=True)
+    for name in ("where", "topic", "reason", "detail"):
+        table.add_column(name, overflow="fold")
+    for row in samples[:_SAMPLES]:
+        table.add_row(*map(cell, (row.ledger_id, row.where, row.topic, row.reason, row.detail)))
+    return table
+
+
+def show_certificate(console: Terminal, result: AuditResult) -> None:
+    """Print whether the audit could read everything, and the paths that it could not read."""
+    certificate = result.certificate
+    span = (
+        f"The audit contains all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "
+        f"that was written after {certificate.zxid_end:#x}."
+    )
+    if certificate.is_complete:
+        console.print(_marked("Complete", "green", f"the audit could read everything. {span}"), soft_wrap=True)
+        return
+    for error in certificate.errors:
+        console.print(_marked("Incomplete", "red", error), soft_wrap=True)
+    if certificate.unreadable:
+        unread = count_of(len(certificate.unreadable), "path")
+        unread = f"{unread} could not be read; findings that depend on them are UNKNOWN. {span}"
+        console.print(_marked("Incomplete", "red", unread), soft_wrap=True)
+        for path, detail in certificate.unreadable[:_SAMPLES]:
+            console.print(cell(f"  {path}: {detail}"), soft_wrap=True)
+
+
+def _marked(label: str, style: str, text: str) -> Text:
+    return Text.assemble((label, style), ": ", cell(text))

@@ -1,0 +1,88 @@
+"""Lists the owners of ledgers, topics and schemas: the driver finds the namespaces, executors list their owners."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streaming.audit import audit_columns as a
+from streaming.audit.walk.listing import Problem
+from streaming.clients import clients_for
+from streaming.config.settings import Settings
+from streaming.ports import MetadataStore, Unreadable
+from streaming.sweep.jobs import Limiter
+from streaming.sweep.pace import Pace
+from udfs.columns import DETAIL
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+
+_DOMAIN = "persistent"
+_NAMES_PER_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """The znodes whose children are topics or schemas."""
+
+    paths: tuple[str, ...]
+    problems: tuple[Problem, ...]  # paths above them that could not be listed
+
+
+def find_namespaces(store: MetadataStore, pace: Limiter | None = None) -> Namespaces:
+    """Walk down to the znodes that hold topics (`tenant[/cluster]/ns/persistent`) and schemas (`tenant/ns`).
+
+    Raises UnavailableError.
+
+    Args:
+        store: the metadata store.
+        pace: the rate at which znodes are listed; None: no limit.
+    """
+    problems: list[Problem] = []
+    walk = _Walk(store, problems, pace or Pace(0))
+    second = walk.below(walk.below([MANAGED_LEDGERS_ROOT]))  # tenant/namespace; tenant/cluster if topics have V1 names
+    third = walk.below(second)
+    domains = [path for path in third if path.endswith(f"/{_DOMAIN}")]
+    fourth = walk.below([path for path in third if not path.endswith(f"/{_DOMAIN}")])
+    domains += [path for path in fourth if path.endswith(f"/{_DOMAIN}")]
+    schemas = walk.below(walk.below([SCHEMAS_ROOT]))
+    return Namespaces((*domains, *schemas), tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersTask:
+    """Spark's task: turns namespaces into the topics and schemas below them; both are columns.LOCATION."""
+
+    settings: Settings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """List every namespace of every batch. Raises UnavailableError."""
+        store = clients_for(self.settings).store
+        for batch in batches:
+            for namespace in batch.column(0).to_pylist():  # one at a time, because one may hold a million topics
+                (children,) = store.children_many([namespace])
+                if isinstance(children, Unreadable):
+                    yield _locations([namespace], children.detail)
+                elif children:
+                    for start in range(0, len(children), _NAMES_PER_BATCH):
+                        names = children[start : start + _NAMES_PER_BATCH]
+                        yield _locations([f"{namespace}/{name}" for name in names], None)
+
+
+def _locations(paths: list[str], detail: str | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{a.PATH: path, DETAIL: detail} for path in paths], schema=a.LOCATION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    store: MetadataStore
+    problems: list[Problem]
+    pace: Limiter
+
+    def below(self, folders: Sequence[str]) -> list[str]:
+        found: list[str] = []
+        self.pace.wait_for(len(folders))
+        for folder, children in zip(folders, self.store.children_many(folders), strict=True):
+            if isinstance(children, Unreadable):
+                self.problems.append((folder, children.detail))
+            elif children:
+                found += [f"{folder}/{name}" for name in children]
+        return sorted(found)

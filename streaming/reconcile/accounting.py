@@ -1,0 +1,227 @@
+"""Checks that every message that was read is accounted for, and that every delayed request still waits.
+
+1. By position: each entry of a partition up to the committed position has its receipts, or waits in the table
+   streaming.state.waiting. We read an entry that seems to be missing before we report it: it may contain a broker's
+   marker and no message.
+2. By request: streaming.reconcile.delayed_requests.
+3. By ledger: a ledger that had unread messages at the last check and is gone from the topic took them with it (TTL,
+   backlog eviction, a topic deleted, or deleted and created again). streaming.reconcile.memory remembers the ledger
+   until an operator accepts the loss (`accept --gaps`).
+Messages move while we check. We read the stores in the order in which a message passes through them, so that a message
+between two stores never seems to be missing. A topic that we can't check is named, and hides no gap of another topic.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError, RefusedError
+from streaming.ports import Pulsar, TopicAdmin
+from streaming.queries.checkpoints import committed_positions, location_of
+from streaming.queries.names import queries_of
+from streaming.reconcile.confirmation import Confirmation
+from streaming.reconcile.delayed_requests import delayed_requests, lost_requests
+from streaming.reconcile.gaps import PartitionGaps, Reconciliation
+from streaming.reconcile.markers import Markers
+from streaming.reconcile.memory import Unread, UnreadMemory
+from streaming.reconcile.partition_entries import PartitionEntries, lost_ledgers, missing_of, split_at, to_remember
+from streaming.reconcile.positions import AccountedEntries, accounted
+from streaming.state.worked_off import Spans, WorkedOff
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import base_topic, tenant_of, topic_of
+from udfs.units import DAY_MS
+
+MOST_LOST = 1_000  # ledgers of a tenant's deleted topics; more would add nothing to the tenant's alarm
+
+
+def reconcile(
+    settings: Settings,
+    pulsar: Pulsar,
+    now_ms: int,
+    *,
+    matched: Sequence[str] = (),
+    service: Markers | None = None,
+) -> Reconciliation:
+    """Check everything that is still stored. Raises UnavailableError if nothing can be checked.
+
+    Args:
+        settings: of the service.
+        pulsar: reads topics and their positions.
+        now_ms: the time, in ms since 1970.
+        matched: request topics that match the pattern, and are not listed.
+        service: what the service's earlier checks found, which need not be read again. This check adds to it, and
+            remembers what is unread now for the next check. None: a command checks, and remembers nothing.
+    """
+    delayed = delayed_requests(settings, now_ms)
+    check = _Check(settings, pulsar, now_ms, service or Markers())
+    check.read_positions(matched)
+    lost = check.lost(delayed)
+    memory = UnreadMemory(settings.state_dir)
+    remembered = memory.recall()
+    unread = {partition: dict(ledgers) for partition, ledgers in remembered.items()}  # stays if it can't be checked now
+    unread |= check.partitions(remembered)
+    unread |= check.former_partitions(remembered)
+    if service is not None:
+        memory.remember(unread)
+        service.keep_only(check.existing)
+    return Reconciliation(
+        partitions=tuple(check.gaps),
+        delayed=delayed.num_rows,
+        lost=tuple(sorted(lost)),
+        unchecked=check.failures.why,
+        is_refused=check.failures.is_refused,
+    )
+
+
+def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Sequence[str] = ()) -> list[str]:
+    """Stop the alarm for the ledgers that have vanished with unread messages so far; returns them as texts."""
+    accounts = reconcile(settings, pulsar, now_ms, matched=matched)
+    lost = {gaps.partition: gaps.trimmed for gaps in accounts.partitions if gaps.trimmed}
+    UnreadMemory(settings.state_dir).accept(lost)
+    return [f"{partition}: ledgers {', '.join(map(str, ledgers))}" for partition, ledgers in lost.items()]
+
+
+class _Check:
+    """A reconciliation, partition by partition."""
+
+    def __init__(self, settings: Settings, pulsar: Pulsar, now_ms: int, markers: Markers) -> None:
+        self._settings = settings
+        self._pulsar = pulsar
+        self._now_ms = now_ms
+        self._markers = markers
+        self._worked_off: Spans | None = None  # read when a ledger seems to be lost
+        self._committed: dict[str, Position] = {}
+        self._last: dict[str, Position] = {}
+        self.failures = _Failures(pulsar.admin)
+        self.gaps: list[PartitionGaps] = []
+
+    def read_positions(self, matched: Sequence[str]) -> None:
+        """Read the committed position of each partition, and after that its end."""
+        admin = self._pulsar.admin
+        for query in queries_of(self._settings, matched):
+            with self.failures.noted(*map(topic_of, query.topics)):
+                committed = committed_positions(location_of(self._settings, query.name))
+                ends = [admin.last_positions(topic) for topic in query.topics if admin.partitions(topic)]
+                self._committed |= committed
+                self._last |= {partition: end for of_topic in ends for partition, end in of_topic.items()}
+
+    def lost(self, delayed: pa.Table) -> set[str]:
+        """Return the delayed requests that wait nowhere; none if the retry topic can't be checked."""
+        retry = topic_of(self._settings.topics.retry)
+        lost: set[str] = set()
+        if retry not in self.failures.why:
+            with self.failures.noted(retry):
+                unread = {
+                    partition: (self._committed.get(partition, BEFORE_ALL), end)
+                    for partition, end in self._last.items()
+                    if partition.startswith(f"{self._settings.topics.retry}-partition-")
+                }
+                lost = lost_requests(self._settings, self._pulsar.reader, delayed, unread, self._now_ms)
+        return lost
+
+    def partitions(self, remembered: Unread) -> Unread:
+        """Check every partition that is read now, and return what to remember of each."""
+        unread: Unread = {}
+        for partition in self._last:
+            with self.failures.noted(partition):
+                stats = self._pulsar.admin.internal_stats(partition)
+                entries = split_at(self._committed.get(partition, BEFORE_ALL), stats.ledgers)
+                before = remembered.get(partition, {})
+                gaps = self._gaps(partition, entries, before)
+                self.gaps.append(gaps)
+                unread[partition] = to_remember(gaps.missing, entries) | {
+                    ledger: before[ledger] for ledger in gaps.trimmed
+                }
+        return unread
+
+    @property
+    def existing(self) -> Collection[str]:
+        """The partitions of topics that exist."""
+        return self._last.keys()
+
+    def former_partitions(self, remembered: Unread) -> Unread:
+        """Check the remembered partitions that are no longer read, and return what to remember of each.
+
+        At most MOST_LOST ledgers of each tenant are remembered, because a tenant may create and delete topics for ever.
+        """
+        by_topic: dict[str, list[str]] = {}
+        for partition in sorted(remembered.keys() - self._last.keys()):
+            by_topic.setdefault(base_topic(partition), []).append(partition)
+        gone = {
+            partition: remembered[partition]
+            for topic, partitions in by_topic.items()
+            if self._is_gone(topic)
+            for partition in partitions
+        }
+        unread: Unread = {}
+        with self.failures.noted(*by_topic):
+            messages = accounted(self._settings.state_dir, gone)
+            quotas: dict[str, int] = {}
+            for partition, before in gone.items():
+                lost = self._lost_ledgers(partition, before, PartitionEntries(), messages[partition].entries())
+                quota = quotas.setdefault(tenant_of(partition), MOST_LOST)
+                kept = lost[:quota]
+                quotas[tenant_of(partition)] = quota - len(kept)
+                unread[partition] = {ledger: before[ledger] for ledger in kept}
+                if kept:
+                    self.gaps.append(PartitionGaps(partition=partition, read=0, unread=0, trimmed=tuple(kept)))
+        return unread
+
+    def _is_gone(self, topic: str) -> bool:
+        """Whether the topic does not exist. A topic that exists and is not read still has its unread messages."""
+        if topic in self.failures.why:
+            return False
+        with self.failures.noted(topic):
+            return self._pulsar.admin.partitions(topic) is None
+        return False
+
+    def _gaps(self, partition: str, entries: PartitionEntries, before: Mapping[int, int]) -> PartitionGaps:
+        read = {ledger for ledger, count in entries.read.items() if count}
+        ledgers = {partition: read | (before.keys() - entries.stored.keys())}
+        messages = accounted(self._settings.state_dir, ledgers)[partition]
+        accounted_entries = messages.entries()
+        oldest_ms = self._now_ms - self._settings.state.receipts_days * DAY_MS
+        confirmation = Confirmation(self._pulsar.reader, self._markers, oldest_ms)
+        missing = confirmation.gaps(partition, missing_of(entries, accounted_entries), messages, entries.stored)
+        return PartitionGaps(
+            partition=partition,
+            read=sum(entries.read.values()),
+            unread=sum(count - entries.read[ledger] for ledger, count in entries.unread.items()),
+            missing=tuple(missing),
+            trimmed=tuple(self._lost_ledgers(partition, before, entries, accounted_entries)),
+        )
+
+    def _lost_ledgers(
+        self, partition: str, before: Mapping[int, int], entries: PartitionEntries, accounted_entries: AccountedEntries
+    ) -> list[int]:
+        """Like lost_ledgers(). The note of the fallback is read only if a ledger seems to be lost."""
+        lost = lost_ledgers(before, entries, accounted_entries)
+        if not lost:
+            return lost
+        if self._worked_off is None:
+            self._worked_off = WorkedOff(self._settings.state_dir).recall()
+        return lost_ledgers(before, entries, accounted_entries, self._worked_off.get(partition, ()))
+
+
+class _Failures:
+    """Topics and partitions that could not be checked. The check continues as long as a broker answers at all."""
+
+    def __init__(self, admin: TopicAdmin) -> None:
+        self._admin = admin
+        self.why: dict[str, str] = {}  # topic or partition -> error
+        self.is_refused = False
+
+    @contextlib.contextmanager
+    def noted(self, *names: str) -> Iterator[None]:
+        """Note an error of the block for these names, and continue. Raises the error if no broker answers."""
+        try:
+            yield
+        except ReaperError as error:
+            try:
+                self._admin.clusters()
+            except ReaperError:
+                raise error from None
+            self.why |= dict.fromkeys(names, str(error))
+            self.is_refused |= isinstance(error, RefusedError)

@@ -1,0 +1,161 @@
+"""The report of a snapshot audit: on the terminal, and as a page or a section of the ledger audit's page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from rich.table import Table
+from rich.text import Text
+
+from streaming.audit import audit_columns as a
+from streaming.audit.report.descriptions import age_text, size_text
+from streaming.audit.report.html_elements import certificate, section, table
+from streaming.audit.report.style import STYLE
+from streaming.audit.report.terminal_report import show_certificate
+from streaming.audit.result import AuditResult
+from streaming.snapshots.audit import snapshot_columns as s
+from streaming.snapshots.audit.advice import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
+from streaming.terminal import Terminal, cell, count_of
+from udfs import columns as c
+from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
+
+SAMPLES = 200
+_SHOWN = 40
+_UNREAD = 20
+_TITLE = "Transaction-buffer snapshots"
+INCOMPLETE = (
+    "Nothing was judged in the namespaces that could not be read. Audit them again; if the same topic is named again, "
+    "check whether its broker answers (`ledger-reaper check`), and read the broker's log"
+)
+_WHOLE = ("class", "reason", "messages", "bytes")
+_ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
+_STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
+_HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Findings of the same class and reason about a topic."""
+
+    finding_class: SnapshotClass
+    reason: SnapshotReason
+    topic: str
+    detail: str  # of one of the findings
+    count: int
+    size_bytes: int
+
+
+def groups_of(found: DataFrame) -> list[Group]:
+    """Add findings up by class, reason and topic: by gravity, then by size; at most SAMPLES groups."""
+    rank = F.create_map(*(F.lit(each) for pair in _ORDER.items() for each in pair))
+    grouped = found.groupBy(a.CLASS, c.REASON, c.TOPIC_NAME).agg(
+        F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("size"), F.min(c.DETAIL).alias("detail")
+    )
+    ordered = grouped.orderBy(rank[F.col(a.CLASS)], F.desc("size"), F.desc("n"), c.TOPIC_NAME).limit(SAMPLES)
+    return [
+        Group(
+            finding_class=SnapshotClass(row[a.CLASS]),
+            reason=SnapshotReason(row[c.REASON]),
+            topic=row[c.TOPIC_NAME],
+            detail=row["detail"],
+            count=row["n"],
+            size_bytes=row["size"] or 0,
+        )
+        for row in ordered.collect()
+    ]
+
+
+def with_advice(found: DataFrame) -> DataFrame:
+    """Add what to do about each finding, in the order in which --json prints the fields."""
+    advice = F.create_map(*(F.lit(each) for pair in NEXT.items() for each in map(str, pair)))
+    named = found.withColumn("do", advice[F.col(c.REASON)])
+    return named.select(
+        a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY, c.BYTES, s.IDS, c.DETAIL, "do"
+    )
+
+
+def show(console: Terminal, result: AuditResult, groups: Sequence[Group]) -> None:
+    """Print the whole audit."""
+    started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    took = age_text((result.ended_ms - result.started_ms) / 1000)
+    console.print(Text.assemble(("Snapshot audit", "bold"), f" of {started} UTC; it took {took}."))
+    console.print(INTRODUCTION, style="dim", highlight=False)
+    if groups:
+        console.print(_table(groups))
+        for reason in dict.fromkeys(each.reason for each in groups):
+            console.print(Text.assemble((reason, "bold"), ": ", NEXT[reason]))
+    read = ", ".join(f"{count:,} {name}" for name, count in result.certificate.listed.items())
+    console.print(f"Read: {read}. Findings: {in_short(result)}.")
+    show_certificate(console, result)
+    if not result.certificate.is_complete:
+        console.print(cell(INCOMPLETE), soft_wrap=True)
+
+
+def in_short(result: AuditResult) -> str:
+    """Return how many findings there are of each class."""
+    counts = [(each, result.totals[str(each)]["count"]) for each in SnapshotClass]
+    return ", ".join(f"{count} {each}" for each, count in counts if count) or "none"
+
+
+def failed_section(why: str) -> str:
+    """Return the section of a page that explains why there are no findings."""
+    return section(_TITLE, f"<p class='note'>They were not audited: {escape(why)}</p>")
+
+
+def html_section(groups: Sequence[Group], result: AuditResult) -> str:
+    """Return the findings as a section of a page."""
+    rows = [
+        (
+            str(each.finding_class),
+            str(each.reason),
+            each.topic,
+            each.detail,
+            f"{each.count:,}",
+            size_text(each.size_bytes),
+            NEXT[each.reason],
+        )
+        for each in groups
+    ]
+    shown = table((*_HEADS, "what to do"), rows, numbers={4, 5}, codes={0})
+    note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
+    unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
+    gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)
+    if left_out := result.certificate.listed.get(NOT_LOADED):
+        gaps += f"<p class='note'>{count_of(left_out, 'namespace')} left out: {escape(LEFT_OUT)}</p>"
+    gaps += f"<p class='note'>{escape(INCOMPLETE)}</p>" if not result.certificate.is_complete else ""
+    return section(_TITLE, f"<p class='dim'>{escape(INTRODUCTION)}</p>{gaps}{shown}{note}")
+
+
+def page(result: AuditResult, groups: Sequence[Group]) -> str:
+    """Return the whole report as a page that loads no other files."""
+    started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    is_complete = result.certificate.is_complete
+    stamp = '<span class="stamp ok">complete</span>' if is_complete else '<span class="stamp no">incomplete</span>'
+    meanings = [
+        (str(each), meaning, f"{result.totals[str(each)]['count']:,}") for each, meaning in CLASS_MEANING.items()
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Snapshot audit {escape(result.audit_id)}</title><style>{STYLE}</style></head><body><main>"
+        f"<header><h1>Snapshot audit {stamp}</h1><p class='dim'>{started} UTC · {escape(result.audit_id)}</p></header>"
+        f"{html_section(groups, result)}"
+        f"{section('Classes', table(('class', 'meaning', 'findings'), meanings, numbers={2}, codes={0}))}"
+        f"{section('Completeness certificate', certificate(result.certificate))}</main></body></html>"
+    )
+
+
+def _table(groups: Sequence[Group]) -> Table:
+    more = f" (the gravest {_SHOWN}; the report has more)" if len(groups) > _SHOWN else ""
+    shown = Table(title=f"Findings{more}", title_justify="left")
+    for name in _HEADS:
+        is_number = name in ("messages", "bytes")
+        shown.add_column(name, overflow="fold", justify="right" if is_number else "left", no_wrap=name in _WHOLE)
+    for each in groups[:_SHOWN]:
+        amounts = (f"{each.count:,}", size_text(each.size_bytes))
+        cells = (each.finding_class, each.reason, each.topic, each.detail, *amounts)
+        shown.add_row(*map(cell, cells), style=_STYLES.get(each.finding_class, ""))
+    return shown

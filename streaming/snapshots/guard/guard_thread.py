@@ -1,0 +1,29 @@
+"""Guards beside the running service, as [snapshots] configures them, in a thread of their own and without Spark."""
+
+import logging
+import threading
+
+from streaming.audit.audit_options import FindingFilters
+from streaming.beside import Beside, Work, logged
+from streaming.config.settings import Settings
+from streaming.snapshots.guard.guards import guard_all
+
+log = logging.getLogger("ledger-reaper")
+
+_LEAVE_S = 3.0  # the next run repeats a guard that was interrupted
+
+
+def guarding(settings: Settings) -> Beside:
+    """Return the work that creates and moves guards; its first run is immediate."""
+    stop = threading.Event()
+
+    def run() -> None:
+        for guarded in guard_all(settings, FindingFilters()):
+            if stop.is_set():
+                return
+            log_line = log.error if guarded.error else log.info if guarded.is_new or guarded.moved_from else log.debug
+            log_line("snapshots: %s", guarded.in_words())
+
+    every_s = settings.snapshots.guard_every_seconds
+    on_failure = logged("guard of snapshots", every_s)
+    return Beside(Work(name="guard", run=run, every_s=every_s, leave_s=_LEAVE_S, on_failure=on_failure), stop)

@@ -1,0 +1,186 @@
+"""Loads a topic from the repair's index, never from an index that was written during a replay.
+
+A broker writes indexes while it replays a topic. They name the segments that it has sealed so far, and have no
+maxReadPosition: a broker that loads such an index takes its ids, replays the whole topic, and seals the ids again. So
+before a topic is loaded that no broker has, the repair's own index replaces such an index.
+
+A broker of Pulsar 4.0.8 writes segments one after another, and an index after the last segment. It queues the next
+segment on another thread just before it clears its busy flag; if that thread sees the flag still set, it returns, and
+the broker writes nothing more until messages come, then one segment or a few (seen in a third of the replays of fifteen
+segments). In a rarer case the flag stays set for ever. The broker logs neither (apache/pulsar#26565 fixes both).
+Another load restarts the replay, which helps if segments are few: of a hundred, hardly any replay would complete.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from streaming.clock import Clock
+from streaming.errors import RefusedError, SafetyError, UnavailableError
+from streaming.snapshots.repair.repair_journal import Act
+from streaming.snapshots.repair.topic_session import Session
+from udfs.snapshots.codec import Index, decode_index
+from udfs.snapshots.repair_rules import is_half, missing_in
+from udfs.snapshots.topic_findings import READY, BufferFacts
+from udfs.snapshots.values import ReadValue
+
+LOADS, FEW_SEGMENTS = 8, 50
+_PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays a topic reads all of it
+_PATIENCE_MS = _PATIENCE_MINUTES * 60_000
+_QUIET_SECONDS = 10.0  # the time that a broker may take to write a segment
+_SAY_MS = 30_000  # interval of progress messages
+
+
+def silent(_text: str) -> None:
+    """Ignore a progress message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """Loads one topic."""
+
+    session: Session
+    new: bytes  # the index that the repair published
+
+    def ready(self) -> BufferFacts:
+        """Load the topic, and return its transaction buffer. Raises UnavailableError, SafetyError."""
+        session, clock, more = self.session, self.session.clock, self.session.topics.more
+        topic = session.topic
+        start_ms = said_ms = clock.now_ms()
+        while True:
+            buffer = None
+            try:
+                if more.buffer(topic) is None:
+                    self._replace_half()
+                session.loader.load(topic)
+                trouble = ""
+            except (UnavailableError, RefusedError) as error:
+                trouble = f" The last error: {error}"
+            with suppress(UnavailableError, RefusedError):
+                buffer = more.buffer(topic)
+            if buffer is not None and buffer.state == READY:
+                return buffer
+            if clock.now_ms() >= start_ms + _PATIENCE_MS:
+                raise UnavailableError(
+                    f"{topic} has a new index and is not loaded after {_PATIENCE_MINUTES} minutes. If its broker is "
+                    "still reading the topic, wait for it. If its log reports that the recovery failed, "
+                    f"`ledger-reaper snapshots undo --topic {topic}` restores the old index." + trouble
+                )
+            if (now_ms := clock.now_ms()) - said_ms >= _SAY_MS:
+                said_ms = now_ms
+                state = "not loaded" if buffer is None else buffer.state
+                session.say(f"{topic} is not ready after {(now_ms - start_ms) // 1_000} seconds: {state}")
+            session.sleep(_WAIT_SECONDS)
+
+    def first_index(self) -> tuple[str, int]:
+        """Wait for an index that a broker could load; returns what it is missing, and how often the topic was loaded.
+
+        If it is still incomplete in the end, the repair's index replaces it: then the next load replays the topic.
+        """
+        session, more = self.session, self.session.topics.more
+        wait = IndexWait(
+            index=lambda: session.reader.latest_index(session.topic),
+            buffer=lambda: more.buffer(session.topic, with_segments=True),
+            again=self._again,
+            quiet_seconds=2 * more.snapshot_seconds() + _QUIET_SECONDS,
+            clock=session.clock,
+            sleep=session.sleep,
+            say=lambda text: session.say(f"{session.topic}: {text}"),
+        )
+        missing, loads = wait.wait()
+        if missing:
+            self._publish_again()
+        return missing, loads
+
+    def _again(self) -> None:
+        self.session.unload()
+        self._publish_again()
+        self.session.unload()  # a client may have had it loaded from the index that its broker wrote
+        self.ready()
+
+    def _replace_half(self) -> None:
+        """Replace an index written during a replay, while no broker has the topic: the next load would take it."""
+        index = self.session.reader.latest_index(self.session.topic)
+        if index is not None and isinstance(index.value, Index) and is_half(index.value):
+            self._publish_again()
+            self.session.unload()  # a client may have had it loaded from the replaced index
+
+    def _publish_again(self) -> None:
+        """Replace the broker's incomplete index by the repair's: its next load would seal every id again."""
+        session = self.session
+        index = session.latest()
+        if index.data == self.new:
+            return
+        own_index = decode_index(self.new)
+        session.hold(own_index)
+        if lost := session.lost_in(own_index):
+            raise SafetyError(
+                f"{session.topic}: {lost} segments of the repair's own index can't be read any more, so the index is "
+                "not published again: the topic would not load with it. Repair it again, with --replay"
+            )
+        name = session.record(index, self.new, Act.AGAIN)
+        # allowed: the replaced index is in the journal, and with the repair's index a broker finds all that the topic
+        # still has
+        session.publish(self.new)
+        session.journal.mark_sent(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexWait:
+    """Waits for the index that a broker writes after a replay, and loads the topic again if none comes."""
+
+    index: Callable[[], ReadValue | None]  # reads the latest index
+    buffer: Callable[[], BufferFacts | None]  # requests the transaction buffer with its segments
+    again: Callable[[], object]  # loads the topic again from the repair's index
+    quiet_seconds: float  # the wait ends if nothing has changed for so long
+    clock: Clock
+    sleep: Callable[[float], None] = time.sleep
+    say: Callable[[str], object] = silent  # receives progress messages
+
+    def wait(self) -> tuple[str, int]:
+        """Return what the index is still missing ("": nothing), and how often the topic was loaded.
+
+        Raises the errors of its parts, unless they pass within ten minutes.
+        """
+        for load in range(1, LOADS):
+            missing, segments = self._missing()
+            if not missing or segments > FEW_SEGMENTS:
+                return missing, load
+            self.say(f"{missing}, and nothing changes any more: the topic is loaded again ({load + 1} of {LOADS})")
+            self.again()
+        return self._missing()[0], LOADS
+
+    def _missing(self) -> tuple[str, int]:
+        """Return what is missing once nothing changes any more, and how many segments the broker has sealed."""
+        seen: object = None
+        changed_ms = start_ms = said_ms = self.clock.now_ms()
+        while True:
+            try:
+                buffer, read = self.buffer(), self.index()
+            except (UnavailableError, RefusedError):  # unknown for now, which is neither silence nor a change
+                if self.clock.now_ms() - start_ms >= _PATIENCE_MS:
+                    raise
+                changed_ms = self.clock.now_ms()
+                self.sleep(_WAIT_SECONDS)
+                continue
+            missing = _missing_in(buffer, read)
+            segments = len(buffer.sealed) if buffer is not None else 0
+            if not missing:
+                return "", segments
+            now_ms = self.clock.now_ms()
+            now = (buffer, None if read is None else read.position)
+            if now != seen:
+                seen, changed_ms = now, now_ms
+            if now_ms - said_ms >= _SAY_MS:
+                said_ms = now_ms
+                self.say(f"has waited for its broker's index for {(now_ms - start_ms) // 1_000} seconds: {missing}")
+            if now_ms - changed_ms >= self.quiet_seconds * 1_000 or now_ms - start_ms >= _PATIENCE_MS:
+                return missing, segments
+            self.sleep(_WAIT_SECONDS)
+
+
+def _missing_in(buffer: BufferFacts | None, read: ReadValue | None) -> str:
+    if buffer is None or buffer.state != READY:
+        return "its broker does not have it loaded any more"
+    return missing_in(read.value if read is not None and isinstance(read.value, Index) else None, buffer.sealed)

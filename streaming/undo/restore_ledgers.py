@@ -1,0 +1,317 @@
+"""Restores the metadata of deleted ledgers, with the exact bytes of the journal, and never over an existing znode.
+
+A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
+Nothing in ZooKeeper shows whether that has happened, so we restore the metadata and let the bookies read the ledger's
+first and last entry. If no bookie answers, the command shows the operator how to check.
+If no bookie can read them, and every bookie that the metadata names is registered, the metadata is useless, and we
+remove it again. If a bookie is away, it may still have the entries, and would drop them without the metadata: then the
+metadata stays. We don't believe a bookie that can't read control entries (streaming.undo.own_entries).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial, reduce
+from operator import and_
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from streaming.clients import CommandClients
+from streaming.config.amounts import topic_from
+from streaming.config.settings import Settings
+from streaming.coordination import identity
+from streaming.errors import ConfigError, ReaperError, UnavailableError
+from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, Unreadable, Znode
+from streaming.state import journal, receipts
+from streaming.undo.own_entries import control_entries
+from udfs import columns as c
+from udfs.formats.bookie_info import http_addresses
+from udfs.formats.errors import FormatError
+from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
+from udfs.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
+from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
+from udfs.records import Outcome
+
+NOT_CHECKED = "not checked whether the bookies still have its entries: they can be read only after it is back"
+NOT_READ = "no bookie that can read control entries answered whether its entries exist"
+_READ_AT_ONCE = 500
+
+
+class Undone(StrEnum):
+    """The outcome for one ledger's metadata."""
+
+    PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more, so we removed the metadata again, see the detail
+    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but some bookies are away
+    WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
+    EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
+    FAILED = "FAILED"  # the detail is the reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result for one ledger or object."""
+
+    ledger_id: int
+    path: str
+    owner: str
+    deleted_ms: int  # when the journal was written, just before the delete
+    status: Undone
+    last_entry_id: int = -1
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class UndoReport:
+    """The results of a run."""
+
+    results: list[Result] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)  # ledgers that a waiting request would delete again
+
+    def count(self, status: Undone) -> int:
+        """Count the results with this status."""
+        return sum(1 for result in self.results if result.status is status)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoSelection:
+    """Selects the deletes that match every field that is set."""
+
+    ledger_id: int | None = None
+    topic: str = ""  # any form of its name; a partitioned topic selects all its partitions
+    since_ms: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no field is set."""
+        return self == UndoSelection()
+
+
+def undo_ledgers(
+    settings: Settings, clients: CommandClients, selection: UndoSelection, *, dry_run: bool = False
+) -> UndoReport:
+    """Restore the selected ledgers. Raises ConfigError if none is in the journal, UnavailableError, SafetyError.
+
+    A ledger that exists is left unchanged, so a second call does nothing more.
+    """
+    store = clients.store
+    identity.compare(identity.of_cluster(settings, store, clients.pulsar.admin), settings.state_dir)
+    layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
+    entries = newest_of(
+        journal.entries(settings.state_dir, journal.JournalQuery(where=condition_of(selection))), selection.topic
+    )
+    if not entries:
+        raise ConfigError(
+            f"the journal in {settings.state.dir} has no such ledger: it keeps {settings.state.journal_days} "
+            "days, and only deletes of this service"
+        )
+    created: dict[str, Znode] = {}
+    results = list(_restore_removed(store, settings, layout, entries, None if dry_run else created))
+    report = UndoReport(_checked(settings, clients, results, created))
+    report.waiting = _waiting_ledgers(settings, report)
+    return report
+
+
+def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:
+    """Return the newest journal entry of each path, of the topic if one is named, by ledger id."""
+    newest: dict[str, Mapping[str, Any]] = {}
+    names = _names_of(topic) if topic else None
+    for entry in entries:
+        if names is not None and not names & set(_owner_names(entry)):
+            continue
+        newest_yet = newest.get(entry["path"])
+        if newest_yet is None or entry["at_ms"] >= newest_yet["at_ms"]:
+            newest[entry["path"]] = entry
+    return sorted(newest.values(), key=lambda entry: int(entry["ledger_id"]))
+
+
+def condition_of(selection: UndoSelection) -> ds.Expression | None:
+    """Return a condition on the journal's rows, without the topic, which only the metadata in each row names."""
+    conditions = []
+    if selection.ledger_id is not None:
+        conditions.append(ds.field("ledger_id") == selection.ledger_id)
+    if selection.since_ms:
+        conditions.append(ds.field("at_ms") >= selection.since_ms)
+    return reduce(and_, conditions) if conditions else None
+
+
+def _names_of(topic: str) -> set[str]:
+    full = topic_from(topic, "--topic")
+    return {full, schema_id_of(full)}
+
+
+def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the owner's names according to the ledger's metadata: topic and its base topic, or schema id."""
+    try:
+        custom = parse_ledger_metadata(bytes(entry["data"])).custom_metadata
+    except FormatError:
+        return
+    if SCHEMA_ID in custom:
+        yield custom[SCHEMA_ID].decode("utf-8", "replace")
+    for key in (MANAGED_LEDGER, COMPACTED_TOPIC, BUCKET_TOPIC):
+        if key in custom:
+            try:
+                full = topic_of(managed_ledger_name(custom[key].decode("utf-8", "replace")))
+            except ValueError:
+                continue
+            yield full
+            yield base_topic(full)
+
+
+def _restore_removed(
+    store: MetadataStore,
+    settings: Settings,
+    layout: Layout,
+    entries: list[Mapping[str, Any]],
+    created: dict[str, Znode] | None,
+) -> Iterator[Result]:
+    """Restore each ledger if nothing prevents it, and add each new znode to `created`; None: a dry run."""
+    for start in range(0, len(entries), _READ_AT_ONCE):
+        batch = entries[start : start + _READ_AT_ONCE]
+        nodes = store.read_many([entry["path"] for entry in batch])
+        for entry, node in zip(batch, nodes, strict=True):
+            status, detail = _fault(entry, node, settings.zookeeper.ledgers_root, layout)
+            if status is Undone.PUT_BACK:
+                # a dry run can't check the entries, because bookies read only ledgers that exist
+                status, detail = (
+                    (Undone.WOULD_PUT_BACK, NOT_CHECKED) if created is None else _put_back(store, entry, created)
+                )
+            yield _result(entry, status, detail)
+
+
+def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str, layout: Layout) -> tuple[Undone, str]:
+    """Return PUT_BACK if nothing prevents it, else the status and the reason."""
+    if isinstance(node, Unreadable):
+        return Undone.FAILED, f"{entry['path']} can't be read: {node.detail}"
+    if node is not None:
+        same = "unchanged" if node.data == entry["data"] else "with other metadata than the journal's"
+        return Undone.EXISTS, f"the ledger exists, {same}; nothing to put back"
+    if ledger_id_of(layout, root, str(entry["path"])) != entry["ledger_id"]:
+        return Undone.FAILED, f"{entry['path']} is not where this cluster keeps ledger {entry['ledger_id']}"
+    try:
+        parse_ledger_metadata(bytes(entry["data"]))
+    except FormatError as error:
+        return Undone.FAILED, f"the journal's bytes are no ledger metadata: {error}"
+    return Undone.PUT_BACK, ""
+
+
+def _put_back(store: MetadataStore, entry: Mapping[str, Any], created: dict[str, Znode]) -> tuple[Undone, str]:
+    """Create the znode (never overwrite it) and read it back."""
+    path, data, acl = str(entry["path"]), bytes(entry["data"]), bytes(entry["acl"])
+    try:
+        is_ours = store.create(path, data, acl=acl, parents=True)
+        node = store.read_many([path])[0]
+        acl_now = store.acl_of(path)
+    except UnavailableError:
+        raise
+    except (ReaperError, ValueError) as error:
+        return Undone.FAILED, str(error)
+    if not isinstance(node, Znode) or node.data != data or acl_now != acl:
+        return Undone.FAILED, f"{path} does not have the journal's content after its creation: check it first"
+    if not is_ours:
+        return Undone.EXISTS, "another client put it back at the same time"
+    created[path] = node
+    return Undone.PUT_BACK, ""
+
+
+def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
+    try:
+        last_entry_id = parse_ledger_metadata(bytes(entry["data"])).last_entry_id
+    except FormatError:
+        last_entry_id = -1
+    owner = next(_owner_names(entry), "")
+    return Result(
+        ledger_id=int(entry["ledger_id"]),
+        path=str(entry["path"]),
+        owner=owner,
+        deleted_ms=int(entry["at_ms"]),
+        status=status,
+        last_entry_id=last_entry_id,
+        detail=detail,
+    )
+
+
+def _checked(
+    settings: Settings, clients: CommandClients, results: Sequence[Result], created: Mapping[str, Znode]
+) -> list[Result]:
+    """Check the entries of restored ledgers, and remove metadata whose entries are gone."""
+    back = [result for result in results if result.status is Undone.PUT_BACK and result.last_entry_id >= 0]
+    if not back:
+        return list(results)
+    registered = clients.bookies.registered()
+    urls, control = http_addresses(registered), partial(control_entries, settings, clients.pulsar.admin)
+
+    def are_readable(results: Sequence[Result]) -> dict[str, bool | None]:
+        entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
+        answers = clients.bookies.readable(urls, entries, control)
+        both = zip(answers[::2], answers[1::2], strict=True)
+        return {result.path: _any_of(*pair) for result, pair in zip(results, both, strict=True)}
+
+    readable = are_readable(back)
+    # a second check, because a busy bookie answers like a bookie that has lost the entries
+    gone = [result for result in back if readable[result.path] is False]
+    readable |= are_readable(gone)
+    checked = {
+        result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
+    }
+    for path, result in checked.items():
+        if result.status is Undone.TOO_LATE:
+            checked[path] = replace(
+                result, detail=f"{result.detail}; {_remove_again(clients.store, path, created[path])}"
+            )
+    return [checked.get(result.path, result) for result in results]
+
+
+def _any_of(first: bool | None, last: bool | None) -> bool | None:
+    """Return whether the first or the last entry of a ledger can be read; None: unknown."""
+    return True if first or last else None if first is None or last is None else False
+
+
+def _away(node: Znode, registered: Mapping[str, str]) -> list[str]:
+    """Return the bookies that the ledger's metadata names and that are not registered now."""
+    return sorted(bookies_of(node.data) - registered.keys())
+
+
+def judged(result: Result, is_readable: bool | None, away: Sequence[str] = ()) -> Result:
+    """Return the result after a check of the ledger's entries.
+
+    Args:
+        result: of the ledger.
+        is_readable: whether a bookie can read its entries; None: unknown.
+        away: its bookies that are not registered.
+    """
+    if is_readable is None:
+        return replace(result, detail=NOT_READ)
+    if is_readable:
+        return replace(result, detail="its entries were read from the bookies")
+    if away:
+        detail = f"no bookie can read its entries now, and {', '.join(away)}, which may have them, is away"
+        return replace(result, status=Undone.UNREADABLE, detail=detail)
+    return replace(result, status=Undone.TOO_LATE, detail="no bookie can read its entries")
+
+
+def _remove_again(store: MetadataStore, path: str, created: Znode) -> str:
+    """Delete a znode that we created, unless it was changed since, and return a message about its state."""
+    node = store.read_many([path])[0]
+    if node is None:
+        return "another client has removed its metadata since"
+    if node != created:
+        return "another client has changed its metadata since we put it back, so it stays"
+    # Allowed here: this run created the znode a moment ago, with this version, and no bookie has the ledger's entries.
+    (result,) = store.delete_guarded([GuardedDelete((), ((path, created.version),))])
+    if result.status in (GuardStatus.DELETED, GuardStatus.GONE):
+        return "its metadata was removed again"
+    return f"its metadata could not be removed again ({result.status}): it has no entries"
+
+
+def _waiting_ledgers(settings: Settings, report: UndoReport) -> list[int]:
+    """Return the ledgers with a request that has no final receipt, and would delete them again."""
+    ids = [result.ledger_id for result in report.results]
+    columns = [c.LEDGER_ID, c.ORIGIN_MESSAGE_ID, c.OUTCOME]
+    open_requests: set[tuple[int, str]] = set()
+    final: set[tuple[int, str]] = set()
+    for row in receipts.rows(settings.state_dir, ds.field(c.LEDGER_ID).isin(ids), columns=columns):
+        key = (row[c.LEDGER_ID], row[c.ORIGIN_MESSAGE_ID])
+        (open_requests if row[c.OUTCOME] == Outcome.RETRY else final).add(key)
+    return sorted({ledger_id for ledger_id, _ in open_requests - final})

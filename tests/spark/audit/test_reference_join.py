@@ -1,0 +1,101 @@
+"""What exists is compared with what topics refer to, in small frames, each beside what must come out."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from streaming.audit import audit_columns as a
+from streaming.audit import reference_join
+from tests.builders import TOPIC, UUID
+from tests.spark.audit.frames import ids, rows_of
+from udfs import columns as c
+
+pytestmark = pytest.mark.spark
+
+STORE = "http://s3 offloads"
+OTHER_UUID = UUID.replace("0", "f", 1)
+
+
+def _listed(spark: SparkSession, *ids: int) -> DataFrame:
+    return rows_of(spark, a.LISTED, [*({c.LEDGER_ID: i} for i in ids), {a.PATH: "/ledgers/01", c.DETAIL: "no right"}])
+
+
+def _reference(ledger_id: int, **more: Any) -> dict[str, Any]:
+    row = {
+        c.LEDGER_ID: ledger_id,
+        a.IN_BOOKKEEPER: True,
+        c.REFERENCE_KEY: f"data:{TOPIC}",
+        c.COMPONENT: "MANAGED_LEDGER",
+        a.MANAGED_LEDGER: TOPIC,
+        a.NAMESPACE: "public/default",
+        c.BYTES: 100,
+    }
+    return row | more
+
+
+def _offload(ledger_id: int, **more: Any) -> dict[str, Any]:
+    offload = {a.IN_BOOKKEEPER: False, c.UUID: UUID, a.STORE: STORE, a.IS_COMPLETE: True}
+    return _reference(ledger_id, **offload) | more
+
+
+def _pair(ledger_id: int, uuid: str = UUID, *, index: bool = True, size: int = 10) -> list[dict[str, Any]]:
+    data = {a.STORE: STORE, c.UUID: uuid, c.LEDGER_ID: ledger_id, a.IS_INDEX: False, c.BYTES: size, a.LAST_CHANGE_MS: 5}
+    return [data, data | {a.IS_INDEX: True, c.BYTES: 1, a.LAST_CHANGE_MS: 7}] if index else [data]
+
+
+def test_what_no_list_keeps_in_bookkeeper_is_a_suspect(spark: SparkSession) -> None:
+    references = rows_of(
+        spark,
+        a.REFERENCE,
+        [
+            _reference(1),
+            _reference(1),
+            _reference(9),
+            _offload(3),
+            {a.PATH: "/managed-ledgers/x", c.DETAIL: "no right"},
+        ],
+    )
+
+    assert ids(reference_join.unreferenced(reference_join.one_sided(_listed(spark, 1, 2, 3), references))) == [2, 3]
+
+
+def test_a_reference_without_its_ledger_is_a_suspect_with_its_owner(spark: SparkSession) -> None:
+    references = rows_of(spark, a.REFERENCE, [_reference(1), _reference(9), _offload(8)])
+
+    (row,) = reference_join.unlisted(references, reference_join.one_sided(_listed(spark, 1, 2), references)).collect()
+
+    assert (row[c.LEDGER_ID], row[c.REFERENCE_KEY], row[a.IS_REFERENCE]) == (9, f"data:{TOPIC}", True)
+    assert (row[c.LEDGER_TYPE], row[c.BYTES], row[a.CLASS]) == ("LEDGER", 100, None)
+
+
+def test_objects_of_another_attempt_than_the_listed_one_are_suspects(spark: SparkSession) -> None:
+    pairs = reference_join.pairs_of(rows_of(spark, a.OBJECT, [*_pair(1), *_pair(1, OTHER_UUID), *_pair(2)]))
+    references = rows_of(spark, a.REFERENCE, [_offload(1, **{a.STORE: "http://elsewhere b"})])
+
+    found = reference_join.unreferenced_pairs(pairs, references).collect()
+
+    assert sorted((row[c.LEDGER_ID], row[c.UUID]) for row in found) == [(1, OTHER_UUID), (2, UUID)]
+    assert {(row[c.BYTES], row[a.LAST_CHANGE_MS]) for row in found} == {(11, 7)}
+
+
+@pytest.mark.parametrize(
+    ("reference", "missing"),
+    [
+        pytest.param(_offload(5), True, id="nothing there"),
+        pytest.param(_offload(2), True, id="its index is not there"),
+        pytest.param(_offload(1), False, id="both objects there"),
+        pytest.param(_offload(5, **{a.IS_COMPLETE: False}), False, id="offload not complete"),
+        pytest.param(_offload(5, **{a.STORE: "http://elsewhere b"}), False, id="in a bucket that was not listed"),
+        pytest.param(_offload(5, **{a.STORE: ""}), True, id="names no bucket: the only one is meant"),
+        pytest.param(_reference(5), False, id="not offloaded"),
+    ],
+)
+def test_a_complete_offload_without_both_objects_may_be_missing(
+    spark: SparkSession, reference: dict[str, Any], missing: bool
+) -> None:
+    pairs = reference_join.pairs_of(rows_of(spark, a.OBJECT, [*_pair(1), *_pair(2, index=False)]))
+
+    found = reference_join.unlisted_objects(rows_of(spark, a.REFERENCE, [reference]), pairs, [STORE], STORE)
+
+    assert bool(found.count()) is missing

@@ -1,0 +1,109 @@
+"""Faults of a configuration are explained, with the wrong key or variable and an example."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming.config.fault_messages import unknown_variables
+from streaming.config.load import load
+from streaming.errors import ConfigError
+
+
+def refusal(folder: Path, text: str) -> str:
+    file = folder / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            '[pulsar]\nservice_url = "broker:6650"',
+            'pulsar.service_url: "broker:6650" does not have the expected form, as in "pulsar+ssl://broker.example.com:6651"',
+            id="a URL",
+        ),
+        pytest.param(
+            '[pulsar]\nadminurl = "http://b:8080"',
+            "pulsar.adminurl: unknown key; did you mean pulsar.admin_url?",
+            id="a typing error",
+        ),
+        pytest.param(
+            '[pulsar]\nledgers_root = "/ledgers"',
+            "pulsar.ledgers_root: unknown key; did you mean zookeeper.ledgers_root?",
+            id="another section's key",
+        ),
+        pytest.param("[pulsr]\n", "pulsr: unknown key; did you mean pulsar?", id="a section"),
+        pytest.param(
+            '[service]\nchunk_rows = "many"',
+            'service.chunk_rows: "many" must be a whole number, as in 50000',
+            id="no number",
+        ),
+        pytest.param(
+            "[service]\nchunk_rows = 5", "service.chunk_rows: 5 must be at least 100", id="too small a number"
+        ),
+        pytest.param(
+            "[safety]\nask_broker = 7",
+            "safety.ask_broker: 7 must be true or false, as in true",
+            id="neither yes nor no",
+        ),
+        pytest.param(
+            '[tiered_storage]\nallowed = ["bucket"]',
+            "tiered_storage.allowed.0: must be a table with the keys endpoint, bucket, region",
+            id="a bucket's name alone",
+        ),
+        pytest.param(
+            '[[tiered_storage.allowed]]\nbuckt = "b"',
+            "tiered_storage.allowed.0.buckt: unknown key; did you mean tiered_storage.allowed.0.bucket?",
+            id="a typing error in a list",
+        ),
+        pytest.param('[topics]\nrequests = "one"', "topics", id="no list"),
+    ],
+)
+def test_a_fault_is_explained_with_an_example(tmp_path: Path, text: str, says: str) -> None:
+    said = refusal(tmp_path, text)
+    assert says in said
+    assert "config.toml can't be used" in said
+    assert "Input should" not in said
+    assert "pattern" not in said
+
+
+def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:
+    assert "secret" not in refusal(tmp_path, '[pulsar]\nservice_url = "pulsr://user:secret@broker"')
+
+
+def test_a_fault_of_a_variable_names_the_variable_and_not_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEDGER_REAPER__PULSAR__SERVICEURL", "pulsar://b:6650")
+    said = refusal(tmp_path, "")
+    assert said.startswith("the environment can't be used")
+    assert (
+        "the variable LEDGER_REAPER__PULSAR__SERVICEURL: unknown key; did you mean LEDGER_REAPER__PULSAR__SERVICE_URL?"
+        in said
+    )
+    monkeypatch.setenv("LEDGER_REAPER__SERVICE__CHUNK_ROWS", "x")
+    assert 'LEDGER_REAPER__SERVICE__CHUNK_ROWS: "x" must be a whole number' in refusal(tmp_path, "")
+    monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", "orders")
+    assert "the environment can't be used" in refusal(tmp_path, "")
+
+
+def test_variables_that_mean_nothing_are_named_and_those_of_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = ["LEDGER_REAPER_CONFIG", "LEDGER_REAPER_JARS", "LEDGER_REAPER__PULSAR__SERVICE_URL", "PATH"]
+    assert unknown_variables(ours) == []
+    monkeypatch.setenv("LEDGER_REAPER_PULSAR_SERVICE_URL", "pulsar://b:6650")
+    load(None)
+    assert (
+        "the variable LEDGER_REAPER_PULSAR_SERVICE_URL is no configuration key, and is ignored; did you mean "
+        "LEDGER_REAPER__PULSAR__SERVICE_URL?" in caplog.text
+    )
+
+
+def test_a_file_of_a_windows_editor_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b'\xef\xbb\xbf[service]\r\nname = "other"\r\n')
+    assert load(file).service.name == "other"

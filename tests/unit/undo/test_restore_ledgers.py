@@ -1,0 +1,187 @@
+"""The journal entries that an undo selects, and its report on the data."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.adapters.memory.bookies import MemoryBookies
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.cli.undo import advice
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.coordination import identity
+from streaming.errors import ConfigError, SafetyError
+from streaming.ports import Bookies
+from streaming.state.journal import JournalEntry, ParquetJournal
+from streaming.undo.restore_ledgers import (
+    NOT_CHECKED,
+    NOT_READ,
+    Result,
+    Undone,
+    UndoReport,
+    UndoSelection,
+    judged,
+    newest_of,
+    undo_ledgers,
+)
+from tests.builders import (
+    NOW_MS,
+    ROOT,
+    bucket_custom,
+    compacted_custom,
+    cursor_custom,
+    data_custom,
+    exists,
+    metadata,
+    put,
+    reference,
+    schema_custom,
+)
+from tests.services import command_clients_of
+from udfs.formats.acl import ALL, AclEntry, acl_bytes
+from udfs.formats.ledger_metadata import serialize_v3
+
+
+def _entry(
+    ledger_id: int, custom: dict[str, bytes] | None = None, *, at_ms: int = 1, data: bytes = b""
+) -> dict[str, Any]:
+    body = data or serialize_v3(metadata(custom))
+    return {"ledger_id": ledger_id, "path": f"{ROOT}/00/0000/L{ledger_id:04}", "at_ms": at_ms, "data": body}
+
+
+def test_the_newest_of_several_entries_for_a_ledger_counts() -> None:
+    entries = [_entry(5, at_ms=1), _entry(5, at_ms=3), _entry(5, at_ms=2), _entry(4, at_ms=9)]
+    assert [(each["ledger_id"], each["at_ms"]) for each in newest_of(entries)] == [(4, 9), (5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("custom", "topic", "is_meant"),
+    [
+        pytest.param(data_custom(), "public/default/persistent/orders", True, id="its data"),
+        pytest.param(data_custom(), "persistent://public/default/orders", True, id="its data, by the full name"),
+        pytest.param(
+            data_custom("public/default/persistent/orders-partition-3"),
+            "persistent://public/default/orders",
+            True,
+            id="a partition's",
+        ),
+        pytest.param(
+            data_custom("public/default/persistent/orders2"),
+            "persistent://public/default/orders",
+            False,
+            id="a longer name's",
+        ),
+        pytest.param(cursor_custom(), "persistent://public/default/orders", True, id="its cursor's"),
+        pytest.param(schema_custom(), "persistent://public/default/orders", True, id="its schema"),
+        pytest.param(
+            schema_custom("public/default/other"), "persistent://public/default/orders", False, id="another's schema"
+        ),
+        pytest.param(compacted_custom(), "persistent://public/default/orders", True, id="its compacted form"),
+        pytest.param(bucket_custom(), "persistent://public/default/orders", True, id="its delayed index"),
+    ],
+)
+def test_a_topic_selects_all_ledgers_whose_metadata_name_it(
+    custom: dict[str, bytes], topic: str, is_meant: bool
+) -> None:
+    assert bool(newest_of([_entry(5, custom)], topic)) is is_meant
+
+
+def test_a_topic_does_not_mean_what_can_not_be_parsed() -> None:
+    assert newest_of([_entry(5, data=b"\x00garbage")], "public/default/persistent/orders") == []
+
+
+def test_a_topic_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--topic"):
+        newest_of([_entry(5)], "persistent://")
+
+
+@pytest.mark.parametrize(
+    ("is_there", "away", "status", "told"),
+    [
+        pytest.param(True, (), Undone.PUT_BACK, "read from the bookies", id="in time"),
+        pytest.param(False, (), Undone.TOO_LATE, "no bookie can read", id="too late"),
+        pytest.param(False, ("b1", "b2"), Undone.UNREADABLE, "b1, b2, which may have them", id="a bookie is away"),
+        pytest.param(None, (), Undone.PUT_BACK, NOT_READ, id="nobody knows"),
+    ],
+)
+def test_an_undo_reports_whether_the_data_exist(
+    is_there: bool | None, away: tuple[str, ...], status: Undone, told: str
+) -> None:
+    result = Result(
+        ledger_id=5, path=f"{ROOT}/00/0000/L0005", owner="orders", deleted_ms=1, status=Undone.PUT_BACK, last_entry_id=9
+    )
+    found = judged(result, is_there, away)
+    assert found.status is status
+    assert told in found.detail
+    # even in time: a collection that had begun may still take it
+    assert ("readledger" in advice(UndoReport([found]))) is (status is not Undone.TOO_LATE)
+
+
+class World:
+    """A cluster whose deleted ledger 5 is in the journal, with an ACL of its own."""
+
+    path = f"{ROOT}/00/0000/L0005"
+    data = serialize_v3(metadata())
+    acl = acl_bytes([AclEntry(ALL, "world", "anyone")])
+
+    def __init__(self, state: Path) -> None:
+        base = load(None)
+        zookeeper = base.zookeeper.model_copy(update={"ledgers_root": ROOT})
+        parts = {"state": base.state.model_copy(update={"dir": str(state)}), "zookeeper": zookeeper}
+        self.settings = base.model_copy(update=parts)
+        self.store = MemoryStore(MemoryTree(ManualClock(NOW_MS)))
+        self.pulsar = MemoryPulsar()
+        self.bookies: Bookies = MemoryBookies()
+        put(self.store.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+        put(self.store.tree, f"{ROOT}/INSTANCEID", b"id")
+        entry = JournalEntry(
+            ledger_id=5, path=self.path, data=self.data, version=0, acl=self.acl, reference=reference()
+        )
+        ParquetJournal(str(state), "requests", 1, ManualClock(NOW_MS)).write([entry])
+
+    def results(self, *, dry_run: bool = False) -> list[Result]:
+        clients = command_clients_of(self.store, self.pulsar, bookies=self.bookies)
+        return undo_ledgers(self.settings, clients, UndoSelection(ledger_id=5), dry_run=dry_run).results
+
+    def undo(self) -> list[Undone]:
+        return [each.status for each in self.results()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_ledger_is_restored_once_as_the_journal_has_it(world: World) -> None:
+    (would,) = world.results(dry_run=True)
+    assert (would.status, would.detail) == (Undone.WOULD_PUT_BACK, NOT_CHECKED)
+    assert not exists(world.store.tree, world.path)
+
+    assert world.undo() == [Undone.PUT_BACK]
+    assert world.undo() == [Undone.EXISTS]
+
+    assert world.store.tree.read(world.path).data == world.data
+    assert world.store.acl_of(world.path) == world.acl
+
+
+def test_a_ledger_that_exists_is_never_written_over(world: World) -> None:
+    put(world.store.tree, world.path, b"another's")
+    assert world.undo() == [Undone.EXISTS]
+    assert world.store.tree.read(world.path).data == b"another's"
+
+
+def test_nothing_is_restored_into_another_cluster(world: World) -> None:
+    there = identity.of_cluster(world.settings, world.store, MemoryPulsar())
+    identity.hold(replace(there, instance_id="another"), world.settings.state.dir)
+    with pytest.raises(SafetyError, match="belongs to another cluster"):
+        world.undo()
+    assert not exists(world.store.tree, world.path)
+
+
+def test_a_ledger_that_the_journal_does_not_have_is_reported(world: World) -> None:
+    with pytest.raises(ConfigError, match="has no such ledger"):
+        undo_ledgers(world.settings, command_clients_of(world.store), UndoSelection(ledger_id=6))
