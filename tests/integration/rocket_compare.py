@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Content, Queue, RocketClient
 
-SECONDS = 90.0
+SECONDS = 300.0
 
 
 def differences(told: dict[Queue, Content], found: dict[Queue, Content]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from streaming.sandbox.rocketmq.server import RocketMQ
 
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 class Following:

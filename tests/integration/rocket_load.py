@@ -76,7 +76,7 @@ def fill(server: RocketMQ, client: RocketClient) -> Told:
         "orders-a": client.take("orders-a", ORDERS, each=12),
         "orders-b": client.take("orders-b", ORDERS, each=41),
         "filtered": client.take("filtered", TAGGED, each=7),
-        "retrying": client.push("retrying", "Retried", 4, failing="fail", seconds=30),
+        "retrying": client.push("retrying", "Retried", 4, failing="fail", seconds=240),
     }
     for number, queue in enumerate(LMQ):
         client.commit(LMQ_GROUP, queue, 5 + number)

@@ -252,6 +252,6 @@ def checked(store: Path, *more: str) -> dict[str, int]:
 def refused(*words: str, code: int = 4) -> str:
     """All that a command says that ends with this code."""
     command = [sys.executable, "-m", "streaming", "rocketmq", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

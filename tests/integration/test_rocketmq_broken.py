@@ -349,7 +349,7 @@ def filled_up(disk: Path, store: Path, kilobytes: int) -> bool:
 
 
 def ledger_reaper_says(*words: str) -> str:
-    done = subprocess.run([*_PROGRAM, "rocketmq", *words], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*_PROGRAM, "rocketmq", *words], capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode not in (0, 1), done.stderr  # 1: an error that nobody has thought of
     return done.stderr
 

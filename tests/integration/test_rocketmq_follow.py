@@ -57,7 +57,7 @@ def test_a_broker_that_was_followed_under_load_goes_on_in_rocksdb_with_all_it_ha
                 process.kill()  # kill -9, wherever it is
         names |= sent(client, 9)
         with follow(server, "--until-caught-up") as process:
-            said, _ = process.communicate(timeout=300)
+            said, _ = process.communicate(timeout=1200)
         assert process.returncode == 0, said
         assert json.loads(said.splitlines()[-1])["bytes_behind"] == 0
         told, offsets = client.dump([*QUEUES, *LMQ]), client.offsets("readers", QUEUES)

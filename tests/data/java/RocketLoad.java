@@ -63,6 +63,9 @@ public final class RocketLoad {
     /** Stands for a slash in the names of light queues until this client, which refuses one, has looked at a message. */
     private static final char NO_SLASH = '\u2044';
 
+    /** How long a call waits for its answer: brokers answer late on a busy machine. */
+    private static final int PATIENCE_MS = 60_000;
+
     private static final Gson JSON = new Gson();
     private static final Map<String, LocalTransactionState> ANSWERS = new ConcurrentHashMap<>();
     private static String nameServer;
@@ -358,6 +361,7 @@ public final class RocketLoad {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("take-" + instances++);
         consumer.setVipChannelEnabled(false);
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setAutoCommit(false);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullBatchSize(5);
@@ -419,6 +423,7 @@ public final class RocketLoad {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("push-" + instances++);
         consumer.setVipChannelEnabled(false);
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(1);
         boolean isPop = command.has("pop") && command.get("pop").getAsBoolean();
@@ -534,6 +539,7 @@ public final class RocketLoad {
             made.setNamesrvAddr(nameServer);
             made.setInstanceName("reader-" + instances++);
             made.setVipChannelEnabled(false);
+            made.setMqClientApiTimeout(PATIENCE_MS);
             made.start();
             // LMQ queues have no route: a client goes to the broker that it knows from another topic
             made.fetchSubscribeMessageQueues(brokerName);
@@ -548,6 +554,7 @@ public final class RocketLoad {
             made.setNamesrvAddr(nameServer);
             made.setInstanceName("producer-" + instances++);
             made.setVipChannelEnabled(false);
+            made.setMqClientApiTimeout(PATIENCE_MS);
             made.setSendMsgTimeout(10_000);
             made.getDefaultMQProducerImpl().registerSendMessageHook(new SendMessageHook() {
                 @Override
@@ -591,10 +598,11 @@ public final class RocketLoad {
 
     private static DefaultMQAdminExt admin() throws Exception {
         if (admin == null) {
-            DefaultMQAdminExt made = new DefaultMQAdminExt();
+            DefaultMQAdminExt made = new DefaultMQAdminExt(PATIENCE_MS);
             made.setNamesrvAddr(nameServer);
             made.setInstanceName("admin-" + instances++);
             made.setVipChannelEnabled(false);
+            made.setMqClientApiTimeout(PATIENCE_MS);
             made.start();
             admin = made;
         }
