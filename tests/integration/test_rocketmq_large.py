@@ -51,13 +51,14 @@ def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Pat
                 "disk_bytes": _used(server.store) - used,
                 "check_seconds": round(check_seconds, 1),
                 "planned_seconds": plan["seconds_expected"],
+                "planned_seconds_if_busy": plan["seconds_if_busy"],
                 "planned_disk_bytes": plan["disk_needed_bytes"],
                 **memory,
             }
             print(json.dumps(figures))  # noqa: T201
             assert checked["ok"], checked
             assert made["units"] == plan["live_units"] >= UNITS
-            assert took <= 3 * plan["seconds_expected"]  # other work may be done on this machine
+            assert took <= 3 * plan["seconds_if_busy"]  # this machine may get busier
             assert figures["disk_bytes"] <= plan["disk_needed_bytes"]
             assert memory["all_mb"] < 2_500
             server.start_broker(StoreMode.ROCKSDB)

@@ -1,11 +1,12 @@
 """Plans the upgrade of a store: its size and duration, the reasons to refuse it, and the broker's settings."""
 
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from streaming.errors import ConfigError
 from streaming.rocketmq.convert.survey import READ_WHILE_RUNNING, Survey, survey_of
-from streaming.rocketmq.inspect.sample import Sample, sample_of
+from streaming.rocketmq.inspect.sample import Sample, sample_of, slowdown_of
 from streaming.rocketmq.progress import seconds
 from streaming.rocketmq.store.inventory import Inventory
 from streaming.rocketmq.store.locks import is_broker_running
@@ -19,6 +20,8 @@ from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
 # on two cores. Cores of another speed need another time for both.
 _STARTS = 10.0
 _START_CPU_SECONDS = 0.5  # if it was not measured
+_SCHEDSTAT = Path("/proc/self/schedstat")
+_BUSY = 1.5  # a smaller slowdown is not worth a second figure
 _READ_FOR_A_UNIT = 32 << 10  # bytes that the system reads of the log for a unit, at most, if its message is larger
 
 
@@ -42,7 +45,8 @@ class Plan(NamedTuple):
     size: StoreSize
     disk_needed_bytes: int
     disk_free_bytes: int
-    seconds_expected: int
+    seconds_expected: int  # while nothing else runs on this machine
+    seconds_if_busy: int  # if the machine stays as busy as it was during the plan
     offsets_file: str
     groups: int
     offsets: int
@@ -58,7 +62,12 @@ class Plan(NamedTuple):
         return flat | nested | {"notes": list(self.notes), "lmq": self.offsets_file == m.LMQ_OFFSETS_JSON}
 
 
-def plan_of(paths: StorePaths, broker_version: str = "", start_cpu_seconds: float = _START_CPU_SECONDS) -> Plan:
+def plan_of(
+    paths: StorePaths,
+    broker_version: str = "",
+    start_cpu_seconds: float = _START_CPU_SECONDS,
+    schedstat: Path = _SCHEDSTAT,
+) -> Plan:
     """Plan the upgrade of a store, and convert a sample of it. It writes nothing into the store, whose broker may run.
 
     Raises ConfigError for text that is no version.
@@ -67,6 +76,7 @@ def plan_of(paths: StorePaths, broker_version: str = "", start_cpu_seconds: floa
         paths: the store.
         broker_version: as in 5.3.3; "" if unknown.
         start_cpu_seconds: CPU time in which this command has started, imports included.
+        schedstat: how long this process ran, and waited for a core.
     """
     version = version_of(broker_version)
     if broker_version and version is None:
@@ -79,15 +89,15 @@ def plan_of(paths: StorePaths, broker_version: str = "", start_cpu_seconds: floa
     sample = sample_of(inventory) if inventory else Sample("", 1.0, 1.0)
     damage = (f"{sample.damage}{READ_WHILE_RUNNING if is_running else ''}",) if sample.damage else ()
     facts = survey.facts._replace(bad_bytes=(*survey.facts.bad_bytes, *damage))
+    expected = start_cpu_seconds * _STARTS
+    expected += work_seconds(size.live_units, used_bytes, len(os.sched_getaffinity(0)), sample)
     return Plan(
         store=str(paths.store),
         size=size,
         disk_needed_bytes=survey.facts.disk.bytes_needed,
         disk_free_bytes=survey.facts.disk.bytes_free,
-        seconds_expected=round(
-            start_cpu_seconds * _STARTS
-            + work_seconds(size.live_units, used_bytes, len(os.sched_getaffinity(0)), sample)
-        ),
+        seconds_expected=round(expected),
+        seconds_if_busy=round(expected * slowdown_of(schedstat)),
         offsets_file=survey.configuration.files[m.OFFSETS] if survey.configuration else "",
         groups=len(tables[m.GROUPS].get("subscriptionGroupTable", {})) if tables else 0,
         offsets=_offsets(tables[m.OFFSETS]) if tables else 0,
@@ -128,7 +138,7 @@ def lines(plan: Plan) -> list[str]:
         f"commitlog        {size.log_files} files, {size.log_bytes:,} bytes, from {size.log_start} to {size.log_end}",
         f"offsets          {plan.offsets} in {plan.offsets_file or 'no file'}, {plan.groups} groups",
         f"disk             {plan.disk_needed_bytes:,} bytes are needed, {plan.disk_free_bytes:,} are free",
-        f"time             about {seconds(plan.seconds_expected)} with the broker stopped",
+        f"time             about {seconds(plan.seconds_expected)} with the broker stopped{_if_busy(plan)}",
         *(f"note             {note}" for note in plan.notes),
         *(
             f"stage {stage.stage}          {stage.when}: " + " ".join(f"{k}={v}" for k, v in stage.settings.items())
@@ -136,6 +146,12 @@ def lines(plan: Plan) -> list[str]:
         ),
         *(f"REFUSED          {refusal.code}: {refusal.text}" for refusal in plan.refusals),
     ]
+
+
+def _if_busy(plan: Plan) -> str:
+    if plan.seconds_if_busy < _BUSY * plan.seconds_expected:
+        return ""
+    return f" and the machine idle, about {seconds(plan.seconds_if_busy)} if the machine stays as busy as now"
 
 
 def _offsets(table: dict[str, Any]) -> int:

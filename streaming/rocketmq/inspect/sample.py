@@ -61,6 +61,19 @@ def sample_of(inventory: Inventory) -> Sample:
         return Sample("", rate, _LOG_BYTES_PER_SECOND)
 
 
+def slowdown_of(schedstat: Path) -> float:
+    """Return how many times longer this process took than on an idle machine, without waits for a disk; 1 if unknown.
+
+    Args:
+        schedstat: Linux's account of the process: nanoseconds on a core, nanoseconds of waiting for one, and a count.
+    """
+    try:
+        ran, waited, _count = map(int, schedstat.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return 1.0
+    return 1 + waited / max(ran, 1)
+
+
 def _work(inventory: Inventory) -> PartWork:
     runs = list(_runs(inventory))
     runs = runs[:: -(-len(runs) // _SAMPLED_FILES) or 1]

@@ -8,7 +8,7 @@ import pytest
 
 from streaming.errors import ConfigError
 from streaming.rocketmq.inspect.plan import lines, plan_of, work_seconds
-from streaming.rocketmq.inspect.sample import Sample, sample_of
+from streaming.rocketmq.inspect.sample import Sample, sample_of, slowdown_of
 from streaming.rocketmq.store.inventory import inventory_of
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import damaged
@@ -36,7 +36,7 @@ def test_as_json_it_has_every_refusal_with_its_code(tmp_path: Path) -> None:
     assert value["lmq"] is True
     assert " ".join(value) == (
         "store topics queues units live_units log_files log_bytes log_start log_end disk_needed_bytes disk_free_bytes "
-        "seconds_expected offsets_file groups offsets refusals notes stages lmq"
+        "seconds_expected seconds_if_busy offsets_file groups offsets refusals notes stages lmq"
     )
     assert [each["stage"] for each in value["stages"]] == [1, 2, 3]
 
@@ -82,6 +82,43 @@ def test_the_start_takes_longer_on_slower_cores(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     usual, slower = (plan_of(paths(tmp_path), start_cpu_seconds=cpu).seconds_expected for cpu in (1.0, 3.0))
     assert slower == 3 * usual > 0
+
+
+@pytest.mark.parametrize(
+    ("schedstat", "expected"),
+    [
+        pytest.param("2000000000 0 41", 1.0, id="it never waited for a core"),
+        pytest.param("2000000000 6000000000 41\n", 4.0, id="it waited three times as long as it ran"),
+        pytest.param("0 5 1", 6.0, id="it has not run for a nanosecond"),
+        pytest.param("nonsense", 1.0, id="another format"),
+        pytest.param(None, 1.0, id="no such file"),
+    ],
+)
+def test_the_slowdown_comes_from_the_waits_for_a_core(tmp_path: Path, schedstat: str | None, expected: float) -> None:
+    file = tmp_path / "schedstat"
+    if schedstat is not None:
+        file.write_text(schedstat)
+    assert slowdown_of(file) == expected
+
+
+def test_a_plan_on_a_busy_machine_names_both_times(tmp_path: Path) -> None:
+    store, schedstat = tmp_path / "store", tmp_path / "schedstat"
+    small_store(store).write()
+    schedstat.write_text("1000000000 4000000000 9")
+    busy = plan_of(paths(store), start_cpu_seconds=1.0, schedstat=schedstat)
+    assert busy.seconds_if_busy == pytest.approx(5 * busy.seconds_expected, abs=3)
+    (line,) = (line for line in lines(busy) if line.startswith("time"))
+    assert f"about {busy.seconds_expected} s with the broker stopped" in line
+    assert f"about {busy.seconds_if_busy} s if the machine stays as busy as now" in line
+
+
+def test_a_plan_on_an_idle_machine_names_one_time(tmp_path: Path) -> None:
+    store, schedstat = tmp_path / "store", tmp_path / "schedstat"
+    small_store(store).write()
+    schedstat.write_text("1000000000 100000000 9")
+    idle = plan_of(paths(store), start_cpu_seconds=1.0, schedstat=schedstat)
+    (line,) = (line for line in lines(idle) if line.startswith("time"))
+    assert line.endswith("with the broker stopped")
 
 
 @pytest.mark.parametrize(
