@@ -1,12 +1,12 @@
 """The settings of the upgrade in each version of RocketMQ, and the warnings about that version.
 
-Tried with real brokers of 5.3.3, 5.4.0 and 5.5.0; the rest was read in their code.
+Tried with real brokers of 5.3.3, 5.4.0, 5.5.0 and 5.5.1; the rest was read in their code.
 """
 
 import re
 from typing import NamedTuple
 
-NEWEST_KNOWN = (5, 5, 0)
+NEWEST_KNOWN = (5, 5, 1)
 _FIRST = (5, 3, 1)
 Version = tuple[int, int, int]
 

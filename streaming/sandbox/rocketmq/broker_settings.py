@@ -9,8 +9,8 @@ _MODES: dict[StoreMode, dict[str, object]] = {
     StoreMode.BOTH: {"storeType": "default", "rocksdbCQDoubleWriteEnable": True},
     StoreMode.ROCKSDB: {"storeType": "defaultRocksDB"},
 }
-# 5.5.0 does not start with both kinds of queues unless LMQ queues are in RocksDB as well.
-_LMQ_IN_BOTH = {"5.5.0": {"combineCQUseRocksdbForLmq": True}}
+# Since 5.5.0 a broker does not start with both kinds of queues unless LMQ queues are in RocksDB as well.
+_LMQ_IN_BOTH = {version: {"combineCQUseRocksdbForLmq": True} for version in ("5.5.0", "5.5.1")}
 
 
 def settings(home: Home, part: Part, spec: Spec) -> dict[str, object]:

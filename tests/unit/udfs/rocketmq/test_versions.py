@@ -22,9 +22,10 @@ def test_the_first_version_takes_the_json_only_with_its_option() -> None:
     assert stages_of((5, 3, 1))[2].settings["transferOffsetJsonToRocksdb"] == "true"
 
 
-def test_5_5_0_needs_one_more_switch_to_write_both() -> None:
-    assert stages_of((5, 5, 0))[1].settings["combineCQUseRocksdbForLmq"] == "true"
-    assert "combineCQUseRocksdbForLmq" in warnings_of((5, 5, 0))[0]
+@pytest.mark.parametrize("version", [(5, 5, 0), (5, 5, 1)])
+def test_5_5_needs_one_more_switch_to_write_both(version: tuple[int, int, int]) -> None:
+    assert stages_of(version)[1].settings["combineCQUseRocksdbForLmq"] == "true"
+    assert "combineCQUseRocksdbForLmq" in warnings_of(version)[0]
 
 
 @pytest.mark.parametrize(
