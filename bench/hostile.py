@@ -73,7 +73,7 @@ class HostileTenant:
                     drawn.publish(send, f"{TOPIC}-partition-{chance.randrange(PARTITIONS)}")
                 except REFUSED:
                     self.refused[drawn.kind] += 1
-                    send.raw.connect_anew()
+                    send.raw.reconnect()
                 self.sent[drawn.kind] += 1
                 if self.others:
                     self._ask_about_others(send, chance)

@@ -37,7 +37,7 @@ def measured(workers: int, leaked: int, owners: int, built: Path) -> str:
         stack.callback(clusters.down, here / "pulsar")
         cluster = clusters.up(here / "pulsar", listen=hosts.address)
         spark = SparkHosts(hosts, here, built / "ledger-reaper", built / "dist", _KEYS, stack)
-        spark.begin(f"worker{number}" for number in range(workers))
+        spark.start(f"worker{number}" for number in range(workers))
         service = Field(cluster, spark, here).service(rate=0, limits=_LIMITS)
         requests = []
         for _ in range(owners):

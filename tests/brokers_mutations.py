@@ -1,4 +1,4 @@
-"""The safety lines of questions to brokers, for tests/mutation.py: each once, with the tests that have to notice."""
+"""The safety lines of requests to brokers for tests/mutation.py: each once, with the tests that must notice."""
 
 BROKER, LOADED = "streaming/adapters/pulsar/broker.py", "streaming/adapters/pulsar/loaded.py"
 HTTP, SILENCE = "streaming/adapters/pulsar/http.py", "streaming/adapters/pulsar/silence.py"
@@ -6,7 +6,7 @@ THREADS = "streaming/adapters/pulsar/threads.py"
 REFERENCES = "udfs/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
 LOADED_TESTS = "tests/unit/adapters/pulsar/test_loaded.py"
-# which tests have to notice, by the file that is changed
+# the tests that must notice, by the changed file
 TESTS = {
     BROKER: (ADMIN_TESTS, HOSTILE_TESTS),
     LOADED: (LOADED_TESTS, ADMIN_TESTS, HOSTILE_TESTS),

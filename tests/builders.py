@@ -1,4 +1,4 @@
-"""What tests are made of, with readable defaults: requests, ledgers, owners' znodes, references, views."""
+"""Builders with readable defaults: requests, ledgers, owners' znodes, references, views."""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 ROOT = "/ledgers"
-OF_LEDGERS = tuple(each for each in LedgerComponent if each is not LedgerComponent.TRANSACTION_SNAPSHOT)
+OF_LEDGERS = tuple(component for component in LedgerComponent if component is not LedgerComponent.TRANSACTION_SNAPSHOT)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
@@ -107,7 +107,7 @@ def snapshot_request(
 
 
 def data_custom(topic: str = TOPIC) -> dict[str, bytes]:
-    """customMetadata of a data ledger, as LedgerMetadataUtils writes it."""
+    """Return the customMetadata of a data ledger, as LedgerMetadataUtils writes it."""
     return {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": topic.encode()}
 
 
@@ -139,7 +139,7 @@ def bucket_custom(topic: str = "persistent://public/default/orders", cursor: str
 
 
 def custom_of(request: PendingDelete) -> dict[str, bytes]:
-    """customMetadata of the ledger that the request rightly asks for."""
+    """Return the customMetadata of the ledger for which the request is valid."""
     topic = request.managed_ledger.replace("/persistent/", "/")
     match request.component:
         case LedgerComponent.MANAGED_LEDGER:
@@ -153,7 +153,7 @@ def custom_of(request: PendingDelete) -> dict[str, bytes]:
         case LedgerComponent.DELAYED_INDEX_BUCKET:
             return bucket_custom(f"persistent://{topic}")
         case LedgerComponent.TRANSACTION_SNAPSHOT:
-            raise AssertionError("it is a message, no ledger")
+            raise AssertionError("a snapshot is a message, no ledger")
 
 
 def metadata(
@@ -174,11 +174,13 @@ def metadata(
 
 
 def facts(request: PendingDelete | None = None, *, last_change_ms: int = 0, **changes: object) -> LedgerFacts:
-    """The ledger that the request asks for: CLOSED, its own, changed last at last_change_ms; changes: of metadata."""
-    wanted = request or data_request()
-    about = replace(metadata(custom_of(wanted)), **changes)  # type: ignore[arg-type]
-    path = ledger_path(Layout.HIERARCHICAL, ROOT, wanted.ledger_id)
-    return LedgerFacts(ledger_id=wanted.ledger_id, path=path, version=1, metadata=about, last_change_ms=last_change_ms)
+    """Return facts of the requested ledger: CLOSED, with the right owner; `changes` replace fields of the metadata."""
+    request = request or data_request()
+    changed = replace(metadata(custom_of(request)), **changes)  # type: ignore[arg-type]
+    path = ledger_path(Layout.HIERARCHICAL, ROOT, request.ledger_id)
+    return LedgerFacts(
+        ledger_id=request.ledger_id, path=path, version=1, metadata=changed, last_change_ms=last_change_ms
+    )
 
 
 def reference(
@@ -201,8 +203,11 @@ def gone(key: str = f"data:{TOPIC}") -> Reference:
 
 
 def list_znode(*entries: int | LedgerInfo) -> bytes:
-    """ManagedLedgerInfo naming these ledgers; the last one is being written."""
-    infos = [LedgerInfo(ledger_id=e, entries=10, timestamp_ms=1) if isinstance(e, int) else e for e in entries]
+    """Return a ManagedLedgerInfo of these ledgers; the last is the current ledger."""
+    infos = [
+        LedgerInfo(ledger_id=entry, entries=10, timestamp_ms=1) if isinstance(entry, int) else entry
+        for entry in entries
+    ]
     if infos and isinstance(entries[-1], int):
         infos[-1] = LedgerInfo(ledger_id=entries[-1])
     return serialize_managed_ledger(ManagedLedgerInfo(tuple(infos)))
@@ -218,7 +223,13 @@ def offloaded(
 def cursor_znode(
     ledger_id: int = -1, *, properties: Mapping[str, int] | None = None, buckets: Iterable[int] = ()
 ) -> bytes:
-    """ManagedCursorInfo. ledger_id -1: closed cleanly. buckets: delayed-delivery buckets it names."""
+    """Return a ManagedCursorInfo.
+
+    Args:
+        ledger_id: the cursor's ledger; -1 for a cursor that was closed cleanly.
+        properties: of the cursor's position.
+        buckets: the delayed-delivery buckets that the cursor names.
+    """
     named = {f"#pulsar.internal.delayed.bucket_{n}_{n + 9}": str(id_) for n, id_ in enumerate(buckets)}
     return serialize_cursor(
         ManagedCursorInfo(cursors_ledger_id=ledger_id, properties=properties or {}, cursor_properties=named)
@@ -226,7 +237,7 @@ def cursor_znode(
 
 
 def locator_znode(*ledger_ids: int) -> bytes:
-    """SchemaLocator with one version per ledger, oldest first."""
+    """Return a SchemaLocator with a version for each ledger, oldest first."""
     return serialize_schema_locator([(ledger_id, 0) for ledger_id in ledger_ids])
 
 
@@ -248,7 +259,7 @@ def view(
 
 
 def unloaded() -> BrokerView:
-    """What brokers say of a topic that exists and that none has loaded."""
+    """Return the brokers' view of an existing topic that is not loaded."""
     return BrokerView(presence=Presence.PRESENT, is_loaded=False)
 
 
@@ -261,7 +272,7 @@ def exists(tree: MemoryTree, path: str) -> bool:
 
 
 def put(tree: MemoryTree, path: str, data: bytes = b"") -> None:
-    """Make or overwrite a znode, ancestors included."""
+    """Create a znode and its missing ancestors, or overwrite it."""
     if exists(tree, path):
         tree.write(path, data)
         return
@@ -270,6 +281,6 @@ def put(tree: MemoryTree, path: str, data: bytes = b"") -> None:
     while not exists(tree, parent):
         missing.append(parent)
         parent = parent_of(parent)
-    for each in reversed(missing):
-        tree.create(each, b"")
+    for ancestor in reversed(missing):
+        tree.create(ancestor, b"")
     tree.create(path, data)

@@ -11,11 +11,14 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """(certificate, key) as PEM files: self-signed for a host name or an IP address, and an authority of its own."""
+    """Create a self-signed certificate for a host name or an IP address; return the PEM files of certificate and key.
+
+    The certificate is also a certificate authority.
+    """
     key = rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=1))
@@ -24,7 +27,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
         .sign(key, hashes.SHA256())
     )
     pem, key_pem = folder / "cert.pem", folder / "key.pem"
-    pem.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pem.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     key_pem.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )

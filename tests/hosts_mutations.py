@@ -1,10 +1,10 @@
-"""The safety lines of what many hosts share, for tests/mutation.py: each once, with the tests that notice."""
+"""The safety lines of state shared by many hosts for tests/mutation.py: each once, with the tests that must notice."""
 
 COMMITS, STORES = "streaming/state/commits.py", "streaming/state/object_store_options.py"
 LEFTOVERS = "streaming/state/leftovers.py"
 OVERWRITING, SUBMISSION = "streaming/coordination/overwriting.py", "streaming/spark/submission.py"
 TASK, PACE = "streaming/sweep/task.py", "streaming/sweep/pace.py"
-# which tests have to notice, by the file that is changed
+# the tests that must notice, by the changed file
 TESTS = {
     COMMITS: ("tests/unit/state/test_commits.py",),
     LEFTOVERS: ("tests/unit/state/test_leftovers.py",),

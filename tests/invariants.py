@@ -1,7 +1,7 @@
-"""The service's nine promises, each a function that fails where an observer of the cluster sees the promise broken.
+"""The service's nine promises, each a function that fails if an observer of the cluster sees the promise broken.
 
-The tests in tests/model call them after every step. The observer learns who refers to which ledger from what brokers
-wrote and hold in memory, never from the service's own parsers.
+The tests in tests/model call them after every step. The observer gets the references to ledgers from the model's
+brokers, from their writes and their memory, never from the service's own parsers.
 """
 
 from collections import Counter
@@ -14,63 +14,52 @@ from udfs.records import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A ledger that the service deleted, and what was true at that moment.
-
-    owner: the reference key of the topic, cursor or schema that the ledger belongs to.
-    asked_for: the reference keys of the durable requests for the ledger.
-    unknown: the facts that nobody could read, unless a cached reference with the right version said the same.
-    journaled: the journal held a durable entry with the same path, bytes and version.
-    is_current: the epoch was that of the instance which deleted.
-    sweep: the number of the sweep which deleted.
-    """
+    """A ledger that the service deleted, and the state at that moment."""
 
     ledger_id: int
-    owner: str
+    owner: str  # the reference key of the topic, cursor or schema that the ledger belongs to
     referred_by: frozenset[str]
-    asked_for: frozenset[str]
-    unknown: tuple[str, ...]
-    journaled: bool
-    is_current: bool
-    sweep: int
+    requested_keys: frozenset[str]  # the reference keys of the durable requests for the ledger
+    unknown: tuple[str, ...]  # facts that could not be read, unless a cached reference with the right version had them
+    journaled: bool  # the journal held a durable entry with the same path, bytes and version
+    is_current: bool  # the epoch was that of the deleting instance
+    sweep: int  # the number of the deleting sweep
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """A final receipt. is_absent: whether the ledger was absent when it was written."""
+    """A final receipt."""
 
     message: int
     ledger_id: int
     outcome: Outcome
-    is_absent: bool
+    is_absent: bool  # the ledger was absent when the receipt was written
 
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """What loading a topic changes: a look at some topics.
+    """The state of some topics that a load would change."""
 
-    versions: of each znode of their managed ledgers and cursors, with the number of its children. ledgers: those that
-    say that they belong to these topics. bundles: those that a broker owns.
-    """
-
-    versions: Mapping[str, tuple[int, int]]
-    ledgers: frozenset[int]
-    bundles: frozenset[str] = frozenset()
+    versions: Mapping[str, tuple[int, int]]  # of the znodes of managed ledgers and cursors, with their child counts
+    ledgers: frozenset[int]  # whose metadata name these topics
+    bundles: frozenset[str] = frozenset()  # that a broker owns
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A look before something ran, and one after it. asked_for: the ledgers that it was to delete."""
+    """The state before and after a command."""
 
     before: Untouched
     after: Untouched
-    asked_for: frozenset[int] = frozenset()
+    requested: frozenset[int] = frozenset()  # ledgers that the command was to delete
 
 
 class World(Protocol):
     """What the observer sees.
 
-    replays: pairs of what was left after a clean run, and after a run that was cut short and repeated.
-    allowances: how many deletes the limits, or a person, allowed each sweep, by the sweep's number.
+    Attributes:
+        replays: pairs of the ledgers left after a clean run, and after an interrupted and repeated run.
+        allowances: the deletes that the limits, or an operator, allowed each sweep, by the sweep's number.
     """
 
     @property
@@ -83,7 +72,7 @@ class World(Protocol):
     def allowances(self) -> Mapping[int, int]: ...
 
     def references(self) -> Mapping[int, frozenset[str]]:
-        """Return who refers to each ledger now."""
+        """Return the current references to each ledger."""
         ...
 
     def accepted(self) -> frozenset[int]:
@@ -91,30 +80,30 @@ class World(Protocol):
         ...
 
     def waiting(self) -> Sequence[int]:
-        """Return the ids of the requests that are in a request topic, in RETRY, or wait to come due."""
+        """Return the ids of the requests that are in a request topic, in RETRY, or wait to become due."""
         ...
 
 
 def never_in_use(world: World) -> None:
     """1. A ledger or object that any owner refers to at the moment of deletion is never deleted, whatever the
-    request says, however stale the cache, however many sweepers run. Nor does anyone come to refer to it later.
+    request contains, however stale the cache, however many sweepers run. No owner refers to it later, either.
     """
     for deletion in world.deletions:
         assert not deletion.referred_by, f"{deletion} was in use"
-    taken_up = world.references().keys() & {deletion.ledger_id for deletion in world.deletions}
-    assert not taken_up, f"deleted, and referred to now: {taken_up}"
+    referred = world.references().keys() & {deletion.ledger_id for deletion in world.deletions}
+    assert not referred, f"deleted, and referred to now: {referred}"
 
 
 def never_anothers(world: World) -> None:
-    """2. The service deletes a ledger only where the ledger's own metadata names the owner that the request names."""
+    """2. The service deletes a ledger only if the ledger's own metadata names the owner that the request names."""
     for deletion in world.deletions:
-        assert deletion.owner in deletion.asked_for, f"{deletion} was asked for by others only"
+        assert deletion.owner in deletion.requested_keys, f"{deletion} was requested only for other owners"
 
 
 def never_unknown(world: World) -> None:
-    """3. The service takes a ledger for used where it could not read a fact about it. A 404 does not mean deleted."""
+    """3. The service treats a ledger as used if it could not read a fact about it. A 404 does not mean deleted."""
     for deletion in world.deletions:
-        assert not deletion.unknown, f"{deletion} rests on what nobody could read"
+        assert not deletion.unknown, f"{deletion} depends on facts that could not be read"
 
 
 def nothing_lost(world: World) -> None:
@@ -128,29 +117,29 @@ def nothing_lost(world: World) -> None:
 
 
 def repeatable(world: World) -> None:
-    """5. The same batch again, whole or from any crash point, ends in the same state."""
+    """5. The same batch again, complete or from any crash point, ends in the same state."""
     for clean, repeated in world.replays:
         assert clean == repeated
 
 
 def accounted(world: World) -> None:
-    """6. Before it deletes, the service stores what an undo needs; afterwards it looks that the ledger is absent."""
+    """6. Before a delete, the service stores what an undo needs; afterwards it checks that the ledger is absent."""
     for deletion in world.deletions:
         assert deletion.journaled, f"{deletion} can't be undone"
     for final in world.finals:
-        assert final.outcome is not Outcome.DELETED or final.is_absent, f"{final}, and it is there"
+        assert final.outcome is not Outcome.DELETED or final.is_absent, f"{final}, and the ledger exists"
 
 
 def bounded(world: World) -> None:
-    """7. No fault and no flood of forged requests deletes more than the limits allow, until a person has looked.
+    """7. No fault and no flood of forged requests deletes more than the limits allow, until an operator has decided.
 
-    The service deletes nothing that nobody asked for, and an instance that another one replaced deletes nothing.
+    The service deletes nothing without a request, and an instance that was replaced deletes nothing.
     """
     for number, deleted in Counter(deletion.sweep for deletion in world.deletions).items():
         allowed = world.allowances[number]
         assert deleted <= allowed, f"sweep {number} deleted {deleted}, allowed were {allowed}"
     for deletion in world.deletions:
-        assert deletion.asked_for, f"nobody asked for {deletion}"
+        assert deletion.requested_keys, f"{deletion} without a request"
         assert deletion.is_current, f"{deletion} by an instance that was replaced"
 
 
@@ -166,10 +155,12 @@ PROMISES: tuple[Callable[[World], None], ...] = (
 
 
 class Topics(Protocol):
-    """What an observer sees of request topics whose messages are of any kind.
+    """What an observer sees of request topics with messages of any kind.
 
-    messages: all that were published, by partition and position; markers are none. receipts: the same of each receipt.
-    has_had_time: whether the service has been let run long enough since the last message.
+    Attributes:
+        messages: all published messages by partition and position; markers are no messages.
+        receipts: partition and position of each receipt.
+        has_had_time: the service has run long enough since the last message.
     """
 
     @property
@@ -183,11 +174,11 @@ class Topics(Protocol):
 
 
 def nobody_can_stop_it(topics: Topics) -> None:
-    """8. Whatever anyone publishes, each message ends in exactly one receipt, and the service goes on."""
+    """8. Whatever a client publishes, each message ends in exactly one receipt, and the service continues."""
     assert topics.ended_by is None
     receipts = Counter(topics.receipts)
-    assert not [each for each, n in receipts.items() if n > 1], f"several receipts: {receipts}"
-    assert not receipts.keys() - set(topics.messages), "receipts of what is no message"
+    assert not [message for message, n in receipts.items() if n > 1], f"several receipts: {receipts}"
+    assert not receipts.keys() - set(topics.messages), "receipts without a message"
     if topics.has_had_time:
         assert not set(topics.messages) - receipts.keys(), "messages without a receipt"
 
@@ -196,12 +187,12 @@ OF_TOPICS: tuple[Callable[[Topics], None], ...] = (nobody_can_stop_it,)
 
 
 def read_only(seen: Inspection) -> None:
-    """9. What inspects topics, and what deletes the ledgers that were asked for, does nothing else to them."""
+    """9. A command that inspects topics, or deletes requested ledgers, changes nothing else in these topics."""
     before, after = seen.before, seen.after
-    changed = {path for path, was in before.versions.items() if after.versions.get(path) != was}
-    assert not changed, f"were written: {sorted(changed)[:5]}"
+    changed = {path for path, version in before.versions.items() if after.versions.get(path) != version}
+    assert not changed, f"znodes were written: {sorted(changed)[:5]}"
     assert not after.versions.keys() - before.versions.keys(), "znodes were created"
-    assert not before.ledgers - after.ledgers - seen.asked_for, "ledgers were deleted that were not asked for"
+    assert not before.ledgers - after.ledgers - seen.requested, "ledgers were deleted without a request"
     assert not after.ledgers - before.ledgers, "ledgers were created"
     assert after.bundles == before.bundles, "bundles were assigned"
 

@@ -1,6 +1,6 @@
-"""As much of Spark's RDDs as the jobs of streaming/rocketmq use, in this process: the same functions, no JVM.
+"""The part of Spark's RDDs that the jobs of streaming/rocketmq use, in this process and without a JVM.
 
-What goes through a shuffle is pickled, as in Spark, and arrives in another order than it was sent.
+A shuffle pickles its rows, as in Spark, and changes their order.
 """
 
 import pickle
@@ -16,7 +16,7 @@ class LocalRdd:
         return LocalRdd([list(function(iter(part))) for part in self._parts])
 
     def map(self, function: Callable[[Any], Any]) -> "LocalRdd":
-        return LocalRdd([[function(each) for each in part] for part in self._parts])
+        return LocalRdd([[function(row) for row in part] for part in self._parts])
 
     def union(self, other: "LocalRdd") -> "LocalRdd":
         return LocalRdd(self._parts + other._parts)
@@ -29,7 +29,7 @@ class LocalRdd:
         return LocalRdd(parts)
 
     def collect(self) -> list[Any]:
-        return [each for part in self._parts for each in part]
+        return [row for part in self._parts for row in part]
 
 
 class LocalAccumulator:

@@ -25,7 +25,7 @@ from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("udfs", "streaming", "tests", "conf", "docs", "pyproject.toml")
-# Folders, so that a test that moves, or is new, counts.
+# Folders, so that moved and new tests count.
 UNIT_TESTS = tuple(
     f"tests/unit/{name}"
     for name in (
@@ -53,11 +53,11 @@ PAUSE_TESTS = ("tests/contract/test_coordination.py", "tests/unit/cli/test_contr
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One line of defence taken away. before must occur exactly once in the file, or in all files of a folder."""
+    """The removal of a safety line."""
 
     line: str
-    where: str
-    before: str
+    where: str  # a file or a folder
+    before: str  # must occur exactly once in the file, or in all files of the folder
     after: str
 
 

@@ -1,6 +1,7 @@
-"""Pulsar's messages written field by field: every field of what stands before a payload, sensible or not.
+"""Writes Pulsar's messages field by field, with sensible or absurd values in every field before the payload.
 
-Both clients fill in or refuse what a hostile sender would choose freely: publish time, marker type, flags, sizes.
+The Python and Java clients set or refuse fields that a hostile sender chooses freely: publish time, marker type, flags,
+sizes.
 """
 
 import struct
@@ -55,51 +56,51 @@ _SINGLE = {
 
 
 def metadata(**fields: Value) -> bytes:
-    """A MessageMetadata with these fields and no others; repeated fields are lists."""
+    """Return a MessageMetadata with only these fields; repeated fields are lists."""
     return named(_METADATA, fields)
 
 
 def single(payload: bytes, **fields: Value) -> bytes:
-    """One message of a producer's batch; payload_size is the payload's own unless it is given."""
-    written = named(_SINGLE, {"payload_size": len(payload), **fields})
-    return struct.pack(">I", len(written)) + written + payload
+    """Return a message of a producer's batch; payload_size defaults to the payload's size."""
+    encoded = named(_SINGLE, {"payload_size": len(payload), **fields})
+    return struct.pack(">I", len(encoded)) + encoded + payload
 
 
 def key_value(key: str | bytes, value: str | bytes) -> bytes:
-    """A KeyValue, as properties are lists of; also what encryption_keys begin with."""
+    """Return a KeyValue, the element of properties; encryption_keys start with the same fields."""
     return field(1, key) + field(2, value)
 
 
 def entry(payload: bytes, **fields: Value) -> bytes:
-    """An entry as a bookie stores it; what a client would set is set unless it is given."""
-    usual: dict[str, Value] = {"producer_name": "p", "sequence_id": 1, "publish_time": 1_700_000_000_000}
-    return framed(metadata(**{**usual, **fields}), payload)
+    """Return an entry as a bookie stores it; fields default to those that a client sets."""
+    defaults: dict[str, Value] = {"producer_name": "p", "sequence_id": 1, "publish_time": 1_700_000_000_000}
+    return framed(metadata(**{**defaults, **fields}), payload)
 
 
-def framed(written: bytes, payload: bytes) -> bytes:
-    """Metadata that is any bytes at all, and the payload behind it."""
-    return struct.pack(">I", len(written)) + written + payload
+def framed(metadata_bytes: bytes, payload: bytes) -> bytes:
+    """Return an entry of arbitrary metadata bytes and the payload."""
+    return struct.pack(">I", len(metadata_bytes)) + metadata_bytes + payload
 
 
 def named(numbers: Mapping[str, int], fields: Fields) -> bytes:
-    """Fields by their names."""
+    """Encode fields by their names."""
     return b"".join(field(numbers[name], value) for name, value in fields.items())
 
 
 def field(number: int, value: Value) -> bytes:
-    """A field, or one for each value of a list."""
+    """Encode a field; a list becomes a field for each value."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value % (1 << 64))  # negative numbers take ten bytes
     if isinstance(value, str):
         return field(number, value.encode())
     if isinstance(value, bytes):
         return _varint(number << 3 | 2) + _varint(len(value)) + value
-    return b"".join(field(number, each) for each in value)
+    return b"".join(field(number, element) for element in value)
 
 
 def _varint(value: int) -> bytes:
-    written = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*written, value])
+    return bytes([*encoded, value])

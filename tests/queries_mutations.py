@@ -11,7 +11,7 @@ CLIENTS, BOOKIES, UNDO = (
     "streaming/undo/restore_ledgers.py",
 )
 ROWS = "udfs/spark.py"
-# which tests have to notice, by the file that is changed
+# the tests that must notice, by the changed file
 TESTS = {
     NAMES: ("tests/unit/queries",),
     SHORT_NAMES: ("tests/unit/queries",),

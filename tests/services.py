@@ -1,4 +1,4 @@
-"""The service over parts in memory: a test names those that it looks at, the others are there and do nothing."""
+"""The service with parts in memory: a test passes the parts that it checks; the other parts do nothing."""
 
 import threading
 from collections.abc import Callable
@@ -37,18 +37,18 @@ def command_clients_of(
     objects: Callable[[Bucket], ObjectStore] = lambda _bucket: MemoryObjects(),
 ) -> CommandClients:
     """Return a command's clients for services in memory."""
-    there = pulsar or MemoryPulsar()
+    memory_pulsar = pulsar or MemoryPulsar()
     return CommandClients(
         store=store,
         bookies=bookies or MemoryBookies(),
         objects=objects,
-        open_pulsar=lambda: Pulsar(there, there),
+        open_pulsar=lambda: Pulsar(memory_pulsar, memory_pulsar),
         open_broker=lambda: broker or MemoryBroker(),
     )
 
 
-def service_of(**named: Any) -> LedgerDeletionService:
-    """Put a service together; outages are waited for without a pause."""
+def service_of(**replaced: Any) -> LedgerDeletionService:
+    """Build a service that waits for the end of outages without a pause."""
     nothing: dict[str, Any] = dict.fromkeys(
         (
             "receipts",
@@ -70,7 +70,7 @@ def service_of(**named: Any) -> LedgerDeletionService:
         "stop": threading.Event(),
         "state_dir": "/nowhere",
     }
-    parts = SimpleNamespace(**nothing | defaults | named)
+    parts = SimpleNamespace(**nothing | defaults | replaced)
     outages = Outages(stop=parts.stop, metrics=parts.metrics, log=lambda _text: None, backoff=Backoff((0,)))
     gate = Gate(
         coordination=parts.coordination,

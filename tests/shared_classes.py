@@ -1,7 +1,7 @@
-"""The Java classes of the service, loaded and checked once for all tests: a class data sharing archive.
+"""A class data sharing archive of the service's Java classes, loaded and verified once for all tests.
 
-The tests start the service dozens of times, and an archive takes more than half off what a JVM's start costs. A run of
-the service writes it when its JVM ends. The JVM ignores an archive that does not fit it or its class path.
+The tests start the service dozens of times, and the archive more than halves the cost of a JVM's start. A run of the
+service writes the archive when its JVM ends. The JVM ignores an archive that does not fit its version or class path.
 """
 
 import fcntl
@@ -19,57 +19,58 @@ import psutil
 
 from streaming.spark.jars import jars
 
-# Spark puts this at the end of the class path. An archive holds only what is found there, and nothing of spark.jars.
+# Spark appends this to the class path. An archive holds only classes of the class path, and none of spark.jars.
 CLASS_PATH = "SPARK_DIST_CLASSPATH"
 _LATEST_SECONDS = 240
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-# A few rows are through before code for them is compiled. What spark-submit starts compiles it, as in production.
+# A few rows are processed faster than code is compiled for them. Under spark-submit it is compiled, as in production.
 _SMALL = "-XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-# With these a JVM without the archive is up in half of the CPU time: it has no second tier of compilers, and does not
-# verify classes, which come from packages that we pinned.
+# With these options a JVM without the archive starts in half of the CPU time: it has no second tier of compilers, and
+# does not verify classes, which come from pinned packages.
 SOONER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 @cache
 def class_path() -> str:
-    """Return what CLASS_PATH says in the environment of a JVM that uses the archive."""
+    """Return the value of CLASS_PATH in the environment of a JVM that uses the archive."""
     return ":".join(str(jar) for jar in jars())
 
 
 def java_options(run: Callable[[Path, str], None]) -> str:
-    """Options of a driver's JVM that use the archive.
+    """Return options for a driver's JVM that use the archive.
 
-    If there is none yet, run(folder, options) must run the service to its end, with these options, in that folder.
+    Args:
+        run: runs the service to its end, with a folder and further JVM options; called if there is no archive yet.
     """
     fits = hashlib.sha256(class_path().encode()).hexdigest()[:8]
     archive = Path(sys.prefix) / f"service-classes-{fits}.jsa"  # beside PySpark's jars, which it fits too
     with _one_at_a_time(archive.with_suffix(".lock")):
         if not archive.exists():
-            _make(archive, run)
+            _create(archive, run)
     return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _SMALL
 
 
 @contextmanager
 def _one_at_a_time(lock: Path) -> Iterator[None]:
-    """Let one process after the other do this; tests run in several."""
+    """Hold a lock between the test processes."""
     with lock.open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
 
-def _make(archive: Path, run: Callable[[Path, str], None]) -> None:
+def _create(archive: Path, run: Callable[[Path, str], None]) -> None:
     with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="service-classes-") as folder:
-        made = Path(folder) / "classes.jsa"
-        run(Path(folder), f"-XX:ArchiveClassesAtExit={made} {_QUIET} {_SMALL}")
+        written = Path(folder) / "classes.jsa"
+        run(Path(folder), f"-XX:ArchiveClassesAtExit={written} {_QUIET} {_SMALL}")
         deadline = time.monotonic() + _LATEST_SECONDS
-        while time.monotonic() < deadline and _jvm_of(folder):  # it writes the archive when it ends, after Python
+        while time.monotonic() < deadline and _jvm_of(folder):  # the JVM writes the archive when it ends, after Python
             time.sleep(0.2)
-        if made.exists():
-            made.replace(archive)
+        if written.exists():
+            written.replace(archive)
 
 
 def _jvm_of(folder: str) -> bool:
     for process in psutil.process_iter(["cmdline"]):
-        if any(folder in each for each in process.info["cmdline"] or ()) and process.pid != os.getpid():
+        if any(folder in argument for argument in process.info["cmdline"] or ()) and process.pid != os.getpid():
             return True
     return False

@@ -1,4 +1,4 @@
-"""What tests of a sweep say about its results, and how they let somebody else act in the middle of it."""
+"""Helpers for tests of sweeps: verdicts of results, and actions of others during a sweep."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,12 +27,12 @@ def cached_now(bench: Bench, *keys: str) -> dict[str, Reference]:
 
 
 def when(bench: Bench, operation: str, act: Callable[[], object], *, nth: int = 1) -> None:
-    """Let somebody else act right before the n-th such operation."""
+    """Run an action right before the n-th such operation."""
     calls: list[str] = []
 
-    def hook(now: str, _paths: Sequence[str]) -> None:
-        if now == operation:
-            calls.append(now)
+    def hook(started: str, _paths: Sequence[str]) -> None:
+        if started == operation:
+            calls.append(started)
             if len(calls) == nth:
                 act()
 

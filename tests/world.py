@@ -1,4 +1,4 @@
-"""A cluster in memory to sweep in, and everything an observer of it can see: who deleted what, when, on what proof."""
+"""A cluster in memory for sweeps, and its observer, which sees every delete with its time and its conditions."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ def path_of(ledger_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A ledger znode that went by a guarded delete: as it was, and the batch that took it."""
+    """A ledger znode that a guarded delete removed, and the delete's batch."""
 
     path: str
     znode: Znode
@@ -36,7 +36,7 @@ class Removal:
 
 
 class ObservedTree(MemoryTree):
-    """Tells of every guarded delete, at its moment, before it takes place. Brokers delete by remove()."""
+    """Reports every guarded delete at once. Brokers delete by remove()."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -46,7 +46,7 @@ class ObservedTree(MemoryTree):
         self.deaf = False
 
     def remove_guarded(self, batch: GuardedDelete, who: Identities = ANYONE) -> GuardResult:
-        """Run the batch. deaf: answer DELETED and do nothing, as T11's stores do."""
+        """Run the batch; a deaf tree returns DELETED without a delete, like the stores of T11."""
         with self.lock:
             if self.deaf:
                 return GuardResult(GuardStatus.DELETED)
@@ -60,7 +60,7 @@ class ObservedTree(MemoryTree):
             return result
 
     def fork(self) -> "ObservedTree":
-        """The same znodes in a tree of their own, with a clock of its own."""
+        """Return a copy of the tree with its own clock."""
         with self.lock:
             other = ObservedTree(ManualClock(self.clock.now_ms()))
             other._nodes = {path: replace(node, children=set(node.children)) for path, node in self._nodes.items()}
@@ -68,29 +68,29 @@ class ObservedTree(MemoryTree):
 
 
 class MemoryJournal:
-    """Journal in memory. Its writes are effects, counted and failed by the same Faults as the store's."""
+    """A journal in memory; the store's Faults count and fail its writes."""
 
     def __init__(self, faults: Faults) -> None:
         self.entries: list[JournalEntry] = []
         self.faults = faults
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
-        """Make entries durable. Raises UnavailableError."""
+        """Store entries; raise UnavailableError if the faults say so."""
         self.faults.step("journal", [entry.path for entry in entries])
         self.faults.effect(lambda: self.entries.extend(entries))
 
 
 class ToldBroker:
-    """Broker that answers what it was told to; it knows nothing of any other topic."""
+    """A broker with scripted answers; other topics do not exist."""
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerView] = {}
         self.schemas: dict[str, BrokerView] = {}
         self.asked: list[str] = []
-        self.listed: list[str] = []  # topics that are looked up in the list of their namespace, unless they are loaded
+        self.listed: list[str] = []  # topics to look up in the list of their namespace, unless they are loaded
 
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
-        """Answer in order."""
+        """Return the views in order."""
         self.asked += managed_ledgers
         self.listed += [name for name in managed_ledgers if name not in existing]
         unloaded = BrokerView(presence=Presence.PRESENT, is_loaded=False)
@@ -100,23 +100,23 @@ class ToldBroker:
         return [self.topics.get(name, absent[name]) for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
-        """Answer in order."""
+        """Return the views in order."""
         self.asked += schema_ids
         return [self.schemas.get(name, BrokerView(presence=Presence.GONE)) for name in schema_ids]
 
     def require_answers(self) -> int:
-        """Answer as one broker."""
+        """Return 1: one broker answers."""
         return 1
 
 
 def confirmed(asked: Sequence[tuple[PendingDelete, Reference]]) -> list[Verdict | None]:
-    """Confirm every upload: tiered storage has both objects of each."""
+    """Confirm every upload, as if tiered storage had both objects of each."""
     return [None] * len(asked)
 
 
 @dataclass
 class Bench:
-    """One cluster and one instance of the service on it."""
+    """A cluster with one instance of the service."""
 
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS - 30 * DAY_MS))
     policy: Policy = POLICY
@@ -133,7 +133,7 @@ class Bench:
     def ledger(
         self, request: PendingDelete, *, state: LedgerState = LedgerState.CLOSED, data: bytes | None = None
     ) -> str:
-        """Make the ledger that the request asks for; returns its path."""
+        """Create the requested ledger; return its path."""
         path = path_of(request.ledger_id)
         put(self.tree, path, serialize_v3(metadata(custom_of(request), state=state)) if data is None else data)
         return path
@@ -143,7 +143,7 @@ class Bench:
         put(self.tree, path, data)
 
     def age(self, milliseconds: int = 30 * DAY_MS) -> None:
-        """Let time pass; without argument, until all is old enough."""
+        """Let time pass; by default until all ledgers are old enough."""
         self.clock.advance(milliseconds)
 
     def loader(self, *, ask_broker: bool = True) -> InUseLoader:
@@ -156,9 +156,9 @@ class Bench:
         return Sweeper(self.store, self.loader(), self.journal, self.clock, self.rules(), confirm=confirmed)
 
     def sweep(self, *requests: PendingDelete, cached: dict[str, Reference] | None = None) -> list[Swept]:
-        """Sweep requests that nobody saw before."""
+        """Sweep new requests."""
         return self.sweeper().sweep([Job(request) for request in requests], cached or {})
 
     def left(self) -> set[str]:
-        """Paths of all ledgers that exist."""
+        """Return the paths of all existing ledgers."""
         return {path for path in self.tree.paths() if "/L" in path}

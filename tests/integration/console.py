@@ -1,4 +1,4 @@
-"""The command line in one process of its own, call after call: what a Spark start costs is paid once."""
+"""Runs many commands in one child process, so that Spark starts only once."""
 
 import contextlib
 import io
@@ -25,9 +25,9 @@ class Console:
     config: str
 
     def run(self, *arguments: str, code: int | tuple[int, ...] = 0) -> str:
-        """Return what the command printed on both streams. Fails unless it ends with `code`, or one of them."""
-        ended, text = self.pool.submit(_call, [*arguments, "--config", self.config]).result(_SECONDS)
-        assert ended in (code if isinstance(code, tuple) else (code,)), text[-4000:]
+        """Run a command; return its output on both streams. Fail unless the exit code fits `code`."""
+        exit_code, text = self.pool.submit(_call, [*arguments, "--config", self.config]).result(_SECONDS)
+        assert exit_code in (code if isinstance(code, tuple) else (code,)), text[-4000:]
         return text
 
     def json(self, *arguments: str, code: int | tuple[int, ...] = 0) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ class Console:
 
 @contextlib.contextmanager
 def console(config: str) -> Iterator[Console]:
-    """A console over a configuration file."""
+    """Open a console for a configuration file."""
     classes = {shared_classes.CLASS_PATH: shared_classes.class_path()}
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawning, initializer=_set_environment, initargs=(classes,)) as pool:
@@ -46,7 +46,7 @@ def console(config: str) -> Iterator[Console]:
 
 
 def _set_environment(variables: dict[str, str]) -> None:
-    os.environ.update(variables)  # not as the initializer itself: os.environ can't be pickled
+    os.environ.update(variables)  # a function, because os.environ can't be pickled
 
 
 def _call(arguments: list[str]) -> tuple[int, str]:

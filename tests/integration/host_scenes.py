@@ -1,4 +1,4 @@
-"""What hosts with the service on them go through: they are cut off, die and join, in one run after the other."""
+"""Scenes in which the service's hosts are cut off, die and join."""
 
 import logging
 import subprocess
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 RATE = 1_000  # deletes a second, over all executors
 OWNERS = 10
 BUCKET = "of-all-hosts"
-HALF = ("spark.cores.max=2",)  # of the cores: another run finds some while the first one's are not given back
+HALF = ("spark.cores.max=2",)  # half of the cores: another run finds some while the first run's are not released
 BY_NEED = (
     "spark.dynamicAllocation.enabled=true",
     "spark.dynamicAllocation.shuffleTracking.enabled=true",
     "spark.dynamicAllocation.executorIdleTimeout=20s",
 )
 _FENCED = "another instance of this service has taken over"
-IN_USE = 5  # ledgers that are asked for and in use, each four times
+IN_USE = 5  # requested ledgers in use, each with four requests
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Field:
     here: Path
 
     def service(self, *, limits: str = "", chunk_rows: int = 50_000, rate: int = RATE) -> Deployment:
-        """A configuration whose folder drivers can read, and no worker has."""
+        """Write a configuration into a folder that drivers can read, and workers do not have."""
         folder = self.here / "etc"
         folder.mkdir()
         (folder / "aws-credentials").write_text("[default]\naws_access_key_id = any\naws_secret_access_key = any\n")
@@ -78,15 +78,15 @@ class Field:
 
 @dataclass(slots=True)
 class Gone:
-    """How many ledgers have gone, looked at again and again by a thread of its own."""
+    """Counts the deleted ledgers in a thread."""
 
     service: Deployment
-    seen: list[tuple[float, int]] = field(default_factory=list)
+    seen: list[tuple[float, int]] = field(default_factory=list)  # time (s) and deleted ledgers
     _done: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> "Gone":
-        self._before = self._there()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._before = self._existing()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
         return self
 
@@ -99,26 +99,26 @@ class Gone:
         return self.seen[-1][1] if self.seen else 0
 
     def most_within(self, seconds: float) -> int:
-        """The most that went within so long."""
+        """Return the highest number of deletes within a period of this length."""
         return max(
             later - before
-            for begun, (began_s, before) in enumerate(self.seen)
-            for at_s, later in self.seen[begun:]
-            if at_s - began_s <= seconds
+            for first, (start_s, before) in enumerate(self.seen)
+            for end_s, later in self.seen[first:]
+            if end_s - start_s <= seconds
         )
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while not self._done.wait(0.25):
-            self.seen.append((time.monotonic(), self._before - self._there()))
+            self.seen.append((time.monotonic(), self._before - self._existing()))
 
-    def _there(self) -> int:
+    def _existing(self) -> int:
         return count_ledgers(clients_for(self.service.settings).store, LEDGERS_ROOT)
 
     _before: int = 0
     _thread: threading.Thread = field(default_factory=threading.Thread)
 
 
-def _ran_to_its_end(driver: Driver, seconds: float) -> int:
+def _exit_code_of(driver: Driver, seconds: float) -> int:
     try:
         return driver.process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -126,8 +126,8 @@ def _ran_to_its_end(driver: Driver, seconds: float) -> int:
 
 
 @dataclass(slots=True)
-class Asked:
-    """What was asked for: ledgers that have leaked, and ledgers in use, each of these four times."""
+class Requested:
+    """The requested ledgers: leaked ledgers, and ledgers in use with four requests each."""
 
     owners: list[str] = field(default_factory=list)
     leaked: list[int] = field(default_factory=list)
@@ -138,96 +138,98 @@ class Asked:
         return len(self.leaked) + 4 * len(self.used)
 
 
-def asked(cluster: Cluster, service: Deployment, count: int) -> Asked:
-    """Let topics leak so many ledgers, and ask for them."""
-    made = Asked()
+def request_ledgers(cluster: Cluster, service: Deployment, count: int) -> Requested:
+    """Leak ledgers of several topics, and request them and some ledgers in use."""
+    requested = Requested()
     requests = []
     for number in range(OWNERS):
         owner = new_topic(f"hosts{number}")
-        made.owners.append(owner)
+        requested.owners.append(owner)
         topics.fill(cluster, owner, 1, ["s"])
         leaked = leak(cluster, owner, count // OWNERS)
-        made.leaked += leaked
-        requests += [payload(owner, each) for each in leaked]
+        requested.leaked += leaked
+        requests += [payload(owner, ledger_id) for ledger_id in leaked]
         if number < IN_USE:
-            made.used.append(topics.data_ledgers(cluster, owner)[0])
-            requests += [payload(owner, made.used[-1])] * 4
+            requested.used.append(topics.data_ledgers(cluster, owner)[0])
+            requests += [payload(owner, requested.used[-1])] * 4
     service.request(requests)
-    return made
+    return requested
 
 
 def hosts_come_and_go(field: Field, count: int, *, chunk_rows: int) -> None:
-    """One run through all that may happen to hosts, and the reckoning after it."""
+    """Run the service through all faults of hosts, and check the reckoning at the end."""
     spark = field.spark
-    spark.begin(["one", "two"])
+    spark.start(["one", "two"])
     service = field.service(chunk_rows=chunk_rows)
-    wanted = asked(field.cluster, service, count)
+    requested = request_ledgers(field.cluster, service, count)
     first, second = (spark.add_driver(name, service.config) for name in ("first", "second"))
-    part = count // 12
+    share = count // 12
     with Gone(service) as gone:
 
-        def further(driver: Driver, seconds: float = 300) -> None:
-            enough = gone.now + part
+        def wait_for_deletes(driver: Driver, seconds: float = 300) -> None:
+            enough = gone.now + share  # deleted ledgers
             until(lambda: gone.now >= enough or driver.process.poll() is not None, driver.log, seconds)
             assert driver.process.poll() is None, driver.log.read_text()[-5000:]
-            log.info("%s of %s have gone", gone.now, count)
+            log.info("%s of %s are deleted", gone.now, count)
 
-        log.info("a driver begins")
-        begun = spark.drive(first, service.config, "run", conf=HALF)
-        further(begun)
-        _is_paused_everywhere(service, gone)
-        further(begun)
+        log.info("a driver starts")
+        driver = spark.drive(first, service.config, "run", conf=HALF)
+        wait_for_deletes(driver)
+        _check_pause(service, gone)
+        wait_for_deletes(driver)
 
         log.info("host one is cut off")
         spark.workers["one"].cut()
-        further(begun)
+        wait_for_deletes(driver)
         spark.workers["one"].join()
-        further(begun)
+        wait_for_deletes(driver)
 
         log.info("host two dies")
         spark.workers["two"].kill()
-        further(begun)
+        wait_for_deletes(driver)
         spark.add_worker("three")
-        further(begun)
+        wait_for_deletes(driver)
 
-        log.info("the driver's host is cut off or dies, and another driver begins elsewhere")
+        log.info("the driver's host is cut off or dies, and another driver starts elsewhere")
         if first.is_separate:
             first.cut()
-        else:  # a frozen process of this machine is alive, and would rightly be told so
+        else:  # a process of this machine that is only frozen counts as alive, and would keep the second driver out
             first.kill()
         again = spark.drive(second, service.config, "run", "--until-idle", conf=(*HALF, *BY_NEED))
-        assert _ran_to_its_end(again, 600) == 0
+        assert _exit_code_of(again, 600) == 0
         if first.is_separate:
-            log.info("the other driver has ended; the first one is back")
+            log.info("the other driver has ended; the first driver is back")
             first.join()
-            assert _ran_to_its_end(begun, 120) in (3, 4), "it has to notice that it is outdated"
+            assert _exit_code_of(driver, 120) in (3, 4), "the first driver did not notice that it is outdated"
 
-    assert gone.most_within(5) <= RATE * (5 + 1), "a task sends a second's worth of its share at once"
-    fenced = sum(spark.said(name).count(_FENCED) for name in spark.workers)
+    assert gone.most_within(5) <= RATE * (5 + 1), (
+        "a task may send at once the deletes of one second of its share, but no more"
+    )
+    fenced = sum(spark.output(name).count(_FENCED) for name in spark.workers)
     log.info("at most %s a second within 5 s; %s attempts were fenced", gone.most_within(5) / 5, fenced)
-    _reckoned(field, service, wanted)
-    # the third is the only one with free cores where a silent driver's executors hold those of the first
+    _check(field, service, requested)
+    # if a silent driver's executors hold the cores of the first host, only the third host has free cores
     for name in ("one", "two", "three")[: 3 if first.is_separate else 2]:
         assert spark.unpacked(name), f"no executor has run on {name}"
 
 
 LIMIT = 750  # deletes within an hour
-_ONLY_A_PERSON_CAN_HELP = 4
+_WAITS_FOR_THE_OPERATOR = 4
 
 
 def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
-    """The stage of the sweep starts over, and its tasks do not get what was planned for them once more.
+    """The stage of the sweep is repeated, and its tasks do not get their planned deletes a second time.
 
-    Half of the owners can't be read at the dry run, and can be read later: the plan is below the limit, and as much
-    again becomes deletable while it is carried out.
+    Half of the owners can't be read at the dry run, but can be read later: the plan is below the limit, and as many
+    further ledgers become deletable while the plan is executed.
     """
     spark = field.spark
-    spark.begin(["one", "two"])
+    spark.start(["one", "two"])
     service = field.service(limits=f"max_deletes_per_hour = {LIMIT}", rate=20)
-    wanted = asked(field.cluster, service, 1_200)
-    assert LIMIT < len(wanted.leaked) < 2 * LIMIT
+    requested = request_ledgers(field.cluster, service, 1_200)
+    assert LIMIT < len(requested.leaked) < 2 * LIMIT
     zookeeper = field.cluster.addresses.zookeeper
-    lists = {managed_ledger_path(owner): b"" for owner in wanted.owners[OWNERS // 2 :]}
+    lists = {managed_ledger_path(owner): b"" for owner in requested.owners[OWNERS // 2 :]}
     lists = part_clients.read_znodes(zookeeper, list(lists))
     _write(zookeeper, dict.fromkeys(lists, b"\xff no list"))
     host = spark.add_driver("first", service.config)
@@ -235,19 +237,19 @@ def a_host_dies_while_a_bounded_chunk_is_swept(field: Field) -> None:
         driver = spark.drive(host, service.config, "run", "--until-idle", conf=HALF)
         until(lambda: gone.now >= 40 or driver.process.poll() is not None, driver.log, 300)
         _write(zookeeper, lists)
-        log.info("%s have gone; host two dies", gone.now)
+        log.info("%s are deleted; host two dies", gone.now)
         spark.workers["two"].kill()
         until(lambda: "LIMIT REACHED" in driver.log.read_text(errors="replace"), driver.log, 400)
-        time.sleep(5)  # what still runs of the first attempt
+        time.sleep(5)  # for tasks of the first attempt that still run
         assert gone.now <= LIMIT, driver.log.read_text(errors="replace")[-6000:]
-        log.info("%s have gone when the limit holds the chunk", gone.now)
-        assert _ran_to_its_end(driver, 500) == _ONLY_A_PERSON_CAN_HELP
+        log.info("%s are deleted when the limit holds the chunk", gone.now)
+        assert _exit_code_of(driver, 500) == _WAITS_FOR_THE_OPERATOR
         service.call("resume", "--limit")
         driver = spark.drive(host, service.config, "run", "--until-idle", conf=HALF)
-        assert _ran_to_its_end(driver, 500) == 0
-    _reckoned(field, service, wanted)
+        assert _exit_code_of(driver, 500) == 0
+    _check(field, service, requested)
     text = driver.log.read_text(errors="replace")
-    log.info("stages started over: %s", text.count("FetchFailed"))
+    log.info("repeated stages: %s", text.count("FetchFailed"))
 
 
 def _write(hosts: str, znodes: Mapping[str, bytes]) -> None:
@@ -256,23 +258,23 @@ def _write(hosts: str, znodes: Mapping[str, bytes]) -> None:
             client.set(path, data)
 
 
-def _reckoned(field: Field, service: Deployment, wanted: Asked) -> None:
-    """Every request has one final receipt, nothing in use has gone, and every copy was stored once."""
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (wanted.requests, 0, [])
-    outcomes = Counter(row["outcome"] for some in service.final().values() for row in some)
-    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(wanted.leaked)
-    assert outcomes["DEAD_LETTER"] == 4 * len(wanted.used)
+def _check(field: Field, service: Deployment, requested: Requested) -> None:
+    """Check that every request has one final receipt, ledgers in use exist, and every copy was stored once."""
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (requested.requests, 0, [])
+    outcomes = Counter(row["outcome"] for rows in service.final().values() for row in rows)
+    assert outcomes["DELETED"] + outcomes["ALREADY_GONE"] == len(requested.leaked)
+    assert outcomes["DEAD_LETTER"] == 4 * len(requested.used)
     left = every_ledger(field.cluster)
-    assert set(wanted.leaked).isdisjoint(left)
-    assert set(wanted.used) <= set(left)
-    assert {row["ledger_id"] for row in journal.entries(service.settings.state_dir)} == set(wanted.leaked)
+    assert set(requested.leaked).isdisjoint(left)
+    assert set(requested.used) <= set(left)
+    assert {row["ledger_id"] for row in journal.entries(service.settings.state_dir)} == set(requested.leaked)
     log.info("%s", outcomes)
 
 
-def _is_paused_everywhere(service: Deployment, gone: Gone) -> None:
-    service.call("pause", "--why", "a look")
-    time.sleep(2.5)  # executors look once a second, before a delete
+def _check_pause(service: Deployment, gone: Gone) -> None:
+    service.call("pause", "--why", "a check")
+    time.sleep(2.5)  # executors check once a second, before a delete
     before = gone.now
     time.sleep(2)
     assert gone.now == before

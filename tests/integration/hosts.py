@@ -1,12 +1,11 @@
-"""Several hosts on this machine, for tests of what happens when one of them is cut off or dies.
+"""Several hosts on this machine, for tests in which a host is cut off or dies.
 
-1. A host of `Separate` is a network namespace on a bridge, with a file system (below a folder of its own), a host name
-   and processes of its own: nothing of this machine is there but what the system itself has (/usr, /etc …), and what
-   is lent to it, which it can't write to.
-2. Where a machine may not make such, `Folders` has two addresses of loopback and a folder each. A process there is
-   frozen instead of cut off; nothing hides this machine's files from it.
+1. A host of `Separate` is a network namespace on a bridge with its own file system (below a folder), host name and
+   processes. It has only the system's folders (/usr, /etc …) and the lent folders, which it can't write to.
+2. On a machine that can't create namespaces, a host of `Folders` is a folder with a loopback address. A process there
+   is frozen instead of cut off; nothing hides this machine's files from it.
 
-All of it ends with the `with` block, and with the process of the test, however that ends.
+The hosts end with the `with` block, or with the process of the test.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ _ALONE = ["unshare", *_SPACES, "--fork", "--kill-child"]
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "etc", "dev", "sys")
 _SECONDS = 30.0
 
-# What a host's first process does: it makes the root directory, and then waits for nothing.
+# A host's first process creates the root directory, and then sleeps.
 _BEGIN = """
 set -e
 root=$1 name=$2; shift 2
@@ -58,52 +57,57 @@ exec chroot "$root" sleep infinity
 
 
 class Host(Protocol):
-    """A host, or what stands for one."""
+    """A host, or a folder in place of a host."""
 
     name: str
     address: str
-    is_separate: bool  # whether it has a file system of its own
+    is_separate: bool  # the host has its own file system
 
     def path(self, inside: str) -> Path:
-        """Where a file of the host is on this machine."""
+        """Return the path of the host's file on this machine."""
         ...
 
     def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start a command there; log is on this machine."""
+        """Start a command on the host; the log is on this machine."""
         ...
 
     def cut(self) -> None:
-        """Pull the cable: nobody reaches the host any more, and its processes go on."""
+        """Cut the host off the network; its processes continue."""
         ...
 
     def join(self) -> None:
-        """Plug the cable in again."""
+        """Connect the host again."""
         ...
 
     def kill(self) -> None:
-        """Pull the plug: the host is cut off and its processes are gone at once, none of them told."""
+        """Cut the host off and kill its processes, as after a power failure."""
         ...
 
 
 class Hosts(Protocol):
-    """What makes hosts. address: the one at which they reach this machine."""
+    """Creates hosts."""
 
-    address: str
+    address: str  # at which the hosts reach this machine
 
     def add(self, name: str, lent: Mapping[Path, str]) -> Host:
-        """Make a host. lent: folders of this machine that it may read, and where it finds them."""
+        """Create a host.
+
+        Args:
+            name: of the host.
+            lent: folders of this machine that the host may read, and their paths on the host.
+        """
         ...
 
 
 @dataclass(slots=True)
 class _Separate:
-    """A host of its own. _first: the process by which all its namespaces live."""
+    """A host with its own namespaces."""
 
     name: str
     address: str
     _root: Path
     _cable: str
-    _first: int
+    _first: int  # the process that keeps all its namespaces alive
     is_separate: bool = True
 
     def path(self, inside: str) -> Path:
@@ -114,10 +118,10 @@ class _Separate:
         return _start([*inside, *_with(environment), *command], log)
 
     def cut(self) -> None:
-        _done("ip", "link", "set", self._cable, "down")
+        _run("ip", "link", "set", self._cable, "down")
 
     def join(self) -> None:
-        _done("ip", "link", "set", self._cable, "up")
+        _run("ip", "link", "set", self._cable, "up")
 
     def kill(self) -> None:
         self.cut()
@@ -127,7 +131,7 @@ class _Separate:
 
 @dataclass(slots=True)
 class Separate:
-    """Makes hosts on a bridge. Several such may stand side by side: names and network are picked at random."""
+    """Creates hosts on a bridge. Several bridges can exist at once: names and network are chosen at random."""
 
     address: str
     _bridge: str
@@ -141,38 +145,38 @@ class Separate:
         root, cable = self._here / name, f"{self._bridge}h{self._count}"
         root.mkdir()
         Path(f"{root}.names").write_text(f"127.0.0.1 localhost\n{address} {name}\n{self.address} outside\n")
-        binds = [f"{each}:{inside}" for each, inside in lent.items()]
+        binds = [f"{folder}:{inside}" for folder, inside in lent.items()]
         command = [*_ALONE, "sh", "-c", _BEGIN, "sh", str(root), name, *binds]
         log = Path(f"{root}.log")
         started = _start(command, log, os.environ | {"SYSTEM": " ".join(_SYSTEM)})
         self._stack.callback(_end, started)
         first = _first_of(started, log)
         peer = ("type", "veth", "peer", "name", "eth0", "netns", str(first))
-        _done("ip", "link", "add", cable, *peer)
-        self._stack.callback(_try, "ip", "link", "delete", cable)
-        _done("ip", "link", "set", cable, "master", self._bridge, "up")
+        _run("ip", "link", "add", cable, *peer)
+        self._stack.callback(_run_unchecked, "ip", "link", "delete", cable)
+        _run("ip", "link", "set", cable, "master", self._bridge, "up")
         inside = ("nsenter", "--target", str(first), "--net", "ip")
-        _done(*inside, "address", "add", f"{address}/24", "dev", "eth0")
+        _run(*inside, "address", "add", f"{address}/24", "dev", "eth0")
         for link in ("lo", "eth0"):
-            _done(*inside, "link", "set", link, "up")
+            _run(*inside, "link", "set", link, "up")
         until((root / "tmp" / "ready").exists, log)
         return _Separate(name, address, root, cable, first)
 
 
 @contextlib.contextmanager
 def separate(here: Path) -> Iterator[Separate]:
-    """A bridge for hosts, whose files lie in `here`."""
+    """Create a bridge for hosts with files in `here`."""
     with contextlib.ExitStack() as stack:
         bridge, address = f"lr{secrets.token_hex(3)}", f"{free_network()}.1"
-        _done("ip", "link", "add", bridge, "type", "bridge")
-        stack.callback(_try, "ip", "link", "delete", bridge)
-        _done("ip", "address", "add", f"{address}/24", "dev", bridge)
-        _done("ip", "link", "set", bridge, "up")
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        stack.callback(_run_unchecked, "ip", "link", "delete", bridge)
+        _run("ip", "address", "add", f"{address}/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
         yield Separate(address, bridge, here, stack)
 
 
 def why_not_separate() -> str:
-    """Why this machine makes no hosts of their own for us; "" where it does."""
+    """Return why this machine can't create separate hosts; "" if it can."""
     for tool in ("ip", "unshare", "nsenter", "setpriv"):
         if shutil.which(tool) is None:
             return f"there is no `{tool}` here"
@@ -180,14 +184,14 @@ def why_not_separate() -> str:
     for command in ([*_ALONE, "true"], ["ip", "link", "add", bridge, "type", "bridge"]):
         tried = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
         if tried.returncode:
-            return f"`{' '.join(command)}` says: {tried.stderr.strip()}"
-    _try("ip", "link", "delete", bridge)
+            return f"`{' '.join(command)}` reports: {tried.stderr.strip()}"
+    _run_unchecked("ip", "link", "delete", bridge)
     return ""
 
 
 @dataclass(slots=True)
 class _Folder:
-    """A folder, an address of loopback, and the processes that were started there."""
+    """A folder, a loopback address, and the processes that were started there."""
 
     name: str
     address: str
@@ -215,14 +219,14 @@ class _Folder:
     def _send(self, number: int) -> None:
         for process in self._started:
             with contextlib.suppress(psutil.Error):
-                for each in _with_children(psutil.Process(process.pid)):
+                for member in _with_children(psutil.Process(process.pid)):
                     with contextlib.suppress(psutil.Error):
-                        each.send_signal(number)
+                        member.send_signal(number)
 
 
 @dataclass(slots=True)
 class Folders:
-    """Makes folders that stand for hosts. What is lent to them they find at its place on this machine."""
+    """Creates folders in place of hosts, which find lent folders at their paths on this machine."""
 
     address: str
     _here: Path
@@ -240,7 +244,7 @@ class Folders:
 
 @contextlib.contextmanager
 def folders(here: Path) -> Iterator[Folders]:
-    """Folders below `here` that stand for hosts."""
+    """Create folders below `here` in place of hosts."""
     with contextlib.ExitStack() as stack:
         yield Folders("127.0.0.1", here, stack)
 
@@ -248,7 +252,7 @@ def folders(here: Path) -> Iterator[Folders]:
 def _start(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start what dies with this process, in a process group of its own."""
+    """Start a command in a new process group; it dies with this process."""
     with log.open("ab") as out:
         return subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *command] if shutil.which("setpriv") else [*command],
@@ -266,19 +270,19 @@ def _with(environment: Mapping[str, str]) -> list[str]:
 
 
 def _first_of(started: subprocess.Popen[bytes], log: Path) -> int:
-    """The first process within the new namespaces; unshare is its parent, outside."""
-    found: list[psutil.Process] = []
+    """Return the first process in the new namespaces; its parent is unshare, outside of them."""
+    children: list[psutil.Process] = []
 
-    def is_there() -> bool:
-        found[:] = psutil.Process(started.pid).children()
-        return bool(found)
+    def has_started() -> bool:
+        children[:] = psutil.Process(started.pid).children()
+        return bool(children)
 
-    until(is_there, log)
-    return found[0].pid
+    until(has_started, log)
+    return children[0].pid
 
 
 def _end(started: subprocess.Popen[bytes]) -> None:
-    started.kill()  # and with it, by --kill-child, all within
+    started.kill()  # --kill-child ends all processes inside
     started.wait(_SECONDS)
 
 
@@ -287,17 +291,17 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def until(holds: Callable[[], object], log: Path, seconds: float = _SECONDS) -> None:
-    """Wait for something; fails with the end of the log."""
+    """Wait for a condition; fail with the end of the log."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-5000:]
         time.sleep(0.2)
 
 
-def _done(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+def _run(*command: str) -> None:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    assert completed.returncode == 0, f"{' '.join(command)}: {completed.stderr}"
 
 
-def _try(*command: str) -> None:
+def _run_unchecked(*command: str) -> None:
     subprocess.run(command, capture_output=True, check=False, timeout=_SECONDS)

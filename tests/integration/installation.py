@@ -1,7 +1,7 @@
-"""What deploy/install.sh and deploy/dist.sh build, once for all tests that want it.
+"""The output of deploy/install.sh and deploy/dist.sh, built once for all tests.
 
-The steps run in a copy of what .dockerignore lets into the image, with no variable of ours in the environment, so they
-are the steps of deploy/Dockerfile.
+The steps are those of deploy/Dockerfile: they run in a copy of the files that .dockerignore admits, without our
+variables in the environment.
 """
 
 import os
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 IMAGE = ("LICENSE", "README.md", "conf", "constraints.txt", "deploy", "pyproject.toml", "streaming", "udfs")
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-# what tells pip and Java where this machine gets packages and archives
+# variables that configure pip's and Java's sources of packages on this machine
 _SITE = ("PIP_", "XDG_CACHE_HOME", "LEDGER_REAPER_IVY_SETTINGS", "JAVA_HOME", "SSL_", "HTTPS_", "https_", "HOME")
 
 
@@ -23,23 +23,23 @@ def _site() -> dict[str, str]:
     return BARE | {key: value for key, value in os.environ.items() if key.startswith(_SITE)}
 
 
-def done(*command: str | Path, **how: object) -> str:
-    """Run a command to its end, and return what it printed; fails unless it ends well."""
-    done = subprocess.run(
+def run(*command: str | Path, **options: object) -> str:
+    """Run a command that must succeed; return its output."""
+    completed = subprocess.run(
         [*map(str, command)],
         capture_output=True,
         text=True,
         timeout=540,
         check=False,
-        **how,  # type: ignore[call-overload]
+        **options,  # type: ignore[call-overload]
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return str(done.stdout)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+    return str(completed.stdout)
 
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What .dockerignore lets into the image, and nothing else."""
+    """The files that .dockerignore admits into the image."""
     into = tmp_path_factory.mktemp("source")
     for name in IMAGE:
         if (ROOT / name).is_dir():
@@ -51,17 +51,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the image has as /opt/ledger-reaper."""
+    """The folder /opt/ledger-reaper of the image."""
     into = tmp_path_factory.mktemp("root") / "opt" / "ledger-reaper"
     python = getattr(sys, "_base_executable", sys.executable)
-    done(source / "deploy" / "install.sh", into, env=_site() | {"PYTHON": python}, cwd=into.parents[1])
+    run(source / "deploy" / "install.sh", into, env=_site() | {"PYTHON": python}, cwd=into.parents[1])
     return into
 
 
 @pytest.fixture(scope="session")
 def dist(source: Path, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` builds."""
+    """The output of `make dist`."""
     into = tmp_path_factory.mktemp("dist")
     packer = Path(sys.executable).parent / "venv-pack"
-    done(source / "deploy" / "dist.sh", into, installed, env=_site() | {"VENV_PACK": str(packer)}, cwd=into)
+    run(source / "deploy" / "dist.sh", into, installed, env=_site() | {"VENV_PACK": str(packer)}, cwd=into)
     return into

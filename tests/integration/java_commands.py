@@ -1,4 +1,4 @@
-"""A JVM that takes commands: a line of JSON each, answered by a line of JSON that begins with @."""
+"""Runs a JVM that reads commands, each a line of JSON, and answers each with @ and a line of JSON."""
 
 import json
 import subprocess
@@ -17,13 +17,17 @@ _LOG_LINES = 30
 
 
 class JavaError(Exception):
-    """The Java client refused, in its own words."""
+    """The Java client refused the command; the message is its own."""
 
 
 class JavaCommands:
-    """A program of tests/data/java, compiled as it starts. A context manager, for one thread.
+    """A program of tests/data/java, compiled at its start; a context manager for one thread.
 
-    source: its file's name. options: the JVM's.
+    Args:
+        source: the name of the program's file.
+        class_path: of the JVM.
+        arguments: of the program.
+        options: of the JVM.
     """
 
     def __init__(self, source: str, class_path: str, arguments: Sequence[str], options: Sequence[str] = ()) -> None:
@@ -46,11 +50,15 @@ class JavaCommands:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._process.kill()  # an orderly end would abort what is meant to stay open
+        self._process.kill()  # an orderly end would abort transactions that must stay open
         self._process.wait()
 
     def ask(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a command. Raises JavaError with what the JVM says if it fails, or ends."""
+        """Return the answer to a command.
+
+        Raises:
+            JavaError: the command failed, or the JVM ended.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

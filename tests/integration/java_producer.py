@@ -1,6 +1,7 @@
-"""Pulsar's own Java client as a producer: one JVM (tests/data/java/OddMessages.java) for all messages of a test.
+"""Pulsar's Java client as a producer: one JVM (tests/data/java/OddMessages.java) for all messages of a test.
 
-It does what the Python client can't: transactions, messages without a value, encryption with a key that nobody has.
+The Java client supports what the Python client can't do: transactions, messages without a value, and encryption with
+an unknown key.
 """
 
 import base64
@@ -15,9 +16,11 @@ __all__ = ["JavaError", "JavaProducer", "message", "messages"]
 
 
 class JavaProducer(JavaCommands):
-    """Commands for OddMessages.java. A context manager, for one thread.
+    """Sends commands to OddMessages.java; a context manager for one thread.
 
-    transactions: whether to open any; the cluster must then have them switched on.
+    Args:
+        service_url: of the cluster.
+        transactions: allow transactions; the cluster must have them enabled.
     """
 
     def __init__(self, service_url: str, *, transactions: bool = False) -> None:
@@ -32,32 +35,32 @@ class JavaProducer(JavaCommands):
         producer: Mapping[str, Any] | None = None,
         transaction: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """Send messages together; returns their ids. What may be given stands in OddMessages.java."""
+        """Send messages together; return their ids. OddMessages.java documents the options."""
         command = {"do": "send", "topic": topic, "messages": messages, "producer": producer or {}}
         answer = self.ask(command | ({"transaction": transaction} if transaction else {}))
         self.newest_transaction = answer.get("transaction")
-        for each in answer["ids"]:
-            # `first;last` of a message in chunks
-            for position in each.split(";"):
+        for message_id in answer["ids"]:
+            # the id of a message in chunks is `first;last`
+            for position in message_id.split(";"):
                 ledger, entry, _partition, *index = position.split(":")
                 self.acknowledged.append((topic, int(ledger), int(entry), int(index[0]) if index else -1))
         return list(answer["ids"])
 
     def end(self, transaction: int, how: str) -> None:
-        """Commit or abort an open transaction; its number was `newest_transaction` once its messages were sent."""
+        """Commit or abort an open transaction; `newest_transaction` is its number after its messages were sent."""
         self.ask({"do": "end", "transaction": transaction, "how": how})
 
     newest_transaction: int | None = None
 
 
 def message(value: bytes | None, **options: Any) -> dict[str, Any]:
-    """A message for send(); bytes among the options are written as the driver reads them."""
-    given = {name: _text(each) if isinstance(each, bytes) else each for name, each in options.items()}
-    return {"value": None if value is None else _text(value), **given}
+    """Return a message for send(); bytes are encoded in base64."""
+    encoded = {name: _text(option) if isinstance(option, bytes) else option for name, option in options.items()}
+    return {"value": None if value is None else _text(value), **encoded}
 
 
 def messages(values: Sequence[bytes | None], **options: Any) -> list[dict[str, Any]]:
-    """The same options for several values."""
+    """Return messages with the same options."""
     return [message(value, **options) for value in values]
 
 

@@ -1,7 +1,7 @@
-"""What Spark asks of Kubernetes, answered by a small server that starts each pod as processes of a host of its own.
+"""A small server with the part of Kubernetes that Spark uses; each pod is a host with processes.
 
-Of Kubernetes it has what Spark uses: pods, config maps and services that are made, listed and removed. Every image is
-what deploy/install.sh has installed. Nobody is refused anything, and no memory or core is counted.
+It creates, lists and removes pods, config maps and services. Every image is the output of deploy/install.sh. It
+refuses no request, and limits neither memory nor cores.
 """
 
 import json
@@ -22,12 +22,12 @@ from tests.integration.hosts import Host, Hosts
 from tests.integration.spark_hosts import of_java, of_python
 
 _NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
-_OF_A_KIND = re.compile(r"/api/v1/namespaces/[^/]+/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?")
+_OBJECT_PATH = re.compile(r"/api/v1/namespaces/[^/]+/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?")
 
 
 @dataclass(slots=True)
 class Pod:
-    """A pod: what Spark wrote, and what runs for it."""
+    """A pod as Spark specified it, and its process."""
 
     spec: dict[str, Any]
     host: Host
@@ -36,40 +36,37 @@ class Pod:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The pod's name."""
         return str(self.spec["metadata"]["name"])
 
     def shown(self) -> dict[str, Any]:
-        """The pod with its status."""
+        """Return the pod with its status."""
         phase = {None: "Running", 0: "Succeeded"}.get(self.process.poll(), "Failed") if self.process else "Pending"
         return self.spec | {"status": {"phase": phase, "podIP": self.host.address}}
 
 
 @dataclass(slots=True)
 class Kubernetes:
-    """lent: folders that pods may read, besides the image. master: what Spark takes as its master.
-
-    ended: pods that were removed.
-    """
+    """The objects of the server."""
 
     hosts: Hosts
     installed: Path
     here: Path
-    lent: Mapping[Path, str]
-    master: str = ""
+    lent: Mapping[Path, str]  # folders that pods may read besides the image
+    master: str = ""  # for Spark
     pods: dict[str, Pod] = field(default_factory=dict)
-    ended: list[Pod] = field(default_factory=list)
+    removed: list[Pod] = field(default_factory=list)
     _maps: dict[str, dict[str, str]] = field(default_factory=dict)
     _names: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    def make(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Make or change something; a pod is started."""
-        # a host's processes end with the thread that has started them, and that of a connection ends with it
-        return self._starter.submit(self._make, kind, body).result()
+    def create(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create or change an object; a new pod is started."""
+        # in a lasting thread: a host's processes end with the thread that started them
+        return self._starter.submit(self._create, kind, body).result()
 
-    def _make(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _create(self, kind: str, body: dict[str, Any]) -> dict[str, Any]:
         meta = body.setdefault("metadata", {})
         meta |= {"uid": f"uid-{meta['name']}", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
         with self._lock:
@@ -78,13 +75,13 @@ class Kubernetes:
             elif kind == "services":
                 self._name(f"{meta['name']}.default.svc", body["spec"]["selector"])
             elif kind == "pods":
-                self.pods[meta["name"]] = self._made(body)
+                self.pods[meta["name"]] = self._new_pod(body)
             for pod in self.pods.values():
                 self._start(pod)
         return body
 
-    def found(self, kind: str, name: str | None, selector: str) -> dict[str, Any] | None:
-        """A pod, or all that have these labels; None where there is none of that name."""
+    def find(self, kind: str, name: str | None, selector: str) -> dict[str, Any] | None:
+        """Return a pod by name (None if there is none), or all pods with these labels."""
         with self._lock:
             if name is not None:
                 return self.pods[name].shown() if kind == "pods" and name in self.pods else None
@@ -92,46 +89,46 @@ class Kubernetes:
         return {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
 
     def remove(self, kind: str, name: str | None, selector: str) -> None:
-        """Remove a pod, or all that have these labels."""
+        """Remove a pod by name, or all pods with these labels."""
         with self._lock:
             named = [self.pods[name]] if name in self.pods else []
             gone = [] if kind != "pods" else self._selected(selector) if name is None else named
             for pod in gone:
                 pod.host.kill()
-                self.ended.append(self.pods.pop(pod.name))
+                self.removed.append(self.pods.pop(pod.name))
 
-    def said(self) -> str:
-        """What all pods have written."""
-        logs = (pod.log for pod in (*self.pods.values(), *self.ended) if pod.log.exists())
+    def output(self) -> str:
+        """Return the logs of all pods."""
+        logs = (pod.log for pod in (*self.pods.values(), *self.removed) if pod.log.exists())
         return "".join(f"{log.name}:\n{log.read_text(errors='replace')}" for log in logs)
 
     def _selected(self, selector: str) -> list[Pod]:
-        terms = [each for each in selector.split(",") if each]
-        without = dict(each.split("!=", 1) for each in terms if "!=" in each)
-        found = self._with(dict(each.split("=", 1) for each in terms if "!=" not in each))
-        return [pod for pod in found if not without.items() & pod.spec["metadata"].get("labels", {}).items()]
+        terms = [term for term in selector.split(",") if term]
+        without = dict(term.split("!=", 1) for term in terms if "!=" in term)
+        pods = self._with(dict(term.split("=", 1) for term in terms if "!=" not in term))
+        return [pod for pod in pods if not without.items() & pod.spec["metadata"].get("labels", {}).items()]
 
     def _with(self, labels: Mapping[str, str]) -> list[Pod]:
         return [pod for pod in self.pods.values() if labels.items() <= pod.spec["metadata"].get("labels", {}).items()]
 
     def _name(self, service: str, labels: Mapping[str, str]) -> None:
-        """Have all hosts know a service by its name."""
+        """Add a service's name to all hosts."""
         new = [f"{pod.host.address} {service}\n" for pod in self._with(labels)]
         self._names += new
         for pod in self.pods.values():
-            _tell(pod.host, new)
+            _add_names(pod.host, new)
 
-    def _made(self, spec: dict[str, Any]) -> Pod:
+    def _new_pod(self, spec: dict[str, Any]) -> Pod:
         lent = {self.installed: IMAGE_HOME, **self.lent, **of_java(), **of_python()}
-        host = self.hosts.add(f"pod{len(self.pods) + len(self.ended)}", lent)
-        _tell(host, self._names)
+        host = self.hosts.add(f"pod{len(self.pods) + len(self.removed)}", lent)
+        _add_names(host, self._names)
         return Pod(spec, host, self.here / f"{spec['metadata']['name']}.log")
 
     def _start(self, pod: Pod) -> None:
-        """Start its container, once all that it mounts is there."""
+        """Start the pod's container once all its config maps exist."""
         (container,) = pod.spec["spec"]["containers"]
-        volumes = {each["name"]: each for each in pod.spec["spec"].get("volumes", ())}
-        maps = {each["configMap"]["name"] for each in volumes.values() if "configMap" in each}
+        volumes = {volume["name"]: volume for volume in pod.spec["spec"].get("volumes", ())}
+        maps = {volume["configMap"]["name"] for volume in volumes.values() if "configMap" in volume}
         if pod.process is not None or not maps <= self._maps.keys():
             return
         for mount in container.get("volumeMounts", ()):
@@ -140,13 +137,13 @@ class Kubernetes:
             named = volumes[mount["name"]].get("configMap", {}).get("name")
             for item, text in self._maps.get(named, {}).items():
                 (folder / item).write_text(text)
-        own = {each["name"]: _value(each, pod) for each in container.get("env", ())}
-        environment = {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", **own}  # as deploy/Dockerfile sets them
+        variables = {variable["name"]: _value(variable, pod) for variable in container.get("env", ())}
+        environment = {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", **variables}  # as in deploy/Dockerfile
         pod.process = pod.host.start([f"{IMAGE_HOME}/bin/entrypoint", *container["args"]], pod.log, environment)
 
 
-def _tell(host: Host, names: Iterable[str]) -> None:
-    """Add lines to a host's /etc/hosts, which lies beside its root directory (hosts.py)."""
+def _add_names(host: Host, names: Iterable[str]) -> None:
+    """Add lines to a host's /etc/hosts, whose file is beside the host's root directory (hosts.py)."""
     with Path(f"{host.path('/')}.names").open("a") as out:
         out.writelines(names)
 
@@ -159,9 +156,9 @@ def _value(variable: Mapping[str, Any], pod: Pod) -> str:
 
 
 class _Server(ThreadingHTTPServer):
-    def __init__(self, made: Kubernetes) -> None:
-        super().__init__((made.hosts.address, 0), _Answers)
-        self.made = made
+    def __init__(self, objects: Kubernetes) -> None:
+        super().__init__((objects.hosts.address, 0), _Answers)
+        self.objects = objects
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -169,30 +166,30 @@ class _Answers(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        found = self.server.made.found(*self._asked())
-        self._say(200 if found else 404, found or _NOT_FOUND)
+        answer = self.server.objects.find(*self._target())
+        self._answer(200 if answer else 404, answer or _NOT_FOUND)
 
     def do_POST(self) -> None:
-        self._say(201, self.server.made.make(self._asked()[0], json.loads(self._body())))
+        self._answer(201, self.server.objects.create(self._target()[0], json.loads(self._body())))
 
-    do_PUT = do_PATCH = do_POST  # noqa: N815  as the library names them
+    do_PUT = do_PATCH = do_POST  # noqa: N815  the library's names
 
     def do_DELETE(self) -> None:
         self._body()
-        self.server.made.remove(*self._asked())
-        self._say(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
+        self.server.objects.remove(*self._target())
+        self._answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
-    def _asked(self) -> tuple[str, str | None, str]:
+    def _target(self) -> tuple[str, str | None, str]:
         url = urlsplit(self.path)
-        found = _OF_A_KIND.fullmatch(url.path)
-        if found is None:
+        match = _OBJECT_PATH.fullmatch(url.path)
+        if match is None:
             return "", "", ""
-        return found["kind"], found["name"], parse_qs(url.query).get("labelSelector", [""])[0]
+        return match["kind"], match["name"], parse_qs(url.query).get("labelSelector", [""])[0]
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _say(self, code: int, answer: Mapping[str, Any]) -> None:
+    def _answer(self, code: int, answer: Mapping[str, Any]) -> None:
         content = json.dumps(answer).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -201,17 +198,17 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def kubernetes(hosts: Hosts, installed: Path, here: Path, lent: Mapping[Path, str]) -> Iterator[Kubernetes]:
-    """Start the server, on the address at which hosts reach this machine; it ends with the block."""
-    made = Kubernetes(hosts, installed, here, lent)
-    server = _Server(made)
-    made.master = f"k8s://http://{hosts.address}:{server.server_port}"
+    """Run the server on the address at which hosts reach this machine."""
+    objects = Kubernetes(hosts, installed, here, lent)
+    server = _Server(objects)
+    objects.master = f"k8s://http://{hosts.address}:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield made
+        yield objects
     finally:
         server.shutdown()

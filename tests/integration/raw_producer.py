@@ -1,4 +1,4 @@
-"""A producer that writes Pulsar's frames by hand, so that every field of a message can be what a test likes."""
+"""A producer that writes Pulsar's frames itself, so that a test can set every field of a message."""
 
 import socket
 import struct
@@ -25,20 +25,20 @@ _CONNECT, _CONNECTED, _PRODUCER, _SEND_TYPE, _RECEIPT, _SEND_ERROR, _ERROR = 2, 
 _PRODUCER_SUCCESS, _PING, _PONG, _LOOKUP, _LOOKED_UP = 17, 18, 19, 23, 24
 _PROTOCOL_VERSION = 19
 _TIMEOUT_S = 30.0
-_IDLE_S = 20.0  # nobody answers the broker's pings in between, and after a minute it hangs up
+_IDLE_S = 20.0  # pings stay unanswered between calls, and the broker closes the connection after a minute
 
 
 class RefusedByBrokerError(Exception):
-    """The broker would not store the message, in its own words."""
+    """The broker refused the message; the text is its own."""
 
 
 class RawProducer:
-    """A connection to a broker with producers on it, one a topic. A context manager; from one thread."""
+    """A connection to a broker with a producer for each topic; a context manager for one thread."""
 
     def __init__(self, service_url: str) -> None:
         self.acknowledged: list[MessageAddress] = []
-        where = urlsplit(service_url)
-        self._address = (where.hostname or "127.0.0.1", where.port or 6650)
+        url = urlsplit(service_url)
+        self._address = (url.hostname or "127.0.0.1", url.port or 6650)
         self._producers: dict[str, int] = {}
         self._sequence = 0
 
@@ -46,8 +46,8 @@ class RawProducer:
         self._connect()
         return self
 
-    def connect_anew(self) -> None:
-        """Close the connection and its producers, as a broker's refusal may have done already, and open another."""
+    def reconnect(self) -> None:
+        """Open a new connection; a broker's refusal may have closed the old connection and its producers."""
         self._socket.close()
         self._connect()
 
@@ -64,27 +64,34 @@ class RawProducer:
         self._socket.close()
 
     def send(self, topic: str, payload: bytes, command: Fields | None = None, **fields: Value) -> Position:
-        """Store one entry; fields of its metadata that are not given are as a client would set them.
+        """Publish one entry.
 
-        command: further fields of CommandSend. Raises RefusedByBrokerError.
+        Args:
+            topic: a partition or a topic without partitions.
+            payload: of the entry.
+            command: further fields of CommandSend.
+            fields: of the metadata; the others are set as by a client.
+
+        Raises:
+            RefusedByBrokerError: the broker did not store the entry.
         """
         self._sequence += 1
-        usual: dict[str, Value] = {
+        defaults: dict[str, Value] = {
             "producer_name": "raw",
             "sequence_id": self._sequence,
             "publish_time": int(time.time() * 1000),
         }
-        return self.send_bytes(topic, metadata(**{**usual, **fields}), payload, command)
+        return self.send_bytes(topic, metadata(**{**defaults, **fields}), payload, command)
 
     def send_bytes(self, topic: str, written: bytes, payload: bytes, command: Fields | None = None) -> Position:
-        """Store one entry whose metadata is any bytes at all. Raises RefusedByBrokerError."""
+        """Publish one entry with arbitrary bytes as its metadata; like `send` otherwise."""
         if time.monotonic() - self._used_s > _IDLE_S:
-            self.connect_anew()
+            self.reconnect()
         self._used_s = time.monotonic()
         producer = self._producer(topic)
-        said = {"producer_id": producer, "sequence_id": self._sequence, "num_messages": 1, **(command or {})}
+        command_fields = {"producer_id": producer, "sequence_id": self._sequence, "num_messages": 1, **(command or {})}
         body = framed(written, payload)
-        self._command(_SEND_TYPE, named(_SEND, said), body)
+        self._command(_SEND_TYPE, named(_SEND, command_fields), body)
         receipt = _parse(self._expect(_RECEIPT))
         stored = _parse(_bytes(receipt[3][0]))
         position = _number(stored[1][0]), _number(stored[2][0])
@@ -93,7 +100,7 @@ class RawProducer:
 
     def _producer(self, topic: str) -> int:
         if topic not in self._producers:
-            # without a look-up, the broker has not taken the topic's namespace
+            # before a look-up, no broker owns the topic's bundle
             self._command(_LOOKUP, field(1, topic) + field(2, 1))
             self._expect(_LOOKED_UP)
             number = len(self._producers) + 1
@@ -106,14 +113,14 @@ class RawProducer:
         command = field(1, kind) + field(kind, fields)
         self._socket.sendall(struct.pack(">II", 4 + len(command) + len(body), len(command)) + command + body)
 
-    def _expect(self, wanted: int) -> bytes:
+    def _expect(self, expected: int) -> bytes:
         while True:
             (size,) = struct.unpack(">I", self._read(4))
             frame = self._read(size)
             (length,) = struct.unpack(">I", frame[:4])
             command = _parse(frame[4 : 4 + length])
             kind = _number(command[1][0])
-            if kind == wanted:
+            if kind == expected:
                 return _bytes(command[kind][0])
             if kind == _PING:
                 self._command(_PONG, b"")
@@ -131,29 +138,29 @@ class RawProducer:
 
 
 def _parse(data: bytes) -> dict[int, list[int | bytes]]:
-    """Field number -> its values, of a message without fixed-width fields."""
+    """Return the values of each field number in a message without fixed-width fields."""
     fields: dict[int, list[int | bytes]] = {}
-    at = 0
+    position = 0
 
     def varint() -> int:
-        nonlocal at
+        nonlocal position
         value = shift = 0
         while True:
-            byte = data[at]
-            at += 1
+            byte = data[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    while at < len(data):
+    while position < len(data):
         tag = varint()
         if tag & 7 == 0:
             fields.setdefault(tag >> 3, []).append(varint())
         else:
             size = varint()
-            fields.setdefault(tag >> 3, []).append(data[at : at + size])
-            at += size
+            fields.setdefault(tag >> 3, []).append(data[position : position + size])
+            position += size
     return fields
 
 

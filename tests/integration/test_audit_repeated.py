@@ -1,4 +1,4 @@
-"""Audits that repeat themselves, as processes: what leaked is asked for once, whatever pauses and stops there are."""
+"""Repeated audits as processes: they request each leaked ledger once, despite pauses and stops."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ SECONDS = 900.0
 
 
 def _leak(cluster: Cluster) -> tuple[str, set[int], set[int]]:
-    """A namespace with a topic that leaked and one that is well; the closed orphans, and what is in use."""
+    """Create a namespace with a leaky and a live topic; return it, the closed orphans, and the ledgers in use."""
     namespace = f"public/repeated-{uuid.uuid4().hex[:6]}"
     topics.admin(cluster, "PUT", f"namespaces/{namespace}")
     leaky, live = (f"persistent://{namespace}/{name}" for name in ("leaky", "live"))
@@ -38,48 +38,48 @@ def _leak(cluster: Cluster) -> tuple[str, set[int], set[int]]:
     return namespace, closed, in_use
 
 
-def _asked_for(service: Deployment) -> Counter[int]:
-    """Ledger ids in the request topic, each so often as it was asked for."""
+def _request_counts(service: Deployment) -> Counter[int]:
+    """Count the requests for each ledger in the request topic."""
     settings = service.settings
     with admin_for(settings) as admin:
         if not admin.partitions(settings.topics.requests[0]):
             return Counter()
         last = admin.last_positions(settings.topics.requests[0])
-    asked = [decode(message.payload) for message in read(settings.pulsar, last)]
-    return Counter(each.ledger_id for each in asked if isinstance(each, PendingDelete))
+    requests = [decode(message.payload) for message in read(settings.pulsar, last)]
+    return Counter(request.ledger_id for request in requests if isinstance(request, PendingDelete))
 
 
-def _turns(log: Path, line: str) -> int:
+def _count(log: Path, line: str) -> int:
     return len(re.findall(line, log.read_text()))
 
 
-def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
+def test_the_service_requests_each_finding_once_and_deletes_it(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     _namespace, leaked, in_use = _leak(cluster)
     service = deploy(extra="\n[audit]\nevery_seconds = 3\npublish = true\n")
     log = tmp_path / "service.log"
-    turn = r"audit \d{8}T\d{9}Z: complete"
+    completed = r"audit \d{8}T\d{9}Z: complete"
     service.run("pause")
     running = service.start("run", log=log)
     try:
-        # requests wait while the service pauses: what is found again is not asked for again
-        wait_until(lambda: _turns(log, turn) >= 3, running, log, seconds=SECONDS)
-        while_paused = _asked_for(service)
+        # while the service pauses, requests wait, and later audits do not repeat them
+        wait_until(lambda: _count(log, completed) >= 3, running, log, seconds=SECONDS)
+        while_paused = _request_counts(service)
         service.run("resume")
         wait_until(lambda: not leaked & ledger_list.every_ledger(cluster).keys(), running, log, seconds=SECONDS)
-        turns = _turns(log, turn)
-        wait_until(lambda: _turns(log, turn) >= turns + 2, running, log, seconds=SECONDS)
+        before = _count(log, completed)
+        wait_until(lambda: _count(log, completed) >= before + 2, running, log, seconds=SECONDS)
         stop(running)
     finally:
         service.run("resume")
         kill(running)
-    asked_for = _asked_for(service)
+    counts = _request_counts(service)
 
     assert leaked <= while_paused.keys()
-    assert set(asked_for.values()) == {1}
+    assert set(counts.values()) == {1}
     assert in_use <= ledger_list.every_ledger(cluster).keys()
-    assert not in_use & asked_for.keys()
+    assert not in_use & counts.keys()
     final = Counter(
         (row["ledger_id"], row["outcome"]) for rows in service.final().values() for row in rows if not row.get("uuid")
     )
@@ -88,7 +88,7 @@ def test_the_service_asks_once_for_what_it_finds_and_sweeps_it(
     assert " ERROR " not in log.read_text()
 
 
-def test_a_watch_that_is_stopped_while_it_publishes_goes_on_where_it_was(
+def test_a_watch_that_is_stopped_while_it_publishes_resumes_its_publication(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     namespace, leaked, in_use = _leak(cluster)
@@ -99,19 +99,19 @@ def test_a_watch_that_is_stopped_while_it_publishes_goes_on_where_it_was(
 
     running = service.start(*watch, *slowly, log=log)
     try:
-        wait_until(lambda: len(_asked_for(service)) >= 2, running, log, seconds=SECONDS)
+        wait_until(lambda: len(_request_counts(service)) >= 2, running, log, seconds=SECONDS)
         stop(running)
     finally:
         kill(running)
-    before = _asked_for(service)
+    before = _request_counts(service)
     running = service.start(*watch, log=log)
     try:
-        wait_until(lambda: _turns(log, "Report: ") >= 4, running, log, seconds=SECONDS)
+        wait_until(lambda: _count(log, "Report: ") >= 4, running, log, seconds=SECONDS)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0, log.read_text()[-4000:]
     finally:
         kill(running)
-    after = _asked_for(service)
+    after = _request_counts(service)
 
     assert 0 < len(before) < len(leaked)
     assert leaked <= after.keys()
@@ -122,7 +122,7 @@ def test_a_watch_that_is_stopped_while_it_publishes_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_single_audit_that_is_interrupted_says_so_and_leaves_nothing_behind(
+def test_a_single_audit_that_is_interrupted_reports_it_and_leaves_no_files(
     deploy: Deploy, tmp_path: Path, number: signal.Signals
 ) -> None:
     service, log = deploy(), tmp_path / "audit.log"
@@ -135,8 +135,8 @@ def test_a_single_audit_that_is_interrupted_says_so_and_leaves_nothing_behind(
         kill(running)
 
     assert code == 128 + number
-    said = log.read_text()
-    assert f"stopped by {number.name}: nothing was changed" in said
-    assert "Traceback" not in said
-    assert "\tat " not in said, "a stack of Java's"
+    output = log.read_text()
+    assert f"stopped by {number.name}: nothing was changed" in output
+    assert "Traceback" not in output
+    assert "\tat " not in output, "a stack trace of Java"
     assert not list((tmp_path / "service" / "state" / "audit").glob(".work-*"))

@@ -1,8 +1,8 @@
 """Five minutes of brokers that roll, trim, offload, compact, delete, leak and crash while audits run and publish.
 
-LEDGER_REAPER_LOAD_SECONDS makes it longer. Every round leaks anew, and its audit finds all that has leaked so far;
-every third audit runs while a broker is being killed. Nothing that an owner refers to may ever be listed as an
-orphan, and nothing that was never consumed may be lost, though the service works off all that the audits publish.
+LEDGER_REAPER_LOAD_SECONDS sets another duration. Every round leaks more ledgers, and its audit finds all leaks so far;
+every third audit runs while a broker is killed. No audit may ever list a ledger that an owner refers to as an orphan,
+and no unconsumed message may be lost, although the service processes all requests of the audits.
 """
 
 import contextlib
@@ -41,26 +41,26 @@ _COMPACTED = "-compacted"
 
 
 class _Leaker:
-    """Leaks by its own topics, in the windows W1 and W3, W6, W7, W8 and W9 of docs/findings.md, each at a crash."""
+    """Leaks ledgers of its own topics at crashes, in the windows W1 and W3, W6, W7, W8 and W9 of docs/findings.md."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.topics: list[str] = []
-        self.known: dict[str, set[int]] = {
+        self.leaked: dict[str, set[int]] = {
             kind: set() for kind in ("data", "cursors", "schemas", "compacted", "copies")
         }
-        self._made = 0
-        self._next = self._make()
+        self._count = 0
+        self._next = self._create()
 
     @property
     def every(self) -> set[int]:
-        """Ids of what has leaked so far and no one wrote to any more."""
-        return set().union(*self.known.values())
+        """The ids of all closed ledgers that leaked so far."""
+        return set().union(*self.leaked.values())
 
     def leak(self) -> None:
-        """Have a broker drop what it can't delete, and die. Half a minute."""
-        # made before the last crash: the broker that lives now has recovered its cursor's ledger
-        leaky, self._next = self._next, self._make()
+        """Kill a broker that dropped ledgers which it can't delete; takes half a minute."""
+        # created before the last crash: the current broker has recovered its cursor's ledger
+        leaky, self._next = self._next, self._create()
         compacted, copied = f"{leaky}{_COMPACTED}", f"{leaky}-copied"
         self.topics += [compacted, copied]
         for topic in (copied, compacted):
@@ -72,22 +72,22 @@ class _Leaker:
             self._compact(compacted)
             topics.offload(self.cluster, copied)
             give_up_bookkeeper_copies(self.cluster, copied)
-        self._learn(leaky, ("data", "cursors", "schemas"))
-        self._learn(compacted, ("compacted",))
+        self._record(leaky, ("data", "cursors", "schemas"))
+        self._record(compacted, ("compacted",))
         self._add("copies", {attempt.ledger_id for attempt in attempts(self.cluster, copied)})
 
     def load_compacted(self) -> None:
-        """Have brokers load the topics that were compacted.
+        """Load the topics that were compacted.
 
-        Of one that a crash has unloaded, no znode names the compacted ledger in use, so its ledgers are UNKNOWN.
+        For a topic that a crash unloaded, no znode names the compacted ledger in use, so that its ledgers are UNKNOWN.
         """
         for topic in self.topics:
             if topic.endswith(_COMPACTED):
                 topics.internal_stats(self.cluster, topic)
 
-    def _make(self) -> str:
-        self._made += 1
-        topic = f"persistent://{NAMESPACE}/leaky-{self._made}"
+    def _create(self) -> str:
+        self._count += 1
+        topic = f"persistent://{NAMESPACE}/leaky-{self._count}"
         self.topics.append(topic)
         topics.post_schema_versions(self.cluster, topic, 2)
         topics.fill(self.cluster, topic, 4, [WORKER])
@@ -98,18 +98,20 @@ class _Leaker:
         topics.publish_keyed(self.cluster, topic, 20, keys=4)
         topics.compact(self.cluster, topic)
 
-    def _learn(self, topic: str, kinds: tuple[str, ...]) -> None:
-        lost = ledger_list.orphans(self.cluster, topic)
+    def _record(self, topic: str, kinds: tuple[str, ...]) -> None:
+        orphans = ledger_list.orphans(self.cluster, topic)
         for kind in kinds:
-            self._add(kind, set(getattr(lost, kind)))
+            self._add(kind, set(getattr(orphans, kind)))
 
     def _add(self, kind: str, ids: set[int]) -> None:
         states = ledger_list.every_ledger(self.cluster)
-        self.known[kind] |= {each for each in ids if each in states and states[each].state is LedgerState.CLOSED}
+        self.leaked[kind] |= {
+            ledger for ledger in ids if ledger in states and states[ledger].state is LedgerState.CLOSED
+        }
 
 
 class _Load:
-    """Threads that use the cluster as applications and operators do; what a crash breaks is tried again."""
+    """Threads that use the cluster like applications and operators; they repeat actions that a crash interrupts."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -137,7 +139,7 @@ class _Load:
         while not self.stop.is_set():
             try:
                 act()
-            except Exception:  # the broker crashed under it, or was slow: applications try again
+            except Exception:  # the broker crashed or was slow: applications try again
                 self.done["failed"] = self.done.get("failed", 0) + 1
             self.stop.wait(0.5)
 
@@ -170,25 +172,30 @@ class _Load:
 
 
 def _referred_to(cluster: Cluster, names: Iterable[str]) -> set[int]:
-    """Every BookKeeper ledger that a list of the topics names now, in ZooKeeper or in a broker."""
+    """Return every BookKeeper ledger that the topics' lists name, in ZooKeeper or in a broker."""
     hosts = cluster.addresses.zookeeper
     paths = [managed_ledger_path(managed_ledger_name(topic)) for topic in names]
-    found = {
+    referred = {
         ledger_id for data in part_clients.read_znodes(hosts, paths).values() for ledger_id in in_use_ids(data).ids
     }
     for topic in names:
         with contextlib.suppress(ReaperError):
             stats = topics.internal_stats(cluster, topic)
-            found |= {cursor["cursorLedger"] for cursor in stats["cursors"].values()} - {-1}
-            found |= {ledger["ledgerId"] for ledger in stats.get("schemaLedgers", [])}
-            found |= {(stats.get("compactedLedger") or {}).get("ledgerId", -1)} - {-1}
-    return found
+            referred |= {cursor["cursorLedger"] for cursor in stats["cursors"].values()} - {-1}
+            referred |= {ledger["ledgerId"] for ledger in stats.get("schemaLedgers", [])}
+            referred |= {(stats.get("compactedLedger") or {}).get("ledgerId", -1)} - {-1}
+    return referred
 
 
 def _audit(
     commands: Console, *options: str, may_be_incomplete: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """may_be_incomplete: a broker dies meanwhile, and what it owns can't be judged; a publication then ends with 4."""
+    """Run an audit; return its findings and its last line.
+
+    Args:
+        may_be_incomplete: a broker dies during the audit, so that its topics can't be judged and the exit code may
+            be 4.
+    """
     arguments = ("audit", "--recheck-seconds", "2", "--namespace", NAMESPACE, *options)
     codes = (0, 4) if may_be_incomplete else (0,)
     *findings, last = commands.json(*arguments, code=codes)
@@ -200,49 +207,49 @@ def _missing(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _ids(findings: list[dict[str, Any]], finding_class: str) -> set[int]:
-    wanted = (finding_class, "LEDGER")
-    return {row["ledger_id"] for row in findings if (row["class"], row["ledger_type"]) == wanted}
+    kind = (finding_class, "LEDGER")
+    return {row["ledger_id"] for row in findings if (row["class"], row["ledger_type"]) == kind}
 
 
-def test_nothing_in_use_is_listed_or_lost_while_brokers_go_on_and_leak(cluster: Cluster, deploy: Deploy) -> None:
+def test_no_ledger_in_use_is_listed_or_lost_while_brokers_work_and_leak(cluster: Cluster, deploy: Deploy) -> None:
     topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}")
     topics.fill(cluster, KEPT, 1, ["never"])
     service, leaker = deploy(), _Leaker(cluster)
-    ever: set[int] = set()
-    found: list[int] = []  # true orphans, audit by audit
-    ends = time.monotonic() + SECONDS
-    with console(str(service.config)) as commands, ThreadPoolExecutor(1) as aside:
+    listed: set[int] = set()
+    counts: list[int] = []  # true orphans of each audit
+    deadline = time.monotonic() + SECONDS
+    with console(str(service.config)) as commands, ThreadPoolExecutor(1) as pool:
         with _Load(cluster).running() as load:
-            while time.monotonic() < ends or len(found) < 3:
-                is_hit = len(found) % 3 == 2
+            while time.monotonic() < deadline or len(counts) < 3:
+                is_hit = len(counts) % 3 == 2
                 before = leaker.every
-                leaking = aside.submit(leaker.leak)
+                leaking = pool.submit(leaker.leak)
                 if not is_hit:
                     leaking.result(LEAK_SECONDS)
                     assert leaker.every > before
                     before = leaker.every
                     leaker.load_compacted()
                 findings, _last = _audit(
-                    commands, *(["--publish", "--yes"] * (len(found) % 2)), may_be_incomplete=is_hit
+                    commands, *(["--publish", "--yes"] * (len(counts) % 2)), may_be_incomplete=is_hit
                 )
                 orphans = _ids(findings, "ORPHAN")
                 leaking.result(LEAK_SECONDS)
-                ever |= orphans
+                listed |= orphans
                 missed = before - orphans - (_ids(findings, "UNKNOWN") if is_hit else set())
                 assert not missed, [row for row in findings if row.get("ledger_id") in missed] or missed
                 assert not _missing(findings)
-                assert not ever & _referred_to(cluster, (KEPT, *BUSY, *leaker.topics))
-                found.append(len(orphans & leaker.every))
+                assert not listed & _referred_to(cluster, (KEPT, *BUSY, *leaker.topics))
+                counts.append(len(orphans & leaker.every))
         _audit(commands, "--publish", "--yes")
         service.run("run", "--until-idle", seconds=900)
         findings, _last = _audit(commands)
 
-    kinds = {kind: len(ids) for kind, ids in leaker.known.items()}
+    kinds = {kind: len(ids) for kind, ids in leaker.leaked.items()}
     sys.stderr.write(
-        f"true orphans {kinds}, found by {len(found)} audits: {found}; called orphans in all: {len(ever)}; "
+        f"true orphans {kinds}, found by {len(counts)} audits: {counts}; ever listed as orphans: {len(listed)}; "
     )
     sys.stderr.write(f"load: {load.done}\n")
-    assert not ever & _referred_to(cluster, (KEPT, *BUSY, *leaker.topics))
+    assert not listed & _referred_to(cluster, (KEPT, *BUSY, *leaker.topics))
     assert not leaker.every & ledger_list.every_ledger(cluster).keys()
     assert len(topics.read_all(cluster, KEPT)) >= load.kept + topics.ENTRIES_PER_LEDGER
     assert load.done.get("used", 0) > 5, load.done

@@ -1,4 +1,4 @@
-"""This machine's clock jumps by a year while the service runs: nothing is lost, stranded, forgotten or hurried."""
+"""This machine's clock jumps by a year while the service runs: no request is lost, stuck, forgotten or early."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ YEAR_MS = 366 * DAY_MS
 
 
 @pytest.mark.parametrize("first_ms", [pytest.param(YEAR_MS, id="ahead first"), pytest.param(-YEAR_MS, id="back first")])
-def test_retries_wait_their_delay_however_this_machines_clock_jumps(
+def test_retries_wait_their_delay_despite_jumps_of_this_machines_clock(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_ms: int
 ) -> None:
     topic = new_topic("jumps")
@@ -43,9 +43,9 @@ def test_retries_wait_their_delay_however_this_machines_clock_jumps(
     try:
         for ahead_ms in (0, first_ms, 0, -first_ms, 0):
             ahead.write_text(str(ahead_ms))
-            # while the clock is behind, no ledger is old enough to be deleted
+            # while the clock is slow, no ledger is old enough to be deleted
             leaked = leak(cluster, topic, 5) if ahead_ms >= 0 else []
-            service.request([payload(topic, each) for each in (*leaked, *listed)])
+            service.request([payload(topic, ledger_id) for ledger_id in (*leaked, *listed)])
             requested += len(leaked) + len(listed)
             topics.wait_for(lambda: _final(service) == requested, f"answers, {ahead_ms} ms ahead", seconds=240)  # noqa: B023
     except UnavailableError as error:
@@ -54,8 +54,8 @@ def test_retries_wait_their_delay_however_this_machines_clock_jumps(
         running.terminate()
         running.wait(60)
 
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (requested, 0, [])
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (requested, 0, [])
     assert set(listed) <= bookie.list_ledgers(cluster)
 
 
@@ -66,14 +66,14 @@ def test_a_clock_that_is_a_year_ahead_expires_neither_journal_nor_receipts(
     topics.fill(cluster, topic, 1, ["s"])
     service, ahead = deploy(), tmp_path / "ahead"
     leaked = leak(cluster, topic, 3)
-    for ahead_ms, asked in ((YEAR_MS, leaked[:2]), (0, leaked[2:])):
+    for ahead_ms, ledger_ids in ((YEAR_MS, leaked[:2]), (0, leaked[2:])):
         with monkeypatch.context() as wrong:
             wrong.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
             wrong.setenv("CLOCK_AHEAD", str(ahead))
             ahead.write_text(str(ahead_ms))
-            service.request([payload(topic, each) for each in asked])
+            service.request([payload(topic, ledger_id) for ledger_id in ledger_ids])
             service.run("run", "--until-idle")
-    settings, written = service.settings, len(service.receipts())
+    settings, count = service.settings, len(service.receipts())
     root, name = settings.zookeeper.own_root, settings.service.name
     table = cast("Receipts", SimpleNamespace(sync=lambda: None))
     with admin_for(settings) as admin:
@@ -82,9 +82,9 @@ def test_a_clock_that_is_a_year_ahead_expires_neither_journal_nor_receipts(
             agreed = AgreedClock(clients_for(settings).store, root, name, clock=machine)
             tidy_up(settings, Pulsar(admin, reader_for(settings)), table, FairLock(), agreed)
             assert sorted(row["ledger_id"] for row in journal.entries(settings.state_dir)) == sorted(leaked)
-            assert len(service.receipts()) == written
+            assert len(service.receipts()) == count
 
 
 def _final(service: Deployment) -> int:
-    """Requests with a final receipt."""
+    """Count the requests with a final receipt."""
     return len(service.final())

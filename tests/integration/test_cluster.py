@@ -1,4 +1,4 @@
-"""The embedded cluster itself: it serves, it can be broken, and what breaks is what breaks in production."""
+"""The embedded cluster itself: it serves, and its faults are those of production."""
 
 import json
 import secrets
@@ -32,13 +32,13 @@ from udfs.records import LedgerState
 
 pytestmark = pytest.mark.cluster
 
-# Ids come from a counter that starts at 0: no ledger of the cluster ever gets here.
+# Ids come from a counter that starts at 0: no ledger of the cluster gets such a high id.
 SYNTHETIC_FROM = 1_000_000_000
 
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A topic of the test's own, deleted at the end."""
+    """The name of a topic for one test, which is deleted at the end."""
     name = f"persistent://public/default/{request.node.originalname}-{secrets.token_hex(3)}"
     yield name
     topics.delete_topic(cluster, name)
@@ -54,18 +54,18 @@ def pids(cluster: Cluster) -> dict[Part, int]:
     return {part: process.pid for part in Part if (process := cluster.process(part)) is not None}
 
 
-def test_status_says_where_everything_is(cluster: Cluster) -> None:
-    done = command("status", "--home", str(cluster.home.root), "--json")
+def test_status_names_all_addresses_and_parts(cluster: Cluster) -> None:
+    completed = command("status", "--home", str(cluster.home.root), "--json")
 
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert {"pulsar", "admin", "zookeeper", "s3", "bucket", "config", "home"} <= found.keys()
-    assert found["running"] is True
-    assert set(found["parts"].values()) == {"running"}
-    assert Path(found["config"]).is_file()
+    assert completed.returncode == 0, completed.stderr
+    status = json.loads(completed.stdout)
+    assert {"pulsar", "admin", "zookeeper", "s3", "bucket", "config", "home"} <= status.keys()
+    assert status["running"] is True
+    assert set(status["parts"].values()) == {"running"}
+    assert Path(status["config"]).is_file()
 
 
-def test_status_of_a_cluster_that_is_down_ends_with_3(tmp_path: Path) -> None:
+def test_status_of_a_cluster_that_is_down_exits_with_3(tmp_path: Path) -> None:
     assert command("status", "--home", str(tmp_path / "nothing"), "--json").returncode == 3
 
 
@@ -90,7 +90,7 @@ def test_nothing_listens_beyond_this_machine(cluster: Cluster) -> None:
     assert set(listening) <= {HOST, f"::ffff:{HOST}"}
 
 
-def test_what_is_published_is_read_back(cluster: Cluster, topic: str) -> None:
+def test_published_messages_are_read_back(cluster: Cluster, topic: str) -> None:
     sent = topics.fill(cluster, topic, 5, ["reader"])
 
     assert topics.read_all(cluster, topic) == list(topics.payloads(sent, 64))
@@ -99,14 +99,14 @@ def test_what_is_published_is_read_back(cluster: Cluster, topic: str) -> None:
 
 
 def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cluster: Cluster, topic: str) -> None:
-    found = orphans.orphan_everything(cluster, [topic], ledgers=20, schema_versions=3)[topic]
+    leaked = orphans.orphan_everything(cluster, [topic], ledgers=20, schema_versions=3)[topic]
 
-    assert len(found.data) >= 20
-    assert len(found.cursors) == 1
-    assert len(found.schemas) == 3
+    assert len(leaked.data) >= 20
+    assert len(leaked.cursors) == 1
+    assert len(leaked.schemas) == 3
     metadata = ledger_list.every_ledger(cluster)
-    assert {metadata[ledger_id].state for ledger_id in found.every} == {LedgerState.CLOSED}
-    assert set(found.every) <= shell.list_ledgers(cluster) & bookie.list_ledgers(cluster)
+    assert {metadata[ledger_id].state for ledger_id in leaked.every} == {LedgerState.CLOSED}
+    assert set(leaked.every) <= shell.list_ledgers(cluster) & bookie.list_ledgers(cluster)
     assert len(topics.read_all(cluster, topic)) == orphans.KEPT_LEDGERS * topics.ENTRIES_PER_LEDGER
 
 
@@ -117,10 +117,10 @@ def test_a_subscription_deleted_under_the_fault_leaves_an_open_orphan(cluster: C
 
     with cluster_faults.metadata_fault(cluster):
         topics.delete_subscription(cluster, topic, "leaver")
-        found = ledger_list.orphans(cluster, topic)
+        leaked = ledger_list.orphans(cluster, topic)
         state = ledger_list.every_ledger(cluster)[cursor].state
 
-    assert found.cursors == (cursor,)
+    assert leaked.cursors == (cursor,)
     assert state is LedgerState.OPEN
 
 
@@ -135,9 +135,9 @@ def test_a_compaction_under_the_fault_leaves_the_old_compacted_ledger(cluster: C
     with cluster_faults.metadata_fault(cluster):
         topics.publish_keyed(cluster, topic, 40, keys=4)
         topics.compact(cluster, topic)
-        found = ledger_list.orphans(cluster, topic)
+        leaked = ledger_list.orphans(cluster, topic)
 
-    assert found.every == found.compacted == old
+    assert leaked.every == leaked.compacted == old
     broker = AdminBroker(PulsarAdminSettings(admin_url=cluster.addresses.admin), lambda: [cluster.addresses.admin])
     (view,) = broker.views([managed_ledger_name(topic)])
     broker.close()
@@ -145,7 +145,7 @@ def test_a_compaction_under_the_fault_leaves_the_old_compacted_ledger(cluster: C
     assert {view.compacted_ledger} == {view.compacted_by_cursor} == new
 
 
-def test_delayed_messages_make_bucket_ledgers_that_only_cursor_properties_name(cluster: Cluster, topic: str) -> None:
+def test_delayed_messages_create_bucket_ledgers_that_only_cursor_properties_name(cluster: Cluster, topic: str) -> None:
     topics.fill_buckets(cluster, topic, "later", 120)
 
     owned = ledger_list.owned(cluster, topic)
@@ -176,7 +176,7 @@ def test_parents_that_appear_during_the_fault_are_denied_too(cluster: Cluster) -
     part_clients.delete_znode(cluster.addresses.zookeeper, f"{LEDGERS_ROOT}/10")
 
 
-def test_made_up_ledgers_read_as_real_ones(cluster: Cluster) -> None:
+def test_synthetic_ledgers_look_like_real_ledgers(cluster: Cluster) -> None:
     name = "persistent://public/default/made-up"
 
     ids = ledger_list.make_synthetic(cluster, name, count=1_000, first_id=SYNTHETIC_FROM)
@@ -233,7 +233,7 @@ def test_the_shell_fails_loudly_on_a_ledger_that_does_not_exist(cluster: Cluster
 
 
 @pytest.mark.parametrize("part", [Part.S3, Part.ZOOKEEPER, Part.BOOKIE])
-def test_a_killed_part_is_down_and_comes_back_on_its_port(cluster: Cluster, part: Part, topic: str) -> None:
+def test_a_killed_part_is_down_and_restarts_on_its_port(cluster: Cluster, part: Part, topic: str) -> None:
     before = cluster.addresses
 
     cluster_faults.kill(cluster, part)
@@ -253,7 +253,7 @@ def test_a_frozen_part_is_stuck_until_it_is_resumed(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_cluster_lives_beside_the_first_and_its_state_survives(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_second_cluster_runs_beside_the_first_and_keeps_its_state(cluster: Cluster, tmp_path: Path) -> None:
     home = tmp_path / "second"
     others = pids(cluster)
     with pytest.raises(ReaperError, match=r"broker ended before it served; read .*broker\.log"):
@@ -279,7 +279,7 @@ def test_a_second_cluster_lives_beside_the_first_and_its_state_survives(cluster:
 
 
 @pytest.mark.slow
-def test_up_that_is_ended_early_leaves_no_process(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_interrupted_up_leaves_no_process(cluster: Cluster, tmp_path: Path) -> None:
     home = tmp_path / "ended"
     starting = subprocess.Popen([sys.executable, "-m", "streaming", "cluster", "up", "--home", str(home)])
     topics.wait_for((home / "run" / "bookie.json").exists, "start of the bookie", seconds=60)

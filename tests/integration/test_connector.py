@@ -1,4 +1,4 @@
-"""Traps of the pulsar-spark connector, each sprung on the real jar, and a real Java consumer on our topics."""
+"""Traps of the pulsar-spark connector, each with the real jar, and a real Java consumer on our topics."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ from udfs.paths import partition_index
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 NOWHERE = "public/default/persistent/nowhere"
-FIRST = 4 * 10**15  # no cluster gets that far
+FIRST = 4 * 10**15  # above every id of a real cluster
 INTEROP = Path(__file__).parent.parent / "data" / "java" / "Interop.java"
 KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"
 BULK = 200_000
@@ -38,18 +38,18 @@ BULK = 200_000
 
 @pytest.fixture
 def service(deploy: Deploy) -> Deployment:
-    """Two request topics, one for each tenant; made, and nothing in them."""
-    made = deploy()
-    add_request_topics(made, "-other")
-    return made
+    """A service with two empty request topics."""
+    deployed = deploy()
+    add_request_topics(deployed, "-other")
+    return deployed
 
 
 def _java(service: Deployment, *arguments: str) -> list[list[str]]:
-    """Run the Java application; returns the fields of each line that it printed for us."""
+    """Run the Java application; return the fields of each line that it printed for the test."""
     command = [java(), "-cp", f"{pulsar_home()}/lib/*", str(INTEROP), arguments[0], service.settings.pulsar.service_url]
-    done = subprocess.run([*command, *arguments[1:]], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 4]
+    completed = subprocess.run([*command, *arguments[1:]], capture_output=True, text=True, timeout=120, check=False)
+    assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-2000:]
+    return [line.split("\t") for line in completed.stdout.splitlines() if line.count("\t") == 4]
 
 
 def _send(service: Deployment, topic: str, ledger_ids: range, *, batched: bool = False) -> None:
@@ -82,15 +82,15 @@ def test_null_payloads_producers_batches_and_new_partitions_are_read_once_across
     service.run("run", "--until-idle")
 
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 36, ("DEAD_LETTER", "EMPTY_PAYLOAD"): 1}
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (37, 0, [])
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (37, 0, [])
     assert "PROBLEM" not in service.run("check")
 
 
-def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_kill_loses_nothing(
+def test_many_requests_of_one_topic_do_not_delay_ten_of_another_and_a_kill_loses_nothing(
     service: Deployment, tmp_path: Path
 ) -> None:
-    """A tenth of a million twice: what the machine of the tests can bear."""
+    """Two hundred thousand requests: as many as the machine of the tests can process."""
     service.config.write_text(service.config.read_text().replace("chunk_rows = 50000", "chunk_rows = 10000"))
     log, (first, other) = tmp_path / "run.log", service.settings.topics.requests
     _send(service, first, range(FIRST, FIRST + BULK), batched=True)
@@ -105,20 +105,20 @@ def test_a_million_requests_of_one_topic_do_not_keep_anothers_ten_waiting_and_a_
         wait_until(lambda: sum(row["ledger_id"] < FIRST for row in service.receipts()) == 10, running, log)
         done_before = len(service.receipts())
         memory = sum(
-            each.memory_info().rss
-            for each in (psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True))
+            process.memory_info().rss
+            for process in (psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True))
         )
         stop(running)
     finally:
         kill(running)
-    assert done_before < BULK, "the ten came before the rest of the bulk"
+    assert done_before < BULK, "the ten requests came after the rest of the bulk"
     assert memory < 4 << 30
     service.run("run", "--until-idle", seconds=500)
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (BULK + 10, 0, [])
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (BULK + 10, 0, [])
 
 
-def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_the_hour(
+def test_a_pause_interrupts_a_chunk_and_its_deletes_count_towards_the_hourly_limit(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     topic = f"persistent://public/default/paused-{time.time_ns()}"
@@ -126,11 +126,11 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
     leaked = leak(cluster, topic, 120)
     service, log = deploy(limits="max_deletes_per_hour = 120"), tmp_path / "run.log"
     service.config.write_text(service.config.read_text().replace("deletes_per_second = 0", "deletes_per_second = 3"))
-    service.request(payload(topic, each) for each in leaked)
+    service.request(payload(topic, ledger_id) for ledger_id in leaked)
     running = service.start("run", log=log)
     try:
         wait_until(lambda: len(set(leaked) & ledger_list.every_ledger(cluster).keys()) < len(leaked) - 10, running, log)
-        service.run("pause")  # a hundred went in one transaction; the next waits half a minute for its turn
+        service.run("pause")  # a hundred deletes are one transaction; the rate limit delays the next by half a minute
         wait_until(lambda: "paused in the middle of a chunk" in log.read_text(), running, log)
         left = set(leaked) & ledger_list.every_ledger(cluster).keys()
         time.sleep(3)
@@ -139,7 +139,7 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
         wait_until(lambda: len(service.receipts()) == 120, running, log)
         assert {row["outcome"] for row in service.receipts()} == {"DELETED", "ALREADY_GONE"}
         more = leak(cluster, topic, 20)
-        service.request(payload(topic, each) for each in more)
+        service.request(payload(topic, ledger_id) for ledger_id in more)
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         assert "limits.max_deletes_per_hour is 120" in log.read_text()
         assert set(more) <= ledger_list.every_ledger(cluster).keys()
@@ -152,8 +152,8 @@ def test_a_pause_stops_a_chunk_in_the_middle_and_what_it_had_deleted_counts_in_t
     finally:
         kill(running)
     assert not {*leaked, *more} & ledger_list.every_ledger(cluster).keys()
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (140, 0, [])
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (140, 0, [])
 
 
 def _stored(service: Deployment, topic: str) -> list[StoredMessage]:
@@ -162,22 +162,22 @@ def _stored(service: Deployment, topic: str) -> list[StoredMessage]:
     return list(read(service.settings.pulsar, last))
 
 
-def test_a_java_consumer_and_the_service_go_on_with_each_others_retries(service: Deployment) -> None:
-    named = service.settings.topics
-    java_retry, java_dlq = f"{named.retry}-JAVA", f"{named.dead_letter}-JAVA"
-    _send(service, f"{named.requests[0]}-partition-0", range(FIRST, FIRST + 2))
-    _send(service, f"{named.requests[0]}-partition-0", range(FIRST + 2, FIRST + 5), batched=True)
-    # Java puts ours off, into our retry topic: the service works them off, as the same requests
-    put_off = _java(service, "put-off", named.requests[0], named.retry, java_dlq, "5", "5")
-    assert {line[1] for line in put_off} == {"0"}
-    assert len(_stored(service, named.retry)) == 5
+def test_a_java_consumer_and_the_service_continue_each_others_retries(service: Deployment) -> None:
+    settings = service.settings.topics
+    java_retry, java_dlq = f"{settings.retry}-JAVA", f"{settings.dead_letter}-JAVA"
+    _send(service, f"{settings.requests[0]}-partition-0", range(FIRST, FIRST + 2))
+    _send(service, f"{settings.requests[0]}-partition-0", range(FIRST + 2, FIRST + 5), batched=True)
+    # Java retries our requests into our RETRY topic: the service processes them as the same requests
+    retried_by_java = _java(service, "put-off", settings.requests[0], settings.retry, java_dlq, "5", "5")
+    assert {line[1] for line in retried_by_java} == {"0"}
+    assert len(_stored(service, settings.retry)) == 5
     service.run("run", "--until-idle")
     retried = [row for row in service.receipts() if row["attempt"] == 1]
     assert len(retried) == 5
     origins = {row["message_id"] for row in retried}
     assert origins == {row["message_id"] for row in service.receipts() if row["attempt"] == 0}
 
-    # a request that the service keeps putting off: Java reads our retries, counts on, and buries it in the end
+    # a request that the service always retries: Java reads our retries, continues the count, and writes a dead letter
     live = f"persistent://public/default/live-{FIRST % 997}-{time.time_ns()}"
     with client(service.settings.pulsar) as opened:
         opened.subscribe(live, "s").close()
@@ -186,16 +186,16 @@ def test_a_java_consumer_and_the_service_go_on_with_each_others_retries(service:
         ledger_id = admin.internal_stats(live).ledgers[0][0]
     service.request([payload(live, ledger_id)])
     service.run("run", "--until-idle")
-    ours = [each for each in _stored(service, named.retry) if str(ledger_id).encode() in each.payload]
-    assert [each.properties["RECONSUMETIMES"] for each in ours] == ["1", "2"]
-    read_by_java = _java(service, "put-off", named.retry, java_retry, java_dlq, "13", "2")
-    mine = [line for line in read_by_java if line[2] == ours[0].properties["ORIGIN_MESSAGE_ID"]]
-    assert sorted(line[1] for line in mine) == ["1", "2", "2"]
-    buried = _stored(service, java_dlq)
-    assert {each.properties["ORIGIN_MESSAGE_ID"] for each in buried} >= {ours[0].properties["ORIGIN_MESSAGE_ID"]}
+    ours = [retry for retry in _stored(service, settings.retry) if str(ledger_id).encode() in retry.payload]
+    assert [retry.properties["RECONSUMETIMES"] for retry in ours] == ["1", "2"]
+    read_by_java = _java(service, "put-off", settings.retry, java_retry, java_dlq, "13", "2")
+    of_our_request = [line for line in read_by_java if line[2] == ours[0].properties["ORIGIN_MESSAGE_ID"]]
+    assert sorted(line[1] for line in of_our_request) == ["1", "2", "2"]
+    letters = _stored(service, java_dlq)
+    assert {letter.properties["ORIGIN_MESSAGE_ID"] for letter in letters} >= {ours[0].properties["ORIGIN_MESSAGE_ID"]}
 
 
-def test_a_checkpoint_of_v1_is_gone_on_with_a_lost_one_begun_anew_and_a_lost_state_refused(
+def test_a_v1_checkpoint_is_resumed_a_lost_checkpoint_started_from_scratch_and_a_lost_state_refused(
     deploy: Deploy,
 ) -> None:
     service = deploy()
@@ -211,26 +211,26 @@ def test_a_checkpoint_of_v1_is_gone_on_with_a_lost_one_begun_anew_and_a_lost_sta
     _send(service, f"{first}-partition-3", range(FIRST + 2, FIRST + 5))
     _send(service, f"{first}-partition-0", range(FIRST + 5, FIRST + 6))
     service.run("run", "--until-idle")
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (6, 0, [])
-    assert (checkpoints / "requests" / "v1" / "commits" / "1").exists(), "went on behind the kept batch 0"
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (6, 0, [])
+    assert (checkpoints / "requests" / "v1" / "commits" / "1").exists(), "did not continue after the kept batch 0"
 
     shutil.rmtree(checkpoints)
     _send(service, f"{first}-partition-3", range(FIRST + 6, FIRST + 7))
     service.run("run", "--until-idle")
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (7, 0, [])
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (7, 0, [])
 
     shutil.rmtree(service.settings.state.dir)
     assert "retries that waited there would be lost" in service.run("run", "--until-idle", code=4)
-    shutil.rmtree(checkpoints)  # the way out that it names
+    shutil.rmtree(checkpoints)  # the remedy that the message names
     service.call("release", "--state", "--yes")
     service.run("run", "--until-idle")
     assert len(service.final()) == 7
 
 
 def _put_kept(checkpoint: Path, topic: str, positions: dict[str, tuple[int, int]]) -> None:
-    """The kept checkpoint in place of the one that was written, with this run's names and positions."""
+    """Replace the checkpoint by the kept version 1, with the names and positions of this run."""
     shutil.rmtree(checkpoint)
     shutil.copytree(KEPT / "requests" / "v1", checkpoint)
     for file in (checkpoint / "offsets" / "0", checkpoint / "sources" / "0" / "0"):
@@ -242,8 +242,8 @@ def _put_kept(checkpoint: Path, topic: str, positions: dict[str, tuple[int, int]
         file.write_text("\n".join([*head, json.dumps(offsets)]))
 
 
-def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Cluster, service: Deployment) -> None:
-    """TTL and eviction by whoever owns a tenant's topic, and a topic deleted under the service."""
+def test_messages_deleted_unread_and_topics_created_again_are_alarms(cluster: Cluster, service: Deployment) -> None:
+    """A tenant's administrator sets a TTL and skips messages, and a topic is deleted while the service uses it."""
     first, other = service.settings.topics.requests
     partition = f"{other}-partition-1"
     service.run("run", "--until-idle")
@@ -274,9 +274,9 @@ def test_messages_that_go_unread_and_topics_that_vanish_are_alarms(cluster: Clus
         deadline = time.monotonic() + 60
         while len(admin.internal_stats(partition).ledgers) > 1 and time.monotonic() < deadline:
             time.sleep(0.5)
-    said = " ".join(service.run("check", code=4).split())
-    assert "vanished with unread messages in them" in said
-    service.run("check", code=4)  # no look takes the alarm away, but a person's word
+    output = " ".join(service.run("check", code=4).split())
+    assert "vanished with unread messages in them" in output
+    service.run("check", code=4)  # a check does not end the alarm, only the operator's command does
     assert f"{partition}: ledgers" in service.run("accept", "--gaps")
     service.run("check")
 

@@ -1,8 +1,7 @@
-"""What deploy/install.sh and `make dist` build, and the service on a Spark cluster that has nothing else of ours.
+"""The output of deploy/install.sh and `make dist`, and the service on a Spark cluster without any other of our files.
 
-The steps run in a copy of what .dockerignore lets into the image, with no variable of ours in the environment, so they
-are the steps of deploy/Dockerfile. The cluster is Spark's own, standalone, on this machine; its worker runs in a folder
-of its own, with a Python that knows no package of ours.
+installation.py runs the steps of deploy/Dockerfile. The cluster is a standalone Spark cluster on this machine; its
+worker runs in a separate folder, with a Python that has none of our packages.
 """
 
 import os
@@ -29,43 +28,43 @@ from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.ledger_list import every_ledger
 from tests.integration.conftest import Deploy, killed_at_the_end, leak, new_topic, payload
-from tests.integration.installation import BARE, done
+from tests.integration.installation import BARE, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_an_installation_runs_without_the_checkout_and_fetches_nothing(installed: Path, tmp_path: Path) -> None:
     for folder in (installed, installed / "venv" / "lib" / "python3.11" / "site-packages"):
-        assert not any("__editable__" in each.name for each in folder.iterdir())
-    done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=installed / "jars")
+        assert not any("__editable__" in file.name for file in folder.iterdir())
+    run("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=installed / "jars")
     home = tmp_path / "home"
     home.mkdir()
     without_home = BARE | {"HOME": str(home), "LEDGER_REAPER_JARS": str(installed / "jars")}
     reaper = installed / "venv" / "bin" / "ledger-reaper"
-    assert "ledger-reaper 0." in done(reaper, "--version", env=without_home, cwd=tmp_path)
+    assert "ledger-reaper 0." in run(reaper, "--version", env=without_home, cwd=tmp_path)
     (tmp_path / "config.toml").write_text('[checkpoints]\ndir = "s3a://bucket/folder"\n')
-    named = done(reaper, "jars", "--config", "config.toml", env=without_home, cwd=tmp_path).strip().split(",")
-    assert sorted(named) == sorted(str(each) for each in (installed / "jars").glob("*.jar"))
+    jars = run(reaper, "jars", "--config", "config.toml", env=without_home, cwd=tmp_path).strip().split(",")
+    assert sorted(jars) == sorted(str(jar) for jar in (installed / "jars").glob("*.jar"))
     assert list(home.iterdir()) == []
 
 
-def test_the_packed_environment_takes_the_python_of_the_machine(dist: Path, tmp_path: Path) -> None:
-    done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist)
-    done("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist / "jars")
+def test_the_packed_environment_uses_the_python_of_the_machine(dist: Path, tmp_path: Path) -> None:
+    run("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist)
+    run("sha512sum", "--check", "--strict", "SHA512SUMS", cwd=dist / "jars")
     with tarfile.open(dist / "environment.tar.gz") as archive:
         assert [name for name in archive.getnames() if "/pyspark/jars/" in name] == []
         archive.extractall(tmp_path / "here", filter="fully_trusted")
     moved = (tmp_path / "here").rename(tmp_path / "there")
-    asked = "import sys, streaming.sweep.task as t; print(sys.version_info[:2], t.__file__)"
-    said = done(moved / "bin" / "python", "-c", asked, env=BARE, cwd=tmp_path)
-    assert said.split() == ["(3,", "11)", str(moved / "lib/python3.11/site-packages/streaming/sweep/task.py")]
+    code = "import sys, streaming.sweep.task as t; print(sys.version_info[:2], t.__file__)"
+    output = run(moved / "bin" / "python", "-c", code, env=BARE, cwd=tmp_path)
+    assert output.split() == ["(3,", "11)", str(moved / "lib/python3.11/site-packages/streaming/sweep/task.py")]
     elsewhere = BARE | {"LEDGER_REAPER_PYTHON": getattr(sys, "_base_executable", sys.executable)}
-    assert done(moved / "bin" / "python", "-c", asked, env=elsewhere, cwd=tmp_path) == said
+    assert run(moved / "bin" / "python", "-c", code, env=elsewhere, cwd=tmp_path) == output
 
 
 @dataclass(frozen=True)
 class Standalone:
-    """A cluster of Spark's own: a master and one worker."""
+    """A standalone Spark cluster with one worker."""
 
     master: str
     work: Path
@@ -74,7 +73,7 @@ class Standalone:
 
 @contextmanager
 def standalone(here: Path) -> Iterator[Standalone]:
-    """Start one, from a copy of the Spark that PySpark brings; it ends with the block."""
+    """Run a standalone cluster from a copy of PySpark's Spark."""
     home, work = here / "spark", here / "work"
     shutil.copytree(Path(pyspark.__file__).parent, home, copy_function=os.link)
     work.mkdir(parents=True)
@@ -88,11 +87,11 @@ def standalone(here: Path) -> Iterator[Standalone]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    at = f"spark://127.0.0.1:{port}"
-    run = "org.apache.spark.deploy"
+    master = f"spark://127.0.0.1:{port}"
+    package = "org.apache.spark.deploy"
     starts = (
-        [f"{run}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
-        [f"{run}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(work), at],
+        [f"{package}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
+        [f"{package}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(work), master],
     )
     with ExitStack() as stack:
         for number, start in enumerate(starts):
@@ -108,7 +107,7 @@ def standalone(here: Path) -> Iterator[Standalone]:
                 )
             stack.enter_context(killed_at_the_end(started))
             _until(lambda log=log: "ALIVE" in log.read_text() or "registered with master" in log.read_text(), log)
-        yield Standalone(at, work, started.pid)
+        yield Standalone(master, work, started.pid)
 
 
 def _until(holds, log: Path) -> None:  # type: ignore[no-untyped-def]
@@ -119,7 +118,7 @@ def _until(holds, log: Path) -> None:  # type: ignore[no-untyped-def]
 
 
 class Driver:
-    """Runs lines of submit-args in an environment that has nothing of ours, and looks at all that others could see."""
+    """Runs lines of submit-args in an environment without our files, and records everything that others can see."""
 
     def __init__(self, installed: Path, dist: Path, spark: Standalone, here: Path) -> None:
         self._reaper = installed / "venv" / "bin" / "ledger-reaper"
@@ -131,8 +130,8 @@ class Driver:
         self._seen: list[str] = []
 
     def line(self, config: Path, *command: str) -> str:
-        """What `ledger-reaper submit-args` prints."""
-        line = done(
+        """Return the line that `ledger-reaper submit-args` prints."""
+        line = run(
             *(self._reaper, "submit-args", "--config", config, "--master", self._spark.master, "--dist", self._dist),
             *(
                 "--driver-host",
@@ -151,7 +150,7 @@ class Driver:
         return line
 
     def run(self, line: str) -> None:
-        """Paste the line into a shell, and wait for its end."""
+        """Execute the line in a shell."""
         with self.log.open("wb") as out:
             started = subprocess.Popen(
                 ["bash", "-c", line],
@@ -169,8 +168,8 @@ class Driver:
         assert started.returncode == 0, self.log.read_text()[-6000:]
 
     def seen(self) -> str:
-        """What Spark's UI, the list of processes and the log showed."""
-        events = (each.read_text() for each in self._events.iterdir())
+        """Return the texts of Spark's UI, the list of processes and the log."""
+        events = (file.read_text() for file in self._events.iterdir())
         return "".join([*events, *self._seen, self.log.read_text()])
 
 
@@ -200,7 +199,7 @@ end_jvm(0)
 """
 
 
-def test_workers_write_a_table_of_state_with_python_and_java_only(installed: Path, dist: Path, tmp_path: Path) -> None:
+def test_workers_write_a_table_of_state_with_only_python_and_java(installed: Path, dist: Path, tmp_path: Path) -> None:
     config, script, table = tmp_path / "config.toml", tmp_path / "job.py", tmp_path / "table"
     config.write_text(f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n')
     script.write_text(JOB)
@@ -220,15 +219,15 @@ def test_workers_write_a_table_of_state_with_python_and_java_only(installed: Pat
         assert "streaming.spark.worker_daemon" in driver.seen()
 
 
-def test_the_service_runs_on_workers_that_have_python_and_java_only(
+def test_the_service_runs_on_workers_with_only_python_and_java(
     installed: Path, dist: Path, cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:
     service = deploy()
     topic = new_topic("standalone")
     topics.fill(cluster, topic, 2, ["s"])
-    gone = leak(cluster, topic, 40)
+    leaked = leak(cluster, topic, 40)
     used = topics.data_ledgers(cluster, topic)[0]
-    service.request([b"no request", payload(topic, used), *(payload(topic, each) for each in gone)])
+    service.request([b"no request", payload(topic, used), *(payload(topic, ledger_id) for ledger_id in leaked)])
     secret = f"secret{uuid4().hex}"
     credentials = tmp_path / "credentials"
     credentials.write_text(f"[default]\naws_access_key_id = id\naws_secret_access_key = {secret}\n")
@@ -239,9 +238,9 @@ def test_the_service_runs_on_workers_that_have_python_and_java_only(
         driver = Driver(installed, dist, spark, tmp_path)
         driver.run(driver.line(service.config, "run", "--until-idle"))
 
-    assert [each for each in service.final().values() if len(each) != 1] == []
+    assert [rows for rows in service.final().values() if len(rows) != 1] == []
     assert Counter(outcome for outcome, _ in service.outcomes().elements()) == {"DELETED": 40, "DEAD_LETTER": 2}
-    assert set(gone).isdisjoint(every_ledger(cluster))
+    assert set(leaked).isdisjoint(every_ledger(cluster))
     assert len(list(spark.work.glob("app-*/*/environment/bin/python"))) == 1
     seen = driver.seen()
     assert "spark.submit.deployMode" in seen
@@ -250,10 +249,10 @@ def test_the_service_runs_on_workers_that_have_python_and_java_only(
 
 
 def _command_lines(process: int) -> list[str]:
-    found = []
-    for each in psutil.Process(process).children(recursive=True):
+    commands = []
+    for child in psutil.Process(process).children(recursive=True):
         try:
-            found.append(" ".join(each.cmdline()))
+            commands.append(" ".join(child.cmdline()))
         except psutil.Error:
             continue
-    return found
+    return commands

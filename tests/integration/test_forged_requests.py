@@ -1,4 +1,4 @@
-"""Forged requests beside true ones for the same ledger or upload, in one batch of one run, on the real cluster."""
+"""Forged and true requests for the same ledger or upload in one batch, on the real cluster."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 @dataclass(frozen=True)
 class Answered:
-    """Topics, the ledgers and uploads that were asked for, and the service after it has answered."""
+    """Topics, the ledgers and uploads of the requests, and the service after it has processed them."""
 
     service: Deployment
     small: str
@@ -25,8 +25,8 @@ class Answered:
     ledger_ids: tuple[int, ...]
     rival: str
     owner: str
-    of_uploads: int
-    asked_by_rival: str
+    upload_ledger: int
+    rival_upload: str
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def answered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Answ
     for topic, count in ((small, 3), (large, 9), (rival, 2), (owner, 2)):
         topics.fill(cluster, topic, count, ["s"])
     forged_first, true_first = leak(cluster, small, 2)
-    (of_uploads,) = leak(cluster, owner, 1)
-    asked_by_rival, asked_by_both = (_begin_upload(cluster, of_uploads) for _ in range(2))
+    (upload_ledger,) = leak(cluster, owner, 1)
+    rival_upload, shared_upload = (_start_upload(cluster, upload_ledger) for _ in range(2))
     service = deployment(cluster, tmp_path_factory.mktemp("forged"))
     service.request(
         [
@@ -44,29 +44,29 @@ def answered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Answ
             payload(small, forged_first),
             payload(small, true_first),
             payload(large, true_first),
-            _of_upload(cluster, rival, of_uploads, asked_by_rival),
-            _of_upload(cluster, rival, of_uploads, asked_by_both),
-            _of_upload(cluster, owner, of_uploads, asked_by_both),
+            _upload_request(cluster, rival, upload_ledger, rival_upload),
+            _upload_request(cluster, rival, upload_ledger, shared_upload),
+            _upload_request(cluster, owner, upload_ledger, shared_upload),
         ]
     )
-    where = {"endpoint": cluster.addresses.s3, "bucket": cluster.bucket, "exclusive": True}
+    bucket = {"endpoint": cluster.addresses.s3, "bucket": cluster.bucket, "exclusive": True}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([where]))
+        patched.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([bucket]))
         service.run("run", "--until-idle")
-    return Answered(service, small, large, (forged_first, true_first), rival, owner, of_uploads, asked_by_rival)
+    return Answered(service, small, large, (forged_first, true_first), rival, owner, upload_ledger, rival_upload)
 
 
-def test_each_has_its_own_answer_and_its_own_owners_certificate_at_the_first_look(
+def test_each_request_gets_its_own_verdict_and_its_own_owners_facts_at_the_first_check(
     cluster: Cluster, answered: Answered
 ) -> None:
     small, large = answered.small, answered.large
     rows = [row for row in answered.service.receipts() if row["ledger_id"] in answered.ledger_ids]
-    told = sorted((row["ledger_id"], row["topic"], row["outcome"], row["reason"]) for row in rows)
+    outcomes = sorted((row["ledger_id"], row["topic"], row["outcome"], row["reason"]) for row in rows)
     refused, deleted = ("DEAD_LETTER", "OTHER_OWNER"), ("DELETED", "UNREFERENCED")
-    assert told == sorted(
-        (ledger_id, topic, *answer)
+    assert outcomes == sorted(
+        (ledger_id, topic, *outcome)
         for ledger_id in answered.ledger_ids
-        for topic, answer in ((small, deleted), (large, refused))
+        for topic, outcome in ((small, deleted), (large, refused))
     )
     assert not set(answered.ledger_ids) & bookie.list_ledgers(cluster)
     listed = {topic: len(topics.data_ledgers(cluster, topic)) for topic in (small, large)}
@@ -74,34 +74,34 @@ def test_each_has_its_own_answer_and_its_own_owners_certificate_at_the_first_loo
         assert row["sources"].startswith(f"zookeeper={listed[row['topic']]}@")
 
 
-def test_an_unfinished_upload_is_aborted_for_the_owner_of_its_ledger_only(cluster: Cluster, answered: Answered) -> None:
-    """Whoever knows its UUID may write it into a request, also where the bucket is this cluster's alone."""
+def test_an_unfinished_upload_is_aborted_only_for_the_owner_of_its_ledger(cluster: Cluster, answered: Answered) -> None:
+    """Any sender that knows an upload's UUID can request it, also if only this cluster uses the bucket."""
     rows = [row for row in answered.service.receipts() if row["ledger_id"] not in answered.ledger_ids]
-    told = sorted((row["topic"], row["outcome"], row["reason"]) for row in rows)
+    outcomes = sorted((row["topic"], row["outcome"], row["reason"]) for row in rows)
     refused = (answered.rival, "DEAD_LETTER", "OTHER_OWNER")
-    assert told == sorted([refused, refused, (answered.owner, "DELETED", "UNREFERENCED")])
-    left = object_name(answered.asked_by_rival, answered.of_uploads)
-    assert _uploads(cluster, answered.of_uploads) == {left}
+    assert outcomes == sorted([refused, refused, (answered.owner, "DELETED", "UNREFERENCED")])
+    left = object_name(answered.rival_upload, answered.upload_ledger)
+    assert _uploads(cluster, answered.upload_ledger) == {left}
 
 
-def _begin_upload(cluster: Cluster, ledger_id: int) -> str:
-    """Begin an upload as a broker does that dies then; returns its UUID."""
+def _start_upload(cluster: Cluster, ledger_id: int) -> str:
+    """Start an upload like a broker that dies afterwards; return its UUID."""
     store, uuid = part_clients.s3(cluster.addresses.s3, cluster.region), str(uuid4())
-    named = {"Bucket": cluster.bucket, "Key": object_name(uuid, ledger_id)}
-    begun = store.create_multipart_upload(**named)["UploadId"]
-    store.upload_part(**named, UploadId=begun, PartNumber=1, Body=b"part")
+    target = {"Bucket": cluster.bucket, "Key": object_name(uuid, ledger_id)}
+    upload_id = store.create_multipart_upload(**target)["UploadId"]
+    store.upload_part(**target, UploadId=upload_id, PartNumber=1, Body=b"part")
     return uuid
 
 
 def _uploads(cluster: Cluster, ledger_id: int) -> set[str]:
     store = part_clients.s3(cluster.addresses.s3, cluster.region)
-    found = store.list_multipart_uploads(Bucket=cluster.bucket).get("Uploads", [])
-    return {each["Key"] for each in found if each["Key"].endswith(f"-ledger-{ledger_id}")}
+    uploads = store.list_multipart_uploads(Bucket=cluster.bucket).get("Uploads", [])
+    return {upload["Key"] for upload in uploads if upload["Key"].endswith(f"-ledger-{ledger_id}")}
 
 
-def _of_upload(cluster: Cluster, topic: str, ledger_id: int, uuid: str) -> bytes:
+def _upload_request(cluster: Cluster, topic: str, ledger_id: int, uuid: str) -> bytes:
     msb, lsb = uuid_halves(uuid)
-    named = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3}
-    driver = {"name": "S3", "properties": [{"key": key, "value": value} for key, value in named.items()]}
+    bucket = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3}
+    driver = {"name": "S3", "properties": [{"key": key, "value": value} for key, value in bucket.items()]}
     context = {"uidMsb": msb, "uidLsb": lsb, "complete": False, "driverMetadata": driver}
     return payload(topic, ledger_id, ledgerType="OFFLOAD_LEDGER", offloadContext=context)

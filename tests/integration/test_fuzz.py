@@ -232,7 +232,7 @@ def _publish_odd(arena: Arena, send: Senders, chance: random.Random, drawer: Dra
     except REFUSED as error:
         arena.refused[drawn.kind] += 1
         description += f"  REFUSED: {str(error)[:100]}"
-        send.raw.connect_anew()
+        send.raw.reconnect()
     if not drawn.may_be_none:
         arena.acknowledged |= send.acknowledged - before
     arena.sent[drawn.kind] += 1

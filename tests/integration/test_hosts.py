@@ -1,6 +1,6 @@
-"""Hosts that are cut off, die and join while the service runs on them, with all its state on S3.
+"""Hosts are cut off, die and join while the service runs on them with all its state on S3.
 
-The hosts are namespaces of this machine's kernel (hosts.py). Where it makes none, folders stand for them.
+The hosts are namespaces of this machine's kernel, or folders if it can't create namespaces (hosts.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ MakeField = Callable[[Hosts], Field]
 
 @pytest.fixture
 def field_on(installed: Path, dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeField]:
-    """Makes a field of hosts."""
+    """Return a function that creates a field of hosts."""
     keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
     for key, value in keys.items():
         monkeypatch.setenv(key, value)
@@ -39,7 +39,7 @@ def field_on(installed: Path, dist: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="session")
 def _separable() -> None:
-    """Skips where this machine makes no hosts of their own, before anything is built for them."""
+    """Skip the test on a machine without separate hosts, before anything is built."""
     if why := why_not_separate():
         pytest.skip(why)
 
@@ -49,15 +49,15 @@ def test_hosts_are_cut_off_die_and_join_and_every_promise_holds(field_on: MakeFi
     with separate(tmp_path) as hosts:
         field = field_on(hosts)
         hosts_come_and_go(field, 50_000, chunk_rows=20_000)
-        for place in (CONF.parent, field.here / "etc", Path.home() / ".cache"):
-            assert not field.spark.workers["three"].path(str(place)).exists(), "a worker has nothing of this machine"
+        for path in (CONF.parent, field.here / "etc", Path.home() / ".cache"):
+            assert not field.spark.workers["three"].path(str(path)).exists(), "a worker has files of this machine"
 
 
-def test_a_stage_that_starts_over_has_no_second_plan(field_on: MakeField, tmp_path: Path) -> None:
+def test_a_stage_that_is_repeated_gets_no_second_plan(field_on: MakeField, tmp_path: Path) -> None:
     with separate(tmp_path) if not why_not_separate() else folders(tmp_path) as hosts:
         a_host_dies_while_a_bounded_chunk_is_swept(field_on(hosts))
 
 
-def test_the_same_with_folders_in_place_of_hosts(field_on: MakeField, tmp_path: Path) -> None:
+def test_every_promise_holds_with_folders_in_place_of_hosts(field_on: MakeField, tmp_path: Path) -> None:
     with folders(tmp_path) as hosts:
         hosts_come_and_go(field_on(hosts), 12_000, chunk_rows=3_000)

@@ -1,7 +1,7 @@
-"""What deploy/install.sh builds, as a container has it: a user without rights, and a root file system to read only.
+"""The output of deploy/install.sh in a container: a user without rights, and a read-only root file system.
 
-No image is built here. The folder is mounted below a root directory of its own that nobody can write to, beside this
-machine's system; what the image declares as volumes is mounted as docs/deploying.md says.
+This module builds no image. It mounts the folder below a read-only root directory, beside this machine's system, and
+the image's volumes as in docs/deploying.md.
 """
 
 import re
@@ -17,10 +17,10 @@ _MAY = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.long,
-    pytest.mark.skipif(not _MAY, reason="this machine may not make namespaces"),
+    pytest.mark.skipif(not _MAY, reason="this machine can't create namespaces"),
 ]
 
-# root, the volume for state, mount options of /tmp, the line that makes the user; then what is lent, at its own place
+# root, volume for the state, mount options of /tmp, the line that creates the user; then the lent folders
 _ENTER = """
 set -e
 root=$1 volume=$2 options=$3 user=$4; shift 4
@@ -81,20 +81,20 @@ print("receipts", table.read().where(f"{c.LEDGER_ID} >= 500").count(), "user", o
     ("options", "is_usable"),
     [pytest.param("mode=1777,exec", True, id="as documented"), pytest.param("mode=1777,noexec", False, id="noexec")],
 )
-def test_receipts_are_written_and_read_by_a_user_without_rights_on_a_root_that_is_read_only(
+def test_a_user_without_rights_writes_and_reads_receipts_on_a_read_only_root(
     installed: Path, tmp_path: Path, options: str, *, is_usable: bool
 ) -> None:
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
-    (made,) = re.findall(r"(install -d .*) /var/lib/ledger-reaper$", dockerfile, re.MULTILINE)
+    (install,) = re.findall(r"(install -d .*) /var/lib/ledger-reaper$", dockerfile, re.MULTILINE)
     (user,) = re.findall(r"(useradd .*\S) \\$", dockerfile, re.MULTILINE)
     root, volume = tmp_path / "root", tmp_path / "volume"
-    subprocess.run([*made.split(), str(volume)], check=True)
+    subprocess.run([*install.split(), str(volume)], check=True)
     (root / "etc" / "ledger-reaper").mkdir(parents=True)
     (root / "etc" / "ledger-reaper" / "config.toml").write_text(CONFIG)
     (root / "etc" / "ledger-reaper" / "job.py").write_text(JOB)
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve().parents[1]
     lent = [str(installed), *([] if python.is_relative_to("/usr") else [str(python)])]
-    done = subprocess.run(
+    completed = subprocess.run(
         ["unshare", "--mount", "bash", "-c", _ENTER, "enter", str(root), str(volume), options, user, *lent],
         capture_output=True,
         text=True,
@@ -102,8 +102,8 @@ def test_receipts_are_written_and_read_by_a_user_without_rights_on_a_root_that_i
         check=False,
     )
     if is_usable:
-        assert done.stdout.splitlines()[-1:] == ["receipts 500 user 10001"], done.stderr[-6000:]
-        assert done.returncode == 0, done.stderr[-6000:]
+        assert completed.stdout.splitlines()[-1:] == ["receipts 500 user 10001"], completed.stderr[-6000:]
+        assert completed.returncode == 0, completed.stderr[-6000:]
     else:
-        assert done.returncode != 0
-        assert "failed to map segment from shared object" in done.stderr, done.stderr[-6000:]
+        assert completed.returncode != 0
+        assert "failed to map segment from shared object" in completed.stderr, completed.stderr[-6000:]

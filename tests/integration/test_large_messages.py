@@ -1,6 +1,6 @@
-"""Messages of many megabytes, which cost their sender kilobytes: they end as dead letters, in the memory that we name.
+"""Messages of many megabytes that cost their sender kilobytes become dead letters within the documented memory.
 
-A broker may also take far less than Pulsar usually does (maxMessageSize): copies are made to fit it.
+A broker may also accept less than Pulsar's default (maxMessageSize): copies are cut to fit.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ BLANKS = b" " * (MAX_REQUEST_BYTES - 1_000)
 
 
 def _send_compressed(service: Deployment, body: bytes, count: int, kinds: tuple[CompressionType, ...] = KINDS) -> None:
-    """Send a body again and again, each time as a message of its own."""
+    """Send `count` messages with the same body."""
     with admin_for(service.settings) as admin:
         ensure_topics(admin, service.settings)
     with client(service.settings.pulsar) as opened:
@@ -48,17 +48,17 @@ def _send_compressed(service: Deployment, body: bytes, count: int, kinds: tuple[
             producer.close()
 
 
-def _letters(service: Deployment) -> list[StoredMessage]:
+def _dead_letters(service: Deployment) -> list[StoredMessage]:
     settings = service.settings
     with admin_for(settings) as admin:
         return list(read(settings.pulsar, admin.last_positions(settings.topics.dead_letter)))
 
 
 @pytest.mark.long
-def test_two_thousand_messages_of_five_megabytes_end_beside_honest_ones_in_the_memory_that_we_name(
+def test_two_thousand_messages_of_five_megabytes_and_valid_requests_fit_into_the_documented_memory(
     cluster: Cluster, deploy: Deploy
 ) -> None:
-    topic = new_topic("honest")
+    topic = new_topic("valid")
     topics.fill(cluster, topic, 2, ["s"])
     leaked = leak(cluster, topic, 60)
     service = deploy(extra="")
@@ -71,33 +71,33 @@ def test_two_thousand_messages_of_five_megabytes_end_beside_honest_ones_in_the_m
     service.run("run", "--until-idle", seconds=900)
 
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 60, ("DEAD_LETTER", "TOO_LARGE"): 2_000}
-    assert all(len(some) == 1 for some in service.final().values())
+    assert all(len(rows) == 1 for rows in service.final().values())
     assert not bookie.list_ledgers(cluster) & set(leaked)
-    letters = Counter((len(each.payload), each.properties[CUT_FROM]) for each in _letters(service))
+    letters = Counter((len(letter.payload), letter.properties[CUT_FROM]) for letter in _dead_letters(service))
     assert letters == {(MAX_REQUEST_BYTES + 1, str(5 * MIB)): 2_000}
 
 
 @dataclass(frozen=True)
 class Small:
-    """A service whose broker takes 20 KiB in a message, after it has worked off what senders got in compressed."""
+    """A service whose broker accepts messages of 20 KiB, after it has processed larger messages sent compressed."""
 
     service: Deployment
     leaked: list[int]
     left: set[int]
-    kept: bytes
+    kept: bytes  # a large request for a ledger in use
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
     home, here = tmp_path_factory.mktemp("small"), tmp_path_factory.mktemp("service")
-    made = up(home, broker_settings={"maxMessageSize": str(20 * 1024)})
+    cluster = up(home, broker_settings={"maxMessageSize": str(20 * 1024)})
     try:
-        yield _worked_off(made, here)
+        yield _processed(cluster, here)
     finally:
         down(home)
 
 
-def _worked_off(cluster: Cluster, here: Path) -> Small:
+def _processed(cluster: Cluster, here: Path) -> Small:
     topic = new_topic("small")
     topics.fill(cluster, topic, 2, ["s"])
     leaked, listed = leak(cluster, topic, 5), topics.data_ledgers(cluster, topic)
@@ -110,14 +110,14 @@ def _worked_off(cluster: Cluster, here: Path) -> Small:
     return Small(service, leaked, bookie.list_ledgers(cluster), kept)
 
 
-def test_copies_fit_a_broker_that_takes_little_and_keep_nobody_waiting(small: Small) -> None:
+def test_copies_fit_a_broker_with_a_small_message_size_and_delay_no_request(small: Small) -> None:
     assert small.service.outcomes() == {
         ("DELETED", "UNREFERENCED"): 5,
         ("DEAD_LETTER", "TOO_LARGE"): 3,
-        ("DEAD_LETTER", "IN_USE"): 1,  # after its tries: each retry was a whole request
+        ("DEAD_LETTER", "IN_USE"): 1,  # after all tries: each retry was a whole request
     }
-    assert all(len(some) == 1 for some in small.service.final().values())
+    assert all(len(rows) == 1 for rows in small.service.final().values())
     assert not small.left & set(small.leaked)
-    letters = {each.properties[CUT_FROM]: each.payload for each in _letters(small.service)}
+    letters = {letter.properties[CUT_FROM]: letter.payload for letter in _dead_letters(small.service)}
     assert letters.keys() == {str(MIB), str(len(small.kept))}
     assert decode(letters[str(len(small.kept))]) == decode(small.kept)

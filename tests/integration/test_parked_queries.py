@@ -1,4 +1,4 @@
-"""Queries that begin, wait and end while the service runs: request topics by pattern, subscriptions that are held."""
+"""Queries that start, wait and end while the service runs: request topics by pattern, subscriptions held by others."""
 
 import json
 import math
@@ -27,15 +27,17 @@ FIRST = 5 * 10**15
 def _send(service: Deployment, topic: str, *payloads: bytes) -> None:
     with client(service.settings.pulsar) as opened:
         producer = opened.create_producer(topic)
-        for each in payloads:
-            producer.send(each)
+        for body in payloads:
+            producer.send(body)
 
 
 @contextmanager
-def _in_front_of(admin_url: str, held: float, topic: str = "") -> Iterator[str]:
-    """A proxy that answers the first resets of cursors as a broker does that still works at one for a run that died.
+def _refusing_resets(admin_url: str, held: float, topic: str = "") -> Iterator[str]:
+    """Run a proxy that refuses resets of cursors like a broker that is still busy with a reset for a dead run.
 
-    topic: those of this one's partitions only; otherwise of all.
+    Args:
+        held: the number of refusals.
+        topic: the topic whose partitions are concerned; empty for all topics.
     """
     left, of = [held], f"{topic.removeprefix('persistent:/')}-partition-" if topic else ""
 
@@ -50,8 +52,8 @@ def _in_front_of(admin_url: str, held: float, topic: str = "") -> Iterator[str]:
                 return self._answer(412, reason, "application/json")
             kind = self.headers.get("Content-Type", "application/json")
             with httpx.Client(trust_env=False, timeout=30) as http:
-                told = http.request(self.command, admin_url + self.path, content=body, headers={"Content-Type": kind})
-            return self._answer(told.status_code, told.content, told.headers.get("Content-Type", "application/json"))
+                reply = http.request(self.command, admin_url + self.path, content=body, headers={"Content-Type": kind})
+            return self._answer(reply.status_code, reply.content, reply.headers.get("Content-Type", "application/json"))
 
         def _answer(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)
@@ -75,14 +77,14 @@ def _in_front_of(admin_url: str, held: float, topic: str = "") -> Iterator[str]:
         server.server_close()
 
 
-def test_a_subscription_that_is_held_when_the_service_starts_is_waited_for(cluster: Cluster, deploy: Deploy) -> None:
+def test_the_service_waits_for_a_subscription_that_is_held_at_its_start(cluster: Cluster, deploy: Deploy) -> None:
     service = deploy()
     service.request([payload(NOWHERE, FIRST + n) for n in range(3)])
     text = service.config.read_text()
-    with _in_front_of(cluster.addresses.admin, held=3) as front:
+    with _refusing_resets(cluster.addresses.admin, held=3) as front:
         service.config.write_text(text.replace(cluster.addresses.admin, front))
-        said = service.run("run", "--until-idle")
-    assert 1 <= said.count("is waited for, 90 s at most") <= 2  # the queries of requests and of RETRY
+        output = service.run("run", "--until-idle")
+    assert 1 <= output.count("is waited for, 90 s at most") <= 2  # the queries of requests and of RETRY
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 3}
     service.config.write_text(text)
     assert "PROBLEM" not in service.run("check")
@@ -91,15 +93,15 @@ def test_a_subscription_that_is_held_when_the_service_starts_is_waited_for(clust
 @pytest.fixture
 def tenants(cluster: Cluster) -> tuple[str, str]:
     """Two tenants, each with a namespace `reaper`."""
-    named = (f"acme-{uuid.uuid4().hex[:8]}", f"rival-{uuid.uuid4().hex[:8]}")
-    known = json.loads(topics.admin(cluster, "GET", "clusters"))
-    for name in named:
-        topics.admin(cluster, "PUT", f"tenants/{name}", {"allowedClusters": known, "adminRoles": []})
+    names = (f"acme-{uuid.uuid4().hex[:8]}", f"rival-{uuid.uuid4().hex[:8]}")
+    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
+    for name in names:
+        topics.admin(cluster, "PUT", f"tenants/{name}", {"allowedClusters": clusters, "adminRoles": []})
         topics.admin(cluster, "PUT", f"namespaces/{name}/reaper")
-    return named
+    return names
 
 
-def test_request_topics_by_pattern_come_and_go_while_the_service_runs(
+def test_request_topics_by_pattern_are_added_and_removed_while_the_service_runs(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, tenants: tuple[str, str]
 ) -> None:
     acme, rival = tenants
@@ -127,7 +129,7 @@ def test_request_topics_by_pattern_come_and_go_while_the_service_runs(
             kill(running)
             _send(service, acmes, payload(f"{acme}/reaper/persistent/t", FIRST + 4))
 
-            running = service.start("run", log=log)  # from its checkpoint: nothing twice, nothing lost
+            running = service.start("run", log=log)  # from its checkpoint, without a loss or a repetition
             wait_until(lambda: len(service.receipts()) == 5, running, log)
             admin.delete_topic(later, force=True)
             wait_until(lambda: f"{later} is gone" in log.read_text(), running, log)
@@ -136,17 +138,17 @@ def test_request_topics_by_pattern_come_and_go_while_the_service_runs(
             stop(running)
         finally:
             kill(running)
-        said = " ".join(service.run("check").split())
-        assert "PROBLEM" not in said
-        assert f"1 topic matches {pattern}" in said
-        assert f"ok topic {acmes}" in said
-        assert f"{later}, which {service.settings.checkpoints.dir}/requests-" in said
+        output = " ".join(service.run("check").split())
+        assert "PROBLEM" not in output
+        assert f"1 topic matches {pattern}" in output
+        assert f"ok topic {acmes}" in output
+        assert f"{later}, which {service.settings.checkpoints.dir}/requests-" in output
         assert service.run("run", "--until-idle").count(f"{later}, which") == 1
         assert len(service.receipts()) == 6
         assert f"{acmes}-RETRY" not in log.read_text()
 
 
-def test_a_subscription_that_brokers_move_for_nobody_parks_its_topic_and_its_requests_are_done_all_the_same(
+def test_a_topic_whose_subscription_can_not_be_reset_is_parked_and_its_requests_are_still_processed(
     cluster: Cluster, deploy: Deploy
 ) -> None:
     service = deploy()
@@ -154,25 +156,25 @@ def test_a_subscription_that_brokers_move_for_nobody_parks_its_topic_and_its_req
     _send(service, first, payload(NOWHERE, FIRST))
     _send(service, other, payload(NOWHERE, FIRST + 1))
     text = service.config.read_text()
-    with _in_front_of(cluster.addresses.admin, held=math.inf, topic=other) as front:
+    with _refusing_resets(cluster.addresses.admin, held=math.inf, topic=other) as front:
         service.config.write_text(text.replace(cluster.addresses.admin, front))
-        said = service.run("run", "--until-idle", seconds=400)
+        output = service.run("run", "--until-idle", seconds=400)
         assert "no topic is parked" in service.call("check")  # the fallback has processed all its messages
-    assert f"{other} is parked, and the other topics go on" in said
-    assert f"{first} is parked" not in said
-    assert "has been held by another client for 90 s" in said
+    assert f"{other} is parked, and the other topics go on" in output
+    assert f"{first} is parked" not in output
+    assert "has been held by another client for 90 s" in output
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 2}
 
 
-def test_whoever_consumes_by_our_subscription_keeps_nothing_back(deploy: Deploy) -> None:
+def test_another_consumer_of_our_subscription_delays_no_request(deploy: Deploy) -> None:
     service = deploy()
     (topic,) = service.settings.topics.requests
     service.request([payload(NOWHERE, FIRST + n) for n in range(3)])
     with client(service.settings.pulsar) as opened:
         consumer = opened.subscribe(f"{topic}-partition-0", service.settings.topics.subscription)
         consumer.acknowledge_cumulative(consumer.receive(timeout_millis=30_000))
-        said = service.run("run", "--until-idle")
+        output = service.run("run", "--until-idle")
         assert consumer.is_connected()
-    assert "is waited for" not in said
-    assert "is parked" not in said
+    assert "is waited for" not in output
+    assert "is parked" not in output
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 3}

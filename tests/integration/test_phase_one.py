@@ -1,4 +1,4 @@
-"""Phase one against the real cluster: requests that are answered, and marks in a real topic's own metadata."""
+"""Phase one against the real cluster: requests and their receipts, and marks in a real topic's metadata."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ from pathlib import Path
 from streaming.config.load import load
 from streaming.phase_one.deletable_ledgers import deletable_ledgers
 with deletable_ledgers(load(Path(sys.argv[1]))) as marks:
-    print("begins", flush=True)
+    print("started", flush=True)
     marks.remove_all_deletable_ledgers(sys.argv[2], timeout_seconds=60)
 """
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "producer.py"
@@ -67,7 +67,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "producer.py"
 
 @pytest.fixture
 def running(deploy: Deploy, tmp_path: Path) -> Iterator[Deployment]:
-    """A service that works off requests while the test makes them."""
+    """A service that processes requests while the test sends them."""
     service, log = deploy(), tmp_path / "log"
     with killed_at_the_end(service.start("run", log=log)) as process:
         wait_until(lambda: "reading persistent" in log.read_text(), process, log)
@@ -77,7 +77,7 @@ def running(deploy: Deploy, tmp_path: Path) -> Iterator[Deployment]:
             stop(process)
 
 
-def test_callers_learn_what_became_of_their_requests(cluster: Cluster, running: Deployment) -> None:
+def test_callers_receive_the_receipts_of_their_requests(cluster: Cluster, running: Deployment) -> None:
     topic = new_topic("phase")
     topics.fill(cluster, topic, 2, ["s"])
     leaked, listed = leak(cluster, topic, 4), topics.data_ledgers(cluster, topic)[0]
@@ -88,17 +88,17 @@ def test_callers_learn_what_became_of_their_requests(cluster: Cluster, running: 
         assert again.outcome is Outcome.ALREADY_GONE
 
     async def scene() -> list[Outcome]:
-        async with AsyncLedgerDeletionClient(running.settings) as asked:
-            sends = [asked.delete_ledger(topic, each, DATA, timeout_seconds=120) for each in leaked[1:3]]
+        async with AsyncLedgerDeletionClient(running.settings) as client:
+            sends = [client.delete_ledger(topic, ledger_id, DATA, timeout_seconds=120) for ledger_id in leaked[1:3]]
             return [receipt.outcome for receipt in await asyncio.gather(*sends)]
 
     assert asyncio.run(scene()) == [Outcome.DELETED] * 2
-    lines = b"\n".join(payload(topic, each) for each in (leaked[3], listed))
-    said = running.run("request", "--wait", "--json", stdin=lines, code=4)
-    receipts = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert [(each["ledger_id"], each["outcome"]) for each in receipts] == [
+    lines = b"\n".join(payload(topic, ledger_id) for ledger_id in (leaked[3], listed))
+    output = running.run("request", "--wait", "--json", stdin=lines, code=4)
+    receipts = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert [(receipt["ledger_id"], receipt["outcome"]) for receipt in receipts] == [
         (leaked[3], "DELETED"),
-        (listed, "DEAD_LETTER"),  # in use, and tried too often
+        (listed, "DEAD_LETTER"),  # in use, and all tries used up
     ]
     assert listed in topics.data_ledgers(cluster, topic)
     command = [sys.executable, str(EXAMPLE), str(running.config), topic, str(leaked[0])]
@@ -108,8 +108,8 @@ def test_callers_learn_what_became_of_their_requests(cluster: Cluster, running: 
         topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog")
 
 
-def test_the_count_never_says_that_nothing_waits_while_a_request_does(cluster: Cluster, running: Deployment) -> None:
-    """A request for a ledger in use is tried three times; it moves from topic to topic and to the waiting retries."""
+def test_the_count_is_never_zero_while_a_request_waits(cluster: Cluster, running: Deployment) -> None:
+    """A request for a ledger in use is tried three times: it moves between topics and to the waiting retries."""
     topic = new_topic("counted")
     topics.fill(cluster, topic, 2, ["s"])
     listed = topics.data_ledgers(cluster, topic)[0]
@@ -119,10 +119,10 @@ def test_the_count_never_says_that_nothing_waits_while_a_request_does(cluster: C
         message_id = client.start_send(request_for(topic, listed, DATA)).result()
 
         def is_final() -> bool:
-            counted = client.estimated_inflight_deletion_ledger_count()
-            found = client.newest_receipt(message_id, 0)
-            if found is None or found.outcome is Outcome.RETRY:  # it still waited after the count
-                counts.append(counted)
+            count = client.estimated_inflight_deletion_ledger_count()
+            receipt = client.newest_receipt(message_id, 0)
+            if receipt is None or receipt.outcome is Outcome.RETRY:  # the request still waited after the count
+                counts.append(count)
                 return False
             return True
 
@@ -133,7 +133,7 @@ def test_the_count_never_says_that_nothing_waits_while_a_request_does(cluster: C
 
 
 @pytest.mark.parametrize("kind", ["a topic", "a partition", "an unloaded topic"])
-def test_marks_live_in_a_real_topics_metadata(cluster: Cluster, running: Deployment, kind: str) -> None:
+def test_marks_are_kept_in_a_real_topics_metadata(cluster: Cluster, running: Deployment, kind: str) -> None:
     topic = new_topic("marked")
     if kind == "a partition":
         topics.create_partitioned(cluster, topic, 2)
@@ -148,10 +148,10 @@ def test_marks_live_in_a_real_topics_metadata(cluster: Cluster, running: Deploym
     with deletable_ledgers(running.settings) as marks:
         marks.mark_deletable_ledgers(topic, [*leaked, *listed[:2], *scattered])
         assert marks.get_all_deletable_ledgers(topic) == {*leaked, *listed[:2], *scattered}
-        found = marks.remove_all_deletable_ledgers(topic, timeout_seconds=120)
-        assert found == Removal(gone=len(leaked) + len(scattered), listed=2)
-        # a broker may have begun its next ledger meanwhile
-        assert set(topics.data_ledgers(cluster, topic)) >= set(listed), "a mark costs no ledger that is listed"
+        removal = marks.remove_all_deletable_ledgers(topic, timeout_seconds=120)
+        assert removal == Removal(gone=len(leaked) + len(scattered), listed=2)
+        # the broker may have created its next ledger
+        assert set(topics.data_ledgers(cluster, topic)) >= set(listed), "a mark removed a listed ledger"
         topics.consume(cluster, topic, "s", 4 * topics.ENTRIES_PER_LEDGER)
         topics.trim(cluster, topic)
         topics.wait_for(lambda: listed[1] not in topics.data_ledgers(cluster, topic), "the trim")
@@ -161,7 +161,9 @@ def test_marks_live_in_a_real_topics_metadata(cluster: Cluster, running: Deploym
     assert left == {"owner": "a team"}
 
 
-def test_marks_of_offloaded_ledgers_go_when_their_objects_are_gone(cluster: Cluster, running: Deployment) -> None:
+def test_marks_of_offloaded_ledgers_are_removed_when_their_objects_are_gone(
+    cluster: Cluster, running: Deployment
+) -> None:
     topic = new_topic("uploaded")
     topics.fill(cluster, topic, 4, ["s"])
     topics.offload(cluster, topic)
@@ -177,55 +179,57 @@ def test_marks_of_offloaded_ledgers_go_when_their_objects_are_gone(cluster: Clus
             lambda: marks.remove_all_deletable_ledgers(topic, timeout_seconds=30).is_done, "the removal", seconds=180
         )
         assert marks.get_all_deletable_offloaded_ledgers(topic) == set()
-    assert not any(f"-ledger-{each}" in key for key in topics.objects(cluster) for each in uploaded)
+    assert not any(f"-ledger-{ledger_id}" in key for key in topics.objects(cluster) for ledger_id in uploaded)
 
 
 def test_two_markers_at_once_lose_nothing(cluster: Cluster, running: Deployment) -> None:
     topic = new_topic("shared")
     topics.fill(cluster, topic, 2, ["s"])
-    lots = [range(10**12 + start, 10**12 + start + 40, 2) for start in range(0, 800, 40)]
-    with deletable_ledgers(running.settings) as one, deletable_ledgers(running.settings) as other:
+    batches = [range(10**12 + start, 10**12 + start + 40, 2) for start in range(0, 800, 40)]
+    with deletable_ledgers(running.settings) as first, deletable_ledgers(running.settings) as second:
+
+        def mark(number: int) -> None:
+            (first, second)[number % 2].mark_deletable_ledgers(topic, batches[number])
+
         with ThreadPoolExecutor(2) as pool:
-            list(
-                pool.map(
-                    lambda turn: (one, other)[turn % 2].mark_deletable_ledgers(topic, lots[turn]), range(len(lots))
-                )
-            )
-        assert one.get_all_deletable_ledgers(topic) == {each for lot in lots for each in lot}
+            list(pool.map(mark, range(len(batches))))
+        assert first.get_all_deletable_ledgers(topic) == {ledger_id for batch in batches for ledger_id in batch}
 
 
 def keys_of(cluster: Cluster, topic: str) -> int:
-    """How many keys of marks the topic has in ZooKeeper."""
+    """Return the number of the topic's keys with marks in ZooKeeper."""
     path = managed_ledger_path(topic)
     info = parse_managed_ledger(part_clients.read_znodes(cluster.addresses.zookeeper, [path])[path])
     return sum(key.startswith(PREFIX) for key in info.properties)
 
 
-def test_what_a_killed_caller_leaves_the_next_two_at_once_work_off(cluster: Cluster, running: Deployment) -> None:
+def test_two_concurrent_removals_complete_the_removal_of_a_killed_caller(cluster: Cluster, running: Deployment) -> None:
     topic = new_topic("cut")
     topics.fill(cluster, topic, 3, ["s"])
     listed, leaked, many = topics.data_ledgers(cluster, topic), leak(cluster, topic, 60), 60
     command = [sys.executable, "-c", REMOVER, str(running.config), topic]
-    with deletable_ledgers(running.settings) as one, deletable_ledgers(running.settings) as other:
-        for each in leaked:
-            one.mark_deletable_ledgers(topic, [each])  # each under a key of its own
-        one.mark_deletable_ledgers(topic, listed[:1])
+    with deletable_ledgers(running.settings) as first, deletable_ledgers(running.settings) as second:
+        for ledger_id in leaked:
+            first.mark_deletable_ledgers(topic, [ledger_id])  # a key for each mark
+        first.mark_deletable_ledgers(topic, listed[:1])
         deadline = time.monotonic() + 120
         with killed_at_the_end(subprocess.Popen(command, start_new_session=True)) as remover:
             while keys_of(cluster, topic) > many - 5:
                 assert time.monotonic() < deadline
                 assert remover.poll() is None
-        left = one.get_all_deletable_ledgers(topic)
-        assert 1 < len(left) < many, "it was killed in the middle of its removals"
+        left = first.get_all_deletable_ledgers(topic)
+        assert 1 < len(left) < many, "it was not killed during its removals"
         assert left >= {listed[0]}
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda marks: marks.remove_all_deletable_ledgers(topic, timeout_seconds=60), (one, other)))
-        assert one.remove_all_deletable_ledgers(topic) == Removal(listed=1)
-        assert one.get_all_deletable_ledgers(topic) == {listed[0]}
+            list(pool.map(lambda marks: marks.remove_all_deletable_ledgers(topic, timeout_seconds=60), (first, second)))
+        assert first.remove_all_deletable_ledgers(topic) == Removal(listed=1)
+        assert first.get_all_deletable_ledgers(topic) == {listed[0]}
     assert set(topics.data_ledgers(cluster, topic)) >= set(listed)
 
 
-def test_marks_stop_before_a_znode_that_zookeeper_would_not_take(cluster: Cluster, running: Deployment) -> None:
+def test_marks_are_refused_before_a_znode_becomes_too_large_for_zookeeper(
+    cluster: Cluster, running: Deployment
+) -> None:
     topic = new_topic("full")
     topics.fill(cluster, topic, 2, ["s"])
     scattered = range(10**12, 10**12 + 68_000, 2)  # almost half a MiB
@@ -236,15 +240,17 @@ def test_marks_stop_before_a_znode_that_zookeeper_would_not_take(cluster: Cluste
         assert 0.8 * MOST_ZNODE_BYTES < size <= MOST_ZNODE_BYTES
         with pytest.raises(RefusedError, match="mark fewer ledgers"):
             marks.mark_deletable_ledgers(topic, range(2 * 10**12, 2 * 10**12 + 20_000, 2))
-        topics.publish(cluster, topic, 2 * topics.ENTRIES_PER_LEDGER)  # new ledgers: the list is written with all marks
+        topics.publish(
+            cluster, topic, 2 * topics.ENTRIES_PER_LEDGER
+        )  # new ledgers: the broker writes the list with all marks
         assert marks.remove_all_deletable_ledgers(topic, timeout_seconds=200) == Removal(gone=len(scattered))
     assert keys_of(cluster, topic) == 0
 
 
-def test_a_topic_with_a_v1_name_takes_no_marks_and_says_so(cluster: Cluster, running: Deployment) -> None:
+def test_marks_of_a_topic_with_a_v1_name_are_refused(cluster: Cluster, running: Deployment) -> None:
     space = f"public/{CLUSTER_NAME}/v1"
-    made = part_clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
-    assert made.ok or made.status == 409, made
+    created = part_clients.http_any("PUT", cluster.serving.admin, f"admin/namespaces/{space}", body={})
+    assert created.ok or created.status == 409, created
     topic = f"persistent://{space}/{new_topic('old').rpartition('/')[2]}"
     part_clients.publish(cluster.serving.pulsar, topic, [b"x"])
     with (
@@ -254,35 +260,35 @@ def test_a_topic_with_a_v1_name_takes_no_marks_and_says_so(cluster: Cluster, run
         marks.mark_deletable_ledgers(topic, [10**12])
     path = f"admin/persistent/{space}/{topic.rpartition('/')[2]}/properties"
     answer = part_clients.http_any("PUT", cluster.serving.admin, path, body={"a": "b"})
-    assert answer.status == 404, "brokers have learnt the call: take the refusal away"
+    assert answer.status == 404, "brokers support the call now: remove the refusal"
 
 
 def served(url: str) -> dict[Metric, float]:
-    """PIP-186's metrics as a service serves them."""
+    """Return PIP-186's metrics as a service serves them."""
     with urllib.request.urlopen(url, timeout=10) as answer:
-        return counted(answer.read().decode())
+        return parsed(answer.read().decode())
 
 
-def counted(text: str) -> dict[Metric, float]:
-    found = dict(re.findall(r"^ledger_deletion_(\w+)_total (\S+)$", text, re.MULTILINE))
-    return {name: float(found[name]) for name in Metric if name in found}
+def parsed(text: str) -> dict[Metric, float]:
+    values = dict(re.findall(r"^ledger_deletion_(\w+)_total (\S+)$", text, re.MULTILINE))
+    return {name: float(values[name]) for name in Metric if name in values}
 
 
-def test_the_nine_metrics_count_what_happens(cluster: Cluster, running: Deployment, tmp_path: Path) -> None:
+def test_the_nine_metrics_count_every_event(cluster: Cluster, running: Deployment, tmp_path: Path) -> None:
     topic, registry = new_topic("counted"), CollectorRegistry()
     topics.fill(cluster, topic, 2, ["s"])
     leaked, listed = leak(cluster, topic, 2), topics.data_ledgers(cluster, topic)[0]
-    made = offloaded_ledgers.leak_offloads(
+    leaks = offloaded_ledgers.leak_offloads(
         cluster, kept=new_topic("kept"), deleted=new_topic("deleted"), retried=new_topic("retried")
     )
-    upload = made.leaked[0]
-    place = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
-    context = OffloadContext(uuid=upload.uuid, driver_name="S3", driver_properties=place)
+    upload = leaks.leaked[0]
+    properties = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
+    context = OffloadContext(uuid=upload.uuid, driver_name="S3", driver_properties=properties)
     (url,) = re.findall(r"metrics: (\S+)", (tmp_path / "log").read_text())
     with LedgerDeletionClient(running.settings, registry=registry) as client:
         assert client.delete_ledger(topic, leaked[0], DATA, timeout_seconds=120).outcome is Outcome.DELETED
         in_use = client.delete_ledger(topic, listed, DATA, timeout_seconds=120)
-        assert in_use.outcome is Outcome.DEAD_LETTER, "it was tried too often"
+        assert in_use.outcome is Outcome.DEAD_LETTER, "its tries were not used up"
         with cluster_faults.metadata_fault(cluster):
             client.start_send(request_for(topic, leaked[1], DATA)).result()
             topics.wait_for(
@@ -290,19 +296,21 @@ def test_the_nine_metrics_count_what_happens(cluster: Cluster, running: Deployme
             )
         with cluster_faults.paused(cluster, Part.S3):
             client.start_send(request_for(upload.topic, upload.ledger_id, DATA, context=context)).result()
-            topics.wait_for(lambda: served(url)[Metric.OFFLOAD_LEDGERS_DELETE_FAILED] > 0, "one in S3", seconds=120)
+            topics.wait_for(
+                lambda: served(url)[Metric.OFFLOAD_LEDGERS_DELETE_FAILED] > 0, "a failure in S3", seconds=120
+            )
         client.delete_offloaded_ledger(upload.topic, upload.ledger_id, context, timeout_seconds=120)
         topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog", seconds=60)
-    found = served(url) | counted(generate_latest(registry).decode())
-    assert found.keys() == set(Metric)
-    assert (found[Metric.LEDGERS_SENT], found[Metric.OFFLOAD_LEDGERS_SENT]) == (3, 2)
-    assert found[Metric.LEDGERS_DELETED] in (1, 2), "the second, if it was tried again after the fault"
-    assert found[Metric.OFFLOAD_LEDGERS_DELETED] == 1
-    assert found[Metric.MESSAGES_RECEIVED] == found[Metric.MESSAGES_ACKED] >= 5
-    assert found[Metric.MESSAGES_AT_MAX_RETRY] >= 1
+    metrics = served(url) | parsed(generate_latest(registry).decode())
+    assert metrics.keys() == set(Metric)
+    assert (metrics[Metric.LEDGERS_SENT], metrics[Metric.OFFLOAD_LEDGERS_SENT]) == (3, 2)
+    assert metrics[Metric.LEDGERS_DELETED] in (1, 2), "two, if the second was tried again after the fault"
+    assert metrics[Metric.OFFLOAD_LEDGERS_DELETED] == 1
+    assert metrics[Metric.MESSAGES_RECEIVED] == metrics[Metric.MESSAGES_ACKED] >= 5
+    assert metrics[Metric.MESSAGES_AT_MAX_RETRY] >= 1
 
 
-def test_the_broker_plugin_compiles_and_its_request_is_answered(
+def test_the_broker_plugin_compiles_and_its_request_gets_a_receipt(
     cluster: Cluster, running: Deployment, tmp_path: Path
 ) -> None:
     topic = new_topic("plugin")
@@ -318,8 +326,8 @@ def test_the_broker_plugin_compiles_and_its_request_is_answered(
     topics.wait_for(
         lambda: any(
             row["ledger_id"] == leaked and row["outcome"] == "DELETED"
-            for some in running.final().values()
-            for row in some
+            for rows in running.final().values()
+            for row in rows
         ),
         "the receipt of the plugin's request",
         seconds=120,

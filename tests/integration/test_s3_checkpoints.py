@@ -1,4 +1,4 @@
-"""Checkpoints on an object store: the embedded cluster's S3, reached by Spark as s3a:// and by the service itself."""
+"""Checkpoints on the embedded cluster's S3, which Spark reaches as s3a://, and the service directly."""
 
 import json
 import re
@@ -20,16 +20,16 @@ from streaming.sandbox.home import REGION
 from streaming.sandbox.reckoning import reckon
 from tests.contract.s3_server import s3_running
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, wait_until
-from tests.integration.s3_scenes import killed_again_and_again, leaked_of, through_an_outage_of_s3
+from tests.integration.s3_scenes import kill_repeatedly, survive_an_outage_of_s3, topic_with_leaks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-SECRET = f"secret{uuid.uuid4().hex}"  # looked for where it must not be
+SECRET = f"secret{uuid.uuid4().hex}"  # must appear nowhere
 
 
 @pytest.fixture
 def to_s3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """From now on checkpoints are in a bucket of their own, by default on the cluster's S3."""
+    """Return a function that moves checkpoints to a new bucket, by default on the cluster's S3."""
 
     def move(endpoint: str = cluster.addresses.s3) -> None:
         bucket = f"checkpoints-{uuid.uuid4().hex[:12]}"
@@ -44,10 +44,10 @@ def to_s3(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 
 @pytest.fixture
 def deploy_on_s3(deploy: Deploy, to_s3: Callable[..., None]) -> Deploy:
-    """Factory of one deployment with its checkpoints on S3."""
+    """Return a factory of a deployment with checkpoints on S3."""
 
     def make(*, endpoint: str = "", chunk_rows: int = 50_000) -> Deployment:
-        service = deploy(chunk_rows=chunk_rows)  # first: it may have to run another service, on a disk
+        service = deploy(chunk_rows=chunk_rows)  # first: deploy may run another service, on a disk
         to_s3(*[endpoint] * bool(endpoint))
         return service
 
@@ -63,16 +63,16 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = deploy_on_s3(chunk_rows=100)
-    leaked, listed = killed_again_and_again(cluster, service, tmp_path / "run.log", kills=3)
+    leaked, listed = kill_repeatedly(cluster, service, tmp_path / "run.log", kills=3)
     left = bookie.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
 
-    said = " ".join(service.run("check").split())
-    assert "checkpoints directory: s3://checkpoints-" in said
-    assert "checkpoints as configured: compatible with this configuration" in said
-    assert "checkpoints of this cluster: the cluster of its first start" in said
-    assert "entries read and accounted for" in said
+    output = " ".join(service.run("check").split())
+    assert "checkpoints directory: s3://checkpoints-" in output
+    assert "checkpoints as configured: compatible with this configuration" in output
+    assert "checkpoints of this cluster: the cluster of its first start" in output
+    assert "entries read and accounted for" in output
     assert json.loads(service.run("backlog", "--json").splitlines()[-1])["messages"] == 0
     assert {"cluster.json", "state.json"} <= {Path(key).name for key in _keys(service)}
     assert committed_positions(location_of(service.settings, "requests"))
@@ -94,25 +94,25 @@ def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(
             application = http.get("/api/v1/applications").json()[0]["id"]
             environment = http.get(f"/api/v1/applications/{application}/environment").text
             page = http.get("/environment/").text
-        commands = str([each.cmdline() for each in psutil.Process(running.pid).children(recursive=True)])
+        commands = str([process.cmdline() for process in psutil.Process(running.pid).children(recursive=True)])
 
-    assert service.settings.s3.endpoint in environment, "these are the options it runs with"
-    assert "aws-java-sdk-bundle" in commands, "this is Spark's command line"
-    for where, text in (("REST", environment), ("UI", page), ("commands", commands), ("log", log.read_text())):
-        assert SECRET not in text, where
+    assert service.settings.s3.endpoint in environment, "the environment shows no options of this run"
+    assert "aws-java-sdk-bundle" in commands, "the commands contain no command line of Spark"
+    for source, text in (("REST", environment), ("UI", page), ("commands", commands), ("log", log.read_text())):
+        assert SECRET not in text, source
 
 
-def test_while_s3_is_away_nothing_is_lost_or_worked_off_twice(
+def test_while_s3_is_down_nothing_is_lost_or_processed_twice(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
 ) -> None:
-    through_an_outage_of_s3(cluster, deploy_on_s3(), tmp_path / "run.log", lambda _running, _open: time.sleep(10))
+    survive_an_outage_of_s3(cluster, deploy_on_s3(), tmp_path / "run.log", lambda _running, _open: time.sleep(10))
 
 
 @pytest.mark.parametrize("log_of", ["offsets", "commits"])
-def test_a_batch_whose_file_could_not_be_written_does_not_go_on_as_if_it_had(
+def test_a_batch_whose_checkpoint_file_can_not_be_written_is_processed_once(
     cluster: Cluster, deploy_on_s3: Deploy, log_of: str
 ) -> None:
-    topic, leaked = leaked_of(cluster, 20)
+    topic, leaked = topic_with_leaks(cluster, 20)
 
     def writes(environ: dict[str, Any]) -> bool:
         return environ["REQUEST_METHOD"] == "PUT" and f"/requests/v1/{log_of}/0" in environ["PATH_INFO"]
@@ -122,23 +122,23 @@ def test_a_batch_whose_file_could_not_be_written_does_not_go_on_as_if_it_had(
         server.answer("AccessDenied", status="403 Forbidden", match=writes)
         service.request(payload(topic, ledger_id) for ledger_id in leaked[:15])
 
-        said = " ".join(service.run("run", "--until-idle").split())
-        assert "is parked, and the other topics go on. Its query failed" in said
-        assert "AccessDenied" in said
+        output = " ".join(service.run("run", "--until-idle").split())
+        assert "is parked, and the other topics go on. Its query failed" in output
+        assert "AccessDenied" in output
         assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 15})
 
         service.request(payload(topic, ledger_id) for ledger_id in leaked[15:])
         assert "is parked" not in service.run("run", "--until-idle")
 
         assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 20})
-        found = reckon(service.settings)
-        assert (found.requests, found.open, found.wrong) == (20, 0, [])
+        reckoning = reckon(service.settings)
+        assert (reckoning.requests, reckoning.open, reckoning.wrong) == (20, 0, [])
 
 
-def test_a_checkpoint_moves_from_a_disk_to_s3_and_spark_submit_takes_the_jars_that_the_command_names(
+def test_a_checkpoint_is_moved_from_disk_to_s3_and_spark_submit_accepts_the_jars_that_the_command_prints(
     cluster: Cluster, deploy: Deploy, to_s3: Callable[..., None]
 ) -> None:
-    topic, leaked = leaked_of(cluster, 10)
+    topic, leaked = topic_with_leaks(cluster, 10)
     service = deploy()
     service.request(payload(topic, ledger_id) for ledger_id in leaked[:5])
     service.run("run", "--until-idle")
@@ -151,13 +151,13 @@ def test_a_checkpoint_moves_from_a_disk_to_s3_and_spark_submit_takes_the_jars_th
     service.submit("run", "--until-idle", jars=service.run("jars").strip().splitlines()[-1])
 
     assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 10})
-    found = reckon(service.settings)
-    assert (found.requests, found.open, found.wrong) == (10, 0, [])
-    assert any(key.endswith("requests/v1/commits/1") for key in _keys(service)), "went on behind batch 0"
+    reckoning = reckon(service.settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (10, 0, [])
+    assert any(key.endswith("requests/v1/commits/1") for key in _keys(service)), "did not continue after batch 0"
 
 
 def _copy(folder: Path, service: Deployment) -> None:
     bucket, _, prefix = service.settings.checkpoints.dir.removeprefix("s3a://").partition("/")
-    for path in (each for each in folder.rglob("*") if each.is_file()):
+    for path in (file for file in folder.rglob("*") if file.is_file()):
         key = f"{prefix}/{path.relative_to(folder)}"
         part_clients.s3(service.settings.s3.endpoint, REGION).put_object(Bucket=bucket, Key=key, Body=path.read_bytes())

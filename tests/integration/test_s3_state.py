@@ -1,4 +1,4 @@
-"""State on an object store: the embedded cluster's S3, with checkpoints on a disk, so that Spark needs no S3A."""
+"""State on the embedded cluster's S3, with checkpoints on a disk, so that Spark needs no S3A."""
 
 import json
 import subprocess
@@ -13,19 +13,19 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION
 from streaming.state import journal
 from tests.integration.conftest import Deploy, Deployment, leak, wait_until
-from tests.integration.s3_scenes import killed_again_and_again, through_an_outage_of_s3
+from tests.integration.s3_scenes import kill_repeatedly, survive_an_outage_of_s3
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-SECRET = f"secret{uuid.uuid4().hex}"  # looked for where it must not be
+SECRET = f"secret{uuid.uuid4().hex}"  # must appear nowhere
 
 
 @pytest.fixture
 def deploy_on_s3(cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> Deploy:
-    """Factory of one deployment with its state in a bucket of its own."""
+    """Return a factory of a deployment with its state in a new bucket."""
 
     def make(*, chunk_rows: int = 50_000) -> Deployment:
-        service = deploy(chunk_rows=chunk_rows)  # first: it may have to run another service, on a disk
+        service = deploy(chunk_rows=chunk_rows)  # first: deploy may run another service, on a disk
         endpoint, bucket = cluster.addresses.s3, f"state-{uuid.uuid4().hex[:12]}"
         part_clients.make_bucket(endpoint, bucket, REGION)
         monkeypatch.setenv("LEDGER_REAPER__STATE__DIR", f"s3://{bucket}/of/this-service")
@@ -42,7 +42,7 @@ def test_kill_9_and_a_restart_with_state_on_s3_lose_and_double_nothing(
 ) -> None:
     service = deploy_on_s3(chunk_rows=100)
     log = tmp_path / "run.log"
-    leaked, listed = killed_again_and_again(cluster, service, log, kills=2)
+    leaked, listed = kill_repeatedly(cluster, service, log, kills=2)
     left = shell.list_ledgers(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
@@ -50,22 +50,22 @@ def test_kill_9_and_a_restart_with_state_on_s3_lose_and_double_nothing(
     assert SECRET not in log.read_text()
     assert list(Path(service.config.parent).glob("state*")) == []
 
-    said = " ".join(service.run("check").split())
-    assert "refuses to overwrite when asked" in said
-    assert "entries read and accounted for" in said
+    output = " ".join(service.run("check").split())
+    assert "refuses to overwrite when asked" in output
+    assert "entries read and accounted for" in output
     assert json.loads(service.run("backlog", "--json").splitlines()[-1])["messages"] == 0
 
 
-def test_while_s3_is_away_nothing_is_deleted_lost_or_worked_off_twice(
+def test_while_s3_is_down_nothing_is_deleted_lost_or_processed_twice(
     cluster: Cluster, deploy_on_s3: Deploy, tmp_path: Path
 ) -> None:
     log = tmp_path / "run.log"
 
-    def meanwhile(running: subprocess.Popen[bytes], open_ones: Sequence[int]) -> None:
+    def during_the_outage(running: subprocess.Popen[bytes], unprocessed: Sequence[int]) -> None:
         wait_until(lambda: "can't be" in log.read_text(), running, log)
-        assert set(open_ones) <= shell.list_ledgers(cluster), "what has no journal stays"
+        assert set(unprocessed) <= shell.list_ledgers(cluster), "deleted without a journal entry"
 
-    through_an_outage_of_s3(cluster, deploy_on_s3(), log, meanwhile)
+    survive_an_outage_of_s3(cluster, deploy_on_s3(), log, during_the_outage)
 
 
 def test_an_audit_keeps_its_findings_on_s3_and_publishes_from_there(cluster: Cluster, deploy_on_s3: Deploy) -> None:

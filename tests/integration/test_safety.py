@@ -1,4 +1,4 @@
-"""What is answered to forgers, to tenants that ask for others' ledgers, and for owners that name far too little."""
+"""Requests that are forged, for another tenant's ledger, or for an owner whose list shrank are kept or refused."""
 
 import json
 import re
@@ -20,7 +20,7 @@ LEDGERS = 12
 
 
 @pytest.mark.long
-def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
+def test_forged_foreign_and_doubtful_requests_delete_nothing_and_get_their_reasons(
     cluster: Cluster, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic("safe")
@@ -29,41 +29,41 @@ def test_what_is_forged_foreign_or_doubtful_is_kept_and_told_by_name(
     in_use = topics.data_ledgers(cluster, topic)[-2]
     service = deploy()
     own = service.settings.topics.requests[0]
-    tenants_own = f"persistent://rival/reaper/{own.rpartition('/')[2]}"
-    monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([own, tenants_own]))
+    tenant_topic = f"persistent://rival/reaper/{own.rpartition('/')[2]}"
+    monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([own, tenant_topic]))
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__MAX_SHRINK", "0.5")
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__SHRINK_APPLIES_ABOVE_LEDGERS", "5")
     service.request([payload(topic, leaked)])
     _publish(cluster, own, payload(topic, in_use), _FORGED)
-    _publish(cluster, tenants_own, payload(topic, foreign), {})
+    _publish(cluster, tenant_topic, payload(topic, foreign), {})
 
-    def told(ledger_id: int) -> list[tuple[str, str]]:
-        return [(r["outcome"], r["reason"]) for r in service.receipts() if r["ledger_id"] == ledger_id]
+    def outcomes_of(ledger_id: int) -> list[tuple[str, str]]:
+        return [(row["outcome"], row["reason"]) for row in service.receipts() if row["ledger_id"] == ledger_id]
 
     log = tmp_path / "run.log"
     running = service.start("run", log=log)
     try:
-        wait_until(lambda: len(told(in_use)) == 3 and told(leaked) and told(foreign), running, log)
+        wait_until(lambda: len(outcomes_of(in_use)) == 3 and outcomes_of(leaked) and outcomes_of(foreign), running, log)
         consume_and_trim(cluster, topic, "s", (LEDGERS - 3) * topics.ENTRIES_PER_LEDGER)
         service.request([payload(topic, held)])
-        wait_until(lambda: len(told(held)) > 3, running, log)
-        assert set(told(held)) == {("RETRY", "SOURCE_SHRANK")}
+        wait_until(lambda: len(outcomes_of(held)) > 3, running, log)
+        assert set(outcomes_of(held)) == {("RETRY", "SOURCE_SHRANK")}
         assert held in bookie.list_ledgers(cluster)
         stop(running)
-        with monkeypatch.context() as slower:  # else the retry is due again before anybody can look
+        with monkeypatch.context() as slower:  # else the retry is due again before the run is idle
             slower.setenv("LEDGER_REAPER__TWO_PHASE__RECONSUME_LATER_SECONDS", "20")
-            said = service.run("run", "--until-idle", code=4).splitlines()[-1]
-        assert "what is left waits for the operator: 1 requests are kept as SOURCE_SHRANK" in said
-        assert f"`ledger-reaper accept --topic {topic}`" in said
+            last_line = service.run("run", "--until-idle", code=4).splitlines()[-1]
+        assert "what is left waits for the operator: 1 requests are kept as SOURCE_SHRANK" in last_line
+        assert f"`ledger-reaper accept --topic {topic}`" in last_line
         assert "accepted" in service.run("accept", "--topic", topic)
         service.run("run", "--until-idle")
-        assert told(held)[-1][0] == "DELETED"
+        assert outcomes_of(held)[-1][0] == "DELETED"
     finally:
         kill(running)
 
-    assert told(leaked) == [("DELETED", "UNREFERENCED")]
-    assert told(foreign) == [("DEAD_LETTER", "OTHER_TENANT")]
-    assert told(in_use) == [("RETRY", "IN_USE"), ("RETRY", "IN_USE"), ("DEAD_LETTER", "IN_USE")]
+    assert outcomes_of(leaked) == [("DELETED", "UNREFERENCED")]
+    assert outcomes_of(foreign) == [("DEAD_LETTER", "OTHER_TENANT")]
+    assert outcomes_of(in_use) == [("RETRY", "IN_USE"), ("RETRY", "IN_USE"), ("DEAD_LETTER", "IN_USE")]
     rows = {row["ledger_id"]: row for row in service.receipts()}
     assert re.match(rf"zookeeper=({LEDGERS}|{LEDGERS + 1})@\d+ broker=\d+ at=\d{{13}}$", rows[leaked]["sources"])
     assert rows[in_use]["message_id"] != _FORGED["ORIGIN_MESSAGE_ID"]

@@ -1,4 +1,4 @@
-"""The whole service on a cluster that asks for tokens over TLS; a cluster of its own, so it takes minutes."""
+"""The whole service on a separate cluster that requires tokens and TLS; takes minutes."""
 
 import base64
 import hmac
@@ -52,7 +52,7 @@ def _token(role: str) -> str:
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster whose broker asks for a token, and where it answers over TLS. topic has leaked ledgers."""
+    """A cluster whose broker requires a token, and its TLS addresses."""
 
     cluster: Cluster
     service_url: str
@@ -60,7 +60,7 @@ class Secured:
     ca: Path
     folder: Path
     topic: str
-    leaked: list[int]
+    leaked: list[int]  # ledgers of the topic
 
     def deployment(self, role: str, extra: str = "") -> Deployment:
         here = self.folder / f"service-{role}{uuid.uuid4().hex[:4]}"
@@ -84,11 +84,11 @@ class Secured:
         return Deployment(here / "config.toml")
 
     def admin(self, method: str, path: str, body: object = None) -> str:
-        """Ask the broker as a superuser."""
-        head = {"Authorization": f"Bearer {_token('reaper')}"}
+        """Send an admin request as a superuser."""
+        headers = {"Authorization": f"Bearer {_token('reaper')}"}
         url = f"{self.admin_url}/admin/v2/{path}"
         verified = ssl.create_default_context(cafile=str(self.ca))
-        answer = httpx.request(method, url, json=body, headers=head, verify=verified, timeout=60)
+        answer = httpx.request(method, url, json=body, headers=headers, verify=verified, timeout=60)
         assert answer.is_success, f"{method} {url}: {answer.status_code} {answer.text}"
         return answer.text
 
@@ -108,7 +108,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) -> Secured:
-    """Start the broker anew with authentication, authorization and TLS."""
+    """Start the broker again with authentication, authorization and TLS."""
     ca, key = certificate(folder, "127.0.0.1")
     port, web_port = free_port(), free_port()
     settings = {
@@ -156,21 +156,22 @@ def test_a_broker_whose_certificate_has_another_name_gets_no_token(secured: Secu
     text = service.config.read_text().replace(secured.service_url, by_another_name)
     service.config.write_text(text)
 
-    said = service.run("request", stdin=payload(secured.topic, secured.leaked[0]), code=3)
-    assert service.settings.topics.requests[0] in said
+    output = service.run("request", stdin=payload(secured.topic, secured.leaked[0]), code=3)
+    assert service.settings.topics.requests[0] in output
 
 
-def test_the_service_works_with_a_token_over_tls_and_tells_nobody_the_token(secured: Secured) -> None:
+def test_the_service_works_with_a_token_over_tls_and_prints_no_token(secured: Secured) -> None:
     service = secured.deployment("reaper")
-    said = service.run("request", stdin=b"\n".join(payload(secured.topic, each) for each in secured.leaked[:10]))
-    said += service.run("check")
-    said += service.run("run", "--until-idle")
+    requests = b"\n".join(payload(secured.topic, ledger_id) for ledger_id in secured.leaked[:10])
+    output = service.run("request", stdin=requests)
+    output += service.run("check")
+    output += service.run("run", "--until-idle")
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 10}
-    assert _token("reaper") not in said
-    assert KEY.decode() not in said
+    assert _token("reaper") not in output
+    assert KEY.decode() not in output
 
 
-def test_a_tenants_roles_send_to_its_own_topic_with_the_rights_that_they_have(secured: Secured) -> None:
+def test_a_tenants_roles_send_to_its_own_topic_according_to_their_rights(secured: Secured) -> None:
     own, later = "persistent://acme/own/deletions", "persistent://acme/own/later"
     cluster_name = json.loads(secured.admin("GET", "clusters"))[0]
     secured.admin("PUT", "tenants/acme", {"adminRoles": ["acme-admin"], "allowedClusters": [cluster_name]})
@@ -198,51 +199,51 @@ def test_a_tenants_roles_send_to_its_own_topic_with_the_rights_that_they_have(se
 
 
 @pytest.mark.parametrize("role", ["nobody"])
-def test_a_role_without_rights_deletes_nothing_and_is_told_what_to_look_at(secured: Secured, role: str) -> None:
+def test_a_role_without_rights_deletes_nothing_and_gets_a_hint(secured: Secured, role: str) -> None:
     service = secured.deployment(role)
-    done = subprocess.run(
+    completed = subprocess.run(
         service.command("run", "--until-idle"), capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode in (1, 2)
-    assert "rights" in done.stderr
+    assert completed.returncode in (1, 2)
+    assert "rights" in completed.stderr
     assert "pulsar.token_file" in service.run("check", code=2)
     assert set(secured.leaked[10:]) <= bookie.list_ledgers(secured.cluster)
 
 
-def test_a_token_that_somebody_else_signed_is_refused(secured: Secured) -> None:
+def test_a_token_with_a_foreign_signature_is_refused(secured: Secured) -> None:
     service = secured.deployment("stranger")
     token = Path(service.settings.pulsar.token_file)
     token.write_text(token.read_text()[:-6] + "AAAAAA")
-    done = subprocess.run(
+    completed = subprocess.run(
         service.command("run", "--until-idle"), capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode in (1, 2)
-    assert "check pulsar.token_file" in done.stderr
+    assert completed.returncode in (1, 2)
+    assert "check pulsar.token_file" in completed.stderr
 
 
-def test_a_watcher_whose_role_may_not_change_topics_says_so_once_and_watches_all_the_same(
+def test_a_watcher_whose_role_may_not_change_topics_warns_once_and_still_watches(
     secured: Secured, tmp_path: Path
 ) -> None:
     service, resource, log = secured.deployment("watcher", WATCH), topics.resource(WATCHED), tmp_path / "log"
     tenant = json.loads(secured.admin("GET", "tenants/pulsar"))
-    secured.admin("POST", "tenants/pulsar", {**tenant, "adminRoles": ["watcher"]})  # of the request topics alone
+    secured.admin("POST", "tenants/pulsar", {**tenant, "adminRoles": ["watcher"]})  # only of the request topics
     secured.admin("POST", f"{resource}/retention", {"retentionTimeInMinutes": 3, "retentionSizeInMB": -1})
     with killed_at_the_end(service.start("watch", log=log)) as running:
         wait_until((service.config.parent / "state" / "watcher.json").exists, running, log)
-        before = {each["ledgerId"] for each in json.loads(secured.admin("GET", f"{resource}/internalStats"))["ledgers"]}
+        before = _ledgers(secured, resource)
         secured.admin("PUT", f"{resource}/unload")
-        time.sleep(15)  # looks that see it closed
-        secured.admin("POST", f"{resource}/subscription/s/skip_all")  # loads it; its cursor is past everything
+        time.sleep(15)  # scans that find the topic unloaded
+        secured.admin("POST", f"{resource}/subscription/s/skip_all")  # loads the topic, and moves its cursor to the end
         wait_until(lambda: "watch.mark_ahead" in log.read_text(), running, log)
         secured.admin("POST", f"{resource}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
         secured.admin("POST", f"{resource}/trim")
-        listed = {each["ledgerId"] for each in json.loads(secured.admin("GET", f"{resource}/internalStats"))["ledgers"]}
+        listed = _ledgers(secured, resource)
         assert before - listed, "nothing was dropped"
-        wait_until(lambda: before - listed <= _asked_for(service), running, log)
+        wait_until(lambda: before - listed <= _requested_ledgers(service), running, log)
         stop(running)
-    said = [line for line in log.read_text().splitlines() if "watch.mark_ahead" in line]
-    assert len(said) == 1, said
-    assert "give the role of pulsar.token_file permission to change the topic" in said[0]
+    warnings = [line for line in log.read_text().splitlines() if "watch.mark_ahead" in line]
+    assert len(warnings) == 1, warnings
+    assert "give the role of pulsar.token_file permission to change the topic" in warnings[0]
     info = parse_managed_ledger(read_znodes(secured.cluster.addresses.zookeeper, [_PATH])[_PATH])
     assert not read_marks(info.properties).all.ledgers
 
@@ -250,6 +251,11 @@ def test_a_watcher_whose_role_may_not_change_topics_says_so_once_and_watches_all
 _PATH = managed_ledger_path(WATCHED)
 
 
-def _asked_for(service: Deployment) -> set[int]:
-    found = stored_requests(service.settings, service.settings.topics.watch)
-    return {json.loads(each.payload)["ledgerId"] for each in found}
+def _requested_ledgers(service: Deployment) -> set[int]:
+    messages = stored_requests(service.settings, service.settings.topics.watch)
+    return {json.loads(message.payload)["ledgerId"] for message in messages}
+
+
+def _ledgers(secured: Secured, resource: str) -> set[int]:
+    stats = json.loads(secured.admin("GET", f"{resource}/internalStats"))
+    return {ledger["ledgerId"] for ledger in stats["ledgers"]}

@@ -1,4 +1,4 @@
-"""Transactions by Pulsar's own Java client (tests/data/java/Transactions.java): its record of them is the truth."""
+"""Runs transactions with Pulsar's Java client (tests/data/java/Transactions.java), whose record of them is correct."""
 
 import json
 from collections.abc import Sequence
@@ -13,28 +13,33 @@ TxnId = tuple[int, int]
 
 
 class Transactions(JavaCommands):
-    """A JVM that makes transactions. A context manager, for one thread."""
+    """A JVM that runs transactions; a context manager for one thread."""
 
     def __init__(self, service_url: str) -> None:
         super().__init__("Transactions.java", f"{pulsar_home()}/lib/*", [service_url])
 
     def run(self, topic: str, ends: str, start: int = 0) -> list[TxnId]:
-        """One transaction a letter (a: abort, c: commit, o: leave open), of one message each; returns their ids."""
+        """Run a transaction with one message for each letter (a: abort, c: commit, o: leave open); return their ids."""
         answer = self.ask({"do": "run", "topic": topic, "ends": ends, "from": start})
         return [(most, least) for most, least in answer["ids"]]
 
     def read(self, topic: str, subscription: str, patience_seconds: float = 3) -> list[str]:
-        """What a consumer gets; nothing is acknowledged."""
-        asked = {"do": "read", "topic": topic, "subscription": subscription, "patienceMs": int(patience_seconds * 1000)}
-        return list(self.ask(asked)["values"])
+        """Return the values that a consumer gets, without acknowledging them."""
+        command = {
+            "do": "read",
+            "topic": topic,
+            "subscription": subscription,
+            "patienceMs": int(patience_seconds * 1000),
+        }
+        return list(self.ask(command)["values"])
 
     def plain(self, topic: str, values: Sequence[str]) -> None:
-        """Send without a transaction."""
+        """Send messages without a transaction."""
         self.ask({"do": "plain", "topic": topic, "values": list(values)})
 
 
 def admin(cluster: Cluster, method: str, path: str, body: Any = None) -> Any:
-    """Ask the admin API; returns the answer's JSON, or its text. Fails where it is not a success."""
+    """Send an admin request that must succeed; return the answer's JSON, or its text."""
     reply = part_clients.http_any(method, cluster.serving.admin, f"admin/{path}", body=body)
     assert reply.ok, f"{method} {path}: {reply.status} {reply.text[:400]}"
     try:

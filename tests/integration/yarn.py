@@ -1,6 +1,6 @@
-"""A real YARN on this machine: Hadoop's own small cluster, with a resource manager and a node manager in one JVM.
+"""A real YARN on this machine: Hadoop's mini cluster, with a resource manager and a node manager in one JVM.
 
-What it runs finds Java and Python on its PATH, and nothing of ours.
+Its containers have Java and Python on their PATH, and nothing of ours.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.integration.installation import BARE
 
 _SOURCE = Path(__file__).parent.parent / "data" / "java" / "Yarn.java"
 _SECONDS = 120.0
-# Of the Hadoop that PySpark brings, and what its servers load beside it.
+# Of the Hadoop version of PySpark, and the further jars that its servers load.
 _JARS = (
     Artifact(
         organisation="org.apache.hadoop",
@@ -71,33 +71,33 @@ _JARS = (
 
 @dataclass(frozen=True)
 class Yarn:
-    """conf: what HADOOP_CONF_DIR has to name. work: the node's folder."""
+    """A running cluster."""
 
-    conf: Path
-    work: Path
+    conf: Path  # for HADOOP_CONF_DIR
+    work: Path  # the node's folder
 
-    def submitting(self) -> Mapping[str, str]:
-        """The environment of spark-submit."""
+    def submit_environment(self) -> Mapping[str, str]:
+        """Return the environment of spark-submit."""
         return _environment(self.work) | {"HADOOP_CONF_DIR": str(self.conf)}
 
     def attempts(self) -> set[str]:
-        """The containers that were first in an attempt of an application: application masters."""
-        return {each.name for each in self.work.glob("**/container_*_000001") if each.is_dir()}
+        """Return the application masters: the first container of each attempt of an application."""
+        return {folder.name for folder in self.work.glob("**/container_*_000001") if folder.is_dir()}
 
-    def said(self) -> str:
-        """What all containers have written."""
-        logs = [each for name in ("stdout", "stderr") for each in self.work.glob(f"**/container_*/{name}")]
-        return "".join(f"{each.parent.name}:\n{each.read_text(errors='replace')}" for each in logs)
+    def output(self) -> str:
+        """Return the logs of all containers."""
+        logs = [log for name in ("stdout", "stderr") for log in self.work.glob(f"**/container_*/{name}")]
+        return "".join(f"{log.parent.name}:\n{log.read_text(errors='replace')}" for log in logs)
 
 
 @contextmanager
 def yarn(here: Path) -> Iterator[Yarn]:
-    """Start one in a folder; it ends with the block."""
+    """Run a cluster in a folder."""
     conf, work, log = here / "conf", here / "work", here / "yarn.log"
-    for each in (conf, work):
-        each.mkdir(parents=True)
+    for folder in (conf, work):
+        folder.mkdir(parents=True)
     classes = [*map(str, fetch(_JARS)), f"{Path(pyspark.__file__).parent}/jars/*"]
-    # Hadoop 3.3 makes classes in a way that Java 17 has to be told to allow
+    # Java 17 must allow Hadoop 3.3 to define classes
     options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
     with log.open("wb") as out:
         started = subprocess.Popen(
@@ -116,7 +116,7 @@ def yarn(here: Path) -> Iterator[Yarn]:
             time.sleep(0.2)
         yield Yarn(conf, work)
     finally:
-        containers = psutil.Process(started.pid).children(recursive=True)  # each has a session of its own
+        containers = psutil.Process(started.pid).children(recursive=True)  # each has its own session
         started.kill()
         started.wait()
         for container in containers:

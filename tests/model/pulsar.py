@@ -1,15 +1,15 @@
-"""A model of Pulsar and BookKeeper: what brokers write where, in which order, and where they stop in between.
+"""A model of Pulsar and BookKeeper: the writes of brokers, their order, and interruptions between them.
 
-Every action ends in one of the ways that real brokers end it: done, or cut short in one of the windows W1 to W10
-that leave a ledger behind. Who refers to what is kept beside the znodes, not read from them.
+Every action ends like that of a real broker: completely, or interrupted in one of the windows W1 to W10, which leak a
+ledger. The model records references beside the znodes and does not read them from the znodes.
 
-Assumed of the real thing: a broker stalls for less than the quarantine, but for longer than the quiet period of OPEN
-ledgers. It may write over a list, a cursor or a locator that was deleted and made again meanwhile, as ZooKeeper's
-versions then allow, and so name a ledger that was recovered (CLOSED) meanwhile. A list's ledger has no entries before
-the list names it.
+Assumptions: a broker stalls for less than the quarantine, but for longer than the quiet period of OPEN ledgers. It may
+overwrite a list, a cursor or a locator that was deleted and created again during the stall, if ZooKeeper's versions
+match, and so name a ledger that was recovered (CLOSED) during the stall. A list's ledger has no entries before the list
+names it.
 
-Left out on purpose (decision 7): such a write over a list that was created again names the deleted topic's other
-ledgers again, and the service may have deleted them. See `_add_ledger`.
+Not modelled (decision 7): such a write to a list that was created again also names the deleted topic's other ledgers,
+which the service may have deleted. See `_add_ledger`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -41,7 +41,7 @@ from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, KeyOwn
 
 TOPICS = (TOPIC, f"{TOPIC}-partition-0")
 CURSORS = ("billing", "audit")
-STALL_LIMIT_MS = DAY_MS  # the quarantine: by then no session of a stalled broker lives
+STALL_LIMIT_MS = DAY_MS  # the quarantine: after it no session of a stalled broker is alive
 FLUSH_MS = MINUTE_MS  # brokers write dirty cursors once a minute
 
 
@@ -55,27 +55,24 @@ class Cursor:
 
 @dataclass
 class Topic:
-    """A topic, as its broker remembers it. given_up: offloaded, BookKeeper copy free.
-
-    compacted runs ahead of durable, which is what a broker finds after a crash.
-    """
+    """A topic, as its broker remembers it."""
 
     ledgers: list[int] = field(default_factory=list)
-    given_up: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)  # offloaded, the BookKeeper copy is free
     cursors: dict[str, Cursor] = field(default_factory=dict)
-    compacted: int = -1
-    durable: int = -1
+    compacted: int = -1  # newer than or equal to `durable`
+    durable: int = -1  # the compacted ledger that a broker finds after a crash
     dirty_since_ms: int = -1
 
 
 @dataclass
 class Stalled:
-    """A broker that stopped between making a ledger and publishing it. writes_on: it lives, and still writes it."""
+    """A broker that stopped between the creation of a ledger and its publication."""
 
     ledger_id: int
     since_ms: int
     publish: Callable[[], None]
-    writes_on: bool = False
+    writes_on: bool = False  # the broker is alive, and still writes to the ledger
 
 
 class Pulsar(Storage):
@@ -87,59 +84,61 @@ class Pulsar(Storage):
         self.schemas: dict[str, list[int]] = {}
         self.stalled: list[Stalled] = []
         self.silent: set[str] = set()
-        self.unloaded: dict[str, object] = {}  # no broker has it loaded, or has had for long -> what it was then
+        self.unloaded: dict[
+            str, object
+        ] = {}  # topics that no broker has loaded, or only recently; and their state then
         self.lazy: set[str] = set()  # topics whose broker has not opened the cursor of their compaction yet
         self.hidden: KeyOwner | None = None
 
     def references(self) -> dict[int, frozenset[str]]:
-        """Who refers to which ledger: every znode as last written, and every broker's memory.
+        """Return the references to each ledger: of every znode as last written, and of every broker's memory.
 
-        What a stalled broker has created is referred to once it is published. It must be there then.
+        A ledger that a stalled broker created is referred to once it is published. It must exist then.
         """
-        found: dict[int, set[str]] = {}
+        references: dict[int, set[str]] = {}
         for path, ids in self.written.items():
             for ledger_id in ids:
-                found.setdefault(ledger_id, set()).add(path)
+                references.setdefault(ledger_id, set()).add(path)
         for name, topic in self.topics.items():
             for ledger_id in self._remembered(topic):
-                found.setdefault(ledger_id, set()).add(f"broker of {name}")
-        return {ledger_id: frozenset(owners) for ledger_id, owners in found.items()}
+                references.setdefault(ledger_id, set()).add(f"broker of {name}")
+        return {ledger_id: frozenset(owners) for ledger_id, owners in references.items()}
 
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
-        """Answer as brokers do: from memory, loading what is there, silent where the model says so."""
+        """Answer like brokers: from memory, with loads of existing topics, and without an answer for silent topics."""
         return [self._view(name) for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
-        """Answer whether there is a schema."""
+        """Return whether each schema exists."""
         return [self._schema_view(name) for name in schema_ids]
 
     def require_answers(self) -> int:
-        """Answer as one broker."""
+        """Return 1: one broker answers."""
         return 1
 
     def pass_time(self, milliseconds: int) -> None:
-        """Time goes on: dirty cursors are flushed, and brokers stalled for the whole limit are dead."""
+        """Let time pass: flush dirty cursors, and end brokers that stalled for the whole limit."""
         self.tree.clock.advance(milliseconds)
         now_ms = self.tree.clock.now_ms()
         self.hidden = None
         for name, topic in self.topics.items():
             if 0 <= topic.dirty_since_ms <= now_ms - FLUSH_MS:
                 self._flush(name, topic, lost=True)
-        # what was loaded meanwhile: only now do brokers' answers show it
-        self.unloaded = {name: was for name, was in self.unloaded.items() if was == self._state(name)}
+        # brokers' answers show topics that were loaded in the meantime only from now on
+        self.unloaded = {name: state for name, state in self.unloaded.items() if state == self._state(name)}
         dead = [
-            each
-            for each in self.stalled
-            if now_ms - each.since_ms >= STALL_LIMIT_MS
-            and not (each.writes_on and self.ledgers[each.ledger_id].is_open)  # a recovery fences its writer
+            stalled
+            for stalled in self.stalled
+            if now_ms - stalled.since_ms >= STALL_LIMIT_MS
+            and not (stalled.writes_on and self.ledgers[stalled.ledger_id].is_open)  # a recovery fences its writer
         ]
-        self.stalled = [each for each in self.stalled if each not in dead]
-        self.leak({each.ledger_id for each in dead})
+        self.stalled = [stalled for stalled in self.stalled if stalled not in dead]
+        self.leak({stalled.ledger_id for stalled in dead})
 
     # topics
 
     def create_topic(self, name: str, *, stalls: bool) -> None:
-        """A broker loads a topic that is not there: empty znode, then a ledger, then the list."""
+        """A broker loads a topic that does not exist: it creates an empty znode, then a ledger, then the list."""
         path = managed_ledger_path(name)
         if name in self.topics or (exists(self.tree, path) and self.written.get(path)):
             return
@@ -148,7 +147,7 @@ class Pulsar(Storage):
         self._add_ledger(name, Topic(), stalls=stalls)
 
     def roll_over(self, name: str, *, stalls: bool) -> None:
-        """The current ledger is full: close it, make another, write the list."""
+        """The current ledger is full: close it, create another, write the list."""
         topic = self.topics.get(name)
         if topic is None:
             return
@@ -157,7 +156,7 @@ class Pulsar(Storage):
         self._add_ledger(name, topic, stalls=stalls)
 
     def split_brain(self, name: str) -> None:
-        """A broker loses its session and does not know: the next drops its last ledger, which stays OPEN."""
+        """A broker loses its session without noticing: the next broker drops its last ledger, which stays OPEN."""
         topic = self.topics.get(name)
         if topic is None or not topic.ledgers or not exists(self.tree, managed_ledger_path(name)):
             return
@@ -181,7 +180,7 @@ class Pulsar(Storage):
             self.delete(ledger_id, lost=lost)
 
     def offload(self, name: str, *, lost: bool) -> None:
-        """Move the oldest ledger to tiered storage and give its BookKeeper copy up; it stays listed (T1)."""
+        """Move the oldest ledger to tiered storage and give up its BookKeeper copy; the ledger stays listed (T1)."""
         topic = self.topics.get(name)
         if topic is None or len(topic.ledgers) < 2 or not exists(self.tree, managed_ledger_path(name)):
             return
@@ -204,22 +203,22 @@ class Pulsar(Storage):
         self._drop_all(compaction_s, lost=lost)
         del self.topics[name]
         self.lazy.discard(name)
-        mine = {*topic.ledgers, topic.compacted, topic.durable} - topic.given_up - {-1}
-        for ledger_id in mine:
+        own = {*topic.ledgers, topic.compacted, topic.durable} - topic.given_up - {-1}
+        for ledger_id in own:
             self.close(ledger_id)
             self.delete(ledger_id, lost=lost)
-        self.leak(listed - mine)
+        self.leak(listed - own)
 
     def restore_list(self, name: str) -> None:
-        """An operator takes a trim back: a ledger that is still there is listed again."""
+        """An operator reverts a trim: an existing ledger is listed again."""
         topic, path = self.topics.get(name), managed_ledger_path(name)
         if topic is None or not exists(self.tree, path):
             return
-        mine = [i for i, each in self.ledgers.items() if key_of(each.request) == f"data:{name}"]
-        found = [i for i in mine if i not in topic.ledgers and self.is_garbage(i)]
-        if found:
-            topic.ledgers = sorted([*topic.ledgers, found[0]])
-            topic.given_up.discard(found[0])
+        own = [ledger_id for ledger_id, ledger in self.ledgers.items() if key_of(ledger.request) == f"data:{name}"]
+        garbage = [ledger_id for ledger_id in own if ledger_id not in topic.ledgers and self.is_garbage(ledger_id)]
+        if garbage:
+            topic.ledgers = sorted([*topic.ledgers, garbage[0]])
+            topic.given_up.discard(garbage[0])
             self._write_list(name, topic, dropped=set())
 
     def lose_metadata(self, name: str, *, loaded: bool) -> None:
@@ -230,17 +229,18 @@ class Pulsar(Storage):
         before = self._held(name)
         self.remove(managed_ledger_path(name))
         for cursor in topic.cursors.values():
-            cursor.buckets.clear()  # memory alone names them now, and nobody can ask it
-        # nor does it show which BookKeeper copies are free; those that have gone already are no loss
-        topic.given_up = {each for each in topic.given_up if not exists(self.tree, path_of(each))}
+            cursor.buckets.clear()  # only the broker's memory names them now, and no answer shows it
+        # nor do answers show which BookKeeper copies are free; copies that were deleted already are no loss
+        topic.given_up = {ledger_id for ledger_id in topic.given_up if not exists(self.tree, path_of(ledger_id))}
         if not loaded:
             del self.topics[name]
         self.leak(before - self._held(name))
 
     def crash(self, *, is_lazy: bool = False) -> None:
-        """kill -9 of all brokers: memory is what was written. Ledgers are recovered (closed) by who comes next.
+        """kill -9 of all brokers: the next brokers remember only what was written, and recover (close) ledgers.
 
-        is_lazy: who comes next opens the cursors of compactions when the next one runs (lazyCursorRecovery).
+        Args:
+            is_lazy: they open a compaction's cursor only when the next compaction runs (lazyCursorRecovery).
         """
         self.lazy = set(self.topics) if is_lazy else set()
         for name, topic in list(self.topics.items()):
@@ -257,9 +257,9 @@ class Pulsar(Storage):
             self.leak(before - self._held(name))
 
     def unload(self, name: str, *, lost: bool) -> None:
-        """Close cursors and topic in order, so that znodes alone say what it refers to; the next use loads it.
+        """Close cursors and topic, so that only znodes have its references; the next use loads the topic.
 
-        Brokers that are asked what they have loaded may go on saying "not this" until some time has passed.
+        Brokers may report the topic as not loaded until some time has passed.
         """
         topic, path = self.topics.get(name), managed_ledger_path(name)
         if topic is None or not exists(self.tree, path):
@@ -272,7 +272,7 @@ class Pulsar(Storage):
             self._flush(name, topic, lost=lost)
             self.tree.write(compaction, cursor_znode(properties={COMPACTED_LEDGER_PROPERTY: topic.durable}))
             self._drop_all(self.written.pop(compaction, frozenset()), lost=lost)
-        else:  # an operator deleted the znodes: the broker's memory was the last that named it
+        else:  # an operator deleted the znodes: only the broker's memory named the compacted ledger
             topic.compacted = topic.durable = -1
         self.lazy.discard(name)
         topic.ledgers = sorted(self.written.get(path, frozenset()) | topic.given_up)
@@ -285,16 +285,16 @@ class Pulsar(Storage):
     # cursors
 
     def open_cursor(self, name: str, cursor: str) -> None:
-        """A new subscription: a znode that names no ledger."""
+        """Create a subscription: a znode that names no ledger."""
         topic = self.topics.get(name)
         if topic is not None and cursor not in topic.cursors and exists(self.tree, managed_ledger_path(name)):
             topic.cursors[cursor] = Cursor()
             self._write_cursor(name, cursor)
 
     def switch_cursor(self, name: str, cursor: str, *, stalls: bool, lost: bool) -> None:
-        """A new cursor ledger: made and written to, then published in the znode; then the old one goes (W6).
+        """Create and write a new cursor ledger, publish it in the znode, then delete the old ledger (W6).
 
-        Older brokers make a cursor that way, too: the ledger first, then a znode that names it.
+        Older brokers also create a cursor in this order: the ledger first, then a znode that names it.
         """
         topic = self.topics.get(name)
         path = cursor_path(name, cursor)
@@ -316,7 +316,7 @@ class Pulsar(Storage):
         self._now_or_later(made, publish, stalls=stalls)
 
     def close_cursor(self, name: str, cursor: str, *, lost: bool) -> None:
-        """Unload: position goes into the znode, then the ledger goes."""
+        """Unload: write the position into the znode, then delete the ledger."""
         topic = self.topics.get(name)
         if topic is None or cursor not in topic.cursors or not exists(self.tree, cursor_path(name, cursor)):
             return
@@ -325,7 +325,7 @@ class Pulsar(Storage):
         self.delete(old, lost=lost)
 
     def delete_cursor(self, name: str, cursor: str, *, lost: bool) -> None:
-        """Unsubscribe: the znode goes, then ledger and buckets."""
+        """Unsubscribe: delete the znode, then ledger and buckets."""
         topic = self.topics.get(name)
         if topic is None or cursor not in topic.cursors:
             return
@@ -335,7 +335,7 @@ class Pulsar(Storage):
             self.delete(ledger_id, lost=lost)
 
     def touch_cursor(self, name: str, cursor: str) -> None:
-        """Properties of a subscription change: the znode gets a new version, nothing else."""
+        """Change a subscription's properties: the znode gets only a new version."""
         topic = self.topics.get(name)
         if topic is not None and cursor in topic.cursors and exists(self.tree, cursor_path(name, cursor)):
             self._write_cursor(name, cursor)
@@ -343,9 +343,9 @@ class Pulsar(Storage):
     # delayed delivery, compaction, schemas
 
     def seal_bucket(self, name: str, cursor: str, *, stalls: bool) -> None:
-        """A delayed-delivery bucket: written and CLOSED, then named in the cursor's properties, in any order (W8).
+        """Write and close a delayed-delivery bucket, then name it in the cursor's properties, in any order (W8).
 
-        A broker may stall before it closes it.
+        A broker may stall before the close.
         """
         topic = self.topics.get(name)
         if topic is None or cursor not in topic.cursors:
@@ -365,7 +365,7 @@ class Pulsar(Storage):
         self._now_or_later(made, publish, stalls=stalls)
 
     def drop_bucket(self, name: str, cursor: str, *, lost: bool) -> None:
-        """All messages of a bucket are delivered."""
+        """Drop a bucket whose messages are all delivered."""
         topic = self.topics.get(name)
         if topic is None or cursor not in topic.cursors or not exists(self.tree, cursor_path(name, cursor)):
             return
@@ -375,10 +375,10 @@ class Pulsar(Storage):
             self.delete(ledger_id, lost=lost)
 
     def compact(self, name: str, *, durable: bool, lost: bool, stalls: bool = False) -> None:
-        """A compacted ledger, written and CLOSED; then memory names it; what is durable, in no znode, follows later.
+        """Write and close a compacted ledger; then memory names it, and later the durable position, in no znode.
 
-        The compactor is a client of the topic's broker, and may write for days: the broker that owns the topic by then
-        takes its ledger up, even if another compaction has ended meanwhile.
+        The compactor is a client of the topic's broker, and may write for days: the broker that owns the topic at its
+        end accepts the ledger, even if another compaction has ended in the meantime.
         """
         topic = self.topics.get(name)
         if topic is None or not exists(self.tree, managed_ledger_path(name)):
@@ -390,11 +390,11 @@ class Pulsar(Storage):
             if self.topics.get(name) is not topic or not exists(self.tree, managed_ledger_path(name)):
                 self.delete(made, lost=lost)
             else:
-                self._take_up_compacted(name, topic, made, durable=durable, lost=lost)
+                self._accept_compacted(name, topic, made, durable=durable, lost=lost)
 
         self._now_or_later(made, publish, stalls=stalls, writes_on=True)
 
-    def _take_up_compacted(self, name: str, topic: Topic, made: int, *, durable: bool, lost: bool) -> None:
+    def _accept_compacted(self, name: str, topic: Topic, made: int, *, durable: bool, lost: bool) -> None:
         self.lazy.discard(name)
         if not exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
             put(self.tree, cursor_path(name, COMPACTION_CURSOR), cursor_znode())
@@ -402,21 +402,21 @@ class Pulsar(Storage):
         if before != topic.durable:
             self.leak({before})
         elif before >= 0:
-            self.on_leak(before)  # announced first, as PIP-186 has it
+            self.on_leak(before)  # announced first, as in PIP-186
         topic.dirty_since_ms = self.tree.clock.now_ms()
         if durable:
             self._flush(name, topic, lost=lost)
 
     def put_schema(self, *, stalls: bool, lost: bool) -> None:
-        """A schema's ledger: written and CLOSED, then named in the locator (W7). Stalls come before the close."""
+        """Write and close a schema's ledger, then name it in the locator (W7). A stall happens before the close."""
         path = schema_path(SCHEMA)
-        known = list(self.schemas.get(SCHEMA, ()))
+        earlier = list(self.schemas.get(SCHEMA, ()))
         seen, births = self.seen(path), self.births(path)
         made = self.make(schema_request, is_open=True)
 
         def publish() -> None:
             self.close(made)
-            ids = [*known, made] if self.births(path) == births else [made]
+            ids = [*earlier, made] if self.births(path) == births else [made]
             if self.cas(path, seen, locator_znode(*ids), set(ids)):
                 self.schemas[SCHEMA] = ids
             else:
@@ -425,25 +425,25 @@ class Pulsar(Storage):
         self._now_or_later(made, publish, stalls=stalls)
 
     def delete_schema(self, *, lost: bool) -> None:
-        """Every ledger, errors only logged; then the locator."""
+        """Delete every ledger, ignoring errors, and then the locator."""
         if SCHEMA in self.schemas:
             self.remove(schema_path(SCHEMA))
             for ledger_id in self.schemas.pop(SCHEMA):
                 self.delete(ledger_id, lost=lost)
 
     def wake(self, index: int) -> None:
-        """A stalled broker goes on where it stopped."""
+        """A stalled broker continues where it stopped."""
         if self.stalled:
             self.stalled.pop(index % len(self.stalled)).publish()
 
     def is_garbage(self, ledger_id: int) -> bool:
-        """Whether nobody refers to a ledger that exists, and no broker can come to refer to it if it is OPEN."""
+        """Return whether nothing refers to an existing ledger, and no broker can refer to it later if it is OPEN."""
         if not exists(self.tree, path_of(ledger_id)) or ledger_id in self.references():
             return False
-        return not self.ledgers[ledger_id].is_open or self._has_moved_on(ledger_id)
+        return not self.ledgers[ledger_id].is_open or self._is_superseded(ledger_id)
 
-    def _has_moved_on(self, ledger_id: int) -> bool:
-        """Whether the owner of an OPEN ledger is gone, or names a newer one where brokers write them in order."""
+    def _is_superseded(self, ledger_id: int) -> bool:
+        """Return whether the owner of an OPEN ledger is gone, or names a newer ledger of a kind written in order."""
         request = self.ledgers[ledger_id].request
         owner = owner_of(key_of(request))
         path = schema_path(owner.name) if owner.kind == "schema" else managed_ledger_path(owner.name)
@@ -451,7 +451,9 @@ class Pulsar(Storage):
             path = cursor_path(owner.name, owner.cursor)
         if not exists(self.tree, path):
             return True
-        named = {each for each in self.written.get(path, ()) if key_of(self.ledgers[each].request) == key_of(request)}
+        named = {
+            other for other in self.written.get(path, ()) if key_of(self.ledgers[other].request) == key_of(request)
+        }
         return owner.kind in ("data", "cursor") and max(named, default=-1) > ledger_id
 
     def _view(self, name: str) -> BrokerView:
@@ -461,8 +463,8 @@ class Pulsar(Storage):
             return BrokerView(presence=Presence.GONE)
         topic = self.topics.get(name)
         if topic is None:
-            found = exists(self.tree, managed_ledger_path(name))
-            return BrokerView(presence=Presence.PRESENT if found else Presence.GONE)
+            is_present = exists(self.tree, managed_ledger_path(name))
+            return BrokerView(presence=Presence.PRESENT if is_present else Presence.GONE)
         if name in self.unloaded and exists(self.tree, managed_ledger_path(name)):
             return BrokerView(presence=Presence.PRESENT, is_loaded=False)
         cursors = {cursor: held.ledger_id for cursor, held in topic.cursors.items()}
@@ -475,7 +477,7 @@ class Pulsar(Storage):
         )
 
     def _state(self, name: str) -> object:
-        """What changes if a broker has the topic loaded and does something with it."""
+        """Return the state that every action of a broker with the loaded topic changes."""
         root = managed_ledger_path(name)
         paths = [path for path in self.written if path.startswith(root)]
         return repr(self.topics.get(name)), {path: (self.seen(path), self.births(path)) for path in paths}
@@ -487,17 +489,17 @@ class Pulsar(Storage):
         return BrokerView(presence=Presence.PRESENT if name in self.schemas and not is_hidden else Presence.GONE)
 
     def _remembered(self, topic: Topic) -> set[int]:
-        """Ledgers that the broker holds on to in BookKeeper."""
-        held = {each.ledger_id for each in topic.cursors.values()}
-        held |= {bucket for each in topic.cursors.values() for bucket in each.buckets}
+        """Return the ledgers that the broker keeps in BookKeeper."""
+        held = {cursor.ledger_id for cursor in topic.cursors.values()}
+        held |= {bucket for cursor in topic.cursors.values() for bucket in cursor.buckets}
         return (held | set(topic.ledgers) - topic.given_up | {topic.compacted, topic.durable}) - {-1}
 
     def _held(self, name: str) -> set[int]:
-        """Ledgers that the topic refers to, in memory or in znodes."""
+        """Return the ledgers that the topic refers to, in memory or in znodes."""
         root = managed_ledger_path(name)
         written = [ids for path, ids in self.written.items() if path == root or path.startswith(f"{root}/")]
         topic = self.topics.get(name)
-        return {each for ids in written for each in ids} | (self._remembered(topic) if topic else set())
+        return {ledger_id for ids in written for ledger_id in ids} | (self._remembered(topic) if topic else set())
 
     def _add_ledger(self, name: str, topic: Topic, *, stalls: bool, dropped: frozenset[int] = frozenset()) -> None:
         path = managed_ledger_path(name)
@@ -508,10 +510,10 @@ class Pulsar(Storage):
 
         def publish() -> None:
             before = self.written.get(path, frozenset())
-            ids = listed if self.births(path) == births else [made]  # left out: the deleted topic's other ledgers
+            ids = listed if self.births(path) == births else [made]  # not modelled: the deleted topic's other ledgers
             kept = set(ids) - topic.given_up
             if seen is None or not self.cas(path, seen, self._list(ids, topic), kept):
-                self.delete(made, lost=True)  # W4: the broker gives it up, and its delete may fail
+                self.delete(made, lost=True)  # W4: the broker gives up the ledger, and its delete may fail
                 return
             self.ledgers[made].has_entries = self.ledgers[made].is_open  # a recovery fences its writer
             self.topics.setdefault(name, topic).ledgers = ids
@@ -521,7 +523,7 @@ class Pulsar(Storage):
         self._now_or_later(made, publish, stalls=stalls)
 
     def _list(self, ids: Sequence[int], topic: Topic) -> bytes:
-        return list_znode(*[offloaded(each) if each in topic.given_up else each for each in ids])
+        return list_znode(*[offloaded(ledger) if ledger in topic.given_up else ledger for ledger in ids])
 
     def _write_list(self, name: str, topic: Topic, *, dropped: set[int]) -> None:
         path = managed_ledger_path(name)
@@ -530,7 +532,7 @@ class Pulsar(Storage):
             self.tree.write(path, self._list(topic.ledgers, topic))
             topic.given_up.intersection_update(topic.ledgers)
             self.written[path] = frozenset(topic.ledgers) - topic.given_up
-            self.leak(before - self.written[path] - dropped)  # W2: dropped from memory before, by nobody deleted
+            self.leak(before - self.written[path] - dropped)  # W2: dropped from memory before, and not deleted
 
     def _write_cursor(self, name: str, cursor: str) -> None:
         held = self.topics[name].cursors[cursor]
@@ -544,7 +546,7 @@ class Pulsar(Storage):
             self.delete(ledger_id, lost=lost)
 
     def _flush(self, name: str, topic: Topic, *, lost: bool) -> None:
-        """The cursor's position goes into its ledger: a new one, which its znode then names, if it had none."""
+        """Write the cursor's position into its ledger; a cursor without a ledger gets one, which its znode names."""
         path = cursor_path(name, COMPACTION_CURSOR)
         if exists(self.tree, path) and parse_cursor(self.tree.read(path).data).cursors_ledger_id == -1:
             made = self.make(lambda ledger_id: cursor_request(ledger_id, name, COMPACTION_CURSOR), is_open=True)
@@ -559,6 +561,6 @@ class Pulsar(Storage):
     ) -> None:
         if stalls:
             self.stalled.append(Stalled(ledger_id, self.tree.clock.now_ms(), publish, writes_on))
-            self.on_leak(ledger_id)  # nobody names it: an audit takes it for an orphan
+            self.on_leak(ledger_id)  # an audit takes the unnamed ledger for an orphan
         else:
             publish()

@@ -1,4 +1,4 @@
-"""The service around the sweep, in few words: queues, batches, instances that come and go; and its observer."""
+"""A model of the service around the sweep: queues, batches, changing instances; and the observer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,13 +35,13 @@ POLICY = Policy(
 )
 SECRET = b"secret of the cluster"
 DELAYS = Delays(base_ms=10 * MINUTE_MS, not_closed_ms=10 * MINUTE_MS)
-MAX_RETRIES = 60  # enough that quarantine and outages of a run do not end in the dead-letter topic
+MAX_RETRIES = 60  # enough that quarantine and outages do not use up the tries
 REFRESH_MS = 10 * MINUTE_MS
 
 
 @dataclass
 class Message:
-    """A request in a topic. forged sightings travel in properties like true ones."""
+    """A request in a topic; its properties may contain forged or true sightings."""
 
     number: int
     request: PendingDelete
@@ -50,56 +50,53 @@ class Message:
     properties: dict[str, str | None] = field(default_factory=dict)
 
 
-def _nobody(_operation: str) -> None:
-    """Nobody acts in between."""
+def _undisturbed(_operation: str) -> None:
+    """Let nothing happen between two steps."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a sweep goes. hook(operation): what others do before each of its steps. allowance: most deletes.
-
-    is_lied_to: the store says DELETED and does nothing.
-    """
+class SweepOptions:
+    """The circumstances of a sweep."""
 
     uses_cache: bool = True
     commits: bool = True
-    is_lied_to: bool = False
-    allowance: int = 1_000
-    hook: Callable[[str], None] = _nobody
+    is_lied_to: bool = False  # the store returns DELETED without a delete
+    allowance: int = 1_000  # deletes
+    hook: Callable[[str], None] = _undisturbed  # called with the operation before each step
 
 
-CALMLY = Way()
-WITHOUT_TRACE = Way(uses_cache=False, commits=False)
+UNDISTURBED = SweepOptions()
+WITHOUT_TRACE = SweepOptions(uses_cache=False, commits=False)
 
 
 class HidingStore(MemoryStore):
-    """A session that sees some znodes absent which are there: what a hiccup looks like, whatever its cause."""
+    """A session in which some existing znodes seem absent, as after a hiccup of any cause."""
 
     hidden: frozenset[str] = frozenset()
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        """Read in order."""
+        """Return the znodes in the order of the paths."""
         nodes = super().read_many(paths)
         return [None if path in self.hidden else node for path, node in zip(paths, nodes, strict=True)]
 
 
 class RecordingLoader(InUseLoader):
-    """Writes down what each owner's sources said, whoever asked."""
+    """Records the certificates of each owner's sources for all callers."""
 
     def __init__(self, store: MemoryStore, cluster: "Cluster") -> None:
         super().__init__(store, cluster.pulsar, cluster.clock)
-        self._said = cluster.said
+        self._certificates = cluster.read_certificates
 
     def load(self, keys: Iterable[str]) -> dict[str, Reference]:
-        """Read all keys now."""
+        """Read all keys."""
         references = super().load(keys)
         for key, reference in references.items():
-            self._said[key].add(certificate(reference))
+            self._certificates[key].add(certificate(reference))
         return references
 
 
 class Instance:
-    """One running service: its own session, cache and epoch; what it journals is durable."""
+    """A running service with its own session, cache and epoch; its journal is durable."""
 
     def __init__(self, cluster: "Cluster") -> None:
         tree = cluster.tree
@@ -127,14 +124,14 @@ class _Machine:
 
 
 def _agreed_clock(instance: Instance, cluster: "Cluster") -> AgreedClock:
-    """As the driver of an instance agrees on it; over a session without the faults of the sweep's."""
+    """Return the agreed clock of an instance's driver, over a session without the faults of the sweep's session."""
     store, clock = MemoryStore(cluster.tree), _Machine(instance, cluster.clock)
     pace = cluster.clock.now_ms
     return AgreedClock(store, "/ledger-reaper", "model", clock=clock, monotonic_ns=lambda: pace() * 1_000_000)
 
 
 class Cluster:
-    """Pulsar, the deletion topics, two instances of the service, and all that there is to see of them."""
+    """Pulsar, the deletion topics, two instances of the service, and everything that can be observed of them."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_MS)
@@ -152,54 +149,56 @@ class Cluster:
         self.replays: list[tuple[frozenset[str], frozenset[str]]] = []
         self.allowances: dict[int, int] = {}
         self.unreadable: set[str] = set()
-        self.said: defaultdict[str, set[str]] = defaultdict(set)
+        self.read_certificates: defaultdict[str, set[str]] = defaultdict(set)
         self.certificates: list[tuple[str, str]] = []
         self.instances = [Instance(self), Instance(self)]
         self._cached: frozenset[str] = frozenset()
         self._sweeping: list[tuple[Instance, int]] = []
 
     def references(self) -> dict[int, frozenset[str]]:
-        """Who refers to which ledger now."""
+        """Return the current references to each ledger."""
         return self.pulsar.references()
 
     def accepted(self) -> frozenset[int]:
-        """All messages that ever came in."""
+        """Return all messages that were ever published."""
         return frozenset(range(len(self.requests)))
 
     def waiting(self) -> Sequence[int]:
-        """Messages that will be delivered again."""
+        """Return the messages that will be delivered again."""
         return list(self.queue)
 
     def mistaken_certificates(self) -> list[tuple[str, str]]:
-        """Return the receipts' (key, certificate) that no look at this key's owner ever said."""
-        return [(key, text) for key, text in self.certificates if text and text not in self.said[key]]
+        """Return key and certificate of each receipt whose certificate was never read for this key's owner."""
+        return [(key, text) for key, text in self.certificates if text and text not in self.read_certificates[key]]
 
     def publish(self, request: PendingDelete, properties: Mapping[str, str | None] | None = None) -> None:
-        """A request comes in."""
+        """Add a request."""
         number = len(self.requests)
         self.requests.append(request)
         self.queue[number] = Message(number, request, self.clock.now_ms(), properties=dict(properties or {}))
 
     def due(self) -> list[Message]:
-        """Messages that may be worked off now."""
+        """Return the messages that are due."""
         return [message for message in self.queue.values() if message.due_ms <= self.clock.now_ms()]
 
-    def sweep(self, number: int, batch: Sequence[Message], way: "Way" = CALMLY) -> None:
-        """One instance works off a batch; what ends badly is not committed and stays where it was."""
+    def sweep(self, number: int, batch: Sequence[Message], options: SweepOptions = UNDISTURBED) -> None:
+        """Let an instance process a batch; a failed batch is not committed, and its messages stay."""
         instance = self.instances[number]
         instance.store.unreadable = set(self.unreadable)
         instance.store.hidden = frozenset(_paths_of(self.pulsar.hidden) if self.pulsar.hidden else ())
         before = self._cached
         self._sweeping.append((instance, len(self.allowances)))
-        self.allowances[len(self.allowances)] = way.allowance
-        instance.store.faults._hooks[:] = [lambda operation, _paths: way.hook(operation)]
+        self.allowances[len(self.allowances)] = options.allowance
+        instance.store.faults._hooks[:] = [lambda operation, _paths: options.hook(operation)]
         try:
             keys = [key_of(message.request) for message in batch]
-            cached = instance.cache.references(keys) if way.uses_cache else {}
-            # of what is gone or could not be read no version tells whether it still is: that must be read anew
-            self._cached = frozenset(key for key, known in cached.items() if known.presence is Presence.PRESENT)
-            limiter = Capped(Pace(0), way.allowance)
-            self.tree.deaf = way.is_lied_to
+            cached = instance.cache.references(keys) if options.uses_cache else {}
+            # an absent or unreadable owner has no version to compare: its state must be read again
+            self._cached = frozenset(
+                key for key, cached_reference in cached.items() if cached_reference.presence is Presence.PRESENT
+            )
+            limiter = Capped(Pace(0), options.allowance)
+            self.tree.deaf = options.is_lied_to
             swept = instance.sweeper.sweep([_job(message) for message in batch], cached, limiter=limiter)
         except UnavailableError:
             return
@@ -211,15 +210,15 @@ class Cluster:
             self._cached = before
             self.tree.deaf = False
             instance.store.faults._hooks.clear()
-        if way.commits and instance.epoch_version == self.tree.read(EPOCH).version:
+        if options.commits and instance.epoch_version == self.tree.read(EPOCH).version:
             self._commit(instance, batch, swept)
 
     def take_over(self, number: int) -> None:
-        """A new process starts in place of an instance: the other one becomes a zombie."""
+        """Start a new process in place of an instance, and make the other instance a zombie."""
         self.instances[number] = Instance(self)
 
     def fork(self) -> "Cluster":
-        """The same cluster again, for asking what would have been; brokers stand still in it."""
+        """Return a copy of the cluster for a hypothetical sweep; its brokers do not act."""
         other = Cluster.__new__(Cluster)
         other.__dict__.update(self.__dict__)
         other.tree = self.tree.fork()
@@ -233,20 +232,22 @@ class Cluster:
         stale = []
         for message, result in zip(batch, swept, strict=True):
             if message.number not in self.queue:
-                continue  # committed by another batch of this very run, while this one was under way
-            ended = dispose(result.verdict, attempt=message.attempt, max_retry_delete_count=MAX_RETRIES)
+                continue  # committed by another batch of this run while this batch was processed
+            disposition = dispose(result.verdict, attempt=message.attempt, max_retry_delete_count=MAX_RETRIES)
             key = key_of(message.request)
             self.certificates.append((key, result.sources))
             if result.refreshed:
                 stale.append(key)
-            if ended.outcome is not Outcome.RETRY:
+            if disposition.outcome is not Outcome.RETRY:
                 ledger_id = message.request.ledger_id
                 is_absent = not exists(self.tree, path_of(ledger_id))
-                self.finals.append(Final(message.number, ledger_id, ended.outcome, is_absent))
+                self.finals.append(Final(message.number, ledger_id, disposition.outcome, is_absent))
                 del self.queue[message.number]
                 continue
-            message.attempt = ended.attempt
-            message.due_ms = self.clock.now_ms() + delay_ms(result.verdict, DELAYS, attempt=ended.attempt, seed="")
+            message.attempt = disposition.attempt
+            message.due_ms = self.clock.now_ms() + delay_ms(
+                result.verdict, DELAYS, attempt=disposition.attempt, seed=""
+            )
             message.properties.pop(OWNER_ABSENT_SINCE, None)
             if result.absent_since_ms is not None:
                 message.properties[OWNER_ABSENT_SINCE] = signed(
@@ -258,13 +259,13 @@ class Cluster:
         instance, sweep = self._sweeping[-1]
         ledger_id = next(i for i in self.pulsar.ledgers if path_of(i) == removal.path)
         key = key_of(self.pulsar.ledgers[ledger_id].request)
-        asked_for = frozenset(key_of(request) for request in self.requests if request.ledger_id == ledger_id)
+        requested_keys = frozenset(key_of(request) for request in self.requests if request.ledger_id == ledger_id)
         self.deletions.append(
             Deletion(
                 ledger_id=ledger_id,
                 owner=key,
                 referred_by=self.references().get(ledger_id, frozenset()),
-                asked_for=asked_for,
+                requested_keys=requested_keys,
                 unknown=self._unknown(removal.path, key),
                 journaled=self._is_journaled(removal),
                 is_current=instance.epoch_version == self.tree.read(EPOCH).version,
@@ -273,20 +274,20 @@ class Cluster:
         )
 
     def _unknown(self, path: str, key: str) -> tuple[str, ...]:
-        """Facts about it that can't be read now, nor could be when this sweep began."""
+        """Return the facts about a ledger that were unreadable at the start of this sweep and still are."""
         hidden = [path] if path in self.unreadable else []
         if key in self._cached:
             return tuple(hidden)
         owner = owner_of(key)
-        hidden += [each for each in _paths_of(owner) if each in self.unreadable]
-        # a schema's broker is asked only where there is no locator
+        hidden += [owner_path for owner_path in _paths_of(owner) if owner_path in self.unreadable]
+        # a schema's broker is asked only if there is no locator
         is_asked = owner.kind != "schema" or not exists(self.tree, schema_path(owner.name))
         hidden += [owner.name] if is_asked and owner.name in self.pulsar.silent else []
         return tuple(hidden)
 
     def _is_journaled(self, removal: Removal) -> bool:
-        wanted = (removal.path, removal.znode.data, removal.znode.version)
-        return any((e.path, e.data, e.version) == wanted for e in self.journaled)
+        removed = (removal.path, removal.znode.data, removal.znode.version)
+        return any((entry.path, entry.data, entry.version) == removed for entry in self.journaled)
 
 
 def _job(message: Message) -> Job:
@@ -303,6 +304,6 @@ def _paths_of(owner: KeyOwner) -> list[str]:
 
 
 def references_of(cluster: Cluster, requests: Sequence[PendingDelete]) -> dict[str, Reference]:
-    """What a sweep of these requests would read now."""
+    """Return the references that a sweep of these requests would read."""
     loader = InUseLoader(MemoryStore(cluster.tree), cluster.pulsar, cluster.clock)
     return loader.load([key_of(request) for request in requests])

@@ -1,4 +1,4 @@
-"""What the model's brokers and bookies keep: ledgers, znodes, and beside each znode whom it refers to."""
+"""The storage of the model's brokers and bookies: ledgers, znodes, and the references of each znode."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
@@ -12,48 +12,48 @@ from udfs.records import LedgerState, PendingDelete
 
 @dataclass
 class Ledger:
-    """A ledger in BookKeeper. request: what would rightly ask for its deletion."""
+    """A ledger in BookKeeper."""
 
-    request: PendingDelete
+    request: PendingDelete  # the valid request for its deletion
     is_open: bool
     has_entries: bool = True
 
 
 class Storage:
-    """Metadata and ledgers. written: for each znode the ledgers it refers to, as its writer knows them."""
+    """Metadata and ledgers."""
 
     def __init__(self, tree: ObservedTree) -> None:
         self.tree = tree
         self.ledgers: dict[int, Ledger] = {}
         self.leaked: list[int] = []
         self.on_leak: Callable[[int], None] = lambda _ledger_id: None
-        self.written: dict[str, frozenset[int]] = {}
+        self.written: dict[str, frozenset[int]] = {}  # the ledgers that each znode refers to, from its writer
         self._births: Counter[str] = Counter()
         self._next_id = 1
 
     def recover_open_ledgers(self) -> None:
-        """A bookie dies: its ledgers are re-replicated, open ones are fenced and closed on the way."""
+        """A bookie dies: its ledgers are re-replicated, which fences and closes open ledgers."""
         for ledger_id in self.ledgers:
             self.close(ledger_id)
 
     def replicate(self, ledger_id: int) -> None:
-        """A bookie's copy is made anew: the ledger's metadata gets another version."""
+        """A bookie's copy is replicated again: the ledger's metadata gets a new version."""
         if exists(self.tree, path_of(ledger_id)):
             self.tree.write(path_of(ledger_id), self._znode(ledger_id))
 
     def seen(self, path: str) -> int | None:
-        """Version of a znode, None where it is absent: what a later compare-and-set expects.
+        """Return a znode's version for a later compare-and-set, or None if the znode is absent.
 
-        It starts at 0 again where a znode is deleted and created again, as ZooKeeper's does.
+        The version of a znode that is deleted and created again starts at 0, as in ZooKeeper.
         """
         return self.tree.read(path).version if exists(self.tree, path) else None
 
     def births(self, path: str) -> int:
-        """How often the znode was created so far."""
+        """Return how often the znode was created."""
         return self._births[path]
 
     def cas(self, path: str, seen: int | None, data: bytes, ids: set[int]) -> bool:
-        """Write if the znode has the version that was seen, be it another znode of that name."""
+        """Write if the znode has the version that was seen, even if the znode was created again."""
         if self.seen(path) != seen:
             return False
         self.write(path, data)
@@ -94,8 +94,8 @@ class Storage:
     def _znode(self, ledger_id: int) -> bytes:
         ledger = self.ledgers[ledger_id]
         state = LedgerState.OPEN if ledger.is_open else LedgerState.CLOSED
-        known = metadata(custom_of(ledger.request), state=state)
-        return serialize_v3(known if ledger.has_entries else replace(known, length_bytes=0, last_entry_id=-1))
+        complete = metadata(custom_of(ledger.request), state=state)
+        return serialize_v3(complete if ledger.has_entries else replace(complete, length_bytes=0, last_entry_id=-1))
 
     def delete(self, ledger_id: int, *, lost: bool) -> None:
         if ledger_id < 0:
@@ -106,7 +106,7 @@ class Storage:
             self.tree.remove(path_of(ledger_id))
 
     def leak(self, ledger_ids: Set[int]) -> None:
-        """Nobody deletes these ledgers; what was OPEN stays so."""
+        """Leave these ledgers undeleted; OPEN ledgers stay OPEN."""
         for ledger_id in sorted(ledger_ids - {-1}):
             self.leaked.append(ledger_id)
             self.on_leak(ledger_id)

@@ -1,7 +1,7 @@
-"""The audit while brokers, operators and crashes go on at any of its reads: an orphan is garbage, for ever.
+"""The audit while brokers and operators act, and crashes happen, at any of its reads: an orphan stays garbage.
 
-The phases are the audit's own functions in the audit's own order; only Spark is left out.
-LEDGER_REAPER_MODEL_EXAMPLES sets how many runs are tried.
+The phases are the audit's own functions in the audit's order, without Spark. LEDGER_REAPER_MODEL_EXAMPLES is the number
+of runs.
 """
 
 import os
@@ -38,13 +38,18 @@ MODEL = settings(
     print_blob=True,
 )
 Row = dict[str, Any]
-# An operator who lists garbage again makes it used, and one who removes the list of a loaded topic makes its broker's
-# memory the only witness of which BookKeeper copies are free.
+# An operator who lists garbage again makes it used; an operator who removes the list of a loaded topic makes its
+# broker's memory the only record of free BookKeeper copies.
 broker_acts = st.sampled_from(sorted(ACTS.keys() - {"restore list", "lose metadata"}))
 
 
 def _audit(cluster: Cluster, hook: Callable[[], None]) -> dict[int, FindingClass]:
-    """List ledgers, read references, look at suspects twice; hook runs before each read. Ledger -> class."""
+    """List ledgers, read references, check suspects twice; return the class of each finding by ledger.
+
+    Args:
+        cluster: the cluster.
+        hook: called before each read.
+    """
     store = MemoryStore(cluster.tree)
     store.faults.before(lambda _operation, _paths: hook())
     folders = find_folders(store, ROOT, Layout.HIERARCHICAL)
@@ -84,7 +89,7 @@ def _suspects(reader: LedgerReader, ids: list[int], cluster: Cluster) -> list[Ro
     facts = zip(ids, reader.facts(ids), strict=True)
     now_ms = cluster.clock.now_ms()
     nothing: dict[str, object] = dict.fromkeys(field.name for field in a.SUSPECT)
-    return [nothing | suspect_row(ledger_id, one, now_ms) for ledger_id, one in facts if one is not None]
+    return [nothing | suspect_row(ledger_id, read, now_ms) for ledger_id, read in facts if read is not None]
 
 
 def _missing(reference: Row) -> Row:
@@ -93,7 +98,7 @@ def _missing(reference: Row) -> Row:
 
 
 def _history(pulsar: Pulsar) -> None:
-    """Something of every kind is in use, and something of every kind has leaked, old and new."""
+    """Use and leak ledgers of every kind, old and new."""
     name, cursor = TOPICS[0], CURSORS[0]
     for _ in range(2):
         pulsar.put_schema(stalls=False, lost=True)
@@ -113,7 +118,7 @@ def _history(pulsar: Pulsar) -> None:
 
 
 def _stall(pulsar: Pulsar, data: st.DataObject) -> None:
-    """Brokers stop between making something and publishing it; bookies may recover what they left open."""
+    """Stop brokers between the creation of a ledger and its publication; bookies may recover open ledgers."""
     name, cursor = TOPICS[0], CURSORS[0]
     stalls: list[Callable[[], None]] = [
         lambda: pulsar.roll_over(name, stalls=True),
@@ -143,14 +148,14 @@ def _given_up(pulsar: Pulsar) -> set[int]:
     return {ledger_id for topic in pulsar.topics.values() for ledger_id in topic.given_up}
 
 
-def _orphans(found: dict[int, FindingClass]) -> set[int]:
-    return {ledger_id for ledger_id, each in found.items() if each is FindingClass.ORPHAN}
+def _orphans(findings: dict[int, FindingClass]) -> set[int]:
+    return {ledger_id for ledger_id, kind in findings.items() if kind is FindingClass.ORPHAN}
 
 
 @MODEL
 @given(st.data())
-def test_what_an_audit_calls_an_orphan_no_broker_refers_to_again(data: st.DataObject) -> None:
-    """A person who lists garbage again is another matter: the sweep judges anew (tests/model/test_safety.py)."""
+def test_no_broker_refers_to_an_orphan_again(data: st.DataObject) -> None:
+    """An operator who lists garbage again is excluded here: the sweep judges again (tests/model/test_safety.py)."""
     cluster = Cluster()
     pulsar = cluster.pulsar
     _history(pulsar)
@@ -160,11 +165,11 @@ def test_what_an_audit_calls_an_orphan_no_broker_refers_to_again(data: st.DataOb
     left = [data.draw(st.integers(0, 8))]
 
     def hook() -> None:
-        if left[0] and data.draw(st.booleans(), label="somebody acts"):
+        if left[0] and data.draw(st.booleans(), label="a disturbance"):
             left[0] -= 1
             ACTS[data.draw(broker_acts)](pulsar, data)
 
-    # A BookKeeper copy that a broker gave up stays free, even where an operator deletes the znodes that said so.
+    # A BookKeeper copy that a broker gave up stays free, even if an operator deletes the znodes that record it.
     given_up = _given_up(pulsar)
     orphans = _orphans(_audit(cluster, hook)) - given_up - _given_up(pulsar)
 
@@ -179,17 +184,17 @@ def test_what_an_audit_calls_an_orphan_no_broker_refers_to_again(data: st.DataOb
 
 @MODEL
 @given(st.data())
-def test_nothing_is_called_missing_that_is_there_or_that_nobody_needs(data: st.DataObject) -> None:
+def test_an_existing_or_unused_ledger_is_never_missing(data: st.DataObject) -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
     _history(pulsar)
     _lose(cluster, data)
 
     def hook() -> None:
-        if data.draw(st.booleans(), label="somebody acts"):
+        if data.draw(st.booleans(), label="a disturbance"):
             ACTS[data.draw(acts)](pulsar, data)
 
-    missing = {i for i, each in _audit(cluster, hook).items() if each is FindingClass.MISSING}
+    missing = {i for i, kind in _audit(cluster, hook).items() if kind is FindingClass.MISSING}
 
     for ledger_id in missing:
         assert ledger_id in pulsar.references()
@@ -198,18 +203,18 @@ def test_nothing_is_called_missing_that_is_there_or_that_nobody_needs(data: st.D
 
 @MODEL
 @given(st.data())
-def test_when_all_is_calm_every_ledger_that_is_lost_is_called_missing(data: st.DataObject) -> None:
+def test_without_disturbances_every_lost_ledger_is_missing(data: st.DataObject) -> None:
     cluster = Cluster()
     _history(cluster.pulsar)
     cluster.pulsar.pass_time(2 * DAY_MS)
     lost = _lose(cluster, data)
 
-    assert {i for i, each in _audit(cluster, lambda: None).items() if each is FindingClass.MISSING} == lost
+    assert {i for i, kind in _audit(cluster, lambda: None).items() if kind is FindingClass.MISSING} == lost
 
 
 @MODEL
 @given(st.data())
-def test_when_all_is_calm_every_piece_of_garbage_is_found(data: st.DataObject) -> None:
+def test_without_disturbances_all_garbage_is_found(data: st.DataObject) -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
     _history(pulsar)
@@ -222,5 +227,5 @@ def test_when_all_is_calm_every_piece_of_garbage_is_found(data: st.DataObject) -
 
     remembered = {ledger_id for topic in pulsar.topics.values() for ledger_id in topic.ledgers}
     garbage = {ledger_id for ledger_id in pulsar.ledgers if pulsar.is_garbage(ledger_id)}
-    # a broker that lists a ledger keeps it, even one whose BookKeeper copy was given up
+    # a broker keeps every listed ledger, even if its BookKeeper copy was given up
     assert orphans | (garbage & remembered) == garbage

@@ -1,4 +1,4 @@
-"""Forged requests for a ledger that has leaked, in the same batch as the true one: each is answered for itself."""
+"""Forged requests for a leaked ledger in the same batch as the true request: each gets its own answer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,14 +8,14 @@ import pytest
 from tests.builders import DAY_MS
 from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS
-from tests.model.service import CALMLY, Cluster, Message
+from tests.model.service import UNDISTURBED, Cluster, Message
 from udfs.records import LedgerComponent, Outcome, PendingDelete
 
 NAME, OTHER = TOPICS
 
 
 def _forged(request: PendingDelete) -> Sequence[PendingDelete]:
-    """What somebody who knows the ledger's id may say of it: another topic, another component, another cursor."""
+    """Return requests of a sender that knows only the ledger's id: another topic, component or cursor."""
     return (
         replace(request, managed_ledger=OTHER),
         *(replace(request, component=LedgerComponent.MANAGED_CURSOR, cursor_name=cursor) for cursor in CURSORS),
@@ -26,7 +26,7 @@ def _forged(request: PendingDelete) -> Sequence[PendingDelete]:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """A topic whose first ledger has leaked, and another one that names many more ledgers."""
+    """A topic whose first ledger has leaked, and another topic that names many more ledgers."""
     cluster = Cluster()
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
@@ -43,7 +43,7 @@ def cluster() -> Cluster:
 
 
 def _batch(cluster: Cluster, place: str) -> tuple[Message, list[Message]]:
-    """The true request (as the model's broker sent it), and a batch with forged ones around it."""
+    """Return the true request (as the model's broker sent it), and a batch that also has forged requests."""
     (true,) = cluster.due()
     for request in _forged(true.request):
         cluster.publish(request)
@@ -54,11 +54,11 @@ def _batch(cluster: Cluster, place: str) -> tuple[Message, list[Message]]:
 
 @pytest.mark.parametrize("uses_cache", [True, False])
 @pytest.mark.parametrize("place", ["first", "in between", "last"])
-def test_the_true_request_is_worked_off_at_once_wherever_it_stands(
+def test_the_true_request_is_processed_at_once_at_any_position_of_the_batch(
     cluster: Cluster, place: str, *, uses_cache: bool
 ) -> None:
     true, batch = _batch(cluster, place)
-    cluster.sweep(0, batch, replace(CALMLY, uses_cache=uses_cache))
+    cluster.sweep(0, batch, replace(UNDISTURBED, uses_cache=uses_cache))
     ends = {final.message: final.outcome for final in cluster.finals}
     assert ends[true.number] is Outcome.DELETED
     assert [deletion.ledger_id for deletion in cluster.deletions] == [true.request.ledger_id]
@@ -68,7 +68,7 @@ def test_the_true_request_is_worked_off_at_once_wherever_it_stands(
 
 
 @pytest.mark.parametrize("place", ["first", "in between", "last"])
-def test_each_receipt_tells_what_its_own_owner_named(cluster: Cluster, place: str) -> None:
+def test_each_receipt_has_the_certificate_of_its_own_owner(cluster: Cluster, place: str) -> None:
     _true, batch = _batch(cluster, place)
     cluster.sweep(0, batch)
     assert len(cluster.certificates) == len(batch)
@@ -77,8 +77,8 @@ def test_each_receipt_tells_what_its_own_owner_named(cluster: Cluster, place: st
     assert named == {"zookeeper=3"}
 
 
-def test_forged_requests_that_come_back_make_nobody_wait_either(cluster: Cluster) -> None:
-    """Where all of them were put off together, they are judged in one batch again."""
+def test_forged_requests_that_are_retried_delay_no_true_request(cluster: Cluster) -> None:
+    """Requests that were retried together are judged in one batch again."""
     true, batch = _batch(cluster, "last")
     cluster.unreadable.add("/managed-ledgers/" + NAME)
     cluster.sweep(0, batch)

@@ -1,7 +1,7 @@
-"""Messages of any kind on several topics, kills at any moment, and a connector that fails as the real one does.
+"""Messages of any kind on several topics, kills at any moment, and a connector with the failures of the real one.
 
-The queries, lanes and rescues are the service's own, with their checkpoints on the disk; the connector, the topics and
-the receipts are modelled. What the model knows of the connector stands in docs/findings.md.
+Queries and fallbacks are the service's own, with checkpoints on the disk; the connector, the topics and the receipts
+are modelled. docs/findings.md describes the connector's behaviour.
 """
 
 import json
@@ -30,17 +30,17 @@ from udfs.formats.internal_stats import Position
 from udfs.proto.message_id_pb2 import MessageIdData
 
 LEDGER = 7
-PATIENCE_S = 60  # of the promise, and what a lane may take beside it in this model
+PATIENCE_S = 60  # of the promise, and the time that a query may take besides
 
 
 class Kind(StrEnum):
-    """What the connector makes of an entry."""
+    """What the connector does with an entry."""
 
     HONEST = "delivered"
     FAILS = "the query fails on it"
-    PASSED_OVER = "passed over in silence; as the last one, the query fails"
-    MARKER = "the same, and it is no message"
-    HIDES_THE_END = "passed over in silence; as the last one, no batch can be planned"
+    PASSED_OVER = "skipped silently; as the last entry, the query fails"
+    MARKER = "the same, and no message"
+    HIDES_THE_END = "skipped silently; as the last entry, no batch can be planned"
 
 
 class KilledError(Exception):
@@ -49,7 +49,7 @@ class KilledError(Exception):
 
 @dataclass
 class Stream:
-    """A query of the connector's."""
+    """A query of the connector."""
 
     query: Query
     world: "World"
@@ -65,7 +65,7 @@ class Stream:
         self.isActive = False
 
     def trigger(self) -> None:
-        """Read one batch, if there is something to read."""
+        """Read a batch if there is one."""
         try:
             self.world.read_batch(self.query)
             self.lastProgress = {}
@@ -76,14 +76,14 @@ class Stream:
 
 
 class Rows(list[tuple[str, int, int]]):
-    """Stands for a DataFrame."""
+    """A stand-in for a DataFrame."""
 
     def unpersist(self) -> None: ...
 
 
 @dataclass
 class World:
-    """Topics, receipts and a disk that outlive the service; `start` begins a new process over them."""
+    """Topics, receipts and a disk that outlive the service; `start` starts a new process."""
 
     settings: Settings
     entries: dict[str, list[Kind]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class World:
     ended_by: Exception | None = None
     has_had_time: bool = False
     kill_in: int = -1  # steps until the process is killed; -1: never
-    fail_in: int = -1  # the same until something of ours fails, once
+    fail_in: int = -1  # steps until an error in our code, once
     now_s: float = 0.0
     streams: list[Stream] = field(default_factory=list)
 
@@ -119,7 +119,7 @@ class World:
             settings=self.settings,
             admin=self.pulsar,
             service=cast("LedgerDeletionService", self),
-            read=cast("Any", self._found),
+            read=cast("Any", self._rows),
             reports_last_message=lambda partition: not self._hides_its_end(partition.removesuffix("-partition-0")),
         )
 
@@ -128,7 +128,7 @@ class World:
 
         tools = QueryTools(
             admin=self.pulsar,
-            start=self._begin,
+            start=self._start_query,
             restart=self.restart,
             fallback=fallback,
             monotonic=monotonic,
@@ -138,7 +138,7 @@ class World:
         self.queries.start()
 
     def note(self, _spans: object) -> None:
-        """Nothing of the model vanishes."""
+        """Do nothing: the model loses no messages."""
 
     def publish(self, topic: str, kind: Kind) -> None:
         self.entries[topic].append(kind)
@@ -162,10 +162,10 @@ class World:
             except KilledError:
                 self.start()
 
-    # what RunningQueries and Fallback ask of the service
+    # what RunningQueries and Fallback need of the service
 
-    def _begin(self, query: Query) -> Any:
-        self.streams = [each for each in self.streams if each.query != query]
+    def _start_query(self, query: Query) -> Any:
+        self.streams = [stream for stream in self.streams if stream.query != query]
         self.streams.append(Stream(query, self))
         return self.streams[-1]
 
@@ -175,7 +175,7 @@ class World:
     def describe(self, *_: object) -> None: ...
 
     def take(self, query: str, rows: Any, _batch_id: int) -> None:
-        """Receipts for what has none at a start, and for everything later, as LedgerDeletionService does."""
+        """Write receipts like LedgerDeletionService: after a start only for rows without one, later for all."""
         done = set(self.receipts) if query not in self.started else set()
         for row in rows:
             if row not in done:
@@ -192,12 +192,12 @@ class World:
         if self.fail_in == 0:
             raise RuntimeError("a bug")
 
-    def _found(self, _query: str, spans: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False) -> "Rows":
+    def _rows(self, _query: str, spans: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False) -> "Rows":
         assert not gives_up
         return Rows(
             (partition, span.ledger, number)
-            for partition, each in spans.items()
-            for span in each
+            for partition, of_partition in spans.items()
+            for span in of_partition
             for number in range(span.first, span.last + 1)
             if self.entries[partition.removesuffix("-partition-0")][number] is not Kind.MARKER
         )
@@ -221,13 +221,13 @@ class World:
             batch = unfinished(str(checkpoint))
             assert batch is not None
         (span,) = spans_of([(LEDGER, len(kinds))], batch.ranges[partition])
-        begin = kinds[span.first - 1 : span.first]  # it begins with the last entry of the batch before
-        if begin and begin[0] is not Kind.HONEST:
+        previous = kinds[span.first - 1 : span.first]  # the connector starts with the last entry of the previous batch
+        if previous and previous[0] is not Kind.HONEST:
             raise RuntimeError("Potential Data Loss: intended to start at another entry")
         if Kind.FAILS in kinds[span.first : span.last + 1] or kinds[span.last] is not Kind.HONEST:
             raise RuntimeError("We didn't get enough message as promised")
-        # what was passed over in between is read another way by Completion
-        self.take(query.name, self._found(query.name, {partition: [span]}), batch.number)
+        # Completion reads skipped entries in between through the fallback
+        self.take(query.name, self._rows(query.name, {partition: [span]}), batch.number)
         (checkpoint / "commits").mkdir(exist_ok=True)
         (checkpoint / "commits" / str(batch.number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
@@ -262,7 +262,7 @@ HONEST, HIDES = Kind.HONEST, Kind.HIDES_THE_END
     ]
 )
 @given(st.lists(publications | publications | runs | kills, max_size=25))
-def test_each_message_ends_in_one_receipt_whatever_it_is_and_whenever_the_service_is_killed(
+def test_each_message_of_any_kind_ends_in_one_receipt_despite_kills_at_any_moment(
     acts: list[tuple[str, int, Kind | None]],
 ) -> None:
     with TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Brokers, operators, faults, forgers and two instances of the service, in any order; all promises after every step.
+"""Brokers, operators, faults, forgers and two instances of the service act in any order; all promises always hold.
 
-LEDGER_REAPER_MODEL_EXAMPLES sets how many runs (of up to STEPS steps) are tried; a failure prints the shortest run
-found and a line to repeat it. LEDGER_REAPER_MODEL_SHRINK=no prints the first one found.
+LEDGER_REAPER_MODEL_EXAMPLES is the number of runs (of up to STEPS steps); a failure prints the shortest failing run
+and a line to repeat it. LEDGER_REAPER_MODEL_SHRINK=no prints the first failing run.
 """
 
 import os
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, OF_LEDGERS, SCHEMA, SECOND_MS, exists
 from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
-from tests.model.service import CALMLY, WITHOUT_TRACE, Cluster, Way
+from tests.model.service import UNDISTURBED, WITHOUT_TRACE, Cluster, SweepOptions
 from tests.world import path_of
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
@@ -32,7 +32,7 @@ flags = st.booleans()
 times = st.sampled_from([SECOND_MS, 6 * MINUTE_MS, 11 * MINUTE_MS, 11 * MINUTE_MS, 2 * HOUR_MS, DAY_MS - HOUR_MS])
 Act = Callable[[Pulsar, st.DataObject], None]
 
-# Each draws what it needs; the names are what a failing run prints.
+# A failing run prints these names.
 ACTS: dict[str, Act] = {
     "create topic": lambda p, d: p.create_topic(d.draw(topics), stalls=d.draw(flags)),
     "roll over": lambda p, d: p.roll_over(d.draw(topics), stalls=d.draw(flags)),
@@ -65,7 +65,7 @@ acts = st.sampled_from(sorted(ACTS))
 
 
 class Safety(RuleBasedStateMachine):
-    """The world; every rule is something that somebody does."""
+    """The cluster; every rule is an action of a broker, an operator, a forger or the service."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Safety(RuleBasedStateMachine):
 
     @rule(data=st.data(), spent=times)
     def a_broker_stalls_and_a_bookie_dies(self, data: st.DataObject, spent: int) -> None:
-        """Recovery closes the ledger that the broker has yet to publish."""
+        """Recovery closes the ledger that the broker has not published yet."""
         pulsar, name = self.cluster.pulsar, TOPICS[0]
         if data.draw(flags):
             pulsar.roll_over(name, stalls=True)
@@ -114,7 +114,7 @@ class Safety(RuleBasedStateMachine):
 
     @rule(others=st.integers(0, 2))
     def brokers_race_for_a_new_schema(self, others: int) -> None:
-        """One stalls before it creates the locator, others put versions and delete them again."""
+        """A broker stalls before it creates the locator; others add versions and delete them again."""
         pulsar = self.cluster.pulsar
         pulsar.delete_schema(lost=True)
         pulsar.put_schema(stalls=True, lost=True)
@@ -134,14 +134,14 @@ class Safety(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_broker_announces_what_it_may_not_drop_in_the_end(self, data: st.DataObject) -> None:
-        """T3: the message goes out before the list is written; and a forger knows how to write one, too."""
+        """T3: the message is published before the list is written; a forger can publish the same message."""
         ledgers = self.cluster.pulsar.ledgers
         ledger_id = data.draw(st.sampled_from(sorted(ledgers)))
         self.cluster.publish(ledgers[ledger_id].request)
 
     @rule(data=st.data())
     def somebody_forges_a_request(self, data: st.DataObject) -> None:
-        """Any ledger, of any owner, with any sighting that was ever seen on another request."""
+        """The request names any ledger and any owner, with any sighting of another request."""
         ledgers = self.cluster.pulsar.ledgers
         ledger_id = data.draw(st.sampled_from(sorted(ledgers)) | st.just(9_999))
         seen = [m.properties[OWNER_ABSENT_SINCE] for m in self.cluster.queue.values() if m.properties]
@@ -201,7 +201,7 @@ class Safety(RuleBasedStateMachine):
     @precondition(lambda self: not self.erred)
     @rule(number=st.integers(0, 1), topic=topics, of_cursor=flags, forged=flags)
     def both_witnesses_err_for_a_moment(self, number: int, topic: str, *, of_cursor: bool, forged: bool) -> None:
-        """Once in a run, shorter than the interval between two looks, an owner seems gone that is there."""
+        """Once in a run, for less than the interval between two checks, an existing owner seems to be gone."""
         self.erred = True
         pulsar = self.cluster.pulsar
         pulsar.hidden = KeyOwner("cursor", topic, CURSORS[0]) if of_cursor else KeyOwner("data", topic)
@@ -219,40 +219,40 @@ class Safety(RuleBasedStateMachine):
     def all_promises_hold(self) -> None:
         for promise in PROMISES:
             promise(self.cluster)
-        assert self.cluster.mistaken_certificates() == [], "a receipt tells of another owner than its own"
+        assert self.cluster.mistaken_certificates() == [], "a receipt has the certificate of another owner"
 
     def teardown(self) -> None:
-        """Promises are easily kept by doing nothing: when all is calm, what is garbage and asked for goes."""
+        """Without disturbances the service deletes requested garbage: an idle service would keep all promises."""
         self.all_can_be_read_again()
-        self.cluster.pulsar.crash()  # what an operator took away, brokers know no more
+        self.cluster.pulsar.crash()  # brokers forget the znodes that an operator deleted
         self.cluster.take_over(0)
-        # a request that met a clock a year behind waits a week at most; then its ledger may wait for its quarantine
+        # after a clock that is a year slow a request waits a week at most; then its ledger may wait for its quarantine
         for _ in range(20):
             self.cluster.pulsar.pass_time(DAY_MS // 2)
             self.cluster.sweep(0, self.cluster.due())
             self.all_promises_hold()
         dead = {final.message for final in self.cluster.finals if final.outcome is Outcome.DEAD_LETTER}
         for number, request in enumerate(self.cluster.requests):
-            mine = self.cluster.pulsar.ledgers.get(request.ledger_id)
-            if mine is None or mine.request != request or number in dead:
+            ledger = self.cluster.pulsar.ledgers.get(request.ledger_id)
+            if ledger is None or ledger.request != request or number in dead:
                 continue
-            assert not self.cluster.pulsar.is_garbage(request.ledger_id), f"{request} was never worked off"
+            assert not self.cluster.pulsar.is_garbage(request.ledger_id), f"{request} was never processed"
 
     def _sweep(self, data: st.DataObject, number: int, *, disturbed: bool = True) -> None:
         due = self.cluster.due()
         first = data.draw(st.integers(0, len(due) - 1))
         batch = (due[first:] + due[:first])[: data.draw(st.integers(1, len(due)))]
-        way = Way(
+        options = SweepOptions(
             uses_cache=data.draw(flags),
             commits=data.draw(st.integers(0, 4)) > 0,
             is_lied_to=data.draw(st.integers(0, 9)) == 0,
             allowance=data.draw(st.sampled_from([1_000, 1_000, 2])),
-            hook=self._interrupting(data, number) if disturbed else CALMLY.hook,
+            hook=self._interrupting(data, number) if disturbed else UNDISTURBED.hook,
         )
-        self.cluster.sweep(number, batch, way)
+        self.cluster.sweep(number, batch, options)
 
     def _interrupting(self, data: st.DataObject, number: int) -> Callable[[str], None]:
-        """Between any two steps of a sweep, brokers act or the other instance sweeps."""
+        """Return a hook in which brokers act, or the other instance sweeps, between two steps of a sweep."""
         left = [data.draw(st.integers(1, 3))]
 
         def hook(operation: str) -> None:

@@ -1,12 +1,11 @@
-"""Snapshots in parts under crashes behind any message, compaction, trims and restarts; and without each rule once.
+"""Snapshots in parts: crashes after any message, compactions, trims and restarts; and once without each rule.
 
-The model: a topic gets aborts, loses its oldest ledgers, and its snapshot is written to a compacted topic by a writer
-that may crash behind each message. Topics with similar names have single snapshots there. After each event somebody
-recovers. Then
-a) no aborted id whose marker's ledger lives is missing from what was recovered and what replaying finds;
-b) once a snapshot was written whole, there always is one that says up to where it is complete;
-c) what is recovered beyond the living ids were aborted ids, since trimmed; behind a whole write no stale part stays;
-d) no topic's snapshot takes away what another topic has.
+The model: a topic gets aborts and loses its oldest ledgers. A writer, which may crash after each message, writes its
+snapshot to a compacted topic. Topics with similar names have single snapshots there. After each event a recovery runs:
+a) no aborted id whose marker's ledger exists is missing from both the recovered ids and the replay;
+b) after the first complete write there is always a snapshot that records up to which position it is complete;
+c) all other recovered ids were aborted and then trimmed; after a complete write no stale part stays;
+d) no topic's snapshot removes another topic's snapshot.
 """
 
 import random
@@ -35,19 +34,16 @@ class BrokenError(AssertionError):
 
 @dataclass
 class World:
-    """A topic with its aborts, and the log of its snapshots' compacted topic.
+    """A topic with its aborts, and the log of its snapshots' compacted topic."""
 
-    shared: key -> what compaction takes for the key. written: parts of the last whole write, as a writer remembers it.
-    """
-
-    shared: Callable[[str], str] = str
+    shared: Callable[[str], str] = str  # maps a key to the key that compaction uses
     capacity: Capacity = field(default_factory=lambda: Capacity(2, 10_000))
     rows: list[Row] = field(default_factory=list)
     first_ledger: int = 0
     ledger: int = 0
     log: list[PartMessage] = field(default_factory=list)
-    was_whole: bool = False
-    written: int = 0
+    was_complete: bool = False
+    written: int = 0  # parts of the last complete write, as its writer remembers
     others: set[str] = field(default_factory=set)
 
     @property
@@ -64,14 +60,14 @@ class World:
 
     @property
     def latest(self) -> dict[str, bytes]:
-        found = {self.shared(step.key): step for step in self.log}
-        return {step.key: step.value for step in found.values() if step.value is not None}
+        by_key = {self.shared(step.key): step for step in self.log}
+        return {step.key: step.value for step in by_key.values() if step.value is not None}
 
     def abort(self, count: int) -> None:
-        self.rows += [(0, len(self.rows) + each, self.ledger, len(self.rows) + each) for each in range(count)]
+        self.rows += [(0, len(self.rows) + number, self.ledger, len(self.rows) + number) for number in range(count)]
 
     def add_other(self, number: int) -> None:
-        """A broker writes the single snapshot of a topic whose name is like one of the issue's keys."""
+        """Add the single snapshot of a topic whose name resembles a key of the issue."""
         key = f"{TOPIC}-{number}"
         self.others.add(key)
         self.log.append(PartMessage(key, encode_snapshot(Snapshot(key, (1, 1), aborts_of([])))))
@@ -81,10 +77,10 @@ class World:
 
 
 def written(world: World) -> Iterator[PartMessage]:
-    known = recovered(world)
-    replayed = [row for row in world.living if row[2:] > known.max_read]
-    ids = {row[:2] for row in known.aborts.tuples()}
-    rows = sorted(known.aborts.tuples() + [row for row in replayed if row[:2] not in ids], key=lambda row: row[2:])
+    before = recovered(world)
+    replayed = [row for row in world.living if row[2:] > before.max_read]
+    ids = {row[:2] for row in before.aborts.tuples()}
+    rows = sorted(before.aborts.tuples() + [row for row in replayed if row[:2] not in ids], key=lambda row: row[2:])
     return write(TOPIC, aborts_of(rows), world.end, world.capacity, tuple(world.latest))
 
 
@@ -93,28 +89,28 @@ def recovered(world: World) -> Recovered:
 
 
 def part_by_part(world: World) -> Recovered:
-    """The same with one part in memory at a time, and a look whether it is the same."""
-    found = recovered(world)
+    """Recover with one part in memory at a time, and check that the result is the same."""
+    at_once = recovered(world)
     one_by_one = list(pieces(counting_of(world.latest, TOPIC), lambda key: world.latest[str(key)], world.ledgers))
-    assert joined(one_by_one).tuples() == found.aborts.tuples()
-    return found
+    assert joined(one_by_one).tuples() == at_once.aborts.tuples()
+    return at_once
 
 
 def check(world: World, recovering: Recover) -> None:
-    found = recovering(world)
-    replayed = {row[:2] for row in world.living if row[2:] > found.max_read}
-    recovered_ids = {row[:2] for row in found.aborts.tuples()}
+    result = recovering(world)
+    replayed = {row[:2] for row in world.living if row[2:] > result.max_read}
+    recovered_ids = {row[:2] for row in result.aborts.tuples()}
     living = {row[:2] for row in world.living}
     if living - recovered_ids - replayed:
         raise BrokenError("a: an aborted id is missing")
-    if world.was_whole and not found.generation:
+    if world.was_complete and not result.generation:
         raise BrokenError("b: no snapshot is complete")
     if recovered_ids - {row[:2] for row in world.rows}:
-        raise BrokenError("c: an id that never was aborted")
+        raise BrokenError("c: an id that was never aborted")
     if recovered_ids - living:
         raise BrokenError("c: a dead id was not dropped")
-    if found.aborts.rows != len(recovered_ids):
-        raise BrokenError("c: an id counts twice")
+    if result.aborts.rows != len(recovered_ids):
+        raise BrokenError("c: an id is counted twice")
     if world.others - world.latest.keys():
         raise BrokenError("d: another topic's snapshot is gone")
 
@@ -147,16 +143,16 @@ def run(
         check(world, recovering)
 
 
-def _write(world: World, writing: Write, recovering: Recover, crash_behind: int | None) -> None:
+def _write(world: World, writing: Write, recovering: Recover, crash_after: int | None) -> None:
     for sent, step in enumerate(writing(world)):
-        if sent == crash_behind:
+        if sent == crash_after:
             return
         world.log.append(step)
         if sent % 3 == 2:
             world.compact()
         key = part_key_of(step.key)
         if step.value is not None and key is not None and key.number is None:
-            world.was_whole = True
+            world.was_complete = True
             world.written = sent
         check(world, recovering)
     parts = [part_key_of(key) for key in world.latest]
@@ -190,7 +186,7 @@ def _drawn(seed: int, *, changes_capacity: bool) -> list[Event]:
     return [(dice.choice(kinds), dice.randint(1, 5)) for _ in range(40)]
 
 
-def test_the_same_draws_that_find_broken_rules_find_nothing_here() -> None:
+def test_the_draws_that_detect_broken_rules_find_no_fault() -> None:
     for seed in range(15):
         run(_drawn(seed, changes_capacity=True), recovering=part_by_part)
 
@@ -220,7 +216,7 @@ def _no_tombstones(world: World) -> Iterator[PartMessage]:
 
 
 def _shrinking(world: World) -> Iterator[PartMessage]:
-    """Parts of whatever size under the keys of one generation."""
+    """Write parts of any size under the keys of one generation."""
     for step in written(world):
         key = part_key_of(step.key)
         assert key is not None
@@ -228,12 +224,12 @@ def _shrinking(world: World) -> Iterator[PartMessage]:
 
 
 def _evenly(world: World) -> Iterator[PartMessage]:
-    """As many parts as before, each as large as the others."""
+    """Write as many parts as before, all of the same size."""
     steps = list(written(world))
     values = [decode_snapshot(step.value) for step in steps if step.value is not None]
     aborts, size = (
         joined([value.aborts for value in values]),
-        -(-sum(each.aborts.rows for each in values) // len(values)),
+        -(-sum(value.aborts.rows for value in values) // len(values)),
     )
     for number, step in enumerate(steps):
         if step.value is None:
@@ -244,13 +240,13 @@ def _evenly(world: World) -> Iterator[PartMessage]:
 
 
 def _resumed(world: World) -> Iterator[PartMessage]:
-    """Parts that are there already are taken for ours, as if the last writer had been about to write the same."""
+    """Keep existing parts, as if the last writer had written the same snapshot."""
     present = world.latest
     yield from (step for step in written(world) if step.value is None or "-end-" in step.key or step.key not in present)
 
 
 def _tombstones_by_number(world: World) -> Iterator[PartMessage]:
-    """Only those parts that the writer remembers, instead of the keys that are read."""
+    """Write tombstones only for the parts that the writer remembers, instead of the keys that are read."""
     for step in written(world):
         key = part_key_of(step.key)
         assert key is not None
@@ -276,16 +272,16 @@ def _part_is_complete_somewhere(world: World) -> Iterator[PartMessage]:
 
 
 def _highest_max_read(world: World) -> Recovered:
-    found = recovered(world)
+    result = recovered(world)
     values = [decode_snapshot(value) for key, value in world.latest.items() if part_key_of(key)]
-    return replace(found, max_read=max([found.max_read, *(value.max_read for value in values)]))
+    return replace(result, max_read=max([result.max_read, *(value.max_read for value in values)]))
 
 
 def _end_alone(world: World) -> Recovered:
-    found = recovered(world)
+    result = recovered(world)
     ends = [value for key, value in world.latest.items() if "-end-" in key]
-    aborts: Aborts = decode_snapshot(ends[-1]).aborts if ends else found.aborts
-    return replace(found, aborts=aborts)
+    aborts: Aborts = decode_snapshot(ends[-1]).aborts if ends else result.aborts
+    return replace(result, aborts=aborts)
 
 
 def _dead_ids_too(world: World) -> Recovered:
@@ -293,11 +289,11 @@ def _dead_ids_too(world: World) -> Recovered:
 
 
 def _newest_generation(world: World) -> Recovered:
-    """Parts without an `end` count, as if somebody had written one."""
-    known = [key for key in map(part_key_of, world.latest) if key is not None]
-    ends = {str(key._replace(number=None)) for key in known}
-    made_up = dict.fromkeys(ends, encode_snapshot(Snapshot(TOPIC, world.end, aborts_of([]))))
-    return recover(made_up | world.latest, TOPIC, world.ledgers)
+    """Accept parts without an `end`, as if each generation had one."""
+    keys = [key for key in map(part_key_of, world.latest) if key is not None]
+    ends = {str(key._replace(number=None)) for key in keys}
+    added = dict.fromkeys(ends, encode_snapshot(Snapshot(TOPIC, world.end, aborts_of([]))))
+    return recover(added | world.latest, TOPIC, world.ledgers)
 
 
 def _first_of_each_key(world: World) -> Recovered:
@@ -309,11 +305,11 @@ def _first_of_each_key(world: World) -> Recovered:
 
 
 def _doubles_kept(world: World) -> Recovered:
-    found = recovered(world)
+    result = recovered(world)
     keys = [str(key) for key in counting_of(world.latest, TOPIC)]
-    aborts = joined([decode_snapshot(world.latest[key]).aborts for key in keys]) if keys else found.aborts
+    aborts = joined([decode_snapshot(world.latest[key]).aborts for key in keys]) if keys else result.aborts
     living = [row for row in aborts.tuples() if row[2] in world.ledgers]
-    return replace(found, aborts=aborts_of(living))
+    return replace(result, aborts=aborts_of(living))
 
 
 def _nothing_replayed(world: World) -> Recovered:
@@ -335,26 +331,26 @@ def _keys_of_the_issue(key: str) -> str:
         pytest.param(_no_tombstones, recovered, id="stale parts never tombstoned"),
         pytest.param(_shrinking, recovered, id="capacity changes within a generation"),
         pytest.param(_evenly, recovered, id="parts not filled oldest first"),
-        pytest.param(_resumed, recovered, id="resumed behind what is there"),
+        pytest.param(_resumed, recovered, id="resumed after existing parts"),
         pytest.param(_tombstones_by_number, recovered, id="keys by number instead of read"),
         pytest.param(_old_generations_first, recovered, id="old generation tombstoned before the new end"),
         pytest.param(written, _newest_generation, id="a generation without end counts"),
         pytest.param(written, _first_of_each_key, id="not the latest value of a key"),
         pytest.param(written, _doubles_kept, id="no set"),
-        pytest.param(written, _nothing_replayed, id="no replay behind maxReadPosition"),
+        pytest.param(written, _nothing_replayed, id="no replay after maxReadPosition"),
         pytest.param(_part_is_complete_somewhere, _highest_max_read, id="maxReadPosition of any part"),
-        pytest.param(written, _end_alone, id="only what stands in end"),
+        pytest.param(written, _end_alone, id="only the ids in end"),
         pytest.param(written, _dead_ids_too, id="ids of trimmed ledgers kept"),
     ],
 )
-def test_without_one_rule_some_draw_breaks(writing: Write, recovering: Recover) -> None:
+def test_without_each_rule_some_draw_fails(writing: Write, recovering: Recover) -> None:
     with_capacities = writing in (_shrinking, _evenly, _old_generations_first) or recovering is _newest_generation
     draws = [_drawn(seed, changes_capacity=with_capacities) for seed in range(400)]
     with pytest.raises(BrokenError):
         _run_all(draws, writing, recovering, str)
 
 
-def test_with_the_keys_of_the_issue_topics_take_away_each_others_snapshots() -> None:
+def test_with_the_keys_of_the_issue_topics_remove_each_others_snapshots() -> None:
     draws = [_drawn(seed, changes_capacity=False) for seed in range(400)]
     with pytest.raises(BrokenError):
         _run_all(draws, written, recovered, _keys_of_the_issue)

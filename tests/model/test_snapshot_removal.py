@@ -1,11 +1,11 @@
-"""Whatever a broker does while the service removes snapshots, no topic that lives lacks what it wrote.
+"""The service removes snapshots while a broker writes: no existing topic loses a snapshot of its broker.
 
-A broker deletes and makes a topic anew, seals segments, names them, leaves some behind, and writes single snapshots,
-between sweeps and right before and behind any message of ours. Now and then the brokers do not answer: right before a
-message of ours is stored, right behind that, or when we look. Behind each sweep, and once requests that found no broker
-were worked off again,
-a) of a topic that lives, each key has the value that its broker wrote last, but for segments that its index has left;
-b) what got a tombstone is in the journal with its bytes.
+A broker deletes and recreates a topic, seals segments, names and drops them, and writes single snapshots: between
+sweeps, and right before and after any of our messages. Sometimes the brokers do not answer: right before or after one
+of our messages is stored, or when the service reads. After each sweep, and after the retry of requests that found no
+broker:
+a) each key of an existing topic has its broker's last value, except segments that the index has dropped;
+b) the journal contains the bytes of every value that got a tombstone.
 """
 
 import random
@@ -22,15 +22,12 @@ from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Segment, Snapshot, encode_segment, encode_snapshot
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
-RUNS, EVENTS, REMOVED, MENDED = 100, 60, 500, 20
+RUNS, EVENTS, REMOVED, COMPLETED = 100, 60, 500, 20
 FAILS = 0.06
 
 
 class Broker:
-    """One topic's broker. named: number -> place, as it has them. left: keys of segments that it trimmed.
-
-    wrote: key -> value of the last message.
-    """
+    """The broker of a topic."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -38,22 +35,22 @@ class Broker:
         self.is_alive = False
         self.number = 2
         self.count = 0
-        self.named: dict[int, Position] = {}
-        self.left: set[str] = set()
-        self.wrote: dict[tuple[SnapshotKind, str], bytes] = {}
+        self.named: dict[int, Position] = {}  # the index's segments by number
+        self.left: set[str] = set()  # keys of trimmed segments
+        self.wrote: dict[tuple[SnapshotKind, str], bytes] = {}  # the last value of each key
         self.since: dict[PendingDelete, int] = {}
         self.unsettled: list[PendingDelete] = []
-        self.mended = 0
+        self.completed = 0
         self.is_reliable = False
         self.world.topics.fails = self.fail
         self.world.topics.on_send = self.world.topics.on_sent = self.disturb
 
     def act(self) -> None:
-        kinds = ["delete", "seal", "seal", "name", "name", "single"] if self.is_alive else ["make"]
+        kinds = ["delete", "seal", "seal", "name", "name", "single"] if self.is_alive else ["create"]
         getattr(self, f"_{self.dice.choice(kinds)}")()
 
     def disturb(self) -> None:
-        """Now and then something happens right before or behind a message of ours."""
+        """Sometimes act right before or after one of our messages."""
         if self.dice.random() < 0.1:
             self.act()
         self.world.topics.on_send = self.world.topics.on_sent = self.disturb
@@ -63,7 +60,7 @@ class Broker:
             raise UnavailableError(where)
 
     def settle(self) -> None:
-        """Work off again what found no broker, until all of it found one; a lot may happen before that."""
+        """Act a few times, then retry requests that found no broker until all have succeeded."""
         for _event in range(self.dice.randrange(3)):
             self.act()
         while self.unsettled:
@@ -74,18 +71,18 @@ class Broker:
     def sweep(self) -> None:
         topics = self.world.topics
         latest = {(kind, read.key): read for kind, reads in topics.messages.items() for read in reads}
-        asked = []
+        requests = []
         for (kind, key), read in latest.items():
             if read.topic == OWNER and not read.is_null and self.dice.random() < 0.8:
                 number = int(key.split("-")[1]) if kind is SEGMENT else 0
-                asked.append(snapshot_request(kind, number, read.position))
-        self.dice.shuffle(asked)
-        self._sweep(asked)
+                requests.append(snapshot_request(kind, number, read.position))
+        self.dice.shuffle(requests)
+        self._sweep(requests)
         if self.unsettled:
             self.settle()
 
     def check(self) -> int:
-        """Look at both promises; returns how many tombstones of ours there are."""
+        """Check both promises; return the number of our tombstones."""
         topics = self.world.topics
         latest = {(kind, read.key): read for kind, reads in topics.messages.items() for read in reads}
         if self.is_alive:
@@ -98,22 +95,22 @@ class Broker:
         assert set(gone) <= kept
         return len(gone)
 
-    def _sweep(self, asked: list[PendingDelete]) -> None:
+    def _sweep(self, requests: list[PendingDelete]) -> None:
         topics, bench = self.world.topics, self.world.bench
         sweeper = SnapshotSweeper(topics, bench.loader(), self.world.journal, bench.clock, bench.rules())
-        swept = sweeper.sweep([Job(request, self.since.get(request)) for request in asked], {})
-        self._remember(asked, swept)
+        swept = sweeper.sweep([Job(request, self.since.get(request)) for request in requests], {})
+        self._remember(requests, swept)
 
-    def _remember(self, asked: list[PendingDelete], swept: list[Swept]) -> None:
+    def _remember(self, requests: list[PendingDelete], swept: list[Swept]) -> None:
         self.unsettled = []
-        for request, one in zip(asked, swept, strict=True):
-            if one.verdict.reason is Reason.STORE_UNAVAILABLE:
+        for request, result in zip(requests, swept, strict=True):
+            if result.verdict.reason is Reason.STORE_UNAVAILABLE:
                 self.unsettled.append(request)
-                continue  # the retry carries the first look on
-            self.mended += "an earlier try" in one.verdict.detail
-            if one.absent_since_ms is not None:
-                self.since[request] = one.absent_since_ms
-            elif one.verdict.outcome is not Outcome.RETRY:
+                continue  # the retry keeps the time of the first check
+            self.completed += "an earlier try" in result.verdict.detail
+            if result.absent_since_ms is not None:
+                self.since[request] = result.absent_since_ms
+            elif result.verdict.outcome is not Outcome.RETRY:
                 self.since.pop(request, None)
 
     def _add(self, kind: SnapshotKind, key: str, value: bytes) -> Position:
@@ -122,15 +119,15 @@ class Broker:
         self.wrote[kind, key] = value
         return topics.add(kind, key, value)
 
-    def _make(self) -> None:
-        """A topic of that name begins from what it finds: the index that the dead one left."""
+    def _create(self) -> None:
+        """Create the topic again: it starts from the index that the deleted topic left."""
         self.is_alive = True
         self.world.revive()
         latest = {(kind, read.key): read for kind, reads in self.world.topics.messages.items() for read in reads}
         self.wrote, self.named, self.left = {}, {}, set()
         self._single()
-        found = latest.get((INDEX, OWNER))
-        self.number = self.number if found is not None and not found.is_null else 0
+        index_read = latest.get((INDEX, OWNER))
+        self.number = self.number if index_read is not None and not index_read.is_null else 0
 
     def _delete(self) -> None:
         self.is_alive = False
@@ -140,8 +137,8 @@ class Broker:
     def _seal(self) -> None:
         self.count += 1
         value = encode_segment(Segment(OWNER, self.number, (8, self.count), ids_of([(0, self.count)])))
-        place = self._add(SEGMENT, str(SegmentKey(self.number, OWNER)), value)
-        self.named[self.number] = place
+        position = self._add(SEGMENT, str(SegmentKey(self.number, OWNER)), value)
+        self.named[self.number] = position
         self.left.discard(str(SegmentKey(self.number, OWNER)))
         self.number += 1
         if self.dice.random() < 0.7:
@@ -160,8 +157,8 @@ class Broker:
         self._add(SINGLE, OWNER, value)
 
 
-def test_no_topic_that_lives_lacks_what_its_broker_wrote() -> None:
-    removed = mended = 0
+def test_no_existing_topic_loses_a_snapshot_of_its_broker() -> None:
+    removed = completed = 0
     for seed in range(RUNS):
         broker = Broker(seed)
         for _event in range(EVENTS):
@@ -169,6 +166,6 @@ def test_no_topic_that_lives_lacks_what_its_broker_wrote() -> None:
             (broker.sweep if broker.dice.random() < 0.7 else broker.act)()
             broker.check()
         removed += broker.check()
-        mended += broker.mended
-    assert mended > MENDED, mended
-    assert removed > REMOVED, removed  # else this would show nothing
+        completed += broker.completed
+    assert completed > COMPLETED, completed
+    assert removed > REMOVED, removed  # otherwise the test would show nothing

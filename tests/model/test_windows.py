@@ -1,6 +1,6 @@
-"""Each window in which a broker leaks (the sheet's W1 to W10), one by one: what leaked goes, and nothing else.
+"""Each window in which a broker leaks (W1 to W10): the service deletes the leaked ledgers and no others.
 
-The model test runs into all of them in any order; here each has a name of its own.
+The model test reaches the windows in any order; here each window has its own test.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _w2(pulsar: Pulsar) -> None:
 
 
 def _w3(pulsar: Pulsar) -> None:
-    """Each of them was tried for minutes."""
+    """The broker tries each delete for minutes."""
     for _ in range(2):
         pulsar.trim(NAME, written=True, lost=True)
 
@@ -44,7 +44,7 @@ def _w4(pulsar: Pulsar) -> None:
 
 
 def _w5(pulsar: Pulsar) -> None:
-    """Its creation was taken for failed; no list ever names it, and no broker closes it."""
+    """The broker considers the creation failed; no list names the ledger, and no broker closes it."""
     pulsar.roll_over(NAME, stalls=True)
     pulsar.pass_time(DAY_MS)
     _roll(pulsar, 1)
@@ -68,7 +68,7 @@ def _w8(pulsar: Pulsar) -> None:
 
 
 def _w9(pulsar: Pulsar) -> None:
-    """The BookKeeper copy; objects of failed uploads are tests/unit/sweep/test_offloads.py's."""
+    """The BookKeeper copy leaks; tests/unit/sweep/test_offloads.py has the objects of failed uploads."""
     pulsar.offload(NAME, lost=True)
 
 
@@ -81,7 +81,7 @@ def _w10(pulsar: Pulsar) -> None:
     [
         pytest.param(_w1, id="W1 crash between the list and the delete"),
         pytest.param(_w2, id="W2 the list was written later, without a delete"),
-        pytest.param(_w3, id="W3 BookKeeper was away for longer than the tries"),
+        pytest.param(_w3, id="W3 BookKeeper was down for longer than the tries"),
         pytest.param(_w4, id="W4 created, and another broker wrote the list first"),
         pytest.param(_w5, id="W5 created after the broker had given up waiting"),
         pytest.param(_w6, id="W6 cursor switched and deleted"),
@@ -92,7 +92,7 @@ def _w10(pulsar: Pulsar) -> None:
     ],
 )
 @pytest.mark.parametrize("recovers", [pytest.param(True, id="recovered"), pytest.param(False, id="left open")])
-def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], None], *, recovers: bool) -> None:
+def test_only_the_ledgers_that_leak_in_a_window_are_deleted(leak: Callable[[Pulsar], None], *, recovers: bool) -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
@@ -100,12 +100,12 @@ def test_what_leaks_in_a_window_goes_and_nothing_else(leak: Callable[[Pulsar], N
     pulsar.switch_cursor(NAME, CURSOR, stalls=False, lost=False)
     _roll(pulsar)
     before = len(cluster.requests)
-    cluster.take_over(0)  # of two instances the one that began last is the one that may delete
+    cluster.take_over(0)  # only the instance that started last may delete
     leak(pulsar)
     if recovers:
         pulsar.recover_open_ledgers()
-    asked = cluster.requests[before:]
-    leaked = {each.ledger_id for each in asked if each.ledger_id not in pulsar.references()}
+    requests = cluster.requests[before:]
+    leaked = {request.ledger_id for request in requests if request.ledger_id not in pulsar.references()}
     assert leaked, "the window leaked nothing"
 
     for _ in range(12):
@@ -127,23 +127,23 @@ def _stalled_switch(pulsar: Pulsar) -> None:
 
 
 def _stalled_switch_of_a_closed_cursor(pulsar: Pulsar) -> None:
-    """The broker itself has written -1, and goes on from there."""
+    """The broker itself has written -1, and continues from there."""
     pulsar.close_cursor(NAME, CURSOR, lost=False)
     _stalled_switch(pulsar)
 
 
 @pytest.mark.parametrize(
-    ("stall", "others", "goes"),
+    ("stall", "others", "is_deleted"),
     [
-        pytest.param(_stalled_roll_over, _roll, True, id="data, and its list names a newer one"),
+        pytest.param(_stalled_roll_over, _roll, True, id="data, and its list names a newer ledger"),
         pytest.param(_stalled_roll_over, lambda _: None, False, id="data, newer than its list"),
         pytest.param(
             _stalled_switch,
             lambda p: p.switch_cursor(NAME, CURSOR, stalls=False, lost=False),
             True,
-            id="cursor, and its znode names a newer one",
+            id="cursor, and its znode names a newer ledger",
         ),
-        pytest.param(_stalled_switch, lambda _: None, False, id="cursor, newer than the one that its znode names"),
+        pytest.param(_stalled_switch, lambda _: None, False, id="cursor, newer than the ledger that its znode names"),
         pytest.param(
             _stalled_switch, lambda p: p.close_cursor(NAME, CURSOR, lost=False), False, id="cursor that was closed"
         ),
@@ -154,27 +154,27 @@ def _stalled_switch_of_a_closed_cursor(pulsar: Pulsar) -> None:
             lambda p: p.compact(NAME, durable=True, lost=True, stalls=True),
             lambda p: p.compact(NAME, durable=True, lost=True),
             False,
-            id="compacted ledger, although a newer one is in use",
+            id="compacted ledger, although a newer ledger is in use",
         ),
         pytest.param(
             lambda p: p.seal_bucket(NAME, CURSOR, stalls=True),
             lambda p: p.seal_bucket(NAME, CURSOR, stalls=False),
             False,
-            id="bucket, although a newer one is in use",
+            id="bucket, although a newer bucket is in use",
         ),
         pytest.param(
             lambda p: (p.delete_schema(lost=False), p.put_schema(stalls=True, lost=True)),
             lambda p: (p.put_schema(stalls=False, lost=True), p.put_schema(stalls=False, lost=True)),
             False,
-            id="schema, although the locator names newer ones",
+            id="schema, although the locator names newer ledgers",
         ),
     ],
 )
 @pytest.mark.parametrize("wakes", [True, False], ids=["wakes", "never wakes"])
-def test_an_open_ledger_of_a_stalled_broker_goes_only_if_it_can_not_be_published_when_the_broker_wakes(
-    stall: Callable[[Pulsar], object], others: Callable[[Pulsar], object], *, goes: bool, wakes: bool
+def test_an_open_ledger_of_a_stalled_broker_is_deleted_only_if_the_broker_can_not_publish_it_later(
+    stall: Callable[[Pulsar], object], others: Callable[[Pulsar], object], *, is_deleted: bool, wakes: bool
 ) -> None:
-    """Created, frozen; the quiet period is over, the quarantine is not. Thawed before that ends, or never."""
+    """The quiet period is over, the quarantine is not; the broker wakes up before the quarantine ends, or never."""
     cluster = Cluster()
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
@@ -194,7 +194,7 @@ def test_an_open_ledger_of_a_stalled_broker_goes_only_if_it_can_not_be_published
     else:
         pulsar.pass_time(7 * HOUR_MS)
         cluster.sweep(0, cluster.due())
-        assert exists(cluster.tree, path_of(stalled.ledger_id)) != goes
+        assert exists(cluster.tree, path_of(stalled.ledger_id)) != is_deleted
     for promise in PROMISES:
         promise(cluster)
     assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
@@ -213,7 +213,7 @@ def _cursor_again(pulsar: Pulsar) -> None:
 @pytest.mark.parametrize("is_recovered", [True, False], ids=["closed by a recovery", "open"])
 @pytest.mark.parametrize("is_deleted_first", [True, False], ids=["before the sweeps", "after the sweeps"])
 @pytest.mark.parametrize(
-    ("stall", "again", "go_on", "path"),
+    ("stall", "recreate", "advance", "path"),
     [
         pytest.param(
             _stalled_switch,
@@ -231,10 +231,10 @@ def _cursor_again(pulsar: Pulsar) -> None:
         ),
     ],
 )
-def test_a_ledger_outlives_a_stalled_broker_although_its_owners_versions_come_round_again(
+def test_a_ledger_of_a_stalled_broker_stays_even_if_its_owners_znode_reaches_the_expected_version_again(
     stall: Callable[[Pulsar], object],
-    again: Callable[[Pulsar], object],
-    go_on: Callable[[Pulsar], object],
+    recreate: Callable[[Pulsar], object],
+    advance: Callable[[Pulsar], object],
     path: str,
     *,
     is_deleted_first: bool,
@@ -245,37 +245,37 @@ def test_a_ledger_outlives_a_stalled_broker_although_its_owners_versions_come_ro
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
     pulsar.open_cursor(NAME, CURSOR)
-    go_on(pulsar)
+    advance(pulsar)
     pulsar.pass_time(HOUR_MS)
     cluster.take_over(0)
     stall(pulsar)
     if is_recovered:  # a bookie died, and its ledgers are replicated again
         pulsar.recover_open_ledgers()
     expected = cluster.tree.read(path).version
-    go_on(pulsar)
+    advance(pulsar)
 
-    def come_round() -> None:
-        again(pulsar)
+    def reach_the_expected_version() -> None:
+        recreate(pulsar)
         while cluster.tree.read(path).version < expected:
-            go_on(pulsar)
+            advance(pulsar)
         assert cluster.tree.read(path).version == expected
 
     if is_deleted_first:
-        come_round()
+        reach_the_expected_version()
     for _ in range(3):
         pulsar.pass_time(7 * HOUR_MS)
         cluster.sweep(0, cluster.due())
     if not is_deleted_first:
-        come_round()
+        reach_the_expected_version()
     (stalled,) = pulsar.stalled
     pulsar.wake(0)
-    assert stalled.ledger_id in pulsar.references(), "ZooKeeper takes the write"
+    assert stalled.ledger_id in pulsar.references(), "ZooKeeper refused the write"
     assert exists(cluster.tree, path_of(stalled.ledger_id))
     for promise in PROMISES:
         promise(cluster)
 
 
-def test_what_a_compaction_has_written_for_days_is_there_when_it_ends() -> None:
+def test_a_ledger_that_a_compaction_writes_for_days_exists_at_its_end() -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
     pulsar.create_topic(NAME, stalls=False)
@@ -291,7 +291,7 @@ def test_what_a_compaction_has_written_for_days_is_there_when_it_ends() -> None:
     assert all(exists(cluster.tree, path_of(ledger_id)) for ledger_id in pulsar.references())
 
 
-def test_while_no_broker_tells_of_a_deleted_schema_its_ledgers_stay() -> None:
+def test_ledgers_of_a_deleted_schema_stay_while_no_broker_answers() -> None:
     cluster = Cluster()
     pulsar = cluster.pulsar
     cluster.take_over(0)

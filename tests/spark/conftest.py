@@ -1,4 +1,4 @@
-"""One local Spark for all Spark tests: small, quiet, without UI."""
+"""A local Spark session for all Spark tests: small, quiet, without UI."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.contract.s3_server import S3Server, s3_running
 JVM = ("-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 
-# Spark's Python workers are begun once and keep this environment.
+# Spark starts its Python workers once, and they keep this environment.
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "any")
 os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "any")
 
@@ -29,7 +29,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def on_s3(s3_server: S3Server) -> str:
-    """Location of a folder in a bucket of its own."""
+    """The location of a folder in a new bucket."""
     bucket = f"state-{uuid4().hex[:20]}"
     s3_server.client().create_bucket(Bucket=bucket)
     return located(StoreSettings(endpoint=s3_server.endpoint, region="us-east-1"), f"s3://{bucket}/a/of-me")
@@ -47,7 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-        # a few rows are through before code for them is compiled, or a plan thought over
+        # a few rows are processed faster than code is compiled for them, or a plan optimised
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",

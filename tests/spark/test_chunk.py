@@ -1,4 +1,4 @@
-"""What a chunk's sweep asks before it runs, and what it leaves behind when it breaks off; nothing is executed here."""
+"""A chunk's sweep: what it checks before it starts, and what it reports if it fails; it executes nothing here."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -32,9 +32,9 @@ CHUNK = Chunk("requests", 7, NOW_MS)
 
 @dataclass
 class World:
-    """The gate, the receipts, and who knows owners; events: what was asked of them, in order."""
+    """The gate, the receipts and the known owners."""
 
-    events: list[Any] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)  # calls, in order
     held: dict[str, str] = field(default_factory=dict)
     is_doubted: bool = False
     append_fails: bool = False
@@ -57,50 +57,50 @@ class World:
             raise SafetyError("held")
         return KnownOwners(self.held, {}, {})
 
-    def bound(self, chunk: Chunk, asked: dict[tuple[str, str], int], _plan: object) -> tuple[int, ...]:
-        self.events.append((chunk, asked))
+    def bound(self, chunk: Chunk, counts: dict[tuple[str, str], int], _plan: object) -> tuple[int, ...]:
+        self.events.append((chunk, counts))
         return (3,)
 
     def append(self, _rows: DataFrame, chunk: int, _work: object) -> None:
         self.events.append(("append", chunk))
         if self.append_fails:
-            raise OSError("the disk is away")
+            raise OSError("the disk is not available")
 
 
 def _sweep(spark: SparkSession, world: World, rows: DataFrame | None = None) -> None:
     policy = Policy(min_age_ms=0, above_newest_quarantine_ms=0, absence_interval_ms=0)
     identity = Identity(SweepRules(Layout.HIERARCHICAL, "/ledgers", ("/epoch", 1), policy), 1, 1)
-    part: Any = world
+    everything: Any = world
     sweep = ChunkSweep(
         spark=spark,
         settings=load(None),
         identity=identity,
-        receipts=part,
-        owners=part,
-        gate=part,
+        receipts=everything,
+        owners=everything,
+        gate=everything,
         describe=lambda *_: None,
     )
     sweep("requests", 7, _rows(spark) if rows is None else rows, 5)
 
 
 def _rows(spark: SparkSession) -> DataFrame:
-    """Three requests that name an owner, one that its sender may not send, and one message that is none."""
+    """Three requests that name an owner, a request that its sender may not send, and a message that is no request."""
     sent = [(SYSTEM, ORDERS), (SYSTEM, ORDERS), (SYSTEM, BILLS), (RIVALS, ("bank", "data:bank/ns/persistent/t"))]
-    lacking = dict.fromkeys(schemas.MESSAGE.names)
+    blank = dict.fromkeys(schemas.MESSAGE.names)
     rows = [
-        lacking
+        blank
         | {"tenant": tenant, "reference_key": key, "position_entry": n, "source": f"{source}-partition-0"}
         | {"payload": encode(data_request(n, key.removeprefix("data:"))), "position_ledger": 7, "position_batch": -1}
         for n, (source, (tenant, key)) in enumerate(sent)
     ]
-    rows.append(lacking | {"source": f"{SYSTEM}-partition-0", "position_entry": 5})
+    rows.append(blank | {"source": f"{SYSTEM}-partition-0", "position_entry": 5})
     return spark.createDataFrame(cast("Any", rows), from_arrow_schema(schemas.MESSAGE))
 
 
-def test_a_chunk_is_swept_once_nothing_holds_it_and_its_admitted_requests_are_counted_by_owner(
+def test_a_chunk_is_swept_when_nothing_holds_it_and_its_admitted_requests_are_counted_by_owner(
     spark: SparkSession,
 ) -> None:
-    """The topic that asks for another tenant's is no request topic, so that it may not; its owner is not looked at."""
+    """A topic that is no request topic can't request another tenant's ledger; that owner is not checked."""
     world = World()
     _sweep(spark, world)
     owners = ("requests", sorted([ORDERS[1], BILLS[1]]))
@@ -113,7 +113,7 @@ def test_a_chunk_without_a_message_is_no_chunk(spark: SparkSession) -> None:
     assert world.events == ["open"]
 
 
-def test_requests_of_a_held_tenant_count_for_nothing(spark: SparkSession) -> None:
+def test_requests_of_a_held_tenant_are_not_counted(spark: SparkSession) -> None:
     world = World(held={"shop": "161 of 200"})
     _sweep(spark, world)
     assert world.events[2] == (CHUNK, {BILLS: 1})
@@ -126,7 +126,7 @@ def test_a_chunk_whose_owners_are_doubted_is_not_swept(spark: SparkSession) -> N
     assert ("append", 5) not in world.events
 
 
-def test_a_sweep_that_breaks_off_tells_the_limits(spark: SparkSession) -> None:
+def test_a_sweep_that_fails_is_reported_to_the_limits(spark: SparkSession) -> None:
     world = World(append_fails=True)
     with pytest.raises(OSError, match="disk"):
         _sweep(spark, world)

@@ -1,4 +1,4 @@
-"""The batch that is read before the first one: it has no messages, and its plan is that of a real one."""
+"""The empty batch before the first batch: it has no messages, and the plan of a real batch."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,7 +8,7 @@ from streaming.queries.early_start import read_empty_batch
 pytestmark = pytest.mark.spark
 
 
-def test_before_the_first_batch_nothing_is_read_and_nothing_kept(spark: SparkSession) -> None:
+def test_the_empty_batch_reads_and_keeps_nothing(spark: SparkSession) -> None:
     kept = spark.sparkContext._jsc.getPersistentRDDs().size()
 
     assert read_empty_batch(spark, 1000) == []

@@ -1,4 +1,4 @@
-"""How a batch becomes chunks: each message is in one of them, and one that has a receipt already in none."""
+"""The division of a batch into chunks: each message is in one chunk; a message with a receipt is in none."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -25,23 +25,23 @@ TOPIC = "persistent://pulsar/system/__ledger_deletion"
 
 
 class Receipts:
-    """Remembers what chunks were swept; entry 0 of each partition has a receipt of an earlier run."""
+    """Records the swept chunks; entry 0 of each partition has a receipt of an earlier run."""
 
     table_id = "T"
     newest_chunk = 0
 
     def __init__(self) -> None:
         self.swept: list[tuple[int, list[tuple[str, int]]]] = []
-        self.asked = 0
+        self.queries = 0
 
     def sweep(self, _query: str, _batch_id: int, rows: DataFrame, chunk: int) -> None:
-        found = sorted((row[c.SOURCE][-1], row[c.POSITION_ENTRY]) for row in rows.collect())
-        if found:
-            self.swept.append((chunk, found))
+        entries = sorted((row[c.SOURCE][-1], row[c.POSITION_ENTRY]) for row in rows.collect())
+        if entries:
+            self.swept.append((chunk, entries))
             self.newest_chunk = chunk
 
     def without_done(self, rows: DataFrame, _oldest: int | None = None) -> DataFrame:
-        self.asked += 1
+        self.queries += 1
         return rows.where(F.col(c.POSITION_ENTRY) > 0)
 
     def summary(self, _chunk: int) -> ChunkSummary:
@@ -56,12 +56,12 @@ class Receipts:
 
 
 def _service(receipts: Receipts, chunk_rows: int) -> LedgerDeletionService:
-    marks = [""]
+    published = [""]
     service = service_of(
         receipts=receipts,
         sweep=receipts.sweep,
         copies=SimpleNamespace(remembered=lambda _table_id: {}),
-        coordination=SimpleNamespace(published=lambda: marks[-1], mark_published=marks.append),
+        coordination=SimpleNamespace(published=lambda: published[-1], mark_published=published.append),
         blast_radius=SimpleNamespace(count=lambda _deleted, **_: None),
         watch=SimpleNamespace(after=lambda _chunk: None),
     )
@@ -71,21 +71,26 @@ def _service(receipts: Receipts, chunk_rows: int) -> LedgerDeletionService:
 
 
 def _source(spark: SparkSession, entries: int, *, again: int = 0) -> DataFrame:
-    """As the connector does, a Spark partition for each of the topic's.
+    """Return rows like the connector, in a Spark partition for each partition of the topic.
 
-    again: so many are delivered a second time at the end.
-    The rows are kept in the JVM, as the connector's are: else a task that works on several of these partitions would
-    read each by a Python worker, and Spark sometimes closes the connection of such a one too early.
+    The rows are kept in the JVM, as with the connector: otherwise a task with several of these partitions would read
+    each through a Python worker, and Spark sometimes closes a worker's connection too early.
+
+    Args:
+        entries: of each partition.
+        again: the number of last entries that are delivered a second time.
     """
     parts, delivered = [], [*range(entries), *range(entries - again, entries)]
     for partition in range(2):
         source, positions = f"{TOPIC}-partition-{partition}", (MessagePosition(5, n, partition) for n in delivered)
-        rows: list[tuple[Any, ...]] = [(b"{}", b"k", source, serialize_message_id(each), AT, {}) for each in positions]
+        rows: list[tuple[Any, ...]] = [
+            (b"{}", b"k", source, serialize_message_id(position), AT, {}) for position in positions
+        ]
         parts.append(spark.createDataFrame(rows, SOURCE_SCHEMA).coalesce(1).localCheckpoint())
     return parts[0].union(parts[1])
 
 
-def test_a_small_batch_is_one_chunk_and_its_first_leaves_out_what_has_a_receipt(spark: SparkSession) -> None:
+def test_a_small_batch_is_one_chunk_and_the_first_batch_leaves_out_messages_with_a_receipt(spark: SparkSession) -> None:
     receipts = Receipts()
     service = _service(receipts, chunk_rows=10)
     for batch_id in range(2):
@@ -93,15 +98,15 @@ def test_a_small_batch_is_one_chunk_and_its_first_leaves_out_what_has_a_receipt(
     service.restart(REQUESTS)
     service.process(REQUESTS, _source(spark, 1), 2)
     assert receipts.swept == [(1, [("0", 1), ("1", 1)]), (2, [("0", 0), ("0", 1), ("1", 0), ("1", 1)])]
-    assert receipts.asked == 2
+    assert receipts.queries == 2
 
 
-def test_a_large_batch_is_cut_so_that_each_message_is_in_one_chunk(spark: SparkSession) -> None:
+def test_a_large_batch_is_divided_so_that_each_message_is_in_one_chunk(spark: SparkSession) -> None:
     receipts = Receipts()
     _service(receipts, chunk_rows=4).process(REQUESTS, _source(spark, 6), 0)
     assert [chunk for chunk, _ in receipts.swept] == list(range(1, len(receipts.swept) + 1))
-    assert [len(found) for _, found in receipts.swept] == [2, 4, 4]  # entry 0 has a receipt
-    assert sorted(each for _, found in receipts.swept for each in found) == [
+    assert [len(entries) for _, entries in receipts.swept] == [2, 4, 4]  # entry 0 has a receipt
+    assert sorted(entry for _, entries in receipts.swept for entry in entries) == [
         (partition, n) for partition in "01" for n in range(1, 6)
     ]
 
@@ -110,7 +115,7 @@ def test_a_message_that_is_delivered_twice_is_swept_in_one_chunk(spark: SparkSes
     receipts = Receipts()
     _service(receipts, chunk_rows=50).process(REQUESTS, _source(spark, 60, again=20), 0)
     assert len(receipts.swept) > 1
-    assert sorted(each for _, found in receipts.swept for each in found) == [
+    assert sorted(entry for _, entries in receipts.swept for entry in entries) == [
         (partition, n) for partition in "01" for n in range(1, 60)
     ]
 
@@ -119,20 +124,20 @@ def test_a_message_that_is_delivered_twice_is_swept_in_one_chunk(spark: SparkSes
     ("last_rows", "bounds"),
     [
         pytest.param([99], [], id="one chunk"),
-        pytest.param([62, 61], [], id="and a remainder of a quarter"),
-        pytest.param([62, 62], [32], id="and more than that"),
-        pytest.param([499], [125, 250, 375], id="many that are alike"),
-        pytest.param([497, 0, 0], [123, 248, 373], id="beside sources with hardly a row"),
-        pytest.param([0] * 300, [], id="more sources than a chunk has rows: of each one message at a time"),
+        pytest.param([62, 61], [], id="one chunk and a remainder of a quarter"),
+        pytest.param([62, 62], [32], id="one chunk and more than a quarter"),
+        pytest.param([499], [125, 250, 375], id="many equal chunks"),
+        pytest.param([497, 0, 0], [123, 248, 373], id="with sources of one row"),
+        pytest.param([0] * 300, [], id="more sources than a chunk has rows: one message of each source"),
     ],
 )
-def test_a_batch_becomes_chunks_of_about_the_same_size_and_no_remainder_is_one(
+def test_chunks_have_about_the_same_size_and_a_small_remainder_is_no_chunk(
     last_rows: list[int], bounds: list[int]
 ) -> None:
     assert bounds_of(last_rows, 100) == bounds
 
 
-def test_a_slice_without_a_message_is_no_chunk(spark: SparkSession) -> None:
+def test_a_range_without_a_message_is_no_chunk(spark: SparkSession) -> None:
     receipts = Receipts()
     service = _service(receipts, chunk_rows=4)
     far = Extent({f"{TOPIC}-partition-0": 99}, 5)
@@ -141,19 +146,19 @@ def test_a_slice_without_a_message_is_no_chunk(spark: SparkSession) -> None:
     assert receipts.swept == [(1, [("0", 1), ("0", 2), ("1", 1), ("1", 2)])]
 
 
-def test_a_batch_of_large_messages_is_cut_by_their_bytes(spark: SparkSession) -> None:
+def test_a_batch_of_large_messages_is_divided_by_their_bytes(spark: SparkSession) -> None:
     receipts = Receipts()
     source = (
         _source(spark, 6).withColumn("value", F.lit(b"x" * 4_000).cast("binary")).withColumn("__key", F.col("value"))
     )
     _service(receipts, chunk_rows=8).process(REQUESTS, source, 0)
-    assert all(len(found) <= 4 for _, found in receipts.swept)  # of 8,000 bytes each: two rows
-    assert sorted(each for _, found in receipts.swept for each in found) == [
+    assert all(len(entries) <= 4 for _, entries in receipts.swept)  # 8,000 bytes each: two rows
+    assert sorted(entry for _, entries in receipts.swept for entry in entries) == [
         (partition, n) for partition in "01" for n in range(1, 6)
     ]
 
 
-def test_what_concerns_safety_ends_the_service_before_its_query_fails(spark: SparkSession) -> None:
+def test_a_safety_error_stops_the_service_before_its_query_fails(spark: SparkSession) -> None:
     class Vanished(Receipts):
         def without_done(self, rows: DataFrame, _oldest: int | None = None) -> DataFrame:
             raise SafetyError("the receipts vanished")
@@ -161,5 +166,5 @@ def test_what_concerns_safety_ends_the_service_before_its_query_fails(spark: Spa
     service = _service(Vanished(), chunk_rows=10)
     with pytest.raises(SafetyError):
         service.process(REQUESTS, _source(spark, 1), 0)
-    assert [str(each) for each in service.outages.fatal] == ["the receipts vanished"]
+    assert [str(error) for error in service.outages.fatal] == ["the receipts vanished"]
     assert service.outages.stop.is_set()

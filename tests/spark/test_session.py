@@ -1,4 +1,4 @@
-"""What starting Spark must not change: our process, and what spark-submit was given."""
+"""A start of Spark changes neither our process nor the options of spark-submit."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, has_ended, start
 
 def ours(number, frame):
-    print("told", number)
+    print("signal", number)
 
 signal.signal(signal.SIGINT, ours)
 settings = load(Path(sys.argv[1]))
@@ -33,7 +33,7 @@ signal.raise_signal(signal.SIGINT)
 print(spark.range(3).count(), "rows")
 print(Path(settings.spark.local_dir).is_dir() and len(list(Path(settings.spark.local_dir).iterdir())), "folder")
 ended = [has_ended(spark)]
-spark.sparkContext._jsc.sc().stop()  # as its master does
+spark.sparkContext._jsc.sc().stop()  # as a stop by the master
 print("ended", *ended, has_ended(spark))
 spark.stop()
 print("ended", has_ended(spark))
@@ -55,11 +55,11 @@ spark.stop()
 
 
 def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(tmp_path: Path) -> None:
-    """LZ4_decompress_fast, which the connector would call, reads beyond its input."""
+    """LZ4_decompress_fast, which the connector would call, reads beyond the end of its input."""
     config = tmp_path / "config.toml"
     config.write_text(f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\n[state]\ndir = "{tmp_path}/state"\n')
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", WITH_THE_CONNECTOR, str(config)],
         capture_output=True,
         text=True,
@@ -67,24 +67,24 @@ def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(tmp_path: Path) -> No
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [SAFE, "LZ4Factory:JNI"], "and Spark keeps the fast one"
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == [SAFE, "LZ4Factory:JNI"], "Spark does not keep its fast decompressor"
 
 
-def test_a_session_leaves_sigint_to_us_and_its_files_where_they_are_told(tmp_path: Path) -> None:
-    """PySpark takes SIGINT for itself and ends the program with KeyboardInterrupt."""
+def test_a_session_leaves_sigint_to_the_service_and_its_files_in_the_configured_folder(tmp_path: Path) -> None:
+    """By default PySpark handles SIGINT, and ends the program with KeyboardInterrupt."""
     config, local_dir = tmp_path / "config.toml", tmp_path / "with a blank"
     config.write_text(
         f'[spark]\nui_port = 0\nlocal_dir = "{local_dir}"\njava_options = "-XX:TieredStopAtLevel=1"\n'
         f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
     )
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", START, str(config)], capture_output=True, text=True, timeout=120, check=False
     )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["told 2", "3 rows", "1 folder", "ended False True", "ended True"]
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == ["signal 2", "3 rows", "1 folder", "ended False True", "ended True"]
     assert not list(local_dir.iterdir())
 
 
@@ -104,21 +104,21 @@ spark.stop()
 """
 
 
-def test_what_java_logs_of_others_forges_no_line_and_does_not_act_on_the_terminal(tmp_path: Path) -> None:
+def test_foreign_text_in_java_logs_forges_no_line_and_does_not_control_the_terminal(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
         f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n'
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", LOGGED, str(config)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
+    assert completed.returncode == 0, completed.stderr
+    lines = completed.stderr.splitlines()
     (first,) = [number for number, line in enumerate(lines) if line.endswith("Z ERROR B: topic a")]
     assert lines[first + 1] == "    2026 INFO forged?[2J?"
     assert lines[first + 2].endswith("Z ERROR B: with it")
     assert lines[first + 3 : first + 5] == ["java.lang.RuntimeException: key b", "    2026 INFO forged?[2J?"]
-    assert "\x1b" not in done.stderr
+    assert "\x1b" not in completed.stderr
     assert [line for line in lines if line.startswith("2") and line.endswith("Z ERROR B: the next")] != []
 
 
@@ -164,32 +164,32 @@ spark.stop()
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected"),
+    ("option", "expected"),
     [
         pytest.param("", ["127.0.0.1 answers", "127.0.0.2 refused"], id="by default"),
         pytest.param('ui_address = "127.0.0.2"', ["127.0.0.1 refused", "127.0.0.2 answers"], id="another address"),
         pytest.param('ui_address = "0.0.0.0"', ["127.0.0.1 answers", "127.0.0.2 answers"], id="every address"),
     ],
 )
-def test_the_ui_listens_where_the_configuration_says_and_nobody_ends_a_job_there(
-    tmp_path: Path, chosen: str, expected: list[str]
+def test_the_ui_listens_on_the_configured_address_and_can_not_end_a_job(
+    tmp_path: Path, option: str, expected: list[str]
 ) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
-        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n{chosen}\n'
+        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n{option}\n'
     )
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", WATCHED, str(config)], capture_output=True, text=True, timeout=240, check=False
     )
 
-    assert done.returncode == 0, done.stderr
-    host, *seen = done.stdout.splitlines()
-    assert host == ("at 127.0.0.2" if "127.0.0.2" in chosen else "at 127.0.0.1")
-    assert seen == [*expected, "jobs/ active no kill", "stages/ active no kill", "runs on"]
+    assert completed.returncode == 0, completed.stderr
+    host, *output = completed.stdout.splitlines()
+    assert host == ("at 127.0.0.2" if "127.0.0.2" in option else "at 127.0.0.1")
+    assert output == [*expected, "jobs/ active no kill", "stages/ active no kill", "runs on"]
 
 
-def test_a_master_with_workers_elsewhere_is_left_to_spark_submit(tmp_path: Path) -> None:
+def test_a_master_with_remote_workers_requires_spark_submit(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[spark]\nmaster = "spark://head:7077"\n')
     with pytest.raises(ConfigError, match="submit-args"):
@@ -224,8 +224,8 @@ def _submit(folder: Path, *conf: str, ui: str = "spark.ui.enabled=false") -> sub
     config, script = folder / "config.toml", folder / "script.py"
     config.write_text("[spark]\nui_port = 4999\n")
     script.write_text(SUBMITTED)
-    given = (*([ui] if ui else []), f"spark.local.dir={folder}", *conf)
-    options = [part for each in given for part in ("--conf", each)]
+    settings = (*([ui] if ui else []), f"spark.local.dir={folder}", *conf)
+    options = [word for setting in settings for word in ("--conf", setting)]
     submit = Path(sys.executable).parent / "spark-submit"
     return subprocess.run(
         [str(submit), *options, str(script), str(config), ui],
@@ -238,10 +238,10 @@ def _submit(folder: Path, *conf: str, ui: str = "spark.ui.enabled=false") -> sub
 
 
 @pytest.mark.spark
-def test_what_spark_submit_was_given_wins_over_our_configuration_and_the_rest_is_ours(tmp_path: Path) -> None:
-    done = _submit(tmp_path, "spark.ui.port=4123", "spark.sql.shuffle.partitions=9", "spark.speculation=FALSE")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+def test_options_of_spark_submit_override_our_configuration(tmp_path: Path) -> None:
+    completed = _submit(tmp_path, "spark.ui.port=4123", "spark.sql.shuffle.partitions=9", "spark.speculation=FALSE")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines() == [
         "spark.ui.port 4123",
         "spark.sql.shuffle.partitions 9",
         "spark.scheduler.mode FAIR",
@@ -252,25 +252,27 @@ def test_what_spark_submit_was_given_wins_over_our_configuration_and_the_rest_is
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("address", "has_ui"), [("", False), ("127.0.0.1", True)])
-def test_under_spark_submit_there_is_a_ui_only_where_its_environment_says_on_which_address(
+def test_under_spark_submit_there_is_a_ui_only_if_its_environment_names_an_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, *, has_ui: bool
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     if address:
         monkeypatch.setenv("SPARK_LOCAL_IP", address)
-    done = _submit(tmp_path, "spark.ui.port=0", ui="")
-    assert done.returncode == 0, done.stderr
-    assert f"ui {'http' if has_ui else 'None'}" in done.stdout
+    completed = _submit(tmp_path, "spark.ui.port=0", ui="")
+    assert completed.returncode == 0, completed.stderr
+    assert f"ui {'http' if has_ui else 'None'}" in completed.stdout
 
 
 @pytest.mark.spark
-def test_a_spark_submit_that_would_run_a_deleting_task_twice_at_once_is_refused(tmp_path: Path) -> None:
-    done = _submit(tmp_path, "spark.speculation=true")
-    assert "spark.speculation=true, and not false: Spark would run second copies of tasks that delete" in done.stdout
-    assert done.returncode == 2
+def test_a_spark_submit_with_speculation_of_deleting_tasks_is_refused(tmp_path: Path) -> None:
+    completed = _submit(tmp_path, "spark.speculation=true")
+    assert (
+        "spark.speculation=true, and not false: Spark would run second copies of tasks that delete" in completed.stdout
+    )
+    assert completed.returncode == 2
 
 
-def test_our_jars_stand_behind_those_of_spark_and_of_its_user_on_the_class_path() -> None:
+def test_our_jars_follow_those_of_spark_and_of_its_user_on_the_class_path() -> None:
     environment = {"SPARK_DIST_CLASSPATH": "/theirs.jar"}
 
     for _start in range(2):
@@ -282,11 +284,11 @@ def test_our_jars_stand_behind_those_of_spark_and_of_its_user_on_the_class_path(
 @pytest.mark.parametrize(
     ("master", "is_one"), [("local", True), ("local[8]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)]
 )
-def test_only_executors_of_the_same_process_have_the_class_path_of_the_driver(master: str, is_one: bool) -> None:
+def test_only_executors_in_the_drivers_process_have_its_class_path(master: str, is_one: bool) -> None:
     assert is_one_process(master) is is_one
 
 
-def test_a_stranger_at_a_port_of_sparks_is_refused_in_one_line(
+def test_a_foreign_connection_to_a_port_of_spark_is_refused_with_one_log_line(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = accumulators._start_update_server("the-token")
@@ -294,9 +296,9 @@ def test_a_stranger_at_a_port_of_sparks_is_refused_in_one_line(
     try:
         with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=10) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert stranger.recv(1) == b"", "the connection ends"
+            assert stranger.recv(1) == b"", "the connection stayed open"
     finally:
         server.shutdown()
     assert "Traceback" not in capfd.readouterr().err
-    (line,) = [each.getMessage() for each in caplog.records]
+    (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("refused a connection from 127.0.0.1 to Spark's accumulators: ")

@@ -1,4 +1,4 @@
-"""Spark reads and writes state on S3 without a client of its own: in the tasks, by pyarrow."""
+"""Spark's tasks read and write state on S3 through pyarrow, without S3A."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_receipts_are_written_by_tasks_and_read_by_tasks(spark: SparkSession, on
     assert Receipts(spark, on_s3).newest_chunk == 3
 
 
-def test_retries_wait_and_leave_once_they_are_done(spark: SparkSession, on_s3: str) -> None:
+def test_retries_wait_and_are_removed_when_they_are_done(spark: SparkSession, on_s3: str) -> None:
     table = Receipts(spark, on_s3)
     waiting = Waiting(spark, on_s3)
     waiting.take_over(lambda: True, table.without_done)
@@ -74,7 +74,7 @@ def test_retries_wait_and_leave_once_they_are_done(spark: SparkSession, on_s3: s
     assert _entries(after.start_pass(600_000)) == [2]
 
 
-def test_what_a_task_can_not_read_fails_the_job(spark: SparkSession, on_s3: str, s3_server: S3Server) -> None:
+def test_a_file_that_a_task_can_not_read_fails_the_job(spark: SparkSession, on_s3: str, s3_server: S3Server) -> None:
     table = Receipts(spark, on_s3)
     table.append(_receipts_of(spark, 1, 1), 1)
     rows = table.read()

@@ -1,4 +1,4 @@
-"""Tables as Spark sees them: those that an older version of this program has written with Spark's Delta, too."""
+"""Tables read by Spark, including those that an older version of this program wrote with Spark's Delta."""
 
 import shutil
 from pathlib import Path
@@ -31,7 +31,7 @@ def _receipt(spark: SparkSession, chunk: int) -> object:
     return spark.createDataFrame([tuple(row.values())], from_arrow_schema(schemas.RECEIPT))
 
 
-def test_receipts_of_an_older_version_go_on_with_the_next_chunk(spark: SparkSession, state: str) -> None:
+def test_receipts_of_an_older_version_continue_with_the_next_chunk(spark: SparkSession, state: str) -> None:
     receipts = Receipts(spark, state)
     assert receipts.newest_chunk == 12
     receipts.append(_receipt(spark, 12), 12)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def test_receipts_of_an_older_version_are_merged_and_expire(spark: SparkSession,
     assert Receipts(spark, state).newest_chunk == 14
 
 
-def test_retries_of_an_older_version_still_wait_and_more_can_be_kept(spark: SparkSession, state: str) -> None:
+def test_retries_of_an_older_version_still_wait_and_others_can_be_added(spark: SparkSession, state: str) -> None:
     waiting = Waiting(spark, state)
     waiting.take_over(lambda: True, Receipts(spark, state).without_done)
     rows = waiting.start_pass(1_700_000_000_010).collect()
@@ -77,18 +77,18 @@ def test_the_state_directory_may_have_any_name(spark: SparkSession, tmp_path: Pa
     assert Receipts(spark, state).newest_chunk == 1
 
 
-def test_messages_of_an_entry_that_has_a_receipt_as_a_whole_are_done(spark: SparkSession, tmp_path: Path) -> None:
-    def at(schema: pa.Schema, chunk: int, *places: tuple[int, int]) -> DataFrame:
+def test_messages_of_an_entry_with_a_receipt_for_the_whole_entry_are_done(spark: SparkSession, tmp_path: Path) -> None:
+    def rows_at(schema: pa.Schema, chunk: int, *addresses: tuple[int, int]) -> DataFrame:
         rows = [
             dict.fromkeys(schema.names)
             | {c.SOURCE: "requests", c.POSITION_LEDGER: 7, c.POSITION_ENTRY: entry, c.POSITION_BATCH: index}
             | ({c.CHUNK: chunk} if c.CHUNK in schema.names else {})
-            for entry, index in places
+            for entry, index in addresses
         ]
         return spark.createDataFrame([tuple(row.values()) for row in rows], from_arrow_schema(schema))
 
     receipts = Receipts(spark, str(tmp_path))
-    receipts.append(at(schemas.RECEIPT, 1, (1, -1), (2, 0), (3, -1)), 1)
-    left = receipts.without_done(at(schemas.MESSAGE, 1, (1, 0), (1, 1), (2, 0), (2, 1), (3, -1), (4, -1), (4, 0)))
+    receipts.append(rows_at(schemas.RECEIPT, 1, (1, -1), (2, 0), (3, -1)), 1)
+    left = receipts.without_done(rows_at(schemas.MESSAGE, 1, (1, 0), (1, 1), (2, 0), (2, 1), (3, -1), (4, -1), (4, 0)))
     assert left.columns == schemas.MESSAGE.names
     assert sorted((row[c.POSITION_ENTRY], row[c.POSITION_BATCH]) for row in left.collect()) == [(2, 1), (4, -1), (4, 0)]

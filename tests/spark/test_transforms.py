@@ -1,4 +1,4 @@
-"""Transforms: what rows become, on inline data."""
+"""Transforms on inline rows."""
 
 import json
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ def _message_id(entry: int, batch: int = -1) -> bytes:
     return serialize_message_id(MessagePosition(5, entry, 1, batch))
 
 
-def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its_ledger(spark: SparkSession) -> None:
+def test_a_message_becomes_a_row_with_position_due_time_and_reference_key(spark: SparkSession) -> None:
     source = spark.createDataFrame(
         [
             (REQUEST, b"k", TOPIC, _message_id(3), AT, {"RECONSUMETIMES": "1", "DELAY_TIME": "5000"}),
@@ -74,15 +74,15 @@ def test_a_message_becomes_its_position_its_due_time_and_what_could_refer_to_its
 
 
 def _annotated(spark: SparkSession, *sent: tuple[bytes | None, bytes | None, dict[str, str] | None]) -> list[Row]:
-    """Messages of (payload, key, properties) as the service sees them, where a request has at most 1,024 bytes."""
-    rows = [(value, key, TOPIC, _message_id(n), AT, about) for n, (value, key, about) in enumerate(sent)]
+    """Return rows of messages (payload, key, properties) with a limit of 1,024 bytes for requests."""
+    rows = [(value, key, TOPIC, _message_id(n), AT, properties) for n, (value, key, properties) in enumerate(sent)]
     return messages(spark.createDataFrame(rows, SOURCE_SCHEMA), 1_024, 1).collect()
 
 
-def test_of_what_is_too_large_to_be_a_request_only_the_beginning_leaves_the_jvm(spark: SparkSession) -> None:
+def test_only_the_first_bytes_of_a_payload_that_is_too_large_leave_the_jvm(spark: SparkSession) -> None:
     large = b"x" * 5_000_000
     forged = {"a": "b", CUT_FROM: "7"}
-    cut, without_properties, just_too_large, whole = _annotated(
+    cut, without_properties, just_too_large, uncut = _annotated(
         spark,
         (large, b"k", forged),
         (large, None, None),
@@ -93,12 +93,12 @@ def test_of_what_is_too_large_to_be_a_request_only_the_beginning_leaves_the_jvm(
     assert cut[c.MESSAGE_PROPERTIES] == {"a": "b", CUT_FROM: "5000000"}
     assert without_properties[c.MESSAGE_PROPERTIES] == {CUT_FROM: "5000000"}
     assert (just_too_large[c.PAYLOAD], just_too_large[c.MESSAGE_PROPERTIES]) == (b"y" * 1_025, {})
-    assert (whole[c.PAYLOAD], whole[c.MESSAGE_PROPERTIES]) == (REQUEST.ljust(1_024), forged)
+    assert (uncut[c.PAYLOAD], uncut[c.MESSAGE_PROPERTIES]) == (REQUEST.ljust(1_024), forged)
     assert [row[c.REFERENCE_KEY] for row in (cut, without_properties, just_too_large)] == [None] * 3
-    assert whole[c.REFERENCE_KEY] == "data:shop/orders/persistent/paid"
+    assert uncut[c.REFERENCE_KEY] == "data:shop/orders/persistent/paid"
 
 
-def test_of_a_key_and_properties_that_are_too_large_only_what_we_need_leaves_the_jvm(spark: SparkSession) -> None:
+def test_of_large_keys_and_properties_only_the_needed_properties_leave_the_jvm(spark: SparkSession) -> None:
     many = {f"name-{n}": "v" for n in range(40_000)}
     ours = {RECONSUMETIMES: "2", REAL_TOPIC: "z" * 4_096}
     by_properties, by_a_key, fitting = _annotated(
@@ -112,33 +112,33 @@ def test_of_a_key_and_properties_that_are_too_large_only_what_we_need_leaves_the
     assert (fitting[c.MESSAGE_PROPERTIES], len(fitting[c.MESSAGE_KEY])) == ({"ä": "ö"}, MAX_ABOUT_BYTES - 4)
 
 
-def test_a_large_message_takes_as_many_rows_of_a_chunk_as_it_is_large(spark: SparkSession) -> None:
+def test_a_large_message_counts_as_several_rows_of_a_chunk(spark: SparkSession) -> None:
     sent = [(b"x", None, None), (b"x" * 9_000, None, None), (b"x", b"k" * 5_000, {"a": "b" * 4_000}), (b"x", None, {})]
-    rows = [(value, key, TOPIC, _message_id(n), AT, about) for n, (value, key, about) in enumerate(sent)]
-    found = messages(spark.createDataFrame(rows, SOURCE_SCHEMA), 10_000, 1)
-    assert [row[c.ROW] for row in found.collect()] == [0, 3, 6, 7]
-    assert [row[0] for row in found.select(F.expr(schemas.ROWS)).collect()] == [1, 3, 3, 1]
+    rows = [(value, key, TOPIC, _message_id(n), AT, properties) for n, (value, key, properties) in enumerate(sent)]
+    read = messages(spark.createDataFrame(rows, SOURCE_SCHEMA), 10_000, 1)
+    assert [row[c.ROW] for row in read.collect()] == [0, 3, 6, 7]
+    assert [row[0] for row in read.select(F.expr(schemas.ROWS)).collect()] == [1, 3, 3, 1]
 
 
-def test_partitions_that_one_task_reads_are_numbered_each_for_itself(spark: SparkSession) -> None:
+def test_rows_of_each_partition_that_a_task_reads_are_numbered_separately(spark: SparkSession) -> None:
     rows: list[tuple[object, ...]] = [
         (REQUEST, None, f"{TOPIC}-{n // 3}", _message_id(n % 3), AT, {}) for n in range(12)
     ]
     source = spark.createDataFrame(rows, SOURCE_SCHEMA).repartitionByRange(4, c.TOPIC)
     read = messages(source, 1_024, 2)
     assert read.rdd.getNumPartitions() == 2
-    found = sorted((row[c.SOURCE], row[c.POSITION_ENTRY], row[c.ROW]) for row in read.collect())
-    assert [row for *_, row in found] == [0, 1, 2] * 4
+    numbered = sorted((row[c.SOURCE], row[c.POSITION_ENTRY], row[c.ROW]) for row in read.collect())
+    assert [row for *_, row in numbered] == [0, 1, 2] * 4
 
 
-def test_chunks_of_a_batch_leave_nothing_out_and_take_nothing_twice(spark: SparkSession) -> None:
+def test_each_row_of_a_batch_is_in_exactly_one_chunk(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(n,) for n in range(10)], f"{c.ROW} long")
-    chunks = [[row[0] for row in each.collect()] for each in chunks_of(rows, [3, 6])]
+    chunks = [[row[0] for row in chunk.collect()] for chunk in chunks_of(rows, [3, 6])]
     assert chunks == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
-    assert [each.count() for each in chunks_of(rows, [])] == [10]
+    assert [chunk.count() for chunk in chunks_of(rows, [])] == [10]
 
 
-def test_one_owners_requests_are_neighbours_in_one_partition(spark: SparkSession) -> None:
+def test_requests_of_one_owner_are_adjacent_in_one_partition(spark: SparkSession) -> None:
     rows = spark.createDataFrame(
         [(f"data:{n % 7}", "t", 1, n, -1) for n in range(2100)],
         f"{c.REFERENCE_KEY} string, {c.SOURCE} string, {c.POSITION_LEDGER} long, {c.POSITION_ENTRY} long, "

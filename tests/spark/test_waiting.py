@@ -1,4 +1,4 @@
-"""Waiting retries: each is worked off once, when it is due, whatever came before or after it."""
+"""Waiting retries: each is processed once, when it is due, in any order of arrival."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ SOURCE = "persistent://pulsar/system/d-RETRY-partition-0"
 
 
 def _messages(spark: SparkSession, due: dict[int, int], published_ms: int = 0) -> DataFrame:
-    """Entry -> due ms."""
+    """Return messages with these due times (ms) by entry."""
     rows: list[tuple[object, ...]] = [
         (SOURCE, 1, entry, -1, published_ms, ms, 0, None, b"{}", {}, None, None, None) for entry, ms in due.items()
     ]
@@ -37,20 +37,20 @@ def _messages(spark: SparkSession, due: dict[int, int], published_ms: int = 0) -
 
 
 def _entries(rows: DataFrame | Iterable[dict[str, Any]]) -> list[int]:
-    found = rows.collect() if isinstance(rows, DataFrame) else rows
-    return sorted(row[c.POSITION_ENTRY] for row in found)
+    collected = rows.collect() if isinstance(rows, DataFrame) else rows
+    return sorted(row[c.POSITION_ENTRY] for row in collected)
 
 
 class Disk:
-    """Opens tables, or another one instead, unless it is away."""
+    """Opens tables, or a replacement, unless the disk is down."""
 
-    is_away = False
-    instead: Table | None = None
+    is_down = False
+    replacement: Table | None = None
 
     def open(self, state_dir: str, table: str) -> Table | None:
-        if self.is_away:
-            raise UnavailableError("the disk is away")
-        return self.instead or opened(state_dir, table)
+        if self.is_down:
+            raise UnavailableError("the disk is not available")
+        return self.replacement or opened(state_dir, table)
 
 
 def _run(
@@ -61,7 +61,7 @@ def _run(
     disk: Disk | None = None,
     clock: Clock | None = None,
 ) -> Waiting:
-    """A run that has begun to work with the table."""
+    """Start a run that has taken over the table."""
     waiting = Waiting(spark, str(state), (disk or Disk()).open, clock)
     waiting.take_over(lambda: is_newest, Receipts(spark, str(state)).without_done)
     return waiting
@@ -94,7 +94,7 @@ def test_a_shorter_delay_that_came_later_is_due_first(spark: SparkSession, waiti
     assert waiting.count() == 1
 
 
-def test_what_arrives_after_its_due_time_is_in_the_next_pass(spark: SparkSession, waiting: Waiting) -> None:
+def test_a_retry_that_arrives_after_its_due_time_is_in_the_next_pass(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10}))
     assert _entries(waiting.start_pass(100)) == [1]
     waiting.append(_messages(spark, {2: 10, 3: 100}))  # while the pass runs
@@ -106,7 +106,7 @@ def test_what_arrives_after_its_due_time_is_in_the_next_pass(spark: SparkSession
     assert waiting.next_ms() is None
 
 
-def test_a_clock_that_goes_back_neither_loses_nor_repeats(spark: SparkSession, waiting: Waiting) -> None:
+def test_a_clock_that_goes_back_neither_loses_nor_repeats_retries(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10}))
     assert _entries(waiting.start_pass(100)) == [1]
     waiting.end_pass()
@@ -117,7 +117,7 @@ def test_a_clock_that_goes_back_neither_loses_nor_repeats(spark: SparkSession, w
     assert _entries(waiting.start_pass(101)) == [2]
 
 
-def test_rows_of_many_batches_are_numbered_anew_by_due_time(spark: SparkSession, waiting: Waiting) -> None:
+def test_rows_of_many_batches_are_numbered_again_by_due_time(spark: SparkSession, waiting: Waiting) -> None:
     for entry, ms in ((1, 30), (2, 20), (3, 10)):
         waiting.append(_messages(spark, {entry: ms}))
 
@@ -126,12 +126,14 @@ def test_rows_of_many_batches_are_numbered_anew_by_due_time(spark: SparkSession,
     assert rows == {3: 0, 2: 1, 1: 2}
 
 
-def test_a_batch_that_comes_again_is_kept_once(spark: SparkSession, waiting: Waiting) -> None:
+def test_a_batch_that_is_delivered_again_is_kept_once(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10, 2: 20}))
     assert _entries(waiting.without_held(_messages(spark, {1: 10, 2: 20, 3: 30}))) == [3]
 
 
-def test_pruning_takes_only_what_a_pass_has_done(spark: SparkSession, waiting: Waiting, tmp_path: Path) -> None:
+def test_pruning_removes_only_retries_of_completed_passes(
+    spark: SparkSession, waiting: Waiting, tmp_path: Path
+) -> None:
     waiting.append(_messages(spark, {1: 10, 2: 20, 3: 30}))
     waiting.prune()
     assert _entries(outstanding(str(tmp_path))) == [1, 2, 3]
@@ -143,7 +145,7 @@ def test_pruning_takes_only_what_a_pass_has_done(spark: SparkSession, waiting: W
     assert _entries(outstanding(str(tmp_path))) == [2, 3]
 
 
-def test_a_pass_that_broke_off_is_made_again_and_may_find_receipts(spark: SparkSession, waiting: Waiting) -> None:
+def test_an_abandoned_pass_is_repeated_and_may_find_receipts(spark: SparkSession, waiting: Waiting) -> None:
     waiting.append(_messages(spark, {1: 10, 2: 20}))
     waiting.start_pass(10)
     waiting.end_pass()
@@ -155,7 +157,7 @@ def test_a_pass_that_broke_off_is_made_again_and_may_find_receipts(spark: SparkS
     assert _entries(waiting.start_pass(21)) == [2]
 
 
-def test_a_publish_time_that_is_far_away_keeps_no_message_waiting_for_ever(
+def test_a_publish_time_in_the_far_future_does_not_delay_a_retry_for_ever(
     spark: SparkSession, waiting: Waiting
 ) -> None:
     before_ms = SystemClock().now_ms()
@@ -178,7 +180,7 @@ def timed(spark: SparkSession, tmp_path: Path, clock: ManualClock) -> Waiting:
     return _run(spark, tmp_path, clock=clock)
 
 
-def test_after_a_pass_with_a_clock_a_year_ahead_retries_wait_no_longer_than_before(
+def test_after_a_pass_with_a_clock_a_year_ahead_retries_wait_their_usual_delay(
     spark: SparkSession, timed: Waiting, clock: ManualClock
 ) -> None:
     timed.append(_messages(spark, {1: NOW_MS - 5}))
@@ -199,14 +201,14 @@ def test_after_a_pass_with_a_clock_a_year_ahead_retries_wait_no_longer_than_befo
     assert timed.next_ms() == NOW_MS + MINUTE_MS + 600_000
 
 
-def test_what_a_run_with_a_clock_a_year_ahead_left_waits_a_week_at_most_after_a_restart(
+def test_retries_of_a_run_with_a_clock_a_year_ahead_wait_a_week_at_most_after_a_restart(
     spark: SparkSession, timed: Waiting, clock: ManualClock, tmp_path: Path
 ) -> None:
     clock.advance(YEAR_MS)
     timed.start_pass(clock.now_ms())
     timed.end_pass()
     timed.append(_messages(spark, {1: 600_000, 2: NOW_MS}))
-    _receipts(spark, tmp_path, 2)  # and was killed before it had pruned
+    _receipts(spark, tmp_path, 2)  # then the run was killed before it pruned
     clock.advance(-YEAR_MS)
 
     again = _run(spark, tmp_path, clock=clock)
@@ -229,7 +231,7 @@ def test_a_clock_that_goes_back_a_year_strands_no_retry(
     assert timed.next_ms() == clock.now_ms() + 600_000
 
 
-def test_a_pass_that_broke_off_while_the_clock_was_ahead_may_find_receipts(
+def test_a_pass_that_was_abandoned_while_the_clock_was_ahead_may_find_receipts(
     spark: SparkSession, timed: Waiting, clock: ManualClock
 ) -> None:
     timed.append(_messages(spark, {1: NOW_MS, 2: NOW_MS + 5}))
@@ -241,7 +243,7 @@ def test_a_pass_that_broke_off_while_the_clock_was_ahead_may_find_receipts(
     assert _entries(timed.start_pass(clock.now_ms())) == [1, 2]
 
 
-def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_of_an_older_version_gets_the_missing_columns(spark: SparkSession, tmp_path: Path) -> None:
     older = pa.schema([field for field in schemas.WAITING if field.name != c.NO_REQUEST])
     DeltaTable.create(str(tmp_path / "waiting"), older)
     waiting = _run(spark, tmp_path)
@@ -249,7 +251,7 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(spark: Spark
     assert [row[c.NO_REQUEST] for row in waiting.start_pass(10).collect()] == [None]
 
 
-def test_after_a_restart_what_has_a_receipt_waits_no_more(
+def test_after_a_restart_retries_with_a_receipt_wait_no_more(
     spark: SparkSession, waiting: Waiting, tmp_path: Path
 ) -> None:
     waiting.append(_messages(spark, {1: 10, 2: 20}))
@@ -262,28 +264,28 @@ def test_after_a_restart_what_has_a_receipt_waits_no_more(
     assert _entries(outstanding(str(tmp_path))) == [2]
 
 
-def test_nothing_waits_where_nothing_was_ever_written(tmp_path: Path) -> None:
+def test_nothing_waits_before_the_first_write(tmp_path: Path) -> None:
     assert list(outstanding(str(tmp_path))) == []
 
 
-def test_receipts_ahead_of_a_clock_that_is_behind_count_until_passes_are_behind_them(
+def test_receipts_in_the_future_of_a_slow_clock_count_until_passes_have_reached_them(
     spark: SparkSession, waiting: Waiting, tmp_path: Path
 ) -> None:
-    """Killed before it had pruned, and started again where the clock is behind."""
+    """A run was killed before it pruned, and was started again on a machine with a slow clock."""
     waiting.append(_messages(spark, {1: 10, 2: 5_000, 3: 9_000}))
     receipts = _receipts(spark, tmp_path, 1, 2)
     again = _run(spark, tmp_path)
-    taken = []
+    passes = []
     for now_ms in (100, 4_999, 5_000, 9_000):
         is_doubtful = again.may_have_receipts
         due = again.start_pass(now_ms)
-        taken.append((is_doubtful, _entries(receipts.without_done(due) if is_doubtful else due)))
+        passes.append((is_doubtful, _entries(receipts.without_done(due) if is_doubtful else due)))
         again.end_pass()
 
-    assert taken == [(True, []), (True, []), (True, []), (False, [3])]
+    assert passes == [(True, []), (True, []), (True, []), (False, [3])]
 
 
-def test_a_run_that_stalled_can_not_add_rows_behind_a_newer_ones_passes(
+def test_a_stalled_run_can_not_add_rows_after_the_passes_of_a_newer_run(
     spark: SparkSession, waiting: Waiting, tmp_path: Path
 ) -> None:
     waiting.append(_messages(spark, {0: 10}))
@@ -299,9 +301,7 @@ def test_a_run_that_stalled_can_not_add_rows_behind_a_newer_ones_passes(
     assert _entries(new.start_pass(2_000)) == [1, 2]
 
 
-def test_a_run_that_stalled_removes_nothing_of_a_newer_ones(
-    spark: SparkSession, waiting: Waiting, tmp_path: Path
-) -> None:
+def test_a_stalled_run_removes_no_rows_of_a_newer_run(spark: SparkSession, waiting: Waiting, tmp_path: Path) -> None:
     waiting.append(_messages(spark, {0: 10}))
     waiting.start_pass(1_000)
     waiting.end_pass()
@@ -317,13 +317,13 @@ def test_a_run_that_stalled_removes_nothing_of_a_newer_ones(
 class Sleeper(Table):
     """A table whose run is suspended once, right before one of its calls."""
 
-    asleep_before: str
-    meanwhile: Callable[[], None] | None = None
+    sleeps_before: str
+    during_sleep: Callable[[], None] | None = None
 
     def _sleep(self, call: str) -> None:
-        if call == self.asleep_before and self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
+        if call == self.sleeps_before and self.during_sleep is not None:
+            during_sleep, self.during_sleep = self.during_sleep, None
+            during_sleep()
 
     def delete(self, *args: Any, **kwargs: Any) -> Any:
         self._sleep("delete")
@@ -344,7 +344,7 @@ class Sleeper(Table):
 
 
 @pytest.mark.parametrize("call", ["delete", "optimize", "vacuum", "create_checkpoint"])
-def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_nothing_of_a_newer_ones(
+def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_no_rows_of_a_newer_run(
     spark: SparkSession, tmp_path: Path, call: str
 ) -> None:
     waiting = _run(spark, tmp_path, disk=(disk := Disk()))
@@ -353,7 +353,7 @@ def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_nothing_of_a_n
     waiting.end_pass()
     newer: list[Waiting] = []
 
-    def taken_over() -> None:
+    def take_over() -> None:
         _receipts(spark, tmp_path, 0)
         newer.append(_run(spark, tmp_path))
         newer[0].append(_messages(spark, {2: 500}))
@@ -361,22 +361,22 @@ def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_nothing_of_a_n
         newer[0].end_pass()
         newer[0].prune()
         newer[0].append(_messages(spark, {3: 500}))
-        for each in tmp_path.glob("waiting/*.parquet"):
-            os.utime(each, (0, 0))
+        for file in tmp_path.glob("waiting/*.parquet"):
+            os.utime(file, (0, 0))
 
     sleeper = Sleeper(str(tmp_path / "waiting"))
-    sleeper.asleep_before, sleeper.meanwhile = call, taken_over
-    disk.instead = sleeper
-    with contextlib.suppress(CommitFailedError):  # the newer one has removed the rows, too
+    sleeper.sleeps_before, sleeper.during_sleep = call, take_over
+    disk.replacement = sleeper
+    with contextlib.suppress(CommitFailedError):  # the newer run has removed the rows, too
         waiting.prune()
 
-    assert sleeper.meanwhile is None
+    assert sleeper.during_sleep is None
     assert _entries(outstanding(str(tmp_path))) == [1, 3]
     newer[0].append(_messages(spark, {4: 600}))
     assert _entries(newer[0].start_pass(2_000)) == [1, 3, 4]
 
 
-def test_of_two_runs_that_take_over_only_the_newer_goes_on(
+def test_of_two_runs_that_take_over_only_the_newer_continues(
     spark: SparkSession, waiting: Waiting, tmp_path: Path
 ) -> None:
     with pytest.raises(FencedError):
@@ -385,7 +385,7 @@ def test_of_two_runs_that_take_over_only_the_newer_goes_on(
     new.append(_messages(spark, {1: 10}))
     new.start_pass(10)
     new.end_pass()
-    new.prune()  # which writes a checkpoint of the table
+    new.prune()  # pruning writes a checkpoint of the table
 
     with pytest.raises(FencedError):
         waiting.append(_messages(spark, {2: 20}))
@@ -395,10 +395,10 @@ def test_of_two_runs_that_take_over_only_the_newer_goes_on(
 def test_an_append_whose_answer_was_lost_is_stored_once(spark: SparkSession, tmp_path: Path) -> None:
     disk = Disk()
     waiting = _run(spark, tmp_path, disk=disk)
-    disk.is_away = True
+    disk.is_down = True
     with pytest.raises(UnavailableError):
         waiting.append(_messages(spark, {1: 10}))
-    disk.is_away = False
+    disk.is_down = False
     waiting.append(_messages(spark, {1: 10}))
     waiting.append(_messages(spark, {2: 10}))
 

@@ -1,4 +1,4 @@
-"""Small frames of the audit's rows; what a row leaves out is null."""
+"""Small frames of the audit's rows; missing columns are null."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def ids(rows: DataFrame) -> list[int]:
     return sorted(row[c.LEDGER_ID] for row in rows.select(c.LEDGER_ID).collect())
 
 
-def finding(ledger_id: int, **more: Any) -> dict[str, Any]:
+def finding(ledger_id: int, **changes: Any) -> dict[str, Any]:
     row = {
         a.CLASS: "ORPHAN",
         c.LEDGER_ID: ledger_id,
@@ -34,7 +34,7 @@ def finding(ledger_id: int, **more: Any) -> dict[str, Any]:
         a.CANDIDATE: False,
         a.IS_REFERENCE: False,
     }
-    return row | more
+    return row | changes
 
 
 def findings_of(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:

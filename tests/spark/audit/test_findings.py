@@ -1,4 +1,4 @@
-"""Looks become findings: named, numbered, and never before the second look."""
+"""Checks become findings: named, numbered, and never before the second check."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,14 +11,14 @@ from udfs import columns as c
 pytestmark = pytest.mark.spark
 
 
-def test_a_finding_names_its_topic_as_users_write_it_and_its_age_at_the_last_look(spark: SparkSession) -> None:
+def test_a_finding_has_its_topic_in_the_users_form_and_its_age_at_the_last_check(spark: SparkSession) -> None:
     (row,) = findings_of(spark, finding(60)).collect()
 
     assert row[c.TOPIC_NAME] == "persistent://public/default/a/b c"
     assert (row[c.TENANT], row[a.NAMESPACE], row[a.AGE_SECONDS]) == ("public", "public/default", 60)
 
 
-def test_candidates_of_the_first_look_are_no_findings_before_the_second(spark: SparkSession) -> None:
+def test_candidates_of_the_first_check_are_no_findings_before_the_second(spark: SparkSession) -> None:
     suspects = rows_of(spark, a.SUSPECT, [finding(1, **{a.CLASS: "FOREIGN"}), finding(2, **{a.CLASS: None})])
     first = rows_of(spark, a.SUSPECT, [finding(3, **{a.CANDIDATE: True}), finding(4, **{a.CLASS: "OPEN"})])
     second = rows_of(spark, a.SUSPECT, [finding(5), finding(6, **{a.CLASS: "IN_USE"}), finding(7, **{a.CLASS: "GONE"})])

@@ -1,4 +1,4 @@
-"""What exists is compared with what topics refer to, in small frames, each beside what must come out."""
+"""Existing ledgers and objects are compared with the references of topics, in small frames."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def _listed(spark: SparkSession, *ids: int) -> DataFrame:
     return rows_of(spark, a.LISTED, [*({c.LEDGER_ID: i} for i in ids), {a.PATH: "/ledgers/01", c.DETAIL: "no right"}])
 
 
-def _reference(ledger_id: int, **more: Any) -> dict[str, Any]:
+def _reference(ledger_id: int, **changes: Any) -> dict[str, Any]:
     row = {
         c.LEDGER_ID: ledger_id,
         a.IN_BOOKKEEPER: True,
@@ -31,12 +31,12 @@ def _reference(ledger_id: int, **more: Any) -> dict[str, Any]:
         a.NAMESPACE: "public/default",
         c.BYTES: 100,
     }
-    return row | more
+    return row | changes
 
 
-def _offload(ledger_id: int, **more: Any) -> dict[str, Any]:
+def _offload(ledger_id: int, **changes: Any) -> dict[str, Any]:
     offload = {a.IN_BOOKKEEPER: False, c.UUID: UUID, a.STORE: STORE, a.IS_COMPLETE: True}
-    return _reference(ledger_id, **offload) | more
+    return _reference(ledger_id, **offload) | changes
 
 
 def _pair(ledger_id: int, uuid: str = UUID, *, index: bool = True, size: int = 10) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def _pair(ledger_id: int, uuid: str = UUID, *, index: bool = True, size: int = 1
     return [data, data | {a.IS_INDEX: True, c.BYTES: 1, a.LAST_CHANGE_MS: 7}] if index else [data]
 
 
-def test_what_no_list_keeps_in_bookkeeper_is_a_suspect(spark: SparkSession) -> None:
+def test_a_ledger_that_no_list_keeps_in_bookkeeper_is_a_suspect(spark: SparkSession) -> None:
     references = rows_of(
         spark,
         a.REFERENCE,
@@ -69,25 +69,25 @@ def test_a_reference_without_its_ledger_is_a_suspect_with_its_owner(spark: Spark
     assert (row[c.LEDGER_TYPE], row[c.BYTES], row[a.CLASS]) == ("LEDGER", 100, None)
 
 
-def test_objects_of_another_attempt_than_the_listed_one_are_suspects(spark: SparkSession) -> None:
+def test_objects_of_an_attempt_that_is_not_listed_are_suspects(spark: SparkSession) -> None:
     pairs = reference_join.pairs_of(rows_of(spark, a.OBJECT, [*_pair(1), *_pair(1, OTHER_UUID), *_pair(2)]))
     references = rows_of(spark, a.REFERENCE, [_offload(1, **{a.STORE: "http://elsewhere b"})])
 
-    found = reference_join.unreferenced_pairs(pairs, references).collect()
+    rows = reference_join.unreferenced_pairs(pairs, references).collect()
 
-    assert sorted((row[c.LEDGER_ID], row[c.UUID]) for row in found) == [(1, OTHER_UUID), (2, UUID)]
-    assert {(row[c.BYTES], row[a.LAST_CHANGE_MS]) for row in found} == {(11, 7)}
+    assert sorted((row[c.LEDGER_ID], row[c.UUID]) for row in rows) == [(1, OTHER_UUID), (2, UUID)]
+    assert {(row[c.BYTES], row[a.LAST_CHANGE_MS]) for row in rows} == {(11, 7)}
 
 
 @pytest.mark.parametrize(
     ("reference", "missing"),
     [
-        pytest.param(_offload(5), True, id="nothing there"),
-        pytest.param(_offload(2), True, id="its index is not there"),
-        pytest.param(_offload(1), False, id="both objects there"),
+        pytest.param(_offload(5), True, id="no objects"),
+        pytest.param(_offload(2), True, id="its index is missing"),
+        pytest.param(_offload(1), False, id="both objects exist"),
         pytest.param(_offload(5, **{a.IS_COMPLETE: False}), False, id="offload not complete"),
         pytest.param(_offload(5, **{a.STORE: "http://elsewhere b"}), False, id="in a bucket that was not listed"),
-        pytest.param(_offload(5, **{a.STORE: ""}), True, id="names no bucket: the only one is meant"),
+        pytest.param(_offload(5, **{a.STORE: ""}), True, id="names no bucket: it means the only bucket"),
         pytest.param(_reference(5), False, id="not offloaded"),
     ],
 )
@@ -96,6 +96,6 @@ def test_a_complete_offload_without_both_objects_may_be_missing(
 ) -> None:
     pairs = reference_join.pairs_of(rows_of(spark, a.OBJECT, [*_pair(1), *_pair(2, index=False)]))
 
-    found = reference_join.unlisted_objects(rows_of(spark, a.REFERENCE, [reference]), pairs, [STORE], STORE)
+    rows = reference_join.unlisted_objects(rows_of(spark, a.REFERENCE, [reference]), pairs, [STORE], STORE)
 
-    assert bool(found.count()) is missing
+    assert bool(rows.count()) is missing

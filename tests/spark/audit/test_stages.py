@@ -1,4 +1,4 @@
-"""What a phase wrote is counted from its files, and what it could not read is taken down."""
+"""The rows of a phase are counted from its files, and unreadable paths are recorded."""
 
 from typing import Any, cast
 
@@ -23,19 +23,21 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize(
     ("ids", "expected"), [pytest.param([1, None, 3], 2, id="some without a value"), pytest.param([], 0, id="no rows")]
 )
-def test_what_a_phase_wrote_is_counted_from_its_files(
-    spark: SparkSession, place: Output, ids: list[int | None], expected: int
+def test_the_rows_of_a_phase_are_counted_from_its_files(
+    spark: SparkSession, output: Output, ids: list[int | None], expected: int
 ) -> None:
-    rows = spark.createDataFrame([(each,) for each in ids], "ledger_id bigint").repartition(2)
+    rows = spark.createDataFrame([(number,) for number in ids], "ledger_id bigint").repartition(2)
 
-    kept = Stages(spark, place, ".work-1").keep("ledgers", rows)
+    kept = Stages(spark, output, ".work-1").keep("ledgers", rows)
 
     assert kept.count("ledger_id") == expected
     assert kept.rows.count() == len(ids)
 
 
-def test_what_a_phase_could_not_read_is_taken_down_and_believed_no_more(spark: SparkSession, place: Output) -> None:
-    stages, completeness = Stages(spark, place, ".work-1"), Completeness()
+def test_paths_that_a_phase_could_not_read_are_recorded_and_make_the_audit_incomplete(
+    spark: SparkSession, output: Output
+) -> None:
+    stages, completeness = Stages(spark, output, ".work-1"), Completeness()
     tools = PhaseTools(
         settings=cast(Settings, None),
         options=AuditOptions(recheck_seconds=0),

@@ -1,4 +1,4 @@
-"""Findings are filtered and added up."""
+"""Findings are filtered and summed."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.spark
         pytest.param(FindingFilters(tenant="public"), [1, 2, 3, 5], id="tenant"),
         pytest.param(FindingFilters(namespace="other/ns"), [4], id="namespace"),
         pytest.param(FindingFilters(component=LedgerComponent.SCHEMA_STORAGE), [3], id="component"),
-        pytest.param(FindingFilters(older_than_seconds=3), [3, 4, 5], id="as old as asked for"),
-        pytest.param(FindingFilters(max_bytes=250), [3, 4, 5], id="the oldest that fit"),
+        pytest.param(FindingFilters(older_than_seconds=3), [3, 4, 5], id="old enough"),
+        pytest.param(FindingFilters(max_bytes=250), [3, 4, 5], id="the oldest findings that fit"),
         pytest.param(FindingFilters(max_bytes=99), [5], id="none fits"),
     ],
 )
-def test_filters_narrow_everything_and_age_and_size_only_what_may_be_deleted(
+def test_filters_by_age_and_size_apply_only_to_findings_that_may_be_deleted(
     spark: SparkSession, filters: FindingFilters, expected: list[int]
 ) -> None:
     rows = [
@@ -40,7 +40,7 @@ def test_filters_narrow_everything_and_age_and_size_only_what_may_be_deleted(
     assert ids(matching(findings_of(spark, *rows), filters)) == expected
 
 
-def test_orphans_are_added_up_by_topic_namespace_and_age(spark: SparkSession) -> None:
+def test_orphans_are_summed_by_topic_namespace_and_age(spark: SparkSession) -> None:
     old = {a.SEEN_MS: 1_000 + 40 * 86_400 * 1_000}
     rows = [
         finding(1),
@@ -57,6 +57,6 @@ def test_orphans_are_added_up_by_topic_namespace_and_age(spark: SparkSession) ->
         ("persistent://other/ns/t", 1, "MANAGED_LEDGER"),
         ("persistent://public/default/a/b c", 2, "MANAGED_LEDGER, SCHEMA_STORAGE"),
     ]
-    assert [(each.label, each.count) for each in summary.by_age if each.count] == [("< 1 h", 2), ("30-90 d", 1)]
-    assert [each.ledger_id for each in summary.missing] == [4]
+    assert [(age.label, age.count) for age in summary.by_age if age.count] == [("< 1 h", 2), ("30-90 d", 1)]
+    assert [finding.ledger_id for finding in summary.missing] == [4]
     assert summary.of(FindingClass.FOREIGN).count == 1

@@ -1,4 +1,4 @@
-"""The last audit of snapshots counts within the filters, and the question before a publication names the orphans."""
+"""The last audit of snapshots counts only filtered findings, and the question before a publication counts orphans."""
 
 from pathlib import Path
 from threading import Event
@@ -38,24 +38,24 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def place(spark: SparkSession, settings: Settings) -> Output:
-    """A place with the findings of an audit of everything."""
+def output(spark: SparkSession, settings: Settings) -> Output:
+    """An output folder with the findings of a complete audit."""
     rows = [
-        (found, reason, space, f"persistent://{space}/t", "kind", key, 1, number, 10, 0, "")
-        for number, (found, reason, space, key) in enumerate(
+        (kind, reason, space, f"persistent://{space}/t", "kind", key, 1, number, 10, 0, "")
+        for number, (kind, reason, space, key) in enumerate(
             [
                 ("DANGER", "NO_GUARD", "shop/prod", "k"),
                 ("DANGER", "NO_GUARD", "shops/prod", "k"),
                 ("ORPHAN", "OWNER_GONE", "shop/prod", "k"),
-                ("ORPHAN", "OWNER_GONE", "shop/prod", ""),  # a namespace's, which can't be requested
+                ("ORPHAN", "OWNER_GONE", "shop/prod", ""),  # of a namespace, which can't be requested
             ]
         )
     ]
-    place = snapshot_command.output_of(settings, None)
-    found = spark.createDataFrame(rows, from_arrow_schema(s.FINDING))
-    place.save(found, FINDINGS)
-    remember(place, RESULT, FindingFilters())
-    return place
+    output = snapshot_command.output_of(settings, None)
+    findings = spark.createDataFrame(rows, from_arrow_schema(s.FINDING))
+    output.save(findings, FINDINGS)
+    remember(output, RESULT, FindingFilters())
+    return output
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def place(spark: SparkSession, settings: Settings) -> Output:
         (FindingFilters(namespace="shop/test"), ()),
     ],
 )
-def test_the_last_audit_counts_what_the_filters_choose(
-    spark: SparkSession, settings: Settings, place: Output, filters: FindingFilters, faults: tuple[str, ...]
+def test_the_last_audit_counts_only_filtered_findings(
+    spark: SparkSession, settings: Settings, output: Output, filters: FindingFilters, faults: tuple[str, ...]
 ) -> None:
     section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0, filters=filters), last=True)(
         spark, Event()
@@ -77,23 +77,21 @@ def test_the_last_audit_counts_what_the_filters_choose(
     assert ("shops/prod" in section.html) is filters.are_empty
 
 
-def test_the_question_names_how_many_removals_would_be_requested(
-    spark: SparkSession, settings: Settings, place: Output
-) -> None:
-    asked: list[str] = []
+def test_the_question_contains_the_number_of_removals(spark: SparkSession, settings: Settings, output: Output) -> None:
+    questions: list[str] = []
 
     def no(orphans: str) -> None:
-        asked.append(orphans)
+        questions.append(orphans)
         raise SafetyError("no")
 
     for publish in (False, True):
         request = snapshot_command.SnapshotRequest(options=AuditOptions(recheck_seconds=0), publish=publish, confirm=no)
         audit = snapshot_command.SnapshotCommand(
-            spark=spark, settings=settings, request=request, place=place, stop=Event()
+            spark=spark, settings=settings, request=request, place=output, stop=Event()
         )
         if publish:
             with pytest.raises(SafetyError):
                 audit.ask(RESULT)
         else:
             audit.ask(RESULT)
-    assert asked == ["1 orphan"]
+    assert questions == ["1 orphan"]

@@ -1,4 +1,4 @@
-"""Spark's joins bring together what belongs together: latest values, owners, places of segments, ids."""
+"""Spark's joins combine latest values, owners, positions of segments, and ids."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,14 +64,14 @@ class Messages:
         )
 
     def segment(
-        self, topic: str, number: int, place: Position, ids: Sequence[tuple[int, int]], *, stored: bool = True
+        self, topic: str, number: int, position: Position, ids: Sequence[tuple[int, int]], *, stored: bool = True
     ) -> None:
         value = Segment(topic, number, (5, number), ids_of(ids))
         read = ReadValue(
             kind=SnapshotKind.SEGMENT,
             key=f"multiple-{number}-{topic}",
             topic=topic,
-            position=place,
+            position=position,
             publish_ms=0,
             size_bytes=600,
             sequence=number,
@@ -101,12 +101,12 @@ def _owners(spark: SparkSession, **ledgers: list[int] | None) -> DataFrame:
 
 
 def _segments_topic(spark: SparkSession, guard: Position | None, ledgers: Sequence[int] = (70,)) -> DataFrame:
-    place = guard or (None, None)
+    guard_position = guard or (None, None)
     row = {
         a.NAMESPACE: SPACE,
         s.SEGMENT_LEDGERS: list(ledgers),
-        s.GUARD_LEDGER: place[0],
-        s.GUARD_ENTRY: place[1],
+        s.GUARD_LEDGER: guard_position[0],
+        s.GUARD_ENTRY: guard_position[1],
         s.KEEPS_ALL: False,
         c.DETAIL: "",
     }
@@ -115,14 +115,14 @@ def _segments_topic(spark: SparkSession, guard: Position | None, ledgers: Sequen
 
 def _world() -> Messages:
     read = Messages()
-    read.index(A, (9, (69, 0), (5, 9)))  # an older one, which does not count
+    read.index(A, (9, (69, 0), (5, 9)))  # an older index, which is ignored
     read.index(A, (0, (70, 0), (5, 0)), (1, (70, 1), (5, 1)), (2, (69, 4), (5, 2)))
     read.index(GONE)
     read.segment(A, 0, (70, 0), [(1, 1), (1, 2)])
     read.segment(A, 1, (70, 1), [(1, 2), (1, 3)])
     read.segment(A, 2, (69, 4), [(1, 4)], stored=False)  # trimmed; the compacted ledger still has it
     read.segment(A, 3, (70, 3), [(1, 5)])  # not named
-    read.segment(keeper_topic(SPACE), 0, (70, 9), [(0, 0)])  # our own record behind tombstones
+    read.segment(keeper_topic(SPACE), 0, (70, 9), [(0, 0)])  # our own record after tombstones
     value = Snapshot(SINGLE, (5, 5), aborts_of([(1, 1, 4, 0), (1, 2, 5, 0), (1, 3, 5, 1)]))
     read.add(
         ReadValue(
@@ -162,22 +162,22 @@ def _world() -> Messages:
     return read
 
 
-def _found(spark: SparkSession, messages: DataFrame, owners: DataFrame, segments: DataFrame) -> DataFrame:
+def _findings(spark: SparkSession, messages: DataFrame, owners: DataFrame, segments: DataFrame) -> DataFrame:
     schema = from_arrow_schema(s.FINDING)
     of_topics = snapshot_joins.topics(messages, owners, segments).mapInArrow(TopicTask(0, None), schema)
     return of_topics.unionByName(snapshot_joins.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema))
 
 
-def test_each_fault_is_found_once_where_it_is(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_joins, "VALUES_AT_ONCE", 2)  # so that topics come in parts
+def test_each_fault_is_found_once_at_its_position(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_joins, "VALUES_AT_ONCE", 2)  # so that topics are split into parts
     messages = _world().frame(spark)
     owners = _owners(spark, a=[5], gone=None, single=[5])
-    found = _found(spark, messages, owners, _segments_topic(spark, None)).cache()
-    lines = [(row[c.REASON], row[s.KEY]) for row in found.collect()]
+    findings = _findings(spark, messages, owners, _segments_topic(spark, None)).cache()
+    lines = [(row[c.REASON], row[s.KEY]) for row in findings.collect()]
     assert len(lines) == len(set(lines))
-    told = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in found.collect()}
+    reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in findings.collect()}
     segments = f"persistent://{SPACE}/{SnapshotKind.SEGMENT}"
-    assert told == {
+    assert reasons == {
         ("MISSING", "SEGMENT_LOST", A, f"multiple-2-{A}"),
         ("DANGER", "DOUBLED_IDS", A, ""),
         ("WASTE", "NOT_NAMED", A, f"multiple-3-{A}"),
@@ -186,52 +186,54 @@ def test_each_fault_is_found_once_where_it_is(spark: SparkSession, monkeypatch: 
         ("DANGER", "NULLS_VISIBLE", segments, ""),
         ("DANGER", "NO_GUARD", segments, ""),
     }
-    amounts = totals(found)
+    amounts = totals(findings)
     assert (amounts["ORPHAN"]["count"], amounts["WASTE"]["count"], amounts["WASTE"]["ids"]) == (1, 2, 2)
-    (orphan,) = orphans_of(found).collect()
-    place = (orphan[s.LEDGER], orphan[s.ENTRY])
-    request = request_of(orphan[c.TOPIC_NAME], orphan[s.KIND], orphan[s.KEY], place)
+    (orphan,) = orphans_of(findings).collect()
+    position = (orphan[s.LEDGER], orphan[s.ENTRY])
+    request = request_of(orphan[c.TOPIC_NAME], orphan[s.KIND], orphan[s.KEY], position)
     assert decode(encode(request)) == request
-    second = found.where(found[c.REASON] != "SEGMENT_LOST")
-    later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, found).collect()}
-    assert later == {(finding_class, reason) for finding_class, reason, *_rest in told} - {
+    second = findings.where(findings[c.REASON] != "SEGMENT_LOST")
+    later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, findings).collect()}
+    assert later == {(finding_class, reason) for finding_class, reason, *_rest in reasons} - {
         ("MISSING", "SEGMENT_LOST")
     } | {("TOO_YOUNG", "SEGMENT_LOST")}
-    assert agreed(found, found.limit(0)).collect() == []
-    groups = groups_of(found)
-    assert [each.finding_class for each in groups][:2] == [SnapshotClass.MISSING, SnapshotClass.DANGER]
-    assert all(row["do"] for row in with_advice(found).collect())
+    assert agreed(findings, findings.limit(0)).collect() == []
+    groups = groups_of(findings)
+    assert [group.finding_class for group in groups][:2] == [SnapshotClass.MISSING, SnapshotClass.DANGER]
+    assert all(row["do"] for row in with_advice(findings).collect())
 
 
-def test_ids_are_counted_once_and_dead_ones_not(spark: SparkSession) -> None:
+def test_ids_are_counted_once_and_dead_ids_not(spark: SparkSession) -> None:
     rows = snapshot_joins.topics(
         _world().frame(spark), _owners(spark, a=[5], single=[5]), _segments_topic(spark, None)
     ).collect()
     facts = {row[c.TOPIC_NAME]: topic_facts(row.asDict(recursive=True), 0, is_segmented=None) for row in rows}
     assert (facts[A].live_ids, facts[A].doubled_ids) == (3, 1)
     assert facts[SINGLE].live_ids == 2
-    assert {each.sequence: each.is_readable for each in facts[A].named} == {0: True, 1: True, 2: False}
+    assert {segment.sequence: segment.is_readable for segment in facts[A].named} == {0: True, 1: True, 2: False}
 
 
-def test_an_index_that_does_not_say_up_to_where_it_is_complete_is_told_where_it_is(spark: SparkSession) -> None:
+def test_an_index_without_max_read_position_is_reported_at_its_position(spark: SparkSession) -> None:
     read = Messages()
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 3), max_read=BEFORE_ALL)
-    read.index(B, at=(60, 4), max_read=BEFORE_ALL)  # with such a one a topic is replayed
+    read.index(B, at=(60, 4), max_read=BEFORE_ALL)  # with such an index a topic is replayed
     read.segment(A, 0, (70, 0), [(1, 1)])
-    found = _found(spark, read.frame(spark), _owners(spark, a=[5], b=[5]), _segments_topic(spark, (69, 9))).collect()
-    assert [(row[a.CLASS], row[c.REASON], row[s.KEY], row[s.LEDGER], row[s.ENTRY]) for row in found] == [
+    findings = _findings(
+        spark, read.frame(spark), _owners(spark, a=[5], b=[5]), _segments_topic(spark, (69, 9))
+    ).collect()
+    assert [(row[a.CLASS], row[c.REASON], row[s.KEY], row[s.LEDGER], row[s.ENTRY]) for row in findings] == [
         ("DANGER", "NO_MAX_READ", A, 60, 3)
     ]
 
 
-def test_a_guard_counts_only_before_the_first_named_segment_that_is_there(spark: SparkSession) -> None:
+def test_a_guard_counts_only_before_the_first_existing_named_segment(spark: SparkSession) -> None:
     messages = _world().frame(spark)
     for guard, is_guarded in (((69, 9), True), ((70, 0), False), (None, False)):
         (row,) = snapshot_joins.namespaces(messages, _segments_topic(spark, guard)).collect()
         assert row[s.IS_GUARDED] is is_guarded
 
 
-def test_of_a_namespace_that_could_not_be_read_whole_nothing_is_told(spark: SparkSession) -> None:
+def test_a_namespace_that_could_not_be_read_completely_has_no_findings(spark: SparkSession) -> None:
     world = _world()
     world.rows.append(FULL | dict.fromkeys(s.MESSAGE.names) | {a.NAMESPACE: SPACE, a.PATH: "topic", c.DETAIL: "broke"})
     messages = world.frame(spark)
@@ -239,11 +241,11 @@ def test_of_a_namespace_that_could_not_be_read_whole_nothing_is_told(spark: Spar
     assert snapshot_joins.foreign(messages).collect() == []
 
 
-def test_foreign_messages_are_told_without_an_owner(spark: SparkSession) -> None:
+def test_foreign_messages_are_reported_without_an_owner(spark: SparkSession) -> None:
     assert [row[s.FAULT] for row in snapshot_joins.foreign(_world().frame(spark)).collect()] == [str(Fault.ODD_KEY)]
 
 
-def test_what_blocks_or_may_block_loading_is_a_danger_also_where_a_later_message_replaced_it(
+def test_a_message_that_may_block_loads_is_a_danger_even_if_a_later_message_replaced_it(
     spark: SparkSession,
 ) -> None:
     read = _world()
@@ -288,10 +290,10 @@ def test_what_blocks_or_may_block_loading_is_a_danger_also_where_a_later_message
     read.add(replace(doubtful, position=(60, 9), fault=Fault.FOREIGN_SCHEMA))
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 10))
     read.add(replace(doubtful, key=B, topic=B, position=(60, 11)))
-    found = message_findings(read.frame(spark)).cache()
+    findings = message_findings(read.frame(spark)).cache()
     indexes = f"persistent://{SPACE}/{SnapshotKind.INDEX}"
-    told = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.ENTRY]) for row in found.collect()}
-    assert told == {
+    reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.ENTRY]) for row in findings.collect()}
+    assert reasons == {
         ("DANGER", "LOAD_BLOCKED", indexes, 5),
         ("DANGER", "LOAD_BLOCKED", A, 6),
         ("DANGER", "LOAD_IN_DOUBT", A, 8),
@@ -299,10 +301,10 @@ def test_what_blocks_or_may_block_loading_is_a_danger_also_where_a_later_message
         ("DANGER", "LOAD_IN_DOUBT", B, 11),
         ("FOREIGN", "ODD_KEY", f"persistent://{SPACE}/{SnapshotKind.SEGMENT}", 7),
     }
-    assert orphans_of(found).collect() == []  # --publish asks for none of them
+    assert orphans_of(findings).collect() == []  # --publish requests none of them
 
 
-def test_what_another_version_of_pulsar_may_have_written_is_unknown_and_no_lost_segment(spark: SparkSession) -> None:
+def test_a_segment_of_another_version_of_pulsar_is_unknown_and_not_lost(spark: SparkSession) -> None:
     read = Messages()
     read.index(A, (0, (70, 0), (5, 0)), (1, (70, 1), (5, 1)))
     read.segment(A, 0, (70, 0), [(1, 1)])
@@ -319,13 +321,13 @@ def test_what_another_version_of_pulsar_may_have_written_is_unknown_and_no_lost_
     read.add(newer)
     read.add(newer, is_raw=True)
     messages = read.frame(spark)
-    told = [(row[a.CLASS], row[c.REASON], row[s.ENTRY]) for row in message_findings(messages).collect()]
-    assert told == [("UNKNOWN", "UNKNOWN_SCHEMA", 1)]
-    found = _found(spark, messages, _owners(spark, a=[5]), _segments_topic(spark, (69, 0)))
-    assert [row[c.REASON] for row in found.collect()] == []
+    reasons = [(row[a.CLASS], row[c.REASON], row[s.ENTRY]) for row in message_findings(messages).collect()]
+    assert reasons == [("UNKNOWN", "UNKNOWN_SCHEMA", 1)]
+    findings = _findings(spark, messages, _owners(spark, a=[5]), _segments_topic(spark, (69, 0)))
+    assert [row[c.REASON] for row in findings.collect()] == []
 
 
-def test_foreign_messages_of_several_system_topics_are_not_one_row(spark: SparkSession) -> None:
+def test_foreign_messages_of_several_system_topics_are_separate_rows(spark: SparkSession) -> None:
     read = Messages()
     for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):
         read.add(
@@ -341,9 +343,9 @@ def test_foreign_messages_of_several_system_topics_are_not_one_row(spark: SparkS
             )
         )
     groups = groups_of(message_findings(read.frame(spark)))
-    assert len({each.topic for each in groups}) == len(groups) == 3
+    assert len({group.topic for group in groups}) == len(groups) == 3
 
 
-def test_segments_that_are_gone_are_not_counted_as_unguarded(spark: SparkSession) -> None:
+def test_deleted_segments_are_not_counted_as_unguarded(spark: SparkSession) -> None:
     (row,) = snapshot_joins.namespaces(_world().frame(spark), _segments_topic(spark, None)).collect()
-    assert row["segments"] == 2  # of the three that the index names
+    assert row["segments"] == 2  # of the three segments that the index names
