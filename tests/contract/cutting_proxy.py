@@ -16,17 +16,14 @@ def _never(_frame: bytes) -> bool:
 
 @dataclass
 class CuttingProxy:
-    """cut_request, cut_answer: asked with each frame; True: cut instead of passing it on.
-
-    deaf: how many connections are accepted first and never answered.
-    """
+    """Passes frames to a server, or cuts the connection."""
 
     target: int
     port: int = 0
-    cut_request: Cut = _never
-    cut_answer: Cut = _never
+    cut_request: Cut = _never  # returns True to cut the connection instead of passing a request
+    cut_answer: Cut = _never  # the same for an answer
     cuts: int = 0
-    deaf: int = 0
+    deaf: int = 0  # connections that are accepted first and never answered
     _unanswered: list[socket.socket] = field(default_factory=list)
     _listener: socket.socket = field(default_factory=socket.socket)
 

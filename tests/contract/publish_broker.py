@@ -19,11 +19,13 @@ Fields = dict[int, Any]
 
 
 class PublishBroker:
-    """One broker of one topic, on a port of its own.
+    """A broker of a single topic, on its own port.
 
-    on_send(sequence id) -> whether to answer it; False: silence, None: close the producer, as fencing does.
-    takes_bytes: of a message in all; it closes the connection on a larger one, as a real broker does.
-    entries: topic -> position -> what a reader is sent of it, all behind its start at once.
+    Args:
+        on_send: called with a sequence id: True answers, False does not, None closes the producer, as fencing does.
+        last_sequence_id: of the producer.
+        takes_bytes: the largest message; a larger message closes the connection, as at a real broker.
+        entries: by topic and position; a reader gets all entries after its start at once.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class PublishBroker:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no further connection."""
+        """Accept no further connection."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -70,48 +72,52 @@ class PublishBroker:
                 if answer:
                     connection.sendall(answer)
 
-    def _answer(self, kind: int, asked: Fields, rest: bytes) -> bytes:
+    def _answer(self, kind: int, request: Fields, rest: bytes) -> bytes:
         answers: dict[int, Callable[[], bytes]] = {
             CONNECT: lambda: _command(CONNECTED, _text(1, b"test") + _number(2, 19) + _number(3, self._takes_bytes)),
-            PARTITIONED: lambda: _command(PARTITIONED + 1, _number(1, 0) + _number(2, asked[2]) + _number(3, 0)),
+            PARTITIONED: lambda: _command(PARTITIONED + 1, _number(1, 0) + _number(2, request[2]) + _number(3, 0)),
             LOOKUP: lambda: _command(
-                LOOKUP + 1, _text(1, self.url.encode()) + _number(3, 1) + _number(4, asked[2]) + _number(5, 1)
+                LOOKUP + 1, _text(1, self.url.encode()) + _number(3, 1) + _number(4, request[2]) + _number(5, 1)
             ),
-            PRODUCER: lambda: self._producer(asked),
-            SEND: lambda: self._stored(asked, rest),
-            CLOSE_PRODUCER: lambda: _command(SUCCESS, _number(1, asked[2])),
+            PRODUCER: lambda: self._producer(request),
+            SEND: lambda: self._stored(request, rest),
+            CLOSE_PRODUCER: lambda: _command(SUCCESS, _number(1, request[2])),
             PING: lambda: _command(PONG, b""),
-            SUBSCRIBE: lambda: self._subscribed(asked),
-            GET_LAST: lambda: self._told_last(asked),
-            FLOW: lambda: self._sent_to(asked[1]),
-            CLOSE_CONSUMER: lambda: _command(SUCCESS, _number(1, asked[2])),
+            SUBSCRIBE: lambda: self._subscribed(request),
+            GET_LAST: lambda: self._last_position(request),
+            FLOW: lambda: self._sent_to(request[1]),
+            CLOSE_CONSUMER: lambda: _command(SUCCESS, _number(1, request[2])),
         }
         return answers[kind]() if kind in answers else b""
 
-    def _producer(self, asked: Fields) -> bytes:
+    def _producer(self, request: Fields) -> bytes:
         if self._fenced:
-            return _command(ERROR, _number(1, asked[3]) + _number(2, PRODUCER_FENCED) + _text(3, b"fenced"))
-        name = asked.get(4, b"named-by-the-broker")
+            return _command(ERROR, _number(1, request[3]) + _number(2, PRODUCER_FENCED) + _text(3, b"fenced"))
+        name = request.get(4, b"named-by-the-broker")
         self.producers.append(name.decode())
-        return _command(PRODUCER_SUCCESS, _number(1, asked[3]) + _text(2, name) + _number(3, self._last))
+        return _command(PRODUCER_SUCCESS, _number(1, request[3]) + _text(2, name) + _number(3, self._last))
 
-    def _stored(self, asked: Fields, rest: bytes) -> bytes:
-        self.sent.append((asked[2], rest))
-        verdict = self._on_send(asked[2])
+    def _stored(self, request: Fields, rest: bytes) -> bytes:
+        self.sent.append((request[2], rest))
+        verdict = self._on_send(request[2])
         if verdict is None:
             self._fenced = True
-            return _command(CLOSE_PRODUCER, _number(1, asked[1]) + _number(2, 99))
-        place = _number(1, 5) + _number(2, len(self.sent))
-        return _command(SEND_RECEIPT, _number(1, asked[1]) + _number(2, asked[2]) + _text(3, place)) if verdict else b""
+            return _command(CLOSE_PRODUCER, _number(1, request[1]) + _number(2, 99))
+        position = _number(1, 5) + _number(2, len(self.sent))
+        return (
+            _command(SEND_RECEIPT, _number(1, request[1]) + _number(2, request[2]) + _text(3, position))
+            if verdict
+            else b""
+        )
 
-    def _subscribed(self, asked: Fields) -> bytes:
-        start = _fields(asked[9])
-        self._readers[asked[4]] = asked[1].decode(), (_signed(start[1]), _signed(start[2]))
-        return _command(SUCCESS, _number(1, asked[5]))
+    def _subscribed(self, request: Fields) -> bytes:
+        start = _fields(request[9])
+        self._readers[request[4]] = request[1].decode(), (_signed(start[1]), _signed(start[2]))
+        return _command(SUCCESS, _number(1, request[5]))
 
-    def _told_last(self, asked: Fields) -> bytes:
-        topic, _start = self._readers[asked[1]]
-        return _command(GET_LAST + 1, _text(1, _message_id(max(self._entries[topic]))) + _number(2, asked[2]))
+    def _last_position(self, request: Fields) -> bytes:
+        topic, _start = self._readers[request[1]]
+        return _command(GET_LAST + 1, _text(1, _message_id(max(self._entries[topic]))) + _number(2, request[2]))
 
     def _sent_to(self, reader: int) -> bytes:
         topic, start = self._readers[reader]
@@ -154,9 +160,9 @@ def _command(kind: int, body: bytes, data: bytes = b"") -> bytes:
 
 
 def _fields(message: bytes) -> Fields:
-    """Protobuf fields by number; the first of each."""
+    """Return the first protobuf field of each number."""
     octets = iter(message)
-    found: Fields = {}
+    fields: Fields = {}
     for octet in octets:
         key = _read_varint(octets, octet)
         kind = key & 7
@@ -165,8 +171,8 @@ def _fields(message: bytes) -> Fields:
         else:
             size = {1: 8, 5: 4}.get(kind) or _read_varint(octets, next(octets))
             value = bytes(next(octets) for _ in range(size))
-        found.setdefault(key >> 3, value)
-    return found
+        fields.setdefault(key >> 3, value)
+    return fields
 
 
 def _read_varint(octets: Iterator[int], octet: int) -> int:

@@ -56,8 +56,8 @@ class _Quiet(WSGIRequestHandler):
 
 @dataclass
 class S3Server:
-    """A server and its faults. lies: bulk deletes do nothing and say OK. overwrites: a put on condition that
-    there is no such object is put all the same. compares_etags: deletes compare them, as S3's do and moto's don't.
+    """A server and its faults. lies: bulk deletes do nothing and return OK. overwrites: a conditional put ignores
+    that the object exists. compares_etags: deletes compare ETags, like S3 and unlike moto.
     stop_after: requests until it goes away."""
 
     port: int
@@ -182,7 +182,7 @@ class S3Server:
             judged = {unescape(key): unescape(etag, _QUOTES) for key, etag in _KEY_AND_ETAG.findall(body.decode())}
             refused |= {key: code for key, etag in judged.items() if (code := _compared(bucket, key, etag))}
         if self.lies or refused:
-            # the bucket's name is the path; keys that are not refused go one by one
+            # the bucket's name is the path; keys that are not refused are deleted singly
             bucket = environ["PATH_INFO"].strip("/")
             if not self.lies:
                 for key in set(keys) - set(refused):

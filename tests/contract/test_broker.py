@@ -23,14 +23,11 @@ NAMESPACE = "public/default"
 
 @dataclass(frozen=True)
 class World:
-    """A broker, and functions that create topics and schemas there.
-
-    make(topic, partitions, subscription). schema(topic, is_there) gives the topic one, or takes it away.
-    """
+    """A broker, and functions that create topics and schemas there."""
 
     broker: Broker
-    make: Callable[[str, int, str], None]
-    schema: Callable[[str, bool], None]
+    create_topic: Callable[[str, int, str], None]  # topic, partitions, subscription
+    set_schema: Callable[[str, bool], None]  # topic; True creates its schema, False deletes it
 
 
 @pytest.fixture(params=["memory", pytest.param("admin", marks=pytest.mark.cluster)])
@@ -38,23 +35,23 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
         yield _in_memory()
     else:
-        with _on_a_cluster(request.getfixturevalue("cluster")) as made:
-            yield made
+        with _on_a_cluster(request.getfixturevalue("cluster")) as created:
+            yield created
 
 
 def _in_memory() -> World:
     memory = MemoryBroker()
 
-    def make(topic: str, partitions: int, subscription: str) -> None:
+    def create_topic(topic: str, partitions: int, subscription: str) -> None:
         for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
             view = BrokerView(presence=Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
             memory.topics[managed_ledger_name(name)] = view
 
-    def schema(topic: str, is_there: bool) -> None:
-        presence = Presence.PRESENT if is_there else Presence.GONE
+    def set_schema(topic: str, exists: bool) -> None:
+        presence = Presence.PRESENT if exists else Presence.GONE
         memory.schemas[schema_id_of(managed_ledger_name(topic))] = BrokerView(presence=presence)
 
-    return World(memory, make, schema)
+    return World(memory, create_topic, set_schema)
 
 
 @contextmanager
@@ -64,20 +61,20 @@ def _on_a_cluster(cluster: Cluster) -> Iterator[World]:
     broker = AdminBroker(settings, partial(running_brokers, store, use_tls=False))
     with PulsarAdmin(settings) as admin:
 
-        def make(topic: str, partitions: int, subscription: str) -> None:
+        def create_topic(topic: str, partitions: int, subscription: str) -> None:
             if partitions:
                 admin.create_partitioned_topic(topic, partitions)
             else:
                 admin.create_topic(topic)
             admin.ensure_subscription(topic, subscription)
 
-        def schema(topic: str, is_there: bool) -> None:
-            if is_there:
+        def set_schema(topic: str, exists: bool) -> None:
+            if exists:
                 post_schema_versions(cluster, topic, 1)
             else:
                 delete_schema(cluster, topic)
 
-        yield World(broker, make, schema)
+        yield World(broker, create_topic, set_schema)
     broker.close()
     store.close()
 
@@ -88,7 +85,7 @@ def _topic(suffix: str = "") -> str:
 
 def test_an_existing_topic_is_present_with_its_ledgers_and_encoded_cursors(world: World) -> None:
     topic = _topic(" ü%+")
-    world.make(topic, 0, "my sub/1")
+    world.create_topic(topic, 0, "my sub/1")
 
     (view,) = world.broker.views([managed_ledger_name(topic)])
 
@@ -101,7 +98,7 @@ def test_an_existing_topic_is_present_with_its_ledgers_and_encoded_cursors(world
 
 def test_views_are_in_order_and_absent_topics_are_gone(world: World) -> None:
     topic = _topic()
-    world.make(topic, 2, "s")
+    world.create_topic(topic, 2, "s")
     names = [
         f"{topic}-partition-1",
         _topic(),
@@ -116,15 +113,15 @@ def test_views_are_in_order_and_absent_topics_are_gone(world: World) -> None:
 
     views = world.broker.views([managed_ledger_name(name) for name in names])
 
-    there = {0, 5}
+    present = {0, 5}
     assert [view.presence for view in views] == [
-        Presence.PRESENT if index in there else Presence.GONE for index in range(len(names))
+        Presence.PRESENT if index in present else Presence.GONE for index in range(len(names))
     ]
 
 
 def test_an_invalid_name_is_unreadable_and_affects_no_other(world: World) -> None:
     topic = _topic()
-    world.make(topic, 0, "s")
+    world.create_topic(topic, 0, "s")
 
     views = world.broker.views(["no topic", managed_ledger_name(topic)])
     schemas = world.broker.schema_views(["no schema", f"{NAMESPACE}/{uuid4().hex}"])
@@ -135,14 +132,14 @@ def test_an_invalid_name_is_unreadable_and_affects_no_other(world: World) -> Non
 
 def test_a_schema_is_present_until_it_is_deleted_and_others_are_gone(world: World) -> None:
     topic, other = _topic(" ü"), _topic()
-    for each in (topic, other):
-        world.make(each, 0, "s")
-    ids = [schema_id_of(managed_ledger_name(each)) for each in (topic, other)]
+    for name in (topic, other):
+        world.create_topic(name, 0, "s")
+    ids = [schema_id_of(managed_ledger_name(name)) for name in (topic, other)]
 
-    world.schema(topic, True)
+    world.set_schema(topic, True)
     assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.PRESENT, Presence.GONE]
 
-    world.schema(topic, False)
+    world.set_schema(topic, False)
     assert [view.presence for view in world.broker.schema_views(ids)] == [Presence.GONE, Presence.GONE]
 
 

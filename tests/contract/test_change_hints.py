@@ -145,7 +145,7 @@ def test_without_an_answer_no_changes_are_reported() -> None:
     hints.close()
 
 
-def test_a_server_without_such_watches_is_asked_once(zookeeper_server: ZooKeeperServer) -> None:
+def test_a_server_without_such_watches_gets_a_single_request(zookeeper_server: ZooKeeperServer) -> None:
     hints = ZooKeeperChanges(ZooKeeperClientSettings(hosts=zookeeper_server.hosts), ["/"], watch_with=99)
     assert [hints.take(), hints.take()] == [ChangedPaths(), ChangedPaths()]
     assert not hints._is_supported

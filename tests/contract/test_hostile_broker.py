@@ -47,9 +47,9 @@ class Server:
         self.name, self.misbehave, self.is_silent_about_all = name, misbehave, is_silent_about_all
         self.tenants = (name, *tenants)
         self.url = ""
-        self.asked = 0
+        self.requests = 0
         self.counted = threading.Lock()
-        self.was_asked_for_all = threading.Event()
+        self.has_all_requests = threading.Event()
         self.ended = threading.Event()
 
     @property
@@ -65,19 +65,19 @@ class Server:
                 f"{tenant}/ns": {f"persistent://{tenant}/ns/{number}": {} for number in range(TOPICS)}
                 for tenant in self.tenants
             }
-            say(handler, 200, json.dumps(loaded).encode())
+            answer_with(handler, 200, json.dumps(loaded).encode())
             return
         with self.counted:
-            self.asked += 1
-            if self.asked == TOPICS:
-                self.was_asked_for_all.set()
+            self.requests += 1
+            if self.requests == TOPICS:
+                self.has_all_requests.set()
         if self.misbehave is None:
-            say(handler, 200, STATS)
+            answer_with(handler, 200, STATS)
         else:
             self.misbehave(handler, self)
 
 
-def say(handler: BaseHTTPRequestHandler, status: int, body: bytes, **headers: str) -> None:
+def answer_with(handler: BaseHTTPRequestHandler, status: int, body: bytes, **headers: str) -> None:
     handler.send_response(status)
     for name, text in (("Content-Length", str(len(body))), *headers.items()):
         handler.send_header(name, text)
@@ -92,32 +92,32 @@ def serving(*servers: Server) -> Iterator[None]:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            mine = server
+            misbehaving = server
 
             def do_GET(self) -> None:
                 with suppress(OSError):
-                    self.mine.answer(self)
+                    self.misbehaving.answer(self)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        made.daemon_threads = True
-        server.url = f"http://127.0.0.1:{made.server_address[1]}"
-        threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
-        opened.append(made)
+        http_server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        http_server.daemon_threads = True
+        server.url = f"http://127.0.0.1:{http_server.server_address[1]}"
+        threading.Thread(target=http_server.serve_forever, args=(0.05,), daemon=True).start()
+        opened.append(http_server)
     silence.forget()
     try:
         yield
     finally:
-        for server, made in zip(servers, opened, strict=True):
+        for server, http_server in zip(servers, opened, strict=True):
             server.ended.set()
-            made.shutdown()
-            made.server_close()
+            http_server.shutdown()
+            http_server.server_close()
 
 
 def fails(handler: BaseHTTPRequestHandler, _server: Server) -> None:
-    say(handler, 500, b"{}")
+    answer_with(handler, 500, b"{}")
 
 
 def is_silent(_handler: BaseHTTPRequestHandler, server: Server) -> None:
@@ -140,10 +140,10 @@ def dribbles_headers(handler: BaseHTTPRequestHandler, server: Server) -> None:
 
 
 def redirects(handler: BaseHTTPRequestHandler, server: Server) -> None:
-    say(handler, 307, b"", Location=f"{server.url}{handler.path}")
+    answer_with(handler, 307, b"", Location=f"{server.url}{handler.path}")
 
 
-EVERY = [pytest.param(each, id=each.__name__) for each in (fails, is_silent, dribbles, dribbles_headers, redirects)]
+EVERY = [pytest.param(fault, id=fault.__name__) for fault in (fails, is_silent, dribbles, dribbles_headers, redirects)]
 
 
 def _broker(honest: Server, *others: Server, timeout_seconds: float = 4.0) -> AdminBroker:
@@ -163,10 +163,10 @@ def test_a_hostile_brokers_topics_are_unreadable_in_bounded_time_and_all_others_
         assert {views[name].presence for name in honest.names} == {Presence.PRESENT}
         assert {views[name].presence for name in hostile.names} == {Presence.UNREADABLE}
         if misbehave not in (fails, redirects):  # those cost no time
-            before = hostile.asked
-            assert before <= 2 * CONCURRENCY, "after two timeouts in a row it is not asked"
+            before = hostile.requests
+            assert before <= 2 * CONCURRENCY, "requests after two timeouts in a row"
             broker.views(mixed)
-            assert hostile.asked <= before + 1, "but for a try every ten seconds"
+            assert hostile.requests <= before + 1, "more than a try every ten seconds"
         broker.close()
 
 
@@ -174,7 +174,7 @@ def test_an_honest_brokers_topics_are_requested_before_a_hostile_broker_answers(
     honest = Server("honest")
 
     def waits(handler: BaseHTTPRequestHandler, _server: Server) -> None:
-        say(handler, 200 if honest.was_asked_for_all.wait(WAIT_S) else 500, STATS)
+        answer_with(handler, 200 if honest.has_all_requests.wait(WAIT_S) else 500, STATS)
 
     hostile = Server("hostile", waits)
     with serving(honest, hostile):
@@ -182,7 +182,9 @@ def test_an_honest_brokers_topics_are_requested_before_a_hostile_broker_answers(
 
         views = broker.views([*hostile.names, *honest.names])
 
-        assert {view.presence for view in views} == {Presence.PRESENT}, "the hostile one answers after the honest one"
+        assert {view.presence for view in views} == {Presence.PRESENT}, (
+            "the hostile broker answers after the honest broker"
+        )
         broker.close()
 
 
@@ -196,7 +198,9 @@ def test_a_broker_without_a_list_hides_only_topics_that_no_other_has_loaded(misb
         for _chunk in range(3):
             presences = [view.presence for view in broker.views(names)]
             assert presences == [Presence.UNREADABLE] * TOPICS + [Presence.PRESENT] * TOPICS
-        assert hostile.asked <= 2 * 4, "once for all of its topics, and after two timeouts every ten seconds"
+        assert hostile.requests <= 2 * 4, (
+            "more than one round of requests, and a try every ten seconds after two timeouts"
+        )
         broker.close()
 
 
@@ -204,7 +208,7 @@ def test_a_timeout_after_a_redirect_counts_for_the_owner() -> None:
     owner = Server("owner", is_silent)
 
     def to_the_owner(handler: BaseHTTPRequestHandler, _server: Server) -> None:
-        say(handler, 307, b"", Location=f"{owner.url}{handler.path}")
+        answer_with(handler, 307, b"", Location=f"{owner.url}{handler.path}")
 
     first, second = Server("first", to_the_owner), Server("second", to_the_owner)
     with serving(owner, first, second):
@@ -215,8 +219,8 @@ def test_a_timeout_after_a_redirect_counts_for_the_owner() -> None:
                     http.get("v2/persistent/t/ns/x/internalStats")
 
         assert hosts_of(url).in_order == (first.url, second.url)
-        assert second.asked == 0, "it would redirect to the same owner"
-        assert owner.asked == 2, "after two timeouts in a row it is not asked"
+        assert second.requests == 0, "the second broker would redirect to the same owner"
+        assert owner.requests == 2, "requests after two timeouts in a row"
 
 
 def test_retries_at_a_failing_broker_are_limited() -> None:
@@ -225,18 +229,20 @@ def test_retries_at_a_failing_broker_are_limited() -> None:
     with serving(hostile):
         broker = _broker(hostile, timeout_seconds=WAIT_S)
         for times in (4, 4, 1):
-            hostile.asked = 0
+            hostile.requests = 0
             assert {view.presence for view in broker.views(hostile.names)} == {Presence.UNREADABLE}
-            assert hostile.asked == times * TOPICS
+            assert hostile.requests == times * TOPICS
         broker.close()
 
 
 def test_a_successful_retry_ends_the_limit() -> None:
-    hostile = Server("hostile", lambda handler, server: say(handler, 500 if server.asked <= TOPICS else 200, STATS))
+    hostile = Server(
+        "hostile", lambda handler, server: answer_with(handler, 500 if server.requests <= TOPICS else 200, STATS)
+    )
     with serving(hostile):
         broker = _broker(hostile, timeout_seconds=WAIT_S)
         for _ in range(3):
-            hostile.asked = 0
+            hostile.requests = 0
             assert {view.presence for view in broker.views(hostile.names)} == {Presence.PRESENT}
         broker.close()
 
@@ -246,12 +252,12 @@ def _is_silent_about(*tenants: str) -> Misbehave:
         if handler.path.removeprefix("/admin/v2/persistent/").startswith(tuple(f"{tenant}/" for tenant in tenants)):
             server.ended.wait(WAIT_S)
         else:
-            say(handler, 200, STATS)
+            answer_with(handler, 200, STATS)
 
     return misbehave
 
 
-@pytest.mark.parametrize("noisy", [("noisy",), ("noisy", "loud")], ids=["one", "two"])
+@pytest.mark.parametrize("noisy", [("noisy",), ("noisy", "loud")], ids=["one tenant", "two tenants"])
 def test_tenants_with_hanging_topics_hide_no_topic_of_another_tenant(noisy: tuple[str, ...]) -> None:
     """Eight hanging topics used to take all threads of their broker, and then counted as a hanging broker."""
     server = Server("honest", _is_silent_about(*noisy), tenants=noisy)
@@ -286,11 +292,13 @@ def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_per_tenant() -> No
         broker = _broker(server, timeout_seconds=2.0)
         names = [server.of(tenant)[0] for tenant in tenants]
         assert {view.presence for view in broker.views(names)} == {Presence.UNREADABLE}
-        before = server.asked
-        assert before <= 2 * CONCURRENCY, "after timeouts of two tenants it is not asked"
+        before = server.requests
+        assert before <= 2 * CONCURRENCY, "requests after timeouts of two tenants"
         for _chunk in range(3):
             assert {view.presence for view in broker.views(names)} == {Presence.UNREADABLE}
-        assert server.asked <= before + 2, "but for a try for slow tenants and one for the others, every ten seconds"
+        assert server.requests <= before + 2, (
+            "more than two tries every ten seconds: for slow tenants and for the others"
+        )
         broker.close()
 
 
@@ -304,7 +312,7 @@ def test_hanging_lists_of_namespaces_hide_no_loaded_topic() -> None:
         if handler.path.partition("?")[0].removeprefix("/admin/v2/persistent/") in hanging:
             server.ended.wait(WAIT_S)
         elif handler.path.partition("?")[0] == "/admin/v2/persistent/idle/ns":
-            say(handler, 200, b'["persistent://idle/ns/1"]')
+            answer_with(handler, 200, b'["persistent://idle/ns/1"]')
         else:
             answer(handler)
 
@@ -329,9 +337,10 @@ def test_threads_of_brokers_that_no_longer_run_end() -> None:
         for server in servers:
             running[:] = [server.url]
             assert {view.presence for view in broker.views(server.names)} == {Presence.PRESENT}
-            of_a_broker.append({each for each in threading.enumerate() if each.name.startswith("admin")} - before)
+            admin_threads = {thread for thread in threading.enumerate() if thread.name.startswith("admin")}
+            of_a_broker.append(admin_threads - before)
             before |= of_a_broker[-1]
-        assert all(of_a_broker), "each has threads of its own"
+        assert all(of_a_broker), "a broker without its own threads"
         for thread in of_a_broker[0] | of_a_broker[1]:
             thread.join(WAIT_S)
             assert not thread.is_alive()

@@ -73,12 +73,12 @@ def test_writes_change_the_version_and_mtime_but_not_ctime(store: MetadataStore,
 
 
 def test_five_thousand_paths_are_read_in_one_call(store: MetadataStore, root: str) -> None:
-    there = [f"{root}/{number}" for number in range(50)]
-    for number, path in enumerate(there):
+    existing = [f"{root}/{number}" for number in range(50)]
+    for number, path in enumerate(existing):
         store.create(path, str(number).encode())
-    asked = [f"{root}/{number % 100}" for number in range(5_000)]
+    paths = [f"{root}/{number % 100}" for number in range(5_000)]
 
-    answers = store.read_many(asked)
+    answers = store.read_many(paths)
 
     assert [node.data if isinstance(node, Znode) else node for node in answers] == [
         str(number % 100).encode() if number % 100 < 50 else None for number in range(5_000)

@@ -151,12 +151,12 @@ def test_keys_are_listed_in_order_by_prefix(bucket: Bucket) -> None:
 
 
 def test_existing_keys_are_distinguished_from_their_neighbours(bucket: Bucket) -> None:
-    """Enough keys for listings instead of HEAD; one key is another's prefix."""
-    there = [f"{number:04d}-ledger-{number % 7}" for number in range(0, 300, 2)]
-    bucket.fill(dict.fromkeys([*there, *(key + "1" for key in there)], b"x"))
-    asked = [f"{number:04d}-ledger-{number % 7}" for number in range(300)]
+    """Enough keys for listings instead of HEAD; a key is the prefix of another key."""
+    present = [f"{number:04d}-ledger-{number % 7}" for number in range(0, 300, 2)]
+    bucket.fill(dict.fromkeys([*present, *(key + "1" for key in present)], b"x"))
+    keys = [f"{number:04d}-ledger-{number % 7}" for number in range(300)]
 
-    assert bucket.store.existing(asked) == set(there)
+    assert bucket.store.existing(keys) == set(present)
 
 
 def test_unfinished_uploads_are_found_and_aborted(bucket: Bucket) -> None:
@@ -221,16 +221,16 @@ def test_a_missing_bucket_is_refused_and_is_no_absent_object(
         ask(bucket.store)
 
 
-@pytest.fixture(params=["memory", "s3", "s3, one by one"])
+@pytest.fixture(params=["memory", "s3", "s3, single deletes"])
 def comparing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bucket]]:
     """Return a function that creates a bucket whose deletes compare or ignore ETags."""
     heal: list[Callable[[], object]] = []
 
     def make(*, compares: bool, versioned: bool = False) -> Bucket:
         if request.param == "memory":
-            made = memory_bucket(versioned=versioned)
-            made.store.compares = compares  # type: ignore[attr-defined]
-            return made
+            memory = memory_bucket(versioned=versioned)
+            memory.store.compares = compares  # type: ignore[attr-defined]
+            return memory
         server: S3Server = request.getfixturevalue("s3_server")
         server.compares_etags = compares
         heal.append(server.heal)
@@ -239,11 +239,11 @@ def comparing(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bucket]]
         return s3_bucket(server, request.getfixturevalue("credentials_file"), versioned=versioned)
 
     yield make
-    for each in heal:
-        each()
+    for restore in heal:
+        restore()
 
 
-@pytest.mark.parametrize("versioned", [False, True], ids=["one version", "versions"])
+@pytest.mark.parametrize("versioned", [False, True], ids=["one version", "several versions"])
 @pytest.mark.parametrize("compares", [True, False], ids=["compares", "ignores"])
 def test_the_test_of_etags_leaves_nothing(comparing: Callable[..., Bucket], compares: bool, versioned: bool) -> None:
     bucket = comparing(compares=compares, versioned=versioned)
@@ -307,9 +307,9 @@ def test_the_test_of_etags_is_repeated_after_a_temporary_failure(
     s3_server: S3Server, credentials_file: str, code: str, status: str
 ) -> None:
     s3_server.compares_etags = True
-    made = s3_bucket(s3_server, credentials_file, versioned=False).store
-    assert isinstance(made, S3Objects)
-    store = S3Objects(replace(made.settings, patience_seconds=0))
+    patient = s3_bucket(s3_server, credentials_file, versioned=False).store
+    assert isinstance(patient, S3Objects)
+    store = S3Objects(replace(patient.settings, patience_seconds=0))
     s3_server.answer(code, status=status, times=10)
     with pytest.raises(UnavailableError):
         store.compares_etags()

@@ -28,25 +28,27 @@ def stub() -> Iterator[HttpStub]:
 
 @pytest.fixture
 def brokers(stub: HttpStub) -> Iterator[BrokerOffload]:
-    made = BrokerOffload(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1))
-    yield made
-    made.close()
+    opened = BrokerOffload(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1))
+    yield opened
+    opened.close()
 
 
-def said(body: Any) -> CannedAnswer:
+def answer_of(body: Any) -> CannedAnswer:
     return CannedAnswer(200, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
     ("runtime", "clusters", "expected"),
     [
-        pytest.param(said({"clusterName": "east"}), said(["east", "west"]), "east", id="the broker's configuration"),
-        pytest.param(CannedAnswer(403), said(["east"]), "east", id="no super user, one cluster"),
-        pytest.param(CannedAnswer(403), said(["east", "global"]), "east", id="the global one is none"),
-        pytest.param(CannedAnswer(403), said(["east", "west"]), "", id="no super user, two clusters"),
-        pytest.param(CannedAnswer(403), CannedAnswer(401), "", id="nothing is told"),
-        pytest.param(said({}), said([]), "", id="nothing is said"),
-        pytest.param(CannedAnswer(200, b"<html>"), said(["east"]), "east", id="no JSON"),
+        pytest.param(
+            answer_of({"clusterName": "east"}), answer_of(["east", "west"]), "east", id="the broker's configuration"
+        ),
+        pytest.param(CannedAnswer(403), answer_of(["east"]), "east", id="no super user, one cluster"),
+        pytest.param(CannedAnswer(403), answer_of(["east", "global"]), "east", id="the global cluster does not count"),
+        pytest.param(CannedAnswer(403), answer_of(["east", "west"]), "", id="no super user, two clusters"),
+        pytest.param(CannedAnswer(403), CannedAnswer(401), "", id="no rights"),
+        pytest.param(answer_of({}), answer_of([]), "", id="empty answers"),
+        pytest.param(CannedAnswer(200, b"<html>"), answer_of(["east"]), "east", id="no JSON"),
     ],
 )
 def test_the_clusters_name_is_returned_or_unknown(
@@ -64,18 +66,18 @@ def test_a_configured_name_is_not_requested(stub: HttpStub) -> None:
 
 
 def test_a_known_name_is_cached_and_an_unknown_name_is_requested_again(stub: HttpStub, brokers: BrokerOffload) -> None:
-    stub.answer_with(RUNTIME, CannedAnswer(403), said({"clusterName": "east"}))
-    stub.answer_with(CLUSTERS, said(["east", "west"]))
+    stub.answer_with(RUNTIME, CannedAnswer(403), answer_of({"clusterName": "east"}))
+    stub.answer_with(CLUSTERS, answer_of(["east", "west"]))
 
     assert [brokers.cluster_name() for _ in range(3)] == ["", "east", "east"]
     assert [request.path for request in stub.requests].count(RUNTIME) == 2
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("policies", "expected"),
     [
         pytest.param(
-            said(
+            answer_of(
                 {
                     "managedLedgerOffloadBucket": "b",
                     "s3Driver": True,
@@ -91,9 +93,9 @@ def test_a_known_name_is_cached_and_an_unknown_name_is_requested_again(stub: Htt
     ],
 )
 def test_policies_are_returned(
-    stub: HttpStub, brokers: BrokerOffload, told: CannedAnswer, expected: dict[str, str]
+    stub: HttpStub, brokers: BrokerOffload, policies: CannedAnswer, expected: dict[str, str]
 ) -> None:
-    stub.answer_with(POLICIES, told)
+    stub.answer_with(POLICIES, policies)
 
     assert brokers.offload_policies("tenant/ns") == expected
 
@@ -135,7 +137,7 @@ def test_a_real_broker_returns_both(cluster: Cluster) -> None:
     try:
         assert brokers.cluster_name() == "sandbox"
         assert brokers.offload_policies(namespace) == {}
-        assert brokers.offload_policies("public/never-made") == {}
+        assert brokers.offload_policies("public/never-created") == {}
         body = {
             "managedLedgerOffloadDriver": "S3",
             "managedLedgerOffloadBucket": cluster.bucket,
@@ -143,8 +145,8 @@ def test_a_real_broker_returns_both(cluster: Cluster) -> None:
             "managedLedgerOffloadServiceEndpoint": cluster.addresses.s3,
         }
         topics.admin(cluster, "POST", f"namespaces/{namespace}/offloadPolicies", body)
-        told = brokers.offload_policies(namespace)
-        assert target_of("", told) == Target("S3", cluster.addresses.s3, cluster.bucket)
+        policies = brokers.offload_policies(namespace)
+        assert target_of("", policies) == Target("S3", cluster.addresses.s3, cluster.bucket)
     finally:
         topics.admin(cluster, "DELETE", f"namespaces/{namespace}?force=true")
         brokers.close()

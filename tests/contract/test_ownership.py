@@ -64,11 +64,11 @@ def test_if_two_services_start_at_once_one_owns_all_topics_and_the_other_none(
 
         with ThreadPoolExecutor(2) as threads:
             (loser,) = [name for name, refused in zip(both, threads.map(is_refused, both), strict=True) if refused]
-        assert {name: each.owned() for name, each in both.items()} == {
+        assert {name: owner.owned() for name, owner in both.items()} == {
             name: [] if name == loser else [A, B, C] for name in both
         }
-        for each in both.values():
-            each.release([A, B, C])
+        for owner in both.values():
+            owner.release([A, B, C])
 
 
 def test_deleted_topics_are_released_and_topics_of_unknown_existence_stay(store: MetadataStore, root: str) -> None:

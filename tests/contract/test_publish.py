@@ -26,7 +26,7 @@ from udfs.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASO
 from udfs.wire import decode, encode
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
-THREE = [Copy(sequence_id=(1 << 20) + place, key=None, payload=b"{}", properties={}) for place in range(3)]
+THREE = [Copy(sequence_id=(1 << 20) + row, key=None, payload=b"{}", properties={}) for row in range(3)]
 
 Opened = Callable[..., tuple[PublishBroker, PulsarSettings]]
 
@@ -101,7 +101,7 @@ def _send(opened: Opened, takes_bytes: int, limits: dict[str, int] | None = None
         for payload, key, properties in LARGE.values()
     ]
     _Publisher(settings=settings, table_id="T", producer_prefix="p", stored={}, limits=limits or {})(rows)
-    assert [number for number, _ in broker.sent] == [sequence_id(1, place) for place in range(len(LARGE))]
+    assert [number for number, _ in broker.sent] == [sequence_id(1, row) for row in range(len(LARGE))]
     assert max(len(data) for _, data in broker.sent) <= min([takes_bytes, *(limits or {}).values()])
     return {kind: parse_entry(data) for kind, (_, data) in zip(LARGE, broker.sent, strict=True)}
 
@@ -157,8 +157,8 @@ def test_each_partitions_producer_sends_its_rows_with_their_indexes(opened: Open
     assert [number for number, _ in broker.sent] == sent
 
 
-def _copy(*named: str) -> bytes:
-    return entry(b"{}", properties=[key_value(COPY_ID, each) for each in named])
+def _copy(*ids: str) -> bytes:
+    return entry(b"{}", properties=[key_value(COPY_ID, copy_id) for copy_id in ids])
 
 
 def test_if_a_broker_forgot_the_producer_the_newest_stored_copy_is_found_by_time(opened: Opened) -> None:

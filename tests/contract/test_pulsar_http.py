@@ -57,7 +57,7 @@ def _view(*stubs: HttpStub, timeout_seconds: float = 5.0) -> BrokerView:
     return view
 
 
-def _asked(stub: HttpStub) -> list[str]:
+def _paths(stub: HttpStub) -> list[str]:
     return [request.path.partition("?")[0] for request in stub.requests]
 
 
@@ -77,7 +77,9 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
 @pytest.mark.parametrize(
     ("answer", "presence"),
     [
-        pytest.param(_reason("Topic persistent://t/ns/x not found"), Presence.UNREADABLE, id="unloaded meanwhile"),
+        pytest.param(
+            _reason("Topic persistent://t/ns/x not found"), Presence.UNREADABLE, id="unloaded in the meantime"
+        ),
         pytest.param(CannedAnswer(307, headers=(("Location", "http://x/"),)), Presence.UNREADABLE, id="it moves"),
         pytest.param(CannedAnswer(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of something else"),
         pytest.param(CannedAnswer(404), Presence.UNREADABLE, id="404 without a word"),
@@ -141,7 +143,7 @@ def test_the_list_of_its_namespace_decides_whether_an_unloaded_topic_exists(
 
     assert view.presence is presence
     assert view.is_loaded is (presence is not Presence.PRESENT)
-    assert set(_asked(stub)) == {LOADED, LIST}, "nothing that would load it is asked"
+    assert set(_paths(stub)) == {LOADED, LIST}, "a request that would load the topic"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_without_a_brokers_list_topics_that_no_other_has_loaded_are_unreadable(
         view = _view(stub, other)
 
         assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, True)
-        assert set(_asked(stub)) | set(_asked(other)) == {LOADED}
+        assert set(_paths(stub)) | set(_paths(other)) == {LOADED}
 
 
 @pytest.mark.parametrize(
@@ -200,14 +202,14 @@ def test_a_topic_is_requested_from_its_broker_although_others_do_not_answer(stub
         silent.answer_with(LOADED, CannedAnswer(500))
 
         assert _view(stub, owner, silent).ledgers == (4, 9)
-        assert _asked(owner).count(STATS) == 1
+        assert _paths(owner).count(STATS) == 1
 
 
 def test_a_topic_that_two_brokers_have_loaded_is_unreadable(stub: HttpStub) -> None:
     with http_stub() as other:
-        for each in (stub, other):
-            each.answer_with(LOADED, _loaded(TOPIC))
-            each.answer_with(STATS, _json(COMPLETE))
+        for broker_stub in (stub, other):
+            broker_stub.answer_with(LOADED, _loaded(TOPIC))
+            broker_stub.answer_with(STATS, _json(COMPLETE))
 
         view = _view(stub, other)
 
@@ -254,7 +256,7 @@ def test_the_list_of_a_namespace_is_not_read_for_known_topics(stub: HttpStub) ->
 
     assert unloaded == BrokerView(presence=Presence.PRESENT, is_loaded=False)
     assert (loaded.is_loaded, loaded.ledgers) == (True, (4, 9))
-    assert LIST not in _asked(stub)
+    assert LIST not in _paths(stub)
 
 
 def test_a_known_topic_is_unreadable_without_a_brokers_list(stub: HttpStub) -> None:
@@ -276,7 +278,7 @@ def test_a_namespaces_and_a_brokers_list_are_read_once_for_many_topics(stub: Htt
     broker.close()
 
     assert [view.presence for view in views] == [Presence.PRESENT] * 500 + [Presence.GONE] * 500
-    assert _asked(stub) == [LOADED, LIST]
+    assert _paths(stub) == [LOADED, LIST]
 
 
 def test_partitions_that_are_being_created_are_unavailable(stub: HttpStub) -> None:
@@ -313,7 +315,7 @@ def test_a_schema_without_a_loaded_topic_is_gone(stub: HttpStub) -> None:
 
     assert [view.presence for view in broker.schema_views(["t/ns/x"])] == [Presence.GONE]
     broker.close()
-    assert _asked(stub) == [LOADED], "to ask for it would assign a bundle"
+    assert _paths(stub) == [LOADED], "a request for the topic would assign a bundle"
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
@@ -322,7 +324,7 @@ def test_a_temporary_fault_is_retried(stub: HttpStub, status: int) -> None:
     stub.answer_with(STATS, CannedAnswer(status), CannedAnswer(status), _json(COMPLETE))
 
     assert _view(stub).presence is Presence.PRESENT
-    assert _asked(stub).count(STATS) == 3
+    assert _paths(stub).count(STATS) == 3
 
 
 def test_a_lasting_fault_is_unreadable_after_a_few_attempts(stub: HttpStub) -> None:
@@ -332,9 +334,9 @@ def test_a_lasting_fault_is_unreadable_after_a_few_attempts(stub: HttpStub) -> N
     view = _view(stub)
 
     assert view.presence is Presence.UNREADABLE
-    assert not view.is_unavailable, "the broker said something of this topic"
+    assert not view.is_unavailable, "the broker reported this topic"
     assert "500: metadata store away" in view.detail
-    assert _asked(stub).count(STATS) == 4
+    assert _paths(stub).count(STATS) == 4
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -564,8 +566,8 @@ def test_every_broker_is_tried_before_a_request_fails(stub: HttpStub) -> None:
     path = "/admin/v2/clusters"
     stub.answer_with(path, _json(["c"]))
     with http_stub() as first, http_stub() as second:
-        for each in (first, second):
-            each.answer_with(path, CannedAnswer(200, after_seconds=30.0))
+        for slow in (first, second):
+            slow.answer_with(path, CannedAnswer(200, after_seconds=30.0))
         url = _both(_both(first.url, second.url), stub.url)
         with PulsarAdmin(PulsarAdminSettings(admin_url=url, timeout_seconds=0.2)) as admin:
             assert admin.clusters() == ["c"]

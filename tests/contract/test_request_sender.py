@@ -24,7 +24,7 @@ class Memory:
         self.sender: RequestSender = MemoryRequestSender(self.pulsar, TOPIC)
 
     def stored(self) -> list[tuple[str, bytes]]:
-        return [(each.key, each.payload) for each in self.pulsar.partition(TOPIC).messages]
+        return [(message.key, message.payload) for message in self.pulsar.partition(TOPIC).messages]
 
     def silence(self) -> None:
         self.pulsar.faults.away = True
@@ -55,18 +55,18 @@ Side = Memory | Stub
 
 @pytest.fixture(params=[Memory, Stub])
 def side(request: pytest.FixtureRequest) -> Iterator[Side]:
-    made = request.param()
-    yield made
-    made.sender.close()
-    if isinstance(made, Stub):
-        made.broker.close()
+    opened = request.param()
+    yield opened
+    opened.sender.close()
+    if isinstance(opened, Stub):
+        opened.broker.close()
 
 
 def test_an_acknowledged_request_is_stored_and_has_an_id(side: Side) -> None:
     ids = [side.sender.send(b"data:t", payload).result(5) for payload in (b"{1}", b"{2}")]
     assert side.stored() == [("data:t", b"{1}"), ("data:t", b"{2}")]
     assert len(set(ids)) == 2
-    assert all(len(each.split(":")) == 3 for each in ids), ids
+    assert all(len(message_id.split(":")) == 3 for message_id in ids), ids
 
 
 def test_a_request_without_an_answer_is_not_durable(side: Side) -> None:
@@ -76,9 +76,9 @@ def test_a_request_without_an_answer_is_not_durable(side: Side) -> None:
 
 
 def test_a_future_cannot_be_cancelled(side: Side) -> None:
-    under_way = side.sender.send(b"data:t", b"{}")
-    assert not under_way.cancel()
-    under_way.result(5)
+    in_flight = side.sender.send(b"data:t", b"{}")
+    assert not in_flight.cancel()
+    in_flight.result(5)
 
 
 def test_a_closed_sender_sends_nothing(side: Side) -> None:
@@ -95,11 +95,11 @@ def test_an_unreachable_broker_is_unavailable() -> None:
 
 
 def test_close_answers_requests_in_flight() -> None:
-    made: list[Callable[[], Stub]] = [Stub]
-    side = made[0]()
+    stubs: list[Callable[[], Stub]] = [Stub]
+    side = stubs[0]()
     side.silence()
-    under_way = side.sender.send(b"data:t", b"{}")
+    in_flight = side.sender.send(b"data:t", b"{}")
     side.sender.close()
     with pytest.raises(UnavailableError):
-        under_way.result(10)
+        in_flight.result(10)
     side.broker.close()

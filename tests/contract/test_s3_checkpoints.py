@@ -68,7 +68,7 @@ def test_positions_are_read_like_from_a_disk(kept: Settings, tmp_path: Path) -> 
         assert committed_positions(location_of(kept, query)) == committed_positions(local)
         assert is_unfinished(location_of(kept, query)) == is_unfinished(local)
     assert committed_positions(location_of(kept, "requests")) == {f"{TOPIC}-partition-3": (1356, 4)}
-    assert committed_positions(location_of(kept, "never-begun")) == {}
+    assert committed_positions(location_of(kept, "never-started")) == {}
     assert left_behind(kept, [], lambda _topic: 4) == []
 
 

@@ -23,7 +23,7 @@ SECRET = "do-not-tell-anyone"
 
 
 @dataclass
-class Place:
+class FaultyBucket:
     """A bucket on a server with faults, and an impatient client of it."""
 
     server: S3Server
@@ -54,7 +54,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def place(s3_server: S3Server, tmp_path: Path) -> Iterator[Place]:
+def faulty(s3_server: S3Server, tmp_path: Path) -> Iterator[FaultyBucket]:
     bucket = f"faults-{uuid4().hex[:20]}"
     s3_server.client().create_bucket(Bucket=bucket)
     credentials = tmp_path / "credentials"
@@ -68,7 +68,7 @@ def place(s3_server: S3Server, tmp_path: Path) -> Iterator[Place]:
         concurrency=4,
     )
     store = S3Objects(settings)
-    yield Place(s3_server, bucket, store, credentials)
+    yield FaultyBucket(s3_server, bucket, store, credentials)
     store.close()
     s3_server.heal()
 
@@ -77,15 +77,15 @@ def write_credentials(path: Path, key: str) -> None:
     path.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\n")
 
 
-def test_a_few_refusals_for_load_are_retried(place: Place) -> None:
-    keys = place.fill(10)
-    place.server.answer("SlowDown", times=3)
+def test_a_few_refusals_for_load_are_retried(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(10)
+    faulty.server.answer("SlowDown", times=3)
 
-    assert place.store.delete(keys) == {}
+    assert faulty.store.delete(keys) == {}
 
-    assert place.left() == []
-    assert place.store.calls.retries == 3
-    assert place.store.writes.rate is not None
+    assert faulty.left() == []
+    assert faulty.store.calls.retries == 3
+    assert faulty.store.writes.rate is not None
 
 
 @pytest.mark.parametrize(
@@ -96,181 +96,184 @@ def test_a_few_refusals_for_load_are_retried(place: Place) -> None:
         pytest.param("TooManyRequests", "429 Too Many Requests", id="TooManyRequests"),
     ],
 )
-def test_refusals_longer_than_the_patience_are_an_unknown_outcome(place: Place, code: str, status: str) -> None:
-    keys = place.fill(10)
-    place.server.answer(code, status=status, times=10_000)
+def test_refusals_longer_than_the_patience_are_an_unknown_outcome(faulty: FaultyBucket, code: str, status: str) -> None:
+    keys = faulty.fill(10)
+    faulty.server.answer(code, status=status, times=10_000)
 
     with pytest.raises(UnavailableError, match=code):
-        place.impatient().delete(keys)
+        faulty.impatient().delete(keys)
 
-    assert place.left() == keys
-    place.server.heal()
-    assert place.store.delete(keys) == {}
+    assert faulty.left() == keys
+    faulty.server.heal()
+    assert faulty.store.delete(keys) == {}
 
 
-def test_a_bucket_that_did_not_answer_gets_no_requests_for_a_while(place: Place) -> None:
+def test_a_bucket_that_did_not_answer_gets_no_requests_for_a_while(faulty: FaultyBucket) -> None:
     """Otherwise each chunk with a request for it would wait for the whole patience and delay other buckets."""
-    place.fill(1)
-    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=3600))
-    place.server.stop()
+    faulty.fill(1)
+    store = S3Objects(replace(faulty.store.settings, patience_seconds=1, rest_seconds=3600))
+    faulty.server.stop()
     with pytest.raises(UnavailableError):
         store.head_many(["00000000-object"])
-    asked = store.calls.requests
-    place.server.start()
+    requests = store.calls.requests
+    faulty.server.start()
 
     for _ in range(3):
         with pytest.raises(UnavailableError, match="the next attempt is in"):
             store.head_many(["00000000-object"])
 
-    assert store.calls.requests == asked
+    assert store.calls.requests == requests
     store.close()
 
 
-def _given_up(place: Place, code: str, status: str = "503 Slow Down") -> S3Objects:
-    """Return a store of one object that answered with this code for too long, and that rests a millisecond."""
-    place.fill(1)
-    store = S3Objects(replace(place.store.settings, patience_seconds=1, rest_seconds=0.001))
-    place.server.answer(code, status=status, times=10_000)
+def _resting_store(faulty: FaultyBucket, code: str, status: str = "503 Slow Down") -> S3Objects:
+    """Return a store that got this answer for too long and rests for a millisecond; its bucket has an object."""
+    faulty.fill(1)
+    store = S3Objects(replace(faulty.store.settings, patience_seconds=1, rest_seconds=0.001))
+    faulty.server.answer(code, status=status, times=10_000)
     with pytest.raises(UnavailableError):
         store.head_many(["00000000-object"])
     return store
 
 
-def test_after_the_rest_a_bucket_that_answers_gets_all_requests(place: Place) -> None:
-    store = _given_up(place, "InternalError", status="500 Internal Server Error")
-    asked = store.calls.requests
+def test_after_the_rest_a_bucket_that_answers_gets_all_requests(faulty: FaultyBucket) -> None:
+    store = _resting_store(faulty, "InternalError", status="500 Internal Server Error")
+    requests = store.calls.requests
 
     time.sleep(0.01)
     with pytest.raises(UnavailableError):
         store.head_many(["00000000-object"])
-    assert store.calls.requests == asked + 1
+    assert store.calls.requests == requests + 1
 
-    place.server.heal()
+    faulty.server.heal()
     time.sleep(0.01)
     assert isinstance(store.head_many(["00000000-object"])[0], StoredObject)
-    place.server.answer("InternalError", status="500 Internal Server Error", times=1)
+    faulty.server.answer("InternalError", status="500 Internal Server Error", times=1)
     assert isinstance(store.head_many(["00000000-object"])[0], StoredObject)
     store.close()
 
 
-def test_after_the_rest_one_refusal_for_load_is_no_outage(place: Place) -> None:
-    store = _given_up(place, "SlowDown")
-    place.server.heal()
+def test_after_the_rest_a_single_refusal_for_load_is_no_outage(faulty: FaultyBucket) -> None:
+    store = _resting_store(faulty, "SlowDown")
+    faulty.server.heal()
     time.sleep(0.01)
 
-    place.server.answer("SlowDown", times=1)
+    faulty.server.answer("SlowDown", times=1)
     assert isinstance(store.head_many(["00000000-object"])[0], StoredObject)
     store.close()
 
 
-def test_after_the_rest_repeated_refusals_for_load_start_another_rest(place: Place) -> None:
-    store = _given_up(place, "SlowDown")
-    asked = store.calls.requests
+def test_after_the_rest_repeated_refusals_for_load_start_another_rest(faulty: FaultyBucket) -> None:
+    store = _resting_store(faulty, "SlowDown")
+    requests = store.calls.requests
     time.sleep(0.01)
 
     with pytest.raises(UnavailableError, match="does not answer"):
         store.head_many(["00000000-object"])
-    assert store.calls.requests == asked + 3
+    assert store.calls.requests == requests + 3
     store.close()
 
 
-def test_under_a_limit_the_rate_settles_and_all_keys_are_deleted(place: Place) -> None:
-    keys = place.fill(6_000)
-    place.server.keys_per_s = 1_000
+def test_under_a_limit_the_rate_settles_and_all_keys_are_deleted(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(6_000)
+    faulty.server.keys_per_s = 1_000
 
-    assert place.store.delete(keys) == {}
+    assert faulty.store.delete(keys) == {}
 
-    assert place.left() == []
-    assert place.store.writes.rate is not None
-    assert place.server.throttled < 30
+    assert faulty.left() == []
+    assert faulty.store.writes.rate is not None
+    assert faulty.server.throttled < 30
 
 
-def test_keys_with_transient_errors_are_retried_and_refused_keys_are_named(place: Place) -> None:
-    keys = place.fill(20)
-    place.server.refused = {keys[3]: "AccessDenied", keys[5]: "SlowDown", keys[6]: "InternalError"}
-    tries = place.store.calls
+def test_keys_with_transient_errors_are_retried_and_refused_keys_are_named(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(20)
+    faulty.server.refused = {keys[3]: "AccessDenied", keys[5]: "SlowDown", keys[6]: "InternalError"}
+    tries = faulty.store.calls
 
     def heal_later(environ: dict[str, Any]) -> bool:
         if bulk_delete(environ) and tries.requests > 2:
-            place.server.refused.pop(keys[5], None)
-            place.server.refused.pop(keys[6], None)
+            faulty.server.refused.pop(keys[5], None)
+            faulty.server.refused.pop(keys[6], None)
         return False
 
-    place.server.answer("never", match=heal_later)
+    faulty.server.answer("never", match=heal_later)
 
-    errors = place.store.delete(keys)
+    errors = faulty.store.delete(keys)
 
     assert list(errors) == [keys[3]]
     assert "AccessDenied" in errors[keys[3]]
-    assert place.left() == [keys[3]]
+    assert faulty.left() == [keys[3]]
 
 
-def test_keys_that_stay_transient_are_an_unknown_outcome(place: Place) -> None:
-    keys = place.fill(3)
-    place.server.refused = {keys[1]: "SlowDown"}
+def test_keys_that_stay_transient_are_an_unknown_outcome(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(3)
+    faulty.server.refused = {keys[1]: "SlowDown"}
 
     with pytest.raises(UnavailableError, match="1 keys"):
-        place.store.delete(keys)
+        faulty.store.delete(keys)
 
-    assert place.left() == [keys[1]]
-
-
-def test_a_late_answer_is_waited_for(place: Place) -> None:
-    keys = place.fill(3)
-    place.server.delay_s = 0.3
-
-    assert place.store.delete(keys) == {}
-    assert place.store.existing(keys) == set()
+    assert faulty.left() == [keys[1]]
 
 
-def test_a_missing_answer_is_an_unknown_outcome(place: Place) -> None:
-    keys = place.fill(3)
-    place.server.delay_s = 2.5
+def test_a_late_answer_is_waited_for(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(3)
+    faulty.server.delay_s = 0.3
+
+    assert faulty.store.delete(keys) == {}
+    assert faulty.store.existing(keys) == set()
+
+
+def test_a_missing_answer_is_an_unknown_outcome(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(3)
+    faulty.server.delay_s = 2.5
 
     with pytest.raises(UnavailableError, match="does not answer"):
-        place.impatient().existing(keys)
+        faulty.impatient().existing(keys)
 
 
-def test_a_broken_connection_is_retried(place: Place) -> None:
-    keys = place.fill(10)
-    place.server.answer("", status=BREAK, times=2)
+def test_a_broken_connection_is_retried(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(10)
+    faulty.server.answer("", status=BREAK, times=2)
 
-    assert place.store.delete(keys) == {}
-    assert place.left() == []
+    assert faulty.store.delete(keys) == {}
+    assert faulty.left() == []
 
 
-def test_a_batch_continues_after_a_restart_of_the_server(place: Place) -> None:
-    keys = place.fill(5_000)
-    place.server.stop_after = 2
+def test_a_batch_continues_after_a_restart_of_the_server(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(5_000)
+    faulty.server.stop_after = 2
 
     with pytest.raises(UnavailableError):
-        place.impatient().delete(keys)
-    left = place.left()
+        faulty.impatient().delete(keys)
+    left = faulty.left()
     assert 0 < len(left) < len(keys)
-    place.server.heal()
-    place.server.start()
+    faulty.server.heal()
+    faulty.server.start()
 
-    assert place.store.delete(keys) == {}
-    assert place.left() == []
+    assert faulty.store.delete(keys) == {}
+    assert faulty.left() == []
 
 
-def test_an_unreachable_server_is_an_unknown_outcome(place: Place) -> None:
-    nobody = S3Objects(
+def test_an_unreachable_server_is_an_unknown_outcome(faulty: FaultyBucket) -> None:
+    unreachable = S3Objects(
         S3Settings(
-            endpoint=f"http://{HOST}:1", bucket="nobody", credentials_file=str(place.credentials), patience_seconds=0.5
+            endpoint=f"http://{HOST}:1",
+            bucket="unreachable",
+            credentials_file=str(faulty.credentials),
+            patience_seconds=0.5,
         )
     )
 
     with pytest.raises(UnavailableError, match="does not answer"):
-        nobody.read_many(["a"])
+        unreachable.read_many(["a"])
 
 
-def test_deletes_that_report_success_and_do_nothing_are_detected_by_reads(place: Place) -> None:
-    keys = place.fill(100)
-    place.server.lies = True
+def test_deletes_that_report_success_and_do_nothing_are_detected_by_reads(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(100)
+    faulty.server.lies = True
 
-    assert place.store.delete(keys) == {}
-    assert place.store.existing(keys) == set(keys)
+    assert faulty.store.delete(keys) == {}
+    assert faulty.store.existing(keys) == set(keys)
 
 
 @pytest.mark.parametrize(
@@ -281,138 +284,138 @@ def test_deletes_that_report_success_and_do_nothing_are_detected_by_reads(place:
         pytest.param("MethodNotAllowed", "405 Method Not Allowed", id="as others answer"),
     ],
 )
-def test_a_store_without_bulk_deletes_gets_single_deletes(place: Place, code: str, status: str) -> None:
-    keys = place.fill(30)
-    place.server.answer(code, status=status, times=10_000, match=bulk_delete)
+def test_a_store_without_bulk_deletes_gets_single_deletes(faulty: FaultyBucket, code: str, status: str) -> None:
+    keys = faulty.fill(30)
+    faulty.server.answer(code, status=status, times=10_000, match=bulk_delete)
 
-    assert place.store.delete(keys[:20]) == {}
-    assert place.store.delete(keys[20:]) == {}
+    assert faulty.store.delete(keys[:20]) == {}
+    assert faulty.store.delete(keys[20:]) == {}
 
-    assert place.left() == []
-    assert place.server.requests.count("POST") == 1
-    assert place.server.requests.count("DELETE") == 30
+    assert faulty.left() == []
+    assert faulty.server.requests.count("POST") == 1
+    assert faulty.server.requests.count("DELETE") == 30
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
-def test_refused_credentials_are_reported_without_the_secret(place: Place, code: str) -> None:
-    place.fill(1)
-    place.server.answer(code, status="403 Forbidden", times=100)
+def test_refused_credentials_are_reported_without_the_secret(faulty: FaultyBucket, code: str) -> None:
+    faulty.fill(1)
+    faulty.server.answer(code, status="403 Forbidden", times=100)
 
     with pytest.raises(RefusedError, match=code) as caught:
-        place.store.delete(["a"])
+        faulty.store.delete(["a"])
 
     assert "renew" in str(caught.value)
     assert SECRET not in str(caught.value)
-    assert SECRET not in repr(place.store.settings)
-    assert place.store.calls.requests == 1
+    assert SECRET not in repr(faulty.store.settings)
+    assert faulty.store.calls.requests == 1
 
 
-def test_credentials_that_were_renewed_in_their_file_are_used(place: Place) -> None:
-    keys = place.fill(2)
+def test_credentials_that_were_renewed_in_their_file_are_used(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(2)
 
     def signed_with_old_key(environ: dict[str, Any]) -> bool:
         return "Credential=first/" in environ.get("HTTP_AUTHORIZATION", "")
 
-    assert place.store.existing(keys) == set(keys)
-    place.server.answer("ExpiredToken", status="400 Bad Request", times=100, match=signed_with_old_key)
-    write_credentials(place.credentials, "second")
-    os.utime(place.credentials, (1, 1))
+    assert faulty.store.existing(keys) == set(keys)
+    faulty.server.answer("ExpiredToken", status="400 Bad Request", times=100, match=signed_with_old_key)
+    write_credentials(faulty.credentials, "second")
+    os.utime(faulty.credentials, (1, 1))
 
-    assert place.store.delete(keys) == {}
-    assert place.left() == []
+    assert faulty.store.delete(keys) == {}
+    assert faulty.left() == []
 
 
 @pytest.mark.parametrize("text", [None, "", "[other]\naws_access_key_id = a\n"], ids=["missing", "empty", "no profile"])
-def test_a_credentials_file_without_credentials_is_refused(place: Place, text: str | None) -> None:
-    place.credentials.unlink()
+def test_a_credentials_file_without_credentials_is_refused(faulty: FaultyBucket, text: str | None) -> None:
+    faulty.credentials.unlink()
     if text is not None:
-        place.credentials.write_text(text)
+        faulty.credentials.write_text(text)
 
     with pytest.raises(RefusedError, match=r"tiered_storage\.credentials_file"):
-        place.store.read_many(["a"])
+        faulty.store.read_many(["a"])
 
 
-def test_an_object_without_permission_is_unreadable_and_not_absent(place: Place) -> None:
-    keys = place.fill(2)
-    place.server.answer("AccessDenied", status="403 Forbidden", times=10_000, match=reads)
+def test_an_object_without_permission_is_unreadable_and_not_absent(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(2)
+    faulty.server.answer("AccessDenied", status="403 Forbidden", times=10_000, match=reads)
 
-    seen = place.store.read_many(keys)
+    seen = faulty.store.read_many(keys)
 
-    assert [isinstance(each, Unreadable) and "s3:ListBucket" in each.detail for each in seen] == [True] * 2
+    assert [isinstance(answer, Unreadable) and "s3:ListBucket" in answer.detail for answer in seen] == [True] * 2
 
 
-def test_an_archived_index_is_read_by_its_head(place: Place) -> None:
-    (key,) = place.fill(1)
-    place.server.answer(
+def test_an_archived_index_is_read_by_its_head(faulty: FaultyBucket) -> None:
+    (key,) = faulty.fill(1)
+    faulty.server.answer(
         "InvalidObjectState", status="403 Forbidden", match=lambda environ: environ["REQUEST_METHOD"] == "GET"
     )
 
-    (seen,) = place.store.read_many([key])
+    (seen,) = faulty.store.read_many([key])
 
     assert isinstance(seen, StoredObject)
     assert (seen.content, seen.size_bytes, seen.user_metadata) == (None, 1, {"role": "data"})
 
 
-def test_an_object_too_large_for_an_index_is_unreadable(place: Place) -> None:
-    place.server.fill(place.bucket, {"large": b"x" * (MAX_CONTENT_BYTES + 1), "largest": b"x" * MAX_CONTENT_BYTES})
+def test_an_object_too_large_for_an_index_is_unreadable(faulty: FaultyBucket) -> None:
+    faulty.server.fill(faulty.bucket, {"large": b"x" * (MAX_CONTENT_BYTES + 1), "largest": b"x" * MAX_CONTENT_BYTES})
 
-    larger, largest = place.store.read_many(["large", "largest"])
+    larger, largest = faulty.store.read_many(["large", "largest"])
 
     assert isinstance(larger, Unreadable)
     assert isinstance(largest, StoredObject)
 
 
-def test_a_thousand_keys_are_one_request(place: Place) -> None:
-    keys = place.fill(2_001)
+def test_a_thousand_keys_are_one_request(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(2_001)
 
-    assert place.patient().delete(keys) == {}
+    assert faulty.patient().delete(keys) == {}
 
-    assert place.server.requests.count("POST") == 3
-    assert place.left() == []
-
-
-def test_the_absence_of_many_keys_needs_few_requests(place: Place) -> None:
-    keys = place.fill(4_000)
-    place.store.delete(keys[1::2])
-    place.server.requests.clear()
-
-    assert place.patient().existing(keys) == set(keys[0::2])
-
-    assert len(place.server.requests) <= 8
+    assert faulty.server.requests.count("POST") == 3
+    assert faulty.left() == []
 
 
-def test_distant_keys_are_checked_singly(place: Place) -> None:
-    keys = place.fill(9_000)
-    asked = keys[::900]
-    place.server.requests.clear()
+def test_the_absence_of_many_keys_needs_few_requests(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(4_000)
+    faulty.store.delete(keys[1::2])
+    faulty.server.requests.clear()
 
-    assert place.store.existing([*asked, "absent"]) == set(asked)
+    assert faulty.patient().existing(keys) == set(keys[0::2])
 
-    assert place.server.requests.count("HEAD") >= len(asked)
+    assert len(faulty.server.requests) <= 8
 
 
-def test_a_store_that_ignores_the_start_of_a_listing_is_asked_by_head(place: Place) -> None:
-    keys = place.fill(1_200)
-    asked = keys[-40:]
+def test_distant_keys_are_checked_singly(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(9_000)
+    distant = keys[::900]
+    faulty.server.requests.clear()
+
+    assert faulty.store.existing([*distant, "absent"]) == set(distant)
+
+    assert faulty.server.requests.count("HEAD") >= len(distant)
+
+
+def test_a_store_that_ignores_the_start_of_a_listing_gets_head_requests(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(1_200)
+    checked = keys[-40:]
 
     def drop_start(environ: dict[str, Any]) -> bool:
         parts = environ["QUERY_STRING"].split("&")
         environ["QUERY_STRING"] = "&".join(part for part in parts if not part.startswith("start-after"))
         return False
 
-    place.store.delete(asked[::2])
-    place.server.answer("never", match=drop_start)
+    faulty.store.delete(checked[::2])
+    faulty.server.answer("never", match=drop_start)
 
-    assert place.store.existing(asked) == set(asked[1::2])
-
-
-def test_listings_have_many_pages(place: Place) -> None:
-    keys = place.fill(2_500)
-
-    assert [key for key, _, _ in place.store.list_keys()] == keys
+    assert faulty.store.existing(checked) == set(checked[1::2])
 
 
-def test_a_store_without_listings_of_uploads_has_no_uploads(place: Place) -> None:
-    place.server.answer("NotImplemented", status="501 Not Implemented", match=reads)
+def test_listings_have_many_pages(faulty: FaultyBucket) -> None:
+    keys = faulty.fill(2_500)
 
-    assert place.store.unfinished_uploads(["a"]) == []
+    assert [key for key, _, _ in faulty.store.list_keys()] == keys
+
+
+def test_a_store_without_listings_of_uploads_has_no_uploads(faulty: FaultyBucket) -> None:
+    faulty.server.answer("NotImplemented", status="501 Not Implemented", match=reads)
+
+    assert faulty.store.unfinished_uploads(["a"]) == []

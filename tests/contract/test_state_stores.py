@@ -81,7 +81,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
 def _objects(server: S3Server, bucket: str) -> list[str]:
@@ -173,7 +173,7 @@ def test_of_two_concurrent_commits_one_succeeds(state: str) -> None:
 def test_a_run_that_read_before_another_commit_can_not_replace_it(store: Store, server: S3Server) -> None:
     """On S3 only: the put itself is refused, since both runs have read that there is no such commit."""
     if store.server is None:
-        pytest.skip("on a disk the name of the commit is made by a link, which is refused in the same way")
+        pytest.skip("on a disk a link creates the name of the commit, and is refused in the same way")
     first, second = Receipts(NO_SPARK, store.state), Receipts(NO_SPARK, store.state)
     raced: list[bool] = []
 
@@ -309,8 +309,8 @@ def test_a_journal_that_can_not_be_written_is_an_error(store: Store, server: S3S
 
 
 def _row(entry: int) -> dict[str, Any]:
-    place = dict(zip(c.POSITION, (SOURCE, 7, entry, -1), strict=True))
-    return {**place, c.MESSAGE_KEY: "k", c.PAYLOAD: b"\x00\xff", c.MESSAGE_PROPERTIES: [("a", "b")]}
+    position = dict(zip(c.POSITION, (SOURCE, 7, entry, -1), strict=True))
+    return {**position, c.MESSAGE_KEY: "k", c.PAYLOAD: b"\x00\xff", c.MESSAGE_PROPERTIES: [("a", "b")]}
 
 
 def _add_and_fail(writer: PlanWriter) -> None:
@@ -371,16 +371,16 @@ def test_the_state_records_its_cluster(store: Store) -> None:
 
 def test_no_location_or_error_contains_a_secret(store: Store, server: S3Server) -> None:
     if store.server is None:
-        pytest.skip("a disk asks for none")
+        pytest.skip("a disk needs no credentials")
     assert SECRET not in store.state + below(store.state, "receipts") + repr(store.settings)
     server.answer("AccessDenied", status="403 Forbidden", times=1000)
     try:
-        with pytest.raises(UnavailableError) as said:
+        with pytest.raises(UnavailableError) as refused:
             Receipts(NO_SPARK, store.state)
     finally:
         server.heal()
-    assert SECRET not in str(said.value)
-    assert "?" not in str(said.value).partition(":")[0]
+    assert SECRET not in str(refused.value)
+    assert "?" not in str(refused.value).partition(":")[0]
 
 
 def test_only_s3_has_no_folders(store: Store) -> None:

@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "is_told"),
+    ("statuses", "is_reported"),
     [
         pytest.param(["Enabled"], False, id="in force"),
         pytest.param(["Recovering", "Enabled"], False, id="in force in a moment"),
@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
     ],
 )
 def test_deduplication_counts_only_if_it_is_in_force(
-    stub: HttpStub, settings: Settings, statuses: list[str], is_told: bool
+    stub: HttpStub, settings: Settings, statuses: list[str], is_reported: bool
 ) -> None:
     for path, answer in {
         f"{TOPIC}/partitions": {"partitions": 1},
@@ -64,7 +64,7 @@ def test_deduplication_counts_only_if_it_is_in_force(
         faults = faults_of(admin, settings, settings.topics.retry)
 
     assert faults is not None
-    assert [("is not deduplicated" in fault) for fault in faults] == [True] * is_told
+    assert [("is not deduplicated" in fault) for fault in faults] == [True] * is_reported
 
 
 def test_a_topic_of_the_pattern_with_very_many_partitions_is_not_read(settings: Settings) -> None:

@@ -21,12 +21,12 @@ STATS = "/admin/v2/persistent/public/default/orders/internalStats"
 NOTHING = CannedAnswer(200, b"null")
 
 
-def told(**fields: object) -> CannedAnswer:
+def answer_of(**fields: object) -> CannedAnswer:
     return CannedAnswer(200, json.dumps(fields).encode())
 
 
 def kept(minutes: int, megabytes: int) -> CannedAnswer:
-    return told(retentionTimeInMinutes=minutes, retentionSizeInMB=megabytes)
+    return answer_of(retentionTimeInMinutes=minutes, retentionSizeInMB=megabytes)
 
 
 @dataclass
@@ -65,7 +65,7 @@ def test_a_topic_that_may_be_loaded_is_an_error(real: Real) -> None:
 def test_the_topics_retention_precedes_its_namespaces_and_the_brokers(real: Real) -> None:
     real.stub.answer_with(OWN, kept(5, -1), CannedAnswer(204), NOTHING)
     real.stub.answer_with(NAMESPACE, kept(7, 100), NOTHING)
-    real.stub.answer_with(RUNTIME, told(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
+    real.stub.answer_with(RUNTIME, answer_of(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
     found = [real.adapter.retention(TOPIC) for _ in range(4)]
     assert found == [Retention(5, -1), Retention(7, 100), Retention(9, -1), Retention(9, -1)]
     assert real.requests().count(RUNTIME) == 1
@@ -96,7 +96,7 @@ def test_a_default_without_permission_counts_as_zero(real: Real) -> None:
         (CannedAnswer(403), ForbiddenError),
         (CannedAnswer(401), ForbiddenError),
         (CannedAnswer(404), RefusedError),
-        (told(retentionTimeInMinutes=5), UnavailableError),
+        (answer_of(retentionTimeInMinutes=5), UnavailableError),
         (CannedAnswer(500), UnavailableError),
     ],
 )
@@ -107,14 +107,14 @@ def test_an_incomplete_answer_is_an_error(real: Real, answer: CannedAnswer, erro
 
 
 def test_cursors_and_sizes_are_those_of_internal_stats(real: Real) -> None:
-    stats = told(
+    stats = answer_of(
         ledgers=[{"ledgerId": 5, "entries": 10, "size": 100}, {"ledgerId": 6, "entries": 0, "size": 0}],
         cursors={CURSOR: {"markDeletePosition": "5:9"}},
         currentLedgerEntries=3,
         currentLedgerSize=30,
         pendingAddEntriesCount=0,
     )
-    real.stub.answer_with(STATS, stats, told(ledgers=[]), CannedAnswer(403))
+    real.stub.answer_with(STATS, stats, answer_of(ledgers=[]), CannedAnswer(403))
     found = real.adapter.internal_stats(TOPIC)
     assert (found.cursors, found.sizes) == ({CURSOR: (5, 9)}, {5: 100, 6: 30})
     with pytest.raises(UnavailableError):

@@ -142,7 +142,7 @@ def test_a_bookie_that_does_not_answer_is_waited_for_once_without_requests_to_br
     assert len(bookie.requests) == 1
 
 
-def test_a_bookie_that_stops_answering_is_not_asked_for_all_control_entries(bookie: HttpStub) -> None:
+def test_a_bookie_that_stops_answering_gets_no_requests_for_further_control_entries(bookie: HttpStub) -> None:
     bookie.answer_with(READ, GONE, CannedAnswer(500, after_seconds=5))
     control = [(ledger_id, 0) for ledger_id in range(CONTROL + 1, CONTROL + 9)]
     assert _bookies(0.2).readable([bookie.url], [(5, 0)], lambda: control) == [None]
