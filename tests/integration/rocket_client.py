@@ -1,4 +1,4 @@
-"""RocketMQ's own Java client and admin tool (tests/data/java/RocketLoad.java), for tests over a real broker."""
+"""RocketMQ's Java client and admin tool (tests/data/java/RocketLoad.java), for tests with a real broker."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ Queue = tuple[str, int]  # topic and id
 
 
 class Read(NamedTuple):
-    """A message as a client gets it."""
+    """A message as a client receives it."""
 
     offset: int
     name: str
@@ -24,7 +24,7 @@ class Read(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A queue: its ends as the broker tells them, and every message that can be read by offset."""
+    """A queue: its ends as the broker reports them, and every message that can be read by offset."""
 
     first: int
     end: int
@@ -32,25 +32,25 @@ class Content(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A message as a consumer of a group got it, and the queue that it came from."""
+    """A message that a consumer of a group received, and its queue."""
 
     read: Read
     queue: Queue
 
 
 class RocketClient(JavaCommands):
-    """Commands for RocketLoad.java, which explains them."""
+    """Sends commands to RocketLoad.java, which documents them."""
 
     def __init__(self, server: RocketMQ) -> None:
         spec = server.spec
         arguments = [spec.name_server, spec.broker, BROKER_NAME]
-        home = [f"-Duser.home={server.home.user}"]  # where the client writes its log
+        home = [f"-Duser.home={server.home.user}"]  # the client writes its log there
         super().__init__("RocketLoad.java", class_path(spec.version), arguments, home)
 
     def topic(self, name: str, queues: int, **attributes: str) -> list[Queue]:
-        """Create a topic; returns its queues. attributes: a _ is a dot in their names."""
-        named = {key.replace("_", "."): value for key, value in attributes.items()}
-        self.ask({"do": "topic", "name": name, "queues": queues, "attributes": named})
+        """Create a topic; return its queues. A _ in the name of an attribute becomes a dot."""
+        dotted = {key.replace("_", "."): value for key, value in attributes.items()}
+        self.ask({"do": "topic", "name": name, "queues": queues, "attributes": dotted})
         return [(name, number) for number in range(queues)]
 
     def delete(self, name: str) -> None:
@@ -58,62 +58,70 @@ class RocketClient(JavaCommands):
         self.ask({"do": "delete", "name": name})
 
     def send(self, topic: str, prefix: str, count: int, **options: Any) -> dict[str, tuple[int, int]]:
-        """Send messages prefix-0, prefix-1, …; returns queue and offset of each (without meaning where delayed)."""
+        """Send messages prefix-0, prefix-1, …; return queue and offset of each (without meaning if delayed)."""
         answer = self.ask({"do": "send", "topic": topic, "prefix": prefix, "count": count, **options})
         return {name: (queue, offset) for name, (queue, offset) in answer.items()}
 
     def transactions(self, topic: str, prefix: str, **counts: int) -> None:
-        """Send messages prefix-END-0, … in a transaction each; counts by its end: commit, rollback, unknown."""
+        """Send messages prefix-END-0, … each in a transaction; `counts` by end: commit, rollback, unknown."""
         self.ask({"do": "transactions", "topic": topic, "prefix": prefix, **counts})
 
     def resolve(self, how: Mapping[str, str]) -> None:
-        """From now on tell the broker how transactions ended: by prefix of names, commit or rollback."""
+        """From now on report the end of transactions to the broker: commit or rollback, by prefix of names."""
         self.ask({"do": "resolve", "how": how})
 
     def dump(self, queues: Iterable[Queue]) -> dict[Queue, Content]:
-        """Everything in these queues."""
-        found = self.ask({"do": "dump", "queues": [list(each) for each in queues]})["queues"]
+        """Return everything in these queues."""
+        answers = self.ask({"do": "dump", "queues": [list(each) for each in queues]})["queues"]
         return {
             (each["topic"], each["id"]): Content(
                 each["min"], each["max"], tuple(Read(*message) for message in each["messages"])
             )
-            for each in found
+            for each in answers
         }
 
     def ends(self, queues: Iterable[Queue]) -> dict[Queue, tuple[int, int]]:
-        """First and next offset of these queues."""
-        found = self.ask({"do": "ends", "queues": [list(each) for each in queues]})["queues"]
-        return {(each["topic"], each["id"]): (each["min"], each["max"]) for each in found}
+        """Return first and next offset of these queues."""
+        answers = self.ask({"do": "ends", "queues": [list(each) for each in queues]})["queues"]
+        return {(each["topic"], each["id"]): (each["min"], each["max"]) for each in answers}
 
     def offsets(self, group: str, queues: Sequence[Queue]) -> dict[Queue, int]:
-        """What the group has committed; -1 where nothing."""
-        found = self.ask({"do": "offsets", "group": group, "queues": [list(each) for each in queues]})["offsets"]
-        return dict(zip(queues, found, strict=True))
+        """Return the group's committed offsets; -1 for none."""
+        offsets = self.ask({"do": "offsets", "group": group, "queues": [list(each) for each in queues]})["offsets"]
+        return dict(zip(queues, offsets, strict=True))
 
     def commit(self, group: str, queue: Queue, offset: int) -> None:
         """Set a group's offset."""
         self.ask({"do": "commit", "group": group, "queue": list(queue), "offset": offset})
 
     def take(self, group: str, queues: Sequence[Queue], each: int | None = None) -> list[Taken]:
-        """Consume from where the group stands, and commit: so many of each queue, or all."""
-        some = {} if each is None else {"each": each}
-        return _taken(self.ask({"do": "take", "group": group, "queues": [list(q) for q in queues], **some}))
+        """Consume from the group's offset, and commit.
+
+        Args:
+            group: the consumer group.
+            queues: to consume.
+            each: the number of messages of each queue; all by default.
+        """
+        limit = {} if each is None else {"each": each}
+        return _taken(self.ask({"do": "take", "group": group, "queues": [list(queue) for queue in queues], **limit}))
 
     def push(self, group: str, topic: str, expect: int, **options: Any) -> list[Taken]:
-        """Consume as a push consumer does until so many messages came (or the time is over), and a second longer."""
+        """Consume like a push consumer until `expect` messages came (or the time is over), and a second longer."""
         return _taken(self.ask({"do": "push", "group": group, "topic": topic, "expect": expect, **options}))
 
     def times(self, queues: Sequence[Queue], stamps: Sequence[int]) -> dict[Queue, tuple[int, ...]]:
-        """The offsets that the broker finds for these times."""
-        found = self.ask({"do": "times", "queues": [list(each) for each in queues], "stamps": list(stamps)})["offsets"]
-        return dict(zip(queues, map(tuple, found), strict=True))
+        """Return the offsets that the broker finds for these times."""
+        offsets = self.ask({"do": "times", "queues": [list(each) for each in queues], "stamps": list(stamps)})[
+            "offsets"
+        ]
+        return dict(zip(queues, map(tuple, offsets), strict=True))
 
     def check(self) -> None:
-        """Ask the broker to compare its two kinds of queues; it writes what it finds to its log."""
+        """Let the broker compare its two kinds of queues; it writes the result to its log."""
         self.ask({"do": "check"})
 
     def close(self) -> None:
-        """Shut every client down: their broker goes away."""
+        """Shut down every client before their broker stops."""
         self.ask({"do": "close"})
 
 

@@ -12,23 +12,23 @@ _DATABASE = "streaming.adapters.rocksdb.database:Database"
 
 
 class Effect(NamedTuple):
-    """A function of the driver, by module and name, and when the process dies: before its nth call, or behind it."""
+    """The call of a function of the driver at which the process dies."""
 
-    where: str
-    is_done: bool
-    call: int = 1
+    where: str  # module and name
+    is_done: bool  # the process dies after the call, not before
+    call: int = 1  # the number of the call
 
 
-# `follow` with no database beside the broker yet, in the order of its work
+# `follow` before its database beside the broker exists, in the order of its work
 FIRST = {
-    "queues looked at": Effect(f"{_FOLLOW}.base:snapshot_of", is_done=True),
+    "queues read": Effect(f"{_FOLLOW}.base:snapshot_of", is_done=True),
     "files written": Effect(f"{_CONVERT}.job:Job.run", is_done=True),
-    "files taken in": Effect(f"{_DATABASE}.take_in", is_done=True),
+    "files added": Effect(f"{_DATABASE}.take_in", is_done=True),
     "bounds written": Effect(f"{_DATABASE}.put_all", is_done=True),
     "joined": Effect(f"{_FOLLOW}.base:join", is_done=True),
     "in its place": Effect(f"{_FOLLOW}.base:flush", is_done=False),
 }
-# with one
+# with a database
 LATER = {
     "resumed": Effect(f"{_CONVERT}.index_database:IndexDatabase.resume", is_done=True),
     "query started": Effect(f"{_FOLLOW}.run:_Stream._started", is_done=True),
@@ -37,16 +37,16 @@ LATER = {
     "log read": Effect(f"{_CONVERT}.ranges:RangeJob.run", is_done=True),
     "before a batch": Effect(f"{_DATABASE}.put_atomically", is_done=False),
     "batch written and not durable": Effect("rocksdb:flush_wal", is_done=False),
-    "behind a batch": Effect(f"{_DATABASE}.put_atomically", is_done=True),
+    "after a batch": Effect(f"{_DATABASE}.put_atomically", is_done=True),
     "before the second batch": Effect(f"{_DATABASE}.put_atomically", is_done=False, call=2),
     "before the close": Effect(f"{_DATABASE}.close", is_done=False),
 }
-# with one, of a log whose end was cut off
+# with a database, for a log whose end was cut off
 CUT_OFF = {
     "before it goes back": Effect(f"{_DATABASE}.put_atomically", is_done=False),
     "gone back and not durable": Effect("rocksdb:flush_wal", is_done=False),
 }
-# `rollback`, from where a broker in file mode must not start until it has ended
+# `rollback`: no broker may start in file mode before its end
 BACK = {
     "barred": Effect("streaming.rocketmq.rollback.run:bar", is_done=True),
     "a queue renamed": Effect("streaming.rocketmq.rollback.file_queues:_move_in", is_done=True),
@@ -74,12 +74,12 @@ def _arm(effect: Effect) -> None:
     real: Callable[..., Any] = getattr(holder, name)
     calls = 0
 
-    def dying(*words: Any, **named: Any) -> Any:
+    def dying(*arguments: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == effect.call and not effect.is_done:
             _die()
-        result = real(*words, **named)
+        result = real(*arguments, **options)
         if calls == effect.call:
             _die()
         return result
@@ -88,7 +88,7 @@ def _arm(effect: Effect) -> None:
 
 
 def _arm_flush() -> None:
-    """Die where a batch is in the database's memory, and in a file that is not durable yet."""
+    """Die when a batch is in the database's memory and in a file that is not durable yet."""
     database = import_module("streaming.adapters.rocksdb.database").Database
     real = database.put_atomically
 
@@ -102,9 +102,9 @@ def _arm_flush() -> None:
         def flush_wal(self, _sync: bool) -> None:
             _die()
 
-    def dying(self: Any, *words: Any, **named: Any) -> None:
+    def dying(self: Any, *arguments: Any, **options: Any) -> None:
         self._root = Root(self._root)
-        real(self, *words, **named)
+        real(self, *arguments, **options)
 
     database.put_atomically = dying
 

@@ -1,4 +1,4 @@
-"""A `ledger-reaper rocketmq follow` beside a real broker, for tests that break things around it."""
+"""Runs `ledger-reaper rocketmq follow` beside a real broker, for tests that cause faults around it."""
 
 import json
 import subprocess
@@ -15,9 +15,12 @@ SECONDS = 300.0
 
 
 class Following:
-    """One run of the command. A context manager, which ends it by kill -9 if it still runs.
+    """A run of the command; as a context manager it kills the command at the end.
 
-    dying: the effect (rocket_dying.py) at which it dies by itself.
+    Args:
+        server: whose store is followed.
+        words: further arguments.
+        dying: the effect (rocket_dying.py) at which the command kills itself.
     """
 
     def __init__(self, server: RocketMQ, *words: str, dying: str = "") -> None:
@@ -27,10 +30,10 @@ class Following:
             [*base, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
         )
         self.lags: list[dict[str, Any]] = []
-        self.said: list[str] = []
+        self.output: list[str] = []
         self._readers = [
             threading.Thread(target=self._read, args=(self.process.stdout, self._take), daemon=True),
-            threading.Thread(target=self._read, args=(self.process.stderr, self.said.append), daemon=True),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.output.append), daemon=True),
         ]
         for reader in self._readers:
             reader.start()
@@ -46,31 +49,31 @@ class Following:
 
     @property
     def end(self) -> int:
-        """How far the log was whole when it last told."""
+        """The end of the complete log in the last report."""
         return int(self.lags[-1]["end"]) if self.lags else -1
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait. Fails if it takes too long, or the command ends before."""
+        """Wait for a condition; fail if this takes too long or the command ends."""
         deadline = time.monotonic() + SECONDS
         while not holds():
-            assert time.monotonic() < deadline, (self.lags[-3:], self.said[-9:])
-            assert self.process.poll() is None or holds(), (self.process.returncode, self.said[-9:])
+            assert time.monotonic() < deadline, (self.lags[-3:], self.output[-9:])
+            assert self.process.poll() is None or holds(), (self.process.returncode, self.output[-9:])
             time.sleep(0.1)
 
-    def until_told(self, text: str) -> None:
-        """Wait until it has said this."""
-        self.until(lambda: any(text in line for line in self.said))
+    def until_printed(self, text: str) -> None:
+        """Wait until the command has printed a text."""
+        self.until(lambda: any(text in line for line in self.output))
 
     def until_caught_up(self) -> None:
-        """Wait until it has all that was whole when it told for the second time from now on.
+        """Wait until everything is indexed that was complete at the second report from now on.
 
-        That nothing is behind it may never say: a broker with open transactions writes something all the time.
+        The command may never report an empty backlog: a broker with open transactions writes continuously.
         """
         seen = len(self.lags)
         self.until(lambda: len(self.lags) > seen + 1 and self.lags[-1]["indexed"] >= self.lags[seen + 1]["end"])
 
     def wait(self) -> int:
-        """Wait until it ends, and return its exit code."""
+        """Wait for the command's end, and return its exit code."""
         code = self.process.wait(SECONDS)
         for reader in self._readers:
             reader.join(SECONDS)

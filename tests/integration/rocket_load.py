@@ -1,4 +1,4 @@
-"""A load for RocketMQ with a bit of everything, and what a file broker says of it before its store is converted."""
+"""A load for RocketMQ with queues of every kind, and the record of a file broker's content before the conversion."""
 
 import time
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from streaming.sandbox.rocketmq.broker_settings import COMMIT_LOG_FILE_BYTES
 from streaming.sandbox.rocketmq.server import RocketMQ
 from tests.integration.rocket_client import Content, Queue, RocketClient, Taken
 
-# So that a transaction left open is asked about within seconds, and not given up. A broker writes down how transactions
-# ended every three seconds only, and asks about them again before that; then it would commit them twice.
+# The broker asks about an open transaction within seconds, and does not give up. By default a broker records the end of
+# transactions only every three seconds; it would ask again before that, and commit them twice.
 BROKER_SETTINGS = {
     "transactionCheckInterval": "2000",
     "transactionTimeOut": "1000",
@@ -30,7 +30,7 @@ BATCHES = [("Batches", 0), ("Batches", 1)]
 RETRIED = [("Retried", 0)]
 AGAIN = [("Again", 0), ("Again", 1)]
 EMPTY = [("Empty", 0), ("Empty", 1)]
-# What nobody adds to unless a client sends.
+# Queues that only a client's messages change.
 QUIET: list[Queue] = [*OLD, *FILLER, *ORDERS, *TAGGED, *SOURCES, *BATCHES, *RETRIED, *AGAIN, *EMPTY, *LMQ]
 TOPICS = (OLD, FILLER, ORDERS, TAGGED, DELAYED, SETTLED, SOURCES, BATCHES, RETRIED, EMPTY)
 GROUPS: dict[str, Sequence[Queue]] = {
@@ -46,19 +46,19 @@ _FILLED = COMMIT_LOG_FILE_BYTES // 2000 + 40
 
 
 @dataclass
-class Told:
-    """What the file broker told: all of QUIET, offsets by time, and where the groups stand."""
+class Recorded:
+    """The file broker's content of QUIET, its offsets by time, and the groups' offsets."""
 
     content: dict[Queue, Content]
-    stamps: list[int]
-    times: dict[Queue, tuple[int, ...]]
+    stamps: list[int]  # times (ms)
+    times: dict[Queue, tuple[int, ...]]  # the offset of each stamp
     offsets: dict[str, dict[Queue, int]]
     sent_ms: int  # when the delayed messages were sent
     taken: dict[str, list[Taken]] = field(default_factory=dict)
 
 
-def fill(server: RocketMQ, client: RocketClient) -> Told:
-    """Send and consume all of it. The oldest file of the log then ends within the one queue of Filler."""
+def fill(server: RocketMQ, client: RocketClient) -> Recorded:
+    """Send and consume the load. The oldest file of the log then ends within the queue of Filler."""
     for queues in TOPICS:
         client.topic(queues[0][0], len(queues))
     client.send("Old", "old", 20, queues=2)
@@ -88,11 +88,11 @@ def fill(server: RocketMQ, client: RocketClient) -> Told:
     content = client.dump(QUIET)
     stamps = _stamps(content)
     offsets = {group: client.offsets(group, queues) for group, queues in GROUPS.items()}
-    return Told(content, stamps, client.times(QUIET, stamps), offsets, sent_ms, taken)
+    return Recorded(content, stamps, client.times(QUIET, stamps), offsets, sent_ms, taken)
 
 
 def _delete_topics(client: RocketClient) -> None:
-    """Leave messages in the log that are in no queue: of a topic that is gone, and of one that was made anew."""
+    """Leave messages in the log without a queue: of a deleted topic, and of a topic that was created again."""
     client.topic("Gone", 1)
     client.send("Gone", "gone", 6)
     client.delete("Gone")
@@ -103,26 +103,26 @@ def _delete_topics(client: RocketClient) -> None:
     client.send("Again", "after", 9, queues=2)
 
 
-def expire_oldest_file(server: RocketMQ, told: Told) -> None:
-    """Delete the log's oldest file, as the broker does when its time is over; the broker must be stopped.
+def expire_oldest_file(server: RocketMQ, recorded: Recorded) -> None:
+    """Delete the log's oldest file, as the broker does at the end of its retention; the broker must be stopped.
 
-    `told` then says what is left of the queues. Offsets by time are not told of queues that lost messages.
+    Remove the lost messages from `recorded`, and the offsets by time of queues that lost messages.
     """
     oldest, *rest = sorted((server.store / "commitlog").iterdir())
     assert rest
     # allowed: the store is the test's own, and its broker is stopped
     oldest.unlink()
     start = int(rest[0].name)
-    for queue, content in told.content.items():
+    for queue, content in recorded.content.items():
         live = tuple(message for message in content.messages if message.physical >= start)
         if len(live) < len(content.messages):
             first = live[0].offset if live else content.end
-            told.content[queue] = Content(first, content.end, live)
-            del told.times[queue]
+            recorded.content[queue] = Content(first, content.end, live)
+            del recorded.times[queue]
 
 
 def _stamps(content: dict[Queue, Content]) -> list[int]:
-    """Times before, at and after those at which messages were stored."""
+    """Return times before, at and after the storage of messages."""
     stored = sorted({message.stored_ms for each in content.values() for message in each.messages})
-    some = stored[:: max(1, len(stored) // 25)]
-    return sorted({0, stored[0] - 1, stored[-1] + 1, stored[-1] + 3_600_000, *some, *(each + 1 for each in some)})
+    sample = stored[:: max(1, len(stored) // 25)]
+    return sorted({0, stored[0] - 1, stored[-1] + 1, stored[-1] + 3_600_000, *sample, *(each + 1 for each in sample)})

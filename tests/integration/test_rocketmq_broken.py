@@ -1,4 +1,4 @@
-"""A real RocketMQ that is followed, while its broker crashes, its files expire, and its disk fills up."""
+"""A real RocketMQ is followed while its broker crashes, its files expire, and its disk fills up."""
 
 import json
 import os
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 QUEUES: list[Queue] = [("Orders", number) for number in range(4)]
 LMQ: list[Queue] = [("%LMQ%left", 0)]
 ALL = [*QUEUES, *LMQ]
-# so that files whose time is over go within seconds
+# expired files are deleted within seconds
 RETENTION = {"cleanResourceInterval": "1000", "deleteCommitLogFilesInterval": "10"}
 
 
@@ -40,13 +40,13 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]
 
 @pytest.fixture
 def client(server: RocketMQ) -> Iterator[RocketClient]:
-    with RocketClient(server) as made:
-        made.topic("Orders", 4)
-        yield made
+    with RocketClient(server) as opened:
+        opened.topic("Orders", 4)
+        yield opened
 
 
 def sent(client: RocketClient, prefix: str, count: int = 400) -> set[str]:
-    """Messages in all queues, over a file of the log or so."""
+    """Send messages to all queues, about a file of the log."""
     names = set(client.send("Orders", prefix, count, queues=4, bytes=2500))
     return names | set(client.send("Orders", f"{prefix}-light", 5, queue=0, lmq=LMQ[0][0]))
 
@@ -59,46 +59,49 @@ def run(command: str, store: Path, *words: str, code: int = 0) -> str:
     return ledger_reaper("rocketmq", command, "--store", str(store), *words, code=code)
 
 
-def is_sound(store: Path) -> None:
+def check(store: Path) -> None:
     *_, summary = map(json.loads, run("check", store, "--json").splitlines())
     assert summary["ok"], summary
 
 
 def converted(server: RocketMQ, client: RocketClient) -> dict[Queue, Content]:
-    """Stop the broker, finish with `backfill`, check, and start it in RocksDB; returns what it told before."""
-    told = client.dump(ALL)
+    """Stop the broker, finish with `backfill`, check, and start it in RocksDB; return its content before."""
+    before = client.dump(ALL)
     client.close()
     server.stop_broker()
-    made = json.loads(run("backfill", server.store, "--yes", "--json"))
-    assert made["resumed"], made
-    is_sound(server.store)
+    result = json.loads(run("backfill", server.store, "--yes", "--json"))
+    assert result["resumed"], result
+    check(server.store)
     server.start_broker(StoreMode.ROCKSDB)
-    assert client.dump(ALL) == told
-    return told
+    assert client.dump(ALL) == before
+    return before
 
 
-def names_in(told: dict[Queue, Content]) -> Counter[str]:
-    return Counter(message.name for queue in QUEUES for message in told[queue].messages)
+def names_in(contents: dict[Queue, Content]) -> Counter[str]:
+    return Counter(message.name for queue in QUEUES for message in contents[queue].messages)
 
 
 def lose_the_end(store: Path, lost: int) -> int:
-    """What a power cut does to a log whose last pages were never written: zeros, from the middle of a record on.
+    """Write zeros from the middle of a record on, like a power cut before the last pages of a log were written.
 
-    Returns where they begin. The broker must be dead, and the store is the test's own.
+    The broker must be dead, and the store is the test's own.
+
+    Returns:
+        The position of the first zero.
     """
     log = commitlog_of(store / "commitlog")
     cut = log.end - lost
     for file in log.files:
-        begin = max(cut - file.start, 0)
-        if begin < file.size:
+        start = max(cut - file.start, 0)
+        if start < file.size:
             with Path(file.path).open("r+b") as handle:
-                handle.seek(begin)
-                handle.write(bytes(file.size - begin))
+                handle.seek(start)
+                handle.write(bytes(file.size - start))
     return cut
 
 
 @pytest.mark.parametrize("lost", [700_001, 1_900_003], ids=["in one file", "over a roll"])
-def test_a_broker_that_crashes_and_loses_the_end_of_its_log_is_followed_back(
+def test_a_broker_that_crashes_and_loses_the_end_of_its_log_is_followed_from_the_new_end(
     server: RocketMQ, client: RocketClient, lost: int
 ) -> None:
     for number in range(6):
@@ -111,31 +114,31 @@ def test_a_broker_that_crashes_and_loses_the_end_of_its_log_is_followed_back(
         server.kill_broker()
         cut = lose_the_end(server.store, lost)
         assert cut < reached
-        following.until_told("has cut off the end of its log")
+        following.until_printed("has cut off the end of its log")
         client.close()
         server.start_broker()
         assert commitlog_end(client) <= cut
         after = sent(client, "after") | sent(client, "later")
         following.until_caught_up()
-    told = converted(server, client)
-    found = names_in(told)
-    assert after <= found.keys()
-    assert max(found.values()) == 1
-    assert all(content.end == len(content.messages) for content in told.values()), "a queue has a hole"
+    before = converted(server, client)
+    names = names_in(before)
+    assert after <= names.keys()
+    assert max(names.values()) == 1
+    assert all(content.end == len(content.messages) for content in before.values()), "a queue has a hole"
 
 
 def commitlog_end(client: RocketClient) -> int:
-    """Where the last message that the broker knows begins."""
+    """Return the position of the last message that the broker has."""
     return max(message.physical for content in client.dump(ALL).values() for message in content.messages)
 
 
-def test_a_broker_that_is_killed_under_load_is_followed_on(server: RocketMQ, client: RocketClient) -> None:
+def test_a_broker_that_is_killed_under_load_is_still_followed(server: RocketMQ, client: RocketClient) -> None:
     names = sent(client, "before")
     with Following(server) as following:
         following.until(lambda: bool(following.lags))
         for number in range(3):
             names |= sent(client, f"round{number}", 300)
-            server.kill_broker()  # kill -9: what it wrote is there, and it may have been about to write
+            server.kill_broker()  # kill -9: its writes are kept, and another may have been in progress
             client.close()
             server.start_broker()
         names |= sent(client, "after")
@@ -144,38 +147,38 @@ def test_a_broker_that_is_killed_under_load_is_followed_on(server: RocketMQ, cli
 
 
 def dies(server: RocketMQ, client: RocketClient | None, effect: str) -> set[str]:
-    """Run `follow` until it dies at this effect, while the client, if there is one, goes on sending."""
+    """Run `follow` until it dies at this effect, while a given client continues to send."""
     names = set[str]()
     words = ("--until-caught-up",) if effect == "before the close" else ()
     with Following(server, *words, dying=effect) as following:
         deadline = time.monotonic() + 240
         while following.process.poll() is None:
-            assert time.monotonic() < deadline, (effect, following.said[-9:])
+            assert time.monotonic() < deadline, (effect, following.output[-9:])
             time.sleep(0.2)
             if client is not None and following.lags:
                 names |= sent(client, f"{effect}-{len(names)}".replace(" ", "-"), 40)
-        assert following.wait() == -signal.SIGKILL, (effect, following.said[-9:])
+        assert following.wait() == -signal.SIGKILL, (effect, following.output[-9:])
     return names
 
 
-def test_follow_that_is_killed_at_each_of_its_effects_lags_and_leaves_no_hole(
-    server: RocketMQ, client: RocketClient
-) -> None:
+def test_follow_that_is_killed_at_each_of_its_effects_leaves_no_hole(server: RocketMQ, client: RocketClient) -> None:
     names = sent(client, "before")
     for effect in FIRST | LATER:
         names |= sent(client, effect.replace(" ", "-"), 40) | dies(server, client, effect)
         is_there = (server.store / "ledger-reaper" / "follow" / "consumequeue" / "CURRENT").exists()
         assert is_there == (effect in LATER or effect == "in its place"), effect
     with Following(server, "--until-caught-up") as following:
-        assert following.wait() == 0, following.said
+        assert following.wait() == 0, following.output
     assert names_in(converted(server, client)) == Counter(names)
 
 
-def test_follow_that_is_killed_while_it_goes_back_goes_back_again(server: RocketMQ, client: RocketClient) -> None:
+def test_follow_that_is_killed_while_it_returns_to_the_new_end_returns_again(
+    server: RocketMQ, client: RocketClient
+) -> None:
     for number in range(4):
         sent(client, f"before{number}")
     with Following(server, "--until-caught-up") as following:
-        assert following.wait() == 0, following.said
+        assert following.wait() == 0, following.output
     client.close()
     server.kill_broker()
     lose_the_end(server.store, 700_001)
@@ -184,20 +187,20 @@ def test_follow_that_is_killed_while_it_goes_back_goes_back_again(server: Rocket
     server.start_broker()
     after = sent(client, "after")
     with Following(server, "--until-caught-up") as following:
-        assert following.wait() == 0, following.said
-    told = converted(server, client)
-    assert after <= names_in(told).keys()
-    assert max(names_in(told).values()) == 1
-    assert all(content.end == len(content.messages) for content in told.values()), "a queue has a hole"
+        assert following.wait() == 0, following.output
+    before = converted(server, client)
+    assert after <= names_in(before).keys()
+    assert max(names_in(before).values()) == 1
+    assert all(content.end == len(content.messages) for content in before.values()), "a queue has a hole"
 
 
 def until_all_is_deleted(server: RocketMQ) -> None:
-    """Wait until a broker that was told to delete files has done that for the last of 20 times, also with new ones."""
+    """Wait until a broker that was ordered to delete files has completed all 20 passes, which include new files."""
     log, deadline = server.home.own_log("store.log"), time.monotonic() + 240
     while "manualDeleteFileSeveralTimes: 0 " not in log.read_text(encoding="utf-8", errors="replace"):
-        assert time.monotonic() < deadline, f"{log} tells of no deletion, or of no end"
+        assert time.monotonic() < deadline, f"{log} contains no deletion, or no end of it"
         time.sleep(0.5)
-    time.sleep(2)  # it says so before it deletes
+    time.sleep(2)  # the broker logs this before it deletes
 
 
 def test_files_that_expire_while_they_are_followed_are_gone_afterwards(server: RocketMQ, client: RocketClient) -> None:
@@ -213,12 +216,12 @@ def test_files_that_expire_while_they_are_followed_are_gone_afterwards(server: R
         assert not oldest.exists()
         names = sent(client, "after")
         following.until_caught_up()
-    told = converted(server, client)
-    assert names <= names_in(told).keys()
-    assert all(content.first > 0 for queue, content in told.items() if queue in QUEUES)
+    before = converted(server, client)
+    assert names <= names_in(before).keys()
+    assert all(content.first > 0 for queue, content in before.items() if queue in QUEUES)
 
 
-def test_files_that_expire_before_they_were_read_have_it_begin_anew(server: RocketMQ, client: RocketClient) -> None:
+def test_after_files_expired_unread_follow_starts_from_scratch(server: RocketMQ, client: RocketClient) -> None:
     sent(client, "before")
     with Following(server) as following:
         following.until_caught_up()
@@ -230,7 +233,7 @@ def test_files_that_expire_before_they_were_read_have_it_begin_anew(server: Rock
         until_all_is_deleted(server)
         assert int(log_files(server.store)[0].name) > unread + COMMIT_LOG_FILE_BYTES
         following.process.send_signal(signal.SIGCONT)
-        following.until_told("starting over")
+        following.until_printed("starting over")
         names = sent(client, "after")
         following.until_caught_up()
     assert names <= names_in(converted(server, client)).keys()
@@ -238,11 +241,11 @@ def test_files_that_expire_before_they_were_read_have_it_begin_anew(server: Rock
 
 @contextmanager
 def small_disk(where: Path, megabytes: int) -> Iterator[Path]:
-    """A disk of its own. Skips the test where this machine lets us make none."""
+    """Mount a separate disk; skip the test if this machine does not allow it."""
     where.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(where)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets us mount nothing")
+        pytest.skip("this machine allows no mounts")
     try:
         yield where
     finally:
@@ -250,9 +253,9 @@ def small_disk(where: Path, megabytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path, percent: float, kilobytes: int = 0) -> Path:
-    """Write a file that leaves so much of the disk used, but for some kilobytes."""
-    found, file = os.statvfs(disk), disk / "filler"
-    free = int(found.f_bavail - found.f_blocks * (100 - percent) / 100) * found.f_frsize - kilobytes * 1000
+    """Write a file so that this share of the disk is used, except for some kilobytes."""
+    status, file = os.statvfs(disk), disk / "filler"
+    free = int(status.f_bavail - status.f_blocks * (100 - percent) / 100) * status.f_frsize - kilobytes * 1000
     with file.open("wb") as handle:
         os.posix_fallocate(handle.fileno(), 0, max(free, 1))
     return file
@@ -269,12 +272,12 @@ def test_a_disk_that_fills_up_ends_follow_before_the_broker_deletes_messages(tmp
                 with Following(server) as following:
                     following.until_caught_up()
                     filler = fill(disk, 83.7)
-                    assert following.wait() == 4, following.said
-                assert any("deletes messages early" in line for line in following.said), following.said
-                names |= sent(client, "meanwhile")
+                    assert following.wait() == 4, following.output
+                assert any("deletes messages early" in line for line in following.output), following.output
+                names |= sent(client, "in-between")
                 filler.unlink()
                 with Following(server, "--until-caught-up") as following:
-                    assert following.wait() == 0, following.said
+                    assert following.wait() == 0, following.output
                 assert names_in(converted(server, client)) == Counter(names)
         finally:
             down(disk / "home")
@@ -302,26 +305,26 @@ def test_a_full_disk_stops_every_command_and_leaves_the_store_as_it_was(tmp_path
                 (disk / "filler").unlink()
                 if not (server.store / "consumequeue" / "CURRENT").exists():
                     run("backfill", server.store, "--yes")
-                is_sound(server.store)
+                check(server.store)
                 server.start_broker(StoreMode.ROCKSDB)
                 names |= sent(client, "after", 2000)
-                told = client.dump(ALL)
+                before_rollback = client.dump(ALL)
                 client.close()
                 server.stop_broker()
                 fill(disk, 100)
-                assert "the disk is full" in ledger_reaper_says("rollback", "--yes", "--store", str(server.store))
+                assert "the disk is full" in ledger_reaper_errors("rollback", "--yes", "--store", str(server.store))
                 (disk / "filler").unlink()
-                is_sound(server.store)
+                check(server.store)
                 run("rollback", server.store, "--yes")
                 server.start_broker(StoreMode.FILE)
-                assert client.dump(ALL) == told
-                assert names_in(told) == Counter(names)
+                assert client.dump(ALL) == before_rollback
+                assert names_in(before_rollback) == Counter(names)
         finally:
             down(disk / "home")
 
 
 def hashes(store: Path) -> dict[str, int]:
-    """Every file of the store that matters, but ours."""
+    """Return the hashes of all the broker's files in the store that matter."""
     return {
         str(path.relative_to(store)): hash(path.read_bytes())
         for part in ("commitlog", "consumequeue", "config")
@@ -331,33 +334,35 @@ def hashes(store: Path) -> dict[str, int]:
 
 
 def filled_up(disk: Path, store: Path, kilobytes: int) -> bool:
-    """Run `backfill` on a disk on which so much is left once it has looked at it; returns whether it came through."""
+    """Run `backfill`, and leave only this much of the disk after it has read the store; return whether it succeeded."""
     (disk / "filler").unlink(missing_ok=True)
     words = [*_PROGRAM, "rocketmq", "backfill", "--store", str(store), "--yes", "--rows-per-file", "1000"]
-    said = []
+    output = []
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            said.append(line)
+            output.append(line)
             if "reading the store" in line:
                 time.sleep(0.3)
                 fill(disk, 100, kilobytes)
         code = process.wait(120)
-    assert code in (0, 3, 4), said
-    assert not code or any("the disk is full" in line or "NO_SPACE" in line for line in said), said
+    assert code in (0, 3, 4), output
+    assert not code or any("the disk is full" in line or "NO_SPACE" in line for line in output), output
     return code == 0
 
 
-def ledger_reaper_says(*words: str) -> str:
-    done = subprocess.run([*_PROGRAM, "rocketmq", *words], capture_output=True, text=True, timeout=1200, check=False)
-    assert done.returncode not in (0, 1), done.stderr  # 1: an error that nobody has thought of
-    return done.stderr
+def ledger_reaper_errors(*words: str) -> str:
+    completed = subprocess.run(
+        [*_PROGRAM, "rocketmq", *words], capture_output=True, text=True, timeout=1200, check=False
+    )
+    assert completed.returncode not in (0, 1), completed.stderr  # 1: an unexpected error
+    return completed.stderr
 
 
 _PROGRAM = [sys.executable, "-m", "streaming"]
 
 
-def test_a_store_that_is_copied_while_it_is_used_is_whole_or_says_what_is_wrong(
+def test_a_store_that_is_copied_while_it_is_used_is_complete_or_refused_with_a_reason(
     server: RocketMQ, client: RocketClient, tmp_path: Path
 ) -> None:
     sent(client, "before")
@@ -366,25 +371,25 @@ def test_a_store_that_is_copied_while_it_is_used_is_whole_or_says_what_is_wrong(
         copies = [copied(server, client, tmp_path, number) for number in range(3)]
         following.until_caught_up()
     for copy in copies:
-        assert "ABORT" in ledger_reaper_says("plan", "--store", str(copy))
-        assert "ABORT" in ledger_reaper_says("backfill", "--yes", "--store", str(copy))
+        assert "ABORT" in ledger_reaper_errors("plan", "--store", str(copy))
+        assert "ABORT" in ledger_reaper_errors("backfill", "--yes", "--store", str(copy))
         (copy / "abort").unlink()  # as an impatient operator would
-        assert_converted_or_told(copy)
+        assert_converted_or_refused(copy)
     converted(server, client)
     for number in range(3, 6):
         copy = copied(server, client, tmp_path, number)
-        done = subprocess.run(
+        completed = subprocess.run(
             [*_PROGRAM, "rocketmq", "check", "--store", str(copy), "--json"],
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode in (0, 3, 4), done.stderr
-        assert "Traceback" not in done.stderr
+        assert completed.returncode in (0, 3, 4), completed.stderr
+        assert "Traceback" not in completed.stderr
 
 
 def copied(server: RocketMQ, client: RocketClient, tmp_path: Path, number: int) -> Path:
-    """Copy the store while the broker takes messages."""
+    """Copy the store while the broker receives messages."""
     copy = tmp_path / f"copy{number}"
     with subprocess.Popen(["cp", "-a", "--sparse=always", str(server.store), str(copy)]) as process:
         while process.poll() is None:
@@ -393,15 +398,15 @@ def copied(server: RocketMQ, client: RocketClient, tmp_path: Path, number: int) 
     return copy
 
 
-def assert_converted_or_told(copy: Path) -> None:
-    """Either the conversion ends, and the check finds nothing or says what; or it is refused with words."""
+def assert_converted_or_refused(copy: Path) -> None:
+    """Either the conversion and the check complete, or the command refuses the copy with a message."""
     words = [*_PROGRAM, "rocketmq", "backfill", "--yes", "--store", str(copy)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode == 4 and "--restart" in done.stderr:
-        done = subprocess.run([*words, "--restart"], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    assert done.returncode in (0, 3, 4), done.stderr
-    if done.returncode:
+    completed = subprocess.run(words, capture_output=True, text=True, check=False)
+    if completed.returncode == 4 and "--restart" in completed.stderr:
+        completed = subprocess.run([*words, "--restart"], capture_output=True, text=True, check=False)
+    assert "Traceback" not in completed.stderr
+    assert completed.returncode in (0, 3, 4), completed.stderr
+    if completed.returncode:
         assert not (copy / "consumequeue" / "CURRENT").exists()
         return
     checked = subprocess.run(

@@ -1,4 +1,4 @@
-"""A real RocketMQ goes to RocksDB with a stop of seconds: `follow` works beside it, and is killed, while it writes."""
+"""A real RocketMQ moves to RocksDB with a stop of seconds: `follow` works beside it, and is killed, while it writes."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from streaming.sandbox.rocketmq.broker_home import StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Queue, RocketClient
-from tests.integration.rocket_compare import content_once, delayed_come_once, differences
+from tests.integration.rocket_compare import check_delayed, content_once, differences
 from tests.integration.rocket_follow import Following
 from tests.integration.test_rocketmq import ledger_reaper
 
@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketMQ]
 
 
 def sent(client: RocketClient, number: int) -> set[str]:
-    """A bit of load, over several files of the log."""
+    """Send a small load, over several files of the log."""
     names = client.send("Orders", f"load{number}", 120, queues=4, bytes=2500)
     client.send("Orders", f"light{number}", 5, queue=0, lmq=LMQ[0][0])
     return set(names) | {f"light{number}-{each}" for each in range(5)}
@@ -44,7 +44,7 @@ def follow(server: RocketMQ, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-def test_a_broker_that_was_followed_under_load_goes_on_in_rocksdb_with_all_it_had(server: RocketMQ) -> None:
+def test_a_broker_that_was_followed_under_load_has_all_its_messages_in_rocksdb(server: RocketMQ) -> None:
     with RocketClient(server) as client:
         client.topic("Orders", 4)
         names = sent(client, 0)
@@ -54,28 +54,28 @@ def test_a_broker_that_was_followed_under_load_goes_on_in_rocksdb_with_all_it_ha
                 deadline = time.monotonic() + seconds
                 while time.monotonic() < deadline:
                     names |= sent(client, number * 1000 + len(names))
-                process.kill()  # kill -9, wherever it is
+                process.kill()  # kill -9 at any point
         names |= sent(client, 9)
         with follow(server, "--until-caught-up") as process:
-            said, _ = process.communicate(timeout=1200)
-        assert process.returncode == 0, said
-        assert json.loads(said.splitlines()[-1])["bytes_behind"] == 0
-        told, offsets = client.dump([*QUEUES, *LMQ]), client.offsets("readers", QUEUES)
+            output, _ = process.communicate(timeout=1200)
+        assert process.returncode == 0, output
+        assert json.loads(output.splitlines()[-1])["bytes_behind"] == 0
+        before, offsets = client.dump([*QUEUES, *LMQ]), client.offsets("readers", QUEUES)
         client.close()
         server.stop_broker()
 
-        made = json.loads(ledger_reaper("rocketmq", "backfill", "--yes", "--json", "--store", str(server.store)))
+        result = json.loads(ledger_reaper("rocketmq", "backfill", "--yes", "--json", "--store", str(server.store)))
         *_, checked = map(
             json.loads, ledger_reaper("rocketmq", "check", "--json", "--store", str(server.store)).splitlines()
         )
         server.start_broker(StoreMode.ROCKSDB)
 
-        assert made["resumed"], made
+        assert result["resumed"], result
         assert checked["ok"], checked
-        assert client.dump([*QUEUES, *LMQ]) == told
+        assert client.dump([*QUEUES, *LMQ]) == before
         assert client.offsets("readers", QUEUES) == offsets
-        assert Counter(each.name for queue in QUEUES for each in told[queue].messages) == Counter(names)
-        print(f"backfill behind follow: {made['seconds']:.1f} s for {made['units']} units")  # noqa: T201
+        assert Counter(each.name for queue in QUEUES for each in before[queue].messages) == Counter(names)
+        print(f"backfill after follow: {result['seconds']:.1f} s for {result['units']} units")  # noqa: T201
 
 
 @pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
@@ -83,25 +83,25 @@ def test_delays_transactions_and_deleted_topics_are_followed(tmp_path: Path, ver
     server = up(tmp_path, version, mode=StoreMode.FILE, broker_settings=load.BROKER_SETTINGS)
     try:
         with RocketClient(server) as client:
-            with Following(server) as following:  # from an empty store on
+            with Following(server) as following:  # from an empty store
                 following.until(lambda: bool(following.lags))
-                told = load.fill(server, client)
+                recorded = load.fill(server, client)
                 following.until_caught_up()
             client.close()
             server.stop_broker()
-            made = json.loads(ledger_reaper("rocketmq", "backfill", "--yes", "--json", "--store", str(server.store)))
-            assert made["resumed"], made
+            result = json.loads(ledger_reaper("rocketmq", "backfill", "--yes", "--json", "--store", str(server.store)))
+            assert result["resumed"], result
             ledger_reaper("rocketmq", "check", "--store", str(server.store))
             server.start_broker(StoreMode.ROCKSDB)
 
-            assert differences(told.content, client.dump(load.QUIET)) == []
-            assert client.times(load.QUIET, told.stamps) == told.times
-            assert {group: client.offsets(group, queues) for group, queues in load.GROUPS.items()} == told.offsets
+            assert differences(recorded.content, client.dump(load.QUIET)) == []
+            assert client.times(load.QUIET, recorded.stamps) == recorded.times
+            assert {group: client.offsets(group, queues) for group, queues in load.GROUPS.items()} == recorded.offsets
             ends = {f"tx-unknown-{number}": "commit" if number < 3 else "rollback" for number in range(6)}
             client.resolve(ends)
-            delayed_come_once(client, told)
-            wanted = {name for name, end in ends.items() if end == "commit"} | {f"tx-commit-{n}" for n in range(4)}
-            (settled,) = content_once(client, load.SETTLED, lambda found: len(found.messages) >= len(wanted))
-            assert Counter(each.name for each in settled.messages) == Counter(wanted)
+            check_delayed(client, recorded)
+            expected = {name for name, end in ends.items() if end == "commit"} | {f"tx-commit-{n}" for n in range(4)}
+            (settled,) = content_once(client, load.SETTLED, lambda read: len(read.messages) >= len(expected))
+            assert Counter(each.name for each in settled.messages) == Counter(expected)
     finally:
         down(tmp_path)

@@ -1,4 +1,4 @@
-"""Kinds of queues, consumers and hosts on a real RocketMQ that the other tests do not have."""
+"""Further kinds of queues, consumers and hosts on a real RocketMQ."""
 
 import json
 import time
@@ -37,8 +37,8 @@ def server(version: str, tmp_path: Path) -> Iterator[RocketMQ]:
 
 @pytest.fixture
 def client(server: RocketMQ) -> Iterator[RocketClient]:
-    with RocketClient(server) as made:
-        yield made
+    with RocketClient(server) as opened:
+        yield opened
 
 
 def run(command: str, store: Path, *words: str, code: int = 0) -> str:
@@ -75,13 +75,15 @@ def test_a_store_with_batch_queues_is_refused(server: RocketMQ, client: RocketCl
 
 
 def _retry_queue(server: RocketMQ) -> Queue:
-    """The queue in which the broker keeps what a pop consumer could not process."""
+    """Return the queue of messages that a pop consumer could not process; an empty name if there is none."""
     names = [path.parent.name for path in (server.store / "consumequeue").glob("%RETRY%poppers*/0")]
     assert len(names) <= 1
     return (names[0], 0) if names else ("", 0)
 
 
-def test_what_pop_consumers_could_not_process_comes_again_once(server: RocketMQ, client: RocketClient) -> None:
+def test_messages_that_pop_consumers_could_not_process_arrive_again_once(
+    server: RocketMQ, client: RocketClient
+) -> None:
     client.topic("Popped", 2)
     client.send("Popped", "fail", 4, queues=2)
     client.send("Popped", "done", 6, queues=2)
@@ -91,36 +93,36 @@ def test_what_pop_consumers_could_not_process_comes_again_once(server: RocketMQ,
     while not (name := _retry_queue(server))[0] or client.ends([name])[name][1] < 4:
         assert time.monotonic() < deadline, "no retry topic has got the four messages"
         time.sleep(0.5)
-    told = client.dump([name, ("Popped", 0), ("Popped", 1)])
+    before = client.dump([name, ("Popped", 0), ("Popped", 1)])
     converted(server, client)
 
-    assert client.dump(told) == told
+    assert client.dump(before) == before
     client.send("Popped", "later", 4, queues=2)
     taken = client.push("poppers", "Popped", 8, seconds=240, pop=True)
 
-    wanted = [f"{prefix}-{number}" for prefix in ("fail", "later") for number in range(4)]
-    assert Counter(each.read.name for each in taken) == Counter(wanted)
+    expected = [f"{prefix}-{number}" for prefix in ("fail", "later") for number in range(4)]
+    assert Counter(each.read.name for each in taken) == Counter(expected)
 
 
 IPV6 = {"brokerIP1": "::1", "bindAddress": "::"}
 
 
 def test_messages_of_ipv6_hosts_are_converted(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "make", lambda *_words: HOST)  # a namespace of ours has no address of IPv6
+    monkeypatch.setattr(network, "make", lambda *_words: HOST)  # our network namespaces have no IPv6 address
     try:
         server = up(tmp_path, version, mode=StoreMode.FILE, broker_settings=IPV6)
         with RocketClient(server) as client:
             (*queues,) = client.topic("Orders", 2)
             client.send("Orders", "six", 40, queues=2, tags=["red", None])
             client.take("readers", queues, each=5)
-            told, stands = client.dump(queues), client.offsets("readers", queues)
+            before, committed = client.dump(queues), client.offsets("readers", queues)
             log = inventory_of(store_paths(server.store, None)).log
-            flags = {log.record_at(each.physical).sys_flag for queue in queues for each in told[queue].messages}  # type: ignore[union-attr]
+            flags = {log.record_at(each.physical).sys_flag for queue in queues for each in before[queue].messages}  # type: ignore[union-attr]
             assert all(flag & 0x30 == 0x30 for flag in flags), flags  # both hosts are IPv6
             converted(server, client)
-            assert client.dump(queues) == told
-            assert client.offsets("readers", queues) == stands
+            assert client.dump(queues) == before
+            assert client.offsets("readers", queues) == committed
             names = Counter(each.read.name for each in client.take("readers", queues))
-            assert len(names) == names.total() == 40 - sum(stands.values())
+            assert len(names) == names.total() == 40 - sum(committed.values())
     finally:
         down(tmp_path)

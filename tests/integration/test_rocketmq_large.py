@@ -1,4 +1,4 @@
-"""A real broker's store of millions of units is converted: within the time, disk and memory that it should take."""
+"""A real broker's store of millions of units is converted within the expected time, disk and memory."""
 
 import json
 import os
@@ -23,14 +23,14 @@ FILES = {"mappedFileSizeCommitLog": str(64 << 20), "mappedFileSizeConsumeQueue":
 
 
 @pytest.mark.timeout(3600)
-def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Path) -> None:
+def test_millions_of_units_are_converted_within_the_plans_figures(tmp_path: Path) -> None:
     server = up(tmp_path, "5.3.3", mode=StoreMode.FILE, broker_settings=FILES)
     try:
         with RocketClient(server) as client:
             client.topic("Large", len(QUEUES))
             for number in range(UNITS // SENT_AT_ONCE):
                 client.send("Large", f"m{number}", SENT_AT_ONCE, queues=len(QUEUES), batch=500, tags=["a", "b", None])
-            client.take("readers", [QUEUES[3]], each=1)  # a broker sets no offset of a group that it does not know
+            client.take("readers", [QUEUES[3]], each=1)  # a broker sets no offset for an unknown group
             client.commit("readers", QUEUES[3], 77_777)
             ends = client.ends(QUEUES)
             client.close()
@@ -38,15 +38,15 @@ def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Pat
             store = str(server.store)
             plan = json.loads(ledger_reaper("rocketmq", "plan", "--store", store, "--json"))
             used = _used(server.store)
-            began = time.monotonic()
-            made, memory = _sampled("backfill", "--store", store, "--yes", "--json")
-            took = time.monotonic() - began
-            checked_from = time.monotonic()
+            start = time.monotonic()
+            result, memory = _sampled("backfill", "--store", store, "--yes", "--json")
+            took = time.monotonic() - start
+            check_start = time.monotonic()
             *_, checked = map(json.loads, ledger_reaper("rocketmq", "check", "--store", store, "--json").splitlines())
-            check_seconds = time.monotonic() - checked_from
+            check_seconds = time.monotonic() - check_start
             figures = {
-                "units": made["units"],
-                "seconds": made["seconds"],
+                "units": result["units"],
+                "seconds": result["seconds"],
                 "with_start_seconds": round(took, 1),
                 "disk_bytes": _used(server.store) - used,
                 "check_seconds": round(check_seconds, 1),
@@ -57,8 +57,8 @@ def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Pat
             }
             print(json.dumps(figures))  # noqa: T201
             assert checked["ok"], checked
-            assert made["units"] == plan["live_units"] >= UNITS
-            assert took <= 3 * plan["seconds_if_busy"]  # this machine may get busier
+            assert result["units"] == plan["live_units"] >= UNITS
+            assert took <= 3 * plan["seconds_if_busy"]  # this machine may become busier
             assert figures["disk_bytes"] <= plan["disk_needed_bytes"]
             assert memory["all_mb"] < 2_500
             server.start_broker(StoreMode.ROCKSDB)
@@ -76,7 +76,7 @@ def test_millions_of_units_are_converted_within_what_the_plan_says(tmp_path: Pat
 
 @pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
 def test_long_queues_are_read_as_before(tmp_path: Path, version: str) -> None:
-    """Whole files of the upgrade come from our own writer here, which leaves short queues to RocksDB's."""
+    """Our own writer, which leaves short queues to RocksDB's writer, writes complete files here."""
     server = up(tmp_path, version, mode=StoreMode.FILE, broker_settings=FILES)
     queues: list[Queue] = [("Long", number) for number in range(3)]
     try:
@@ -84,8 +84,8 @@ def test_long_queues_are_read_as_before(tmp_path: Path, version: str) -> None:
             client.topic("Long", len(queues))
             for number in range(5):
                 client.send("Long", f"m{number}", 6_000, queues=len(queues), batch=100, tags=["a", "b", None])
-            told = client.dump(queues)
-            stored = sorted(each.stored_ms for each in told[queues[0]].messages)
+            before = client.dump(queues)
+            stored = sorted(each.stored_ms for each in before[queues[0]].messages)
             stamps = [stored[0] - 1, *stored[:: len(stored) // 20], stored[-1] + 1]
             times = client.times(queues, stamps)
             client.close()
@@ -97,12 +97,12 @@ def test_long_queues_are_read_as_before(tmp_path: Path, version: str) -> None:
             ledger_reaper("rocketmq", "check", "--store", store)
             for number in range(2):
                 server.start_broker(StoreMode.ROCKSDB)
-                found = client.dump(queues)
-                assert {queue: found[queue].messages[: len(told[queue].messages)] for queue in queues} == {
-                    queue: each.messages for queue, each in told.items()
+                after = client.dump(queues)
+                assert {queue: after[queue].messages[: len(before[queue].messages)] for queue in queues} == {
+                    queue: each.messages for queue, each in before.items()
                 }
                 assert number or client.times(queues, stamps) == times
-                assert all(each.end == len(each.messages) for each in found.values())
+                assert all(each.end == len(each.messages) for each in after.values())
                 client.send("Long", f"new{number}", 30, queues=len(queues))
                 client.close()
                 server.stop_broker()
@@ -113,7 +113,7 @@ def test_long_queues_are_read_as_before(tmp_path: Path, version: str) -> None:
 
 
 def _sampled(*words: str) -> tuple[dict[str, float], dict[str, int]]:
-    """Run a command; returns what it prints as JSON, and the most memory of its processes."""
+    """Run a command; return its JSON output, and the peak memory of its processes."""
     command = [sys.executable, "-m", "streaming", "rocketmq", *words]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
@@ -125,5 +125,5 @@ def _sampled(*words: str) -> tuple[dict[str, float], dict[str, int]]:
 
 
 def _used(folder: Path) -> int:
-    """Bytes on the disk: of sparse files, those that are stored."""
+    """Return the bytes on the disk; holes of sparse files do not count."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
