@@ -85,13 +85,13 @@ HOSTS = (
         "task.most_deletes[number]",
     ),
     (
-        "a group is paid for before it is sent",
+        "a batch is paid for before it is sent",
         PACE,
         "self._paid_s = max(self._paid_s + deletes / (self._rate * self._share), now_s)",
         "self._paid_s = max(self._paid_s, now_s - deletes / (self._rate * self._share))",
     ),
     (
-        "no more goes than was planned",
+        "no more ledgers are deleted than were planned",
         PACE,
         "        if deletes > self._left:\n",
         "        if False:\n",

@@ -41,7 +41,7 @@ class LocalAccumulator:
 
 
 class LocalContext:
-    """Stands in for a SparkContext."""
+    """A stand-in for a SparkContext."""
 
     defaultParallelism = 2  # noqa: N815
 

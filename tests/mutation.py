@@ -1,6 +1,6 @@
 """Remove each safety line once, in a copy of the tree, and show which test notices: `python -m tests.mutation [words]`.
 
-Not collected by pytest. Ends with 1 if no test notices one of the lines.
+pytest does not collect this module. The exit code is 1 if a removed line goes unnoticed.
 """
 
 import os
@@ -137,7 +137,7 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation(
-        "what is in use is kept", JUDGE, "    if refers_to(case.reference, case.request.ledger_id):", "    if False:"
+        "a ledger in use is kept", JUDGE, "    if refers_to(case.reference, case.request.ledger_id):", "    if False:"
     ),
     Mutation("an unreadable owner is in use", JUDGE, "if case.reference.presence is Presence.UNREADABLE:", "if False:"),
     Mutation(
@@ -151,13 +151,13 @@ MUTATIONS = (
     Mutation("an age counts from the last change", "udfs/ledger_facts.py", "max(times_ms)", "min(times_ms)"),
     Mutation("min_age", JUDGE, "if unchanged_ms < policy.min_age_ms:", "if False:"),
     Mutation(
-        "quarantine above the newest published",
+        "quarantine above the newest published ledger",
         JUDGE,
         "    if is_above_newest(case.request, case.reference) and",
         "    if False and",
     ),
     Mutation(
-        "quarantine of what is closed before it is referred to",
+        "quarantine of ledgers that are closed before they are referred to",
         JUDGE,
         "    if may_be_unnamed or component in _CLOSED_BEFORE_REFERENCED:",
         "    if may_be_unnamed:",
@@ -174,13 +174,16 @@ MUTATIONS = (
         " or metadata.last_entry_id < 0\n",
         "\n",
     ),
-    Mutation("absence seen twice", JUDGE, "    if is_gone:\n", "    if False:\n"),
+    Mutation("absence found twice", JUDGE, "    if is_gone:\n", "    if False:\n"),
     Mutation("the interval between two sightings", JUDGE, ">= policy.absence_interval_ms", ">= 0"),
     Mutation(
-        "an OPEN ledger's owner names a newer one", JUDGE, " and case.request.ledger_id < case.reference.newest_id", ""
+        "an OPEN ledger's owner names a newer ledger",
+        JUDGE,
+        " and case.request.ledger_id < case.reference.newest_id",
+        "",
     ),
     Mutation(
-        "a newer ledger lets OPEN ones go only where they are written in order",
+        "a newer ledger proves OPEN ledgers unused only if their owner writes ledgers in order",
         JUDGE,
         "case.request.component in _WRITTEN_IN_ORDER and case",
         "case",
@@ -192,7 +195,7 @@ MUTATIONS = (
         "policy.above_newest_quarantine_ms",
     ),
     Mutation(
-        "the quarantine of OPEN ledgers, whose owner's versions may come round again",
+        "the quarantine of OPEN ledgers, whose owner's versions may repeat",
         JUDGE,
         "max(policy.open_quiet_ms, policy.above_newest_quarantine_ms)",
         "policy.open_quiet_ms",
@@ -216,22 +219,27 @@ MUTATIONS = (
         'f"{min(old, new)}s"',
     ),
     Mutation(
-        "an owner that shrank keeps all",
+        "an owner that shrank keeps all its ledgers",
         JUDGE,
         "        or kept_by_shrinkage(case.reference, case.baseline, policy)\n",
         "",
     ),
-    Mutation("what shrank is not learnt", IN_USE, "and not self._is_less(key, now)", ""),
+    Mutation("a list that shrank is no new baseline", IN_USE, "and not self._is_less(key, now)", ""),
     Mutation(
         "a baseline is not read while it changes",
         IN_USE,
         "        with self._lock:\n            for key, now in named:\n",
         "        if True:\n            for key, now in named:\n",
     ),
-    Mutation("most owners gone at once is doubted", MASS_LOSS, "if total.gone > above and", "if False and"),
-    Mutation("most of the others' owners are doubted too", MASS_LOSS, "if others.gone > min(", "if False and min("),
-    Mutation("whoever lost the most is held at least", MASS_LOSS, "        doubted.add(worst)\n", ""),
-    Mutation("a tenant that lost most is doubted", MASS_LOSS, "if lost.gone > above and", "if False and"),
+    Mutation("the loss of most owners at once is doubted", MASS_LOSS, "if total.gone > above and", "if False and"),
+    Mutation(
+        "the loss of most other tenants' owners is doubted, too",
+        MASS_LOSS,
+        "if others.gone > min(",
+        "if False and min(",
+    ),
+    Mutation("the tenant that lost most is always held", MASS_LOSS, "        doubted.add(worst)\n", ""),
+    Mutation("a tenant that lost most of its owners is doubted", MASS_LOSS, "if lost.gone > above and", "if False and"),
     Mutation(
         "a loss that may be ours stops everything",
         f"{IN_USE}/missing.py",
@@ -245,7 +253,7 @@ MUTATIONS = (
         "return not self.ours",
     ),
     Mutation(
-        "tenants that lose something in turn stop everything",
+        "losses of one tenant after the other stop everything",
         DELETION,
         "return (held | missing.tenants.keys()) - PULSARS_TENANTS",
         "return missing.tenants.keys() - PULSARS_TENANTS",
@@ -257,38 +265,48 @@ MUTATIONS = (
         "for at, job in jobs.items()}",
     ),
     Mutation("a tenant that is doubted is held", DELETION, "        if doubts.tenants:\n", "        if False:\n"),
-    Mutation("a doubt of all is asked about", DELETION, "        if doubts.everything:\n", "        if False:\n"),
     Mutation(
-        "nothing is read for who may not ask",
+        "a doubt about all tenants waits for the operator",
+        DELETION,
+        "        if doubts.everything:\n",
+        "        if False:\n",
+    ),
+    Mutation(
+        "nothing is read for a sender without rights",
         "streaming/sweep/admitted.py",
         "if isinstance(message.request, PendingDelete):",
         "if message.row[c.REFERENCE_KEY]:",
     ),
     Mutation(
-        "a tenant's topic names its own only",
+        "a tenant's topic names only the tenant's own ledgers",
         "udfs/admission.py",
         "if tenant not in admission.trusted_tenants and",
         "if False and",
     ),
     Mutation(
-        "a request topic speaks for itself",
+        "a request topic has its own rights",
         "udfs/admission.py",
         "if admission.is_request_topic(read_from):",
         "if False:",
     ),
     Mutation(
-        "properties of a request topic count for nothing",
+        "properties of messages in a request topic are ignored",
         SWEEP,
         "        if self._query == REQUESTS:\n",
         "        if False:\n",
     ),
     Mutation(
-        "the sender is asked after",
+        "the sender's rights are checked",
         SWEEP,
         "request = payload if decoded is None else admit(decoded, topic, self._admission)",
         "request = payload",
     ),
-    Mutation("what is too large is not parsed", "udfs/wire.py", "    if len(payload) > most_bytes:", "    if False:"),
+    Mutation(
+        "a payload that is too large is not parsed",
+        "udfs/wire.py",
+        "    if len(payload) > most_bytes:",
+        "    if False:",
+    ),
     Mutation(
         "a cut request keeps its topic, and with it its rights",
         "udfs/retry.py",
@@ -303,19 +321,19 @@ MUTATIONS = (
     ),
     Mutation("limits of a batch", BLAST_RADIUS, "if batch + coming > limits.per_batch:", "if False:"),
     Mutation(
-        "deletes of a chunk that broke off",
+        "deletes of an interrupted chunk",
         BLAST_RADIUS,
         "return replace(state, is_unfinished=True)",
         "return state",
     ),
     Mutation(
-        "a resume lets pass what a person has looked at",
+        "a resume allows only what the operator has seen",
         BLAST_RADIUS,
         "if state.granted == subject else",
         "if state.granted else",
     ),
     Mutation(
-        "a limit holds the work",
+        "a limit stops the work",
         DELETION,
         "        if why:\n            self._hold",
         "        if False:\n            self._hold",
@@ -345,7 +363,7 @@ MUTATIONS = (
         "self.store.set_data(self.path, data)",
     ),
     Mutation(
-        "a resume releases the tenant that it names, and no other",
+        "a resume releases only the tenant that it names",
         "streaming/limits/tenants.py",
         "if name != tenant}",
         "if False}",
@@ -356,16 +374,16 @@ MUTATIONS = (
         "self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))",
         "pass",
     ),
-    Mutation("receipts that know less than their mark", DELETION, "if self.started > newest_chunk:", "if False:"),
-    Mutation("receipts that know less than a partition", DELETION, "if chunk_of(last) > newest_chunk:", "if False:"),
+    Mutation("receipts that are older than their mark", DELETION, "if self.started > newest_chunk:", "if False:"),
+    Mutation("receipts that are older than a partition", DELETION, "if chunk_of(last) > newest_chunk:", "if False:"),
     Mutation(
-        "copies that brokers forgot are looked for",
+        "copies that brokers forgot are searched",
         DELETION,
         "stored = self.copies.stored(forgotten, table_id, self.receipts.started_ms(chunk) - _CLOCKS_DIFFER_MS)",
         "stored: dict[str, int] = {}",
     ),
     Mutation(
-        "each retry of a publication asks what is stored",
+        "each retry of a publication reads the stored copies",
         f"{DELETION}/outbox.py",
         "            self._started = chunk\n",
         "            pass\n",
@@ -374,7 +392,7 @@ MUTATIONS = (
         "a stored copy is not sent again", DELETION, "            if number <= last:\n", "            if False:\n"
     ),
     Mutation(
-        "a sequence id is one row's alone",
+        "a sequence id belongs to a single row",
         DELETION,
         " or not 0 <= index < MAX_ROWS_PER_CHUNK:",
         ":",
@@ -385,14 +403,17 @@ MUTATIONS = (
     Mutation("a forged number is bounded", "udfs/retry.py", 'min(int(digits or "0"), largest)', 'int(digits or "0")'),
     Mutation("no chunk overtakes another", DELETION, "            self._finish_interrupted()\n", ""),
     Mutation(
-        "who was replaced publishes nothing", DELETION, "            self.gate.refuse_if_outdated()  #", "            #"
+        "a replaced instance publishes nothing",
+        DELETION,
+        "            self.gate.refuse_if_outdated()  #",
+        "            #",
     ),
     Mutation("deletes before a kill", LIMITS, "if not isinstance(node, Znode))", "if False)"),
     Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in PULSARS_TENANTS and ", ""),
-    Mutation("of two clocks the earlier", COORDINATION, "_Reading(min(local_ms, node.mtime_ms),", "_Reading(local_ms,"),
+    Mutation("the earlier of two clocks", COORDINATION, "_Reading(min(local_ms, node.mtime_ms),", "_Reading(local_ms,"),
     Mutation("the later clock names the journal's days", JOURNAL, "_day(now_ms + self._ahead_ms)", "_day(now_ms)"),
     Mutation(
-        "a receipt after a young one stays",
+        "a receipt after a young receipt stays",
         "streaming/state/receipts.py",
         "else min(first_young, _newest_chunk(table))",
         "else _newest_chunk(table)",
@@ -409,7 +430,7 @@ MUTATIONS = (
         "event.granted_ms if event.granted_ms <= event.now_ms else 0",
         "event.granted_ms",
     ),
-    Mutation("a new plan ends the one before it", f"{COORDINATION}/plans.py", "        store.delete(plan)\n", ""),
+    Mutation("a new plan ends the previous plan", f"{COORDINATION}/plans.py", "        store.delete(plan)\n", ""),
     Mutation("a sighting expires", JUDGE, "<= expires_ms", "<= 1 << 60"),
     Mutation(
         "compacted ledgers seen unreferenced twice",
@@ -419,19 +440,21 @@ MUTATIONS = (
     ),
     Mutation("a sighting is signed", SIGHTINGS, "if hmac.compare_digest(", "if True or hmac.compare_digest("),
     Mutation(
-        "no name is no wildcard",
+        "a missing name is no wildcard",
         OWNERSHIP,
         "if requested is None or requested != recorded:",
         "if requested != recorded:",
     ),
     Mutation("a cursor's ledger is no data ledger", OWNERSHIP, "if CURSOR in custom and", "if False and"),
     Mutation(
-        "somebody said whose BookKeeper it is",
+        "the operator declared the owner of BookKeeper",
         COORDINATION,
         "if not settings.safety.exclusive_bookkeeper:",
         "if False:",
     ),
-    Mutation("the operator declared who else offloads", COORDINATION, "if not bucket.is_declared", "if False"),
+    Mutation(
+        "the operator declared other clusters that offload", COORDINATION, "if not bucket.is_declared", "if False"
+    ),
     Mutation(
         "clusters may have the same name unless the operator declared otherwise",
         "streaming/config/policies.py",
@@ -440,32 +463,32 @@ MUTATIONS = (
     ),
     Mutation("the brokers write to this ZooKeeper", COORDINATION, "_newest(view) in listed", "listed"),
     Mutation(
-        "a compaction's cursor that is not open tells nothing",
+        "a compaction's cursor that is not open proves nothing",
         REFERENCES,
         "if cursors and COMPACTION_CURSOR not in broker.cursors:",
         "if False:",
     ),
     Mutation(
-        "a broker that is behind the list tells nothing of compacted ledgers",
+        "a broker with an older list proves nothing about compacted ledgers",
         REFERENCES,
         "if newest_id >= 0 and newest_id not in broker.ledgers:",
         "if False:",
     ),
-    Mutation("an unreadable znode spoils the reference", REFERENCES, "[s for s in seen if s.error]", "[]"),
+    Mutation("an unreadable znode makes the reference unreadable", REFERENCES, "[s for s in seen if s.error]", "[]"),
     Mutation(
-        "a silent broker spoils the reference",
+        "a silent broker makes the reference unreadable",
         REFERENCES,
         "if broker is not None and broker.presence is Presence.UNREADABLE:",
         "if False:",
     ),
     Mutation(
-        "absent needs the broker's word",
+        "absence needs the broker's answer",
         REFERENCES,
         "    if broker.presence is Presence.PRESENT and not (",
         "    if False and not (",
     ),
     Mutation(
-        "a broker not asked says nothing",
+        "a broker without a request proves nothing",
         REFERENCES,
         "    if broker is None:\n        return _unreadable(",
         "    broker = broker or BrokerView(Presence.GONE)\n    if not key:\n        return _unreadable(",
@@ -473,12 +496,14 @@ MUTATIONS = (
     Mutation("both witnesses are united (data)", REFERENCES, "        if extra:", "        if False:"),
     Mutation("both witnesses are united (others)", REFERENCES, "{*written, *remembered} - {-1}", "{*written} - {-1}"),
     Mutation(
-        "the newest is what znodes name",
+        "the newest ledger is the newest that znodes name",
         REFERENCES,
         "newest_id=listed.newest_id,",
         "newest_id=max(listed.newest_id, *(broker.ledgers if broker else ()), -1),",
     ),
-    Mutation("buckets have no newest", REFERENCES, "return ids, set(), -1", "return ids, set(), max(ids, default=-1)"),
+    Mutation(
+        "buckets have no newest ledger", REFERENCES, "return ids, set(), -1", "return ids, set(), max(ids, default=-1)"
+    ),
     Mutation(
         "an offloaded ledger needs both marks (T1)",
         "udfs/formats/managed_ledger.py",
@@ -507,39 +532,39 @@ MUTATIONS = (
     ),
     Mutation("journal before delete", SWEEP, "            self._journal.write(entries)", "            del entries"),
     Mutation(
-        "deleted means looked for and not found",
+        "DELETED means read again and absent",
         SWEEP,
         "            if node is not None:\n                job.later",
         "            if False:\n                job.later",
     ),
     Mutation(
-        "a lost answer is looked up",
+        "after a lost answer the ledger is read again",
         SWEEP,
         "if result.status is GuardStatus.DELETED:",
         "if result.status in (GuardStatus.DELETED, GuardStatus.UNKNOWN):",
     ),
     Mutation(
-        "duplicates are done once",
+        "duplicates are processed once",
         SWEEP,
         "leads.setdefault((job.path, job.rests_on), job)",
         "leads.setdefault((job.path, (*job.rests_on[:2], id(job))), job)",
     ),
     Mutation("a replaced instance stops", SWEEP, "if result.path == self._rules.epoch[0]:", "if False:"),
     Mutation(
-        "another's request does not answer for mine",
+        "another owner's request does not answer for this request",
         "streaming/sweep/jobs.py",
         "return self.key, self.request.managed_ledger, self.given.absent_since_ms",
         'return "", "", None',
     ),
     Mutation(
-        "of two that may delete it one is sent",
+        "a ledger with two valid requests is deleted once",
         "streaming/sweep/jobs.py",
         "if first.setdefault(name_of(job), job) is not job:",
         "if first.setdefault(f'{name_of(job)}{id(job)}', job) is not job:",
     ),
-    Mutation("only who owns a ledger misses it", SWEEP, " and not job.is_anothers", ""),
+    Mutation("only a ledger's owner reports it missing", SWEEP, " and not job.is_anothers", ""),
     Mutation(
-        "a cluster's name proves nothing where another may have it",
+        "a cluster's name proves nothing if another cluster may have the same name",
         OFFLOADS,
         "if not (case.exclusive or case.cluster_names_are_unique):",
         "if False:",
@@ -548,13 +573,13 @@ MUTATIONS = (
         "parts of an upload prove their owner", OFFLOADS, "        return _unproven_parts(case)", "        return None"
     ),
     Mutation(
-        "BookKeeper says whose an upload is",
+        "BookKeeper's metadata name the owner of an upload",
         OFFLOADS,
         "for metadata in (case.objects.metadata, case.objects.ledger):",
         "for metadata in (case.objects.metadata,):",
     ),
     Mutation(
-        "the copy of an offloaded ledger goes only where tiered storage has the ledger",
+        "the copy of an offloaded ledger is deleted only if tiered storage has the ledger",
         JUDGE,
         "(case.unconfirmed if is_given_up(case.reference, case.request.ledger_id) else None)",
         "None",
@@ -566,7 +591,7 @@ MUTATIONS = (
         "    if False:",
     ),
     Mutation(
-        "every upload of a ledger is asked for",
+        "every upload of a ledger is requested",
         "streaming/sweep/offloaded.py",
         "is_whole = bool(uuids) and len(found) == len(uuids)",
         "is_whole = True",
@@ -596,19 +621,19 @@ MUTATIONS = (
         "            wait(futures.values())\n",
     ),
     Mutation(
-        "policies of a tenant that hang make no other tenant's late",
+        "hanging policies of a tenant delay no other tenant's",
         "streaming/sweep/buckets.py",
         "sorted(turns, key=turns.__getitem__)",
         "list(turns)",
     ),
     Mutation(
-        "no end waits for policies that hang",
+        "the end of a task does not wait for hanging policies",
         "streaming/sweep/buckets.py",
         "pool.shutdown(wait=False, cancel_futures=True)",
         "pool.shutdown(cancel_futures=True)",
     ),
     Mutation(
-        "what brokers don't tell of a namespace concerns its own requests only",
+        "an unreadable policy of a namespace affects only its own requests",
         "streaming/sweep/buckets.py",
         "        except UnavailableError as error:\n            return Verdict(Outcome.RETRY",
         "        except NotImplementedError as error:\n            return Verdict(Outcome.RETRY",
@@ -620,7 +645,7 @@ MUTATIONS = (
         "if False else {}",
     ),
     Mutation(
-        "an object that was stored again is not called deleted",
+        "an object that was stored again is not reported as deleted",
         "streaming/sweep/offload_steps.py",
         "if errors.get(key) == CHANGED and key in there:",
         "if False:",
@@ -652,13 +677,13 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation(
-        "unlisted cursors spoil the reference",
+        "unlisted cursors make the reference unreadable",
         IN_USE,
         'error="" if is_absent else "its cursors could not be listed"',
         'error=""',
     ),
     Mutation(
-        "a schema's broker is asked",
+        "a schema's broker is read",
         IN_USE,
         "_views_by_key(schemas, self._broker.schema_views)",
         "_views_by_key(schemas, lambda names: [BrokerView(Presence.GONE)] * len(names))",
@@ -666,13 +691,13 @@ MUTATIONS = (
     Mutation("the cache keeps only what is PRESENT", IN_USE, " or entry.presence is not Presence.PRESENT", ""),
     Mutation("ages are never understated", IN_USE, "read_at_ms=now_ms)", "read_at_ms=self._clock.now_ms())"),
     Mutation(
-        "what was kept is looked for",
+        "a kept ledger is checked again",
         SWEEP,
         "        self._confirm_kept([job for job in leads.values() if job.is_kept], references)\n",
         "",
     ),
     Mutation(
-        "what is missed is missed by its owner",
+        "a missing ledger is reported for its owner",
         SWEEP,
         "            if refers_to(references[job.key], job.request.ledger_id):\n",
         "            if job:\n",
@@ -684,13 +709,13 @@ MUTATIONS = (
         "if False:",
     ),
     Mutation(
-        "owners of objects are looked at once more",
+        "owners of objects are checked again",
         SWEEP,
         "        self._judge_changed(deletable, references)\n",
         "",
     ),
     Mutation(
-        "the journal goes before objects",
+        "the journal precedes deletes of objects",
         SWEEP,
         "        self._journal.write_objects([_entry(job, references[job.key]) for job in deletable])\n",
         "",
@@ -700,7 +725,7 @@ MUTATIONS = (
     Mutation("the state's own folder is on disk", FILESYSTEM, "            self._flush(self.root)\n", ""),
     Mutation("a replay overwrites nothing", JOURNAL, "-{uuid4().hex}.parquet", ".parquet"),
     Mutation(
-        "only a receipt proves where a dead letter came from",
+        "only a receipt proves the origin of a dead letter",
         REPLAY_TARGET,
         "    target = to or proven\n",
         "    target = to or proven or origin.said\n",
@@ -713,7 +738,7 @@ MUTATIONS = (
         "    if False:\n",
     ),
     Mutation(
-        "a snapshot's topic is gone only where both say so",
+        "a snapshot's topic is gone only if both sources agree",
         "udfs/snapshots/topic_findings.py",
         "    if (facts.in_metadata, facts.at_broker) == (Presence.GONE, Presence.GONE):\n",
         "    if facts.in_metadata is Presence.GONE:\n",
@@ -725,7 +750,7 @@ MUTATIONS = (
         "    yield from _not_named(facts)\n",
     ),
     Mutation(
-        "what a sender published is a value only if its schema is the brokers'",
+        "a message is a value only if its schema is the brokers'",
         "udfs/snapshots/values.py",
         "    if origin is not Origin.BROKERS:\n",
         "    if False:\n",
@@ -740,13 +765,13 @@ MUTATIONS = (
         "an index that can't be read holds the guard", GUARDING, "        if hold.fault:\n", "        if False:\n"
     ),
     Mutation(
-        "a segment whose index is to come holds the guard",
+        "a segment whose index is not written yet holds the guard",
         GUARDING,
         "    return hold is None or segment.sequence > hold.last\n",
         "    return False\n",
     ),
     Mutation(
-        "a guard may pass only what was there before the indexes were read",
+        "a guard may pass only messages from before the indexes were read",
         "streaming/snapshots/guard/guards.py",
         "index_bound(holds.by_topic, gone, stats.last, now_ms)",
         "index_bound(holds.by_topic, gone, (1 << 62, 0), now_ms)",
@@ -758,19 +783,19 @@ MUTATIONS = (
         "        if False:",
     ),
     Mutation(
-        "silence is no end of a compacted topic",
+        "silence does not prove the end of a compacted topic",
         "streaming/adapters/pulsar/compacted.py",
         "    if left.is_nothing:\n        return\n    if left.compacted > 0:\n",
         "    if True:\n        return\n    if left.compacted > 0:\n",
     ),
     Mutation(
-        "a topic that works is not repaired",
+        "a working topic is not repaired",
         "udfs/snapshots/repair_rules.py",
         "    if facts.buffer is not None and facts.buffer.state == READY:\n",
         "    if False:\n",
     ),
     Mutation(
-        "an index that somebody wrote meanwhile is not replaced",
+        "an index that a broker wrote in the meantime is not replaced",
         "streaming/snapshots/repair/steps.py",
         "or old.position != state.index.position:\n",
         "or False:\n",
@@ -800,13 +825,13 @@ MUTATIONS = (
         "    if False:\n",
     ),
     Mutation(
-        "without an index that can be read every segment stays",
+        "without a readable index every segment stays",
         JUDGE_SNAPSHOT,
         "    if case.index.standing is not IndexState.READABLE:\n",
         "    if False:\n",
     ),
     Mutation(
-        "only the value that was asked for gets a tombstone",
+        "only the requested value gets a tombstone",
         JUDGE_SNAPSHOT,
         "    if case.latest.position != (case.request.ledger_id, context.entry_id):\n",
         "    if False:\n",
@@ -817,22 +842,22 @@ MUTATIONS = (
         "    if case.latest.fault == Fault.UNKNOWN_SCHEMA:\n",
         "    if False:\n",
     ),
-    Mutation("what no broker wrote stays", JUDGE_SNAPSHOT, "    if case.latest.fault:\n", "    if False:\n"),
+    Mutation("a value that no broker wrote stays", JUDGE_SNAPSHOT, "    if case.latest.fault:\n", "    if False:\n"),
     Mutation("a young snapshot stays", JUDGE_SNAPSHOT, "    if age_ms < (", "    if False and age_ms < ("),
     Mutation(
-        "no segment goes while nothing guards the others",
+        "no segment is removed while the others are unguarded",
         JUDGE_SNAPSHOT,
         "    if needs_guard(context.kind) and not case.is_guarded:\n",
         "    if False:\n",
     ),
     Mutation(
-        "an index goes behind its segments",
+        "an index is removed after its segments",
         JUDGE_SNAPSHOT,
         "    if context.kind == SnapshotKind.INDEX and case.segments:\n",
         "    if False:\n",
     ),
     Mutation(
-        "a snapshot goes at the second look",
+        "a snapshot is removed after the second check",
         JUDGE_SNAPSHOT,
         "    if is_second_look(case.absent_since_ms, policy, now_ms=now_ms):\n",
         "    if True:\n",
@@ -850,7 +875,7 @@ MUTATIONS = (
         "        if False:\n",
     ),
     Mutation(
-        "the owner is read once more before each tombstone",
+        "the owner is read again before each tombstone",
         SNAPSHOTS,
         "        if not self._is_as_judged(job):\n",
         "        if False:\n",
@@ -868,7 +893,7 @@ MUTATIONS = (
         "        if between or not self._is_as_judged(job):\n",
     ),
     Mutation(
-        "the snapshot of a topic that came back is published again",
+        "the snapshot of a topic that was created again is published again",
         SNAPSHOTS,
         "        if between or changes.name(job) or not self._is_as_judged(job):\n",
         "        if between or changes.name(job):\n",
@@ -923,7 +948,7 @@ MUTATIONS = (
         "            journaled = {job.context.key: (BEFORE_ALL, job.data), **journaled}  #",
     ),
     Mutation(
-        "where one topic can't be trimmed the others are",
+        "a topic that can't be trimmed does not stop the others",
         "streaming/snapshots/removal/trim.py",
         "        except ReaperError as error:\n",
         "        except SafetyError as error:\n",
@@ -935,19 +960,19 @@ MUTATIONS = (
         "    if False:\n",
     ),
     Mutation(
-        "an index that is put back names only what the guard keeps",
+        "a restored index names only segments that the guard keeps",
         PUT_BACK,
         "isinstance(read.value, Segment) and read.position > guard\n",
         "isinstance(read.value, Segment)\n",
     ),
     Mutation(
-        "what is put back never replaces a value",
+        "a restored message never replaces a value",
         PUT_BACK,
         "                    if key in kept:\n",
         "                    if False:\n",
     ),
     Mutation(
-        "after a repair no reader gets what was taken back",
+        "after a repair no reader gets aborted messages",
         "streaming/snapshots/repair/verify.py",
         "                if transaction is not None and transaction in known:\n",
         "                if False:\n",
@@ -959,43 +984,43 @@ MUTATIONS = (
         "{name: latest[name[0]] for name in wanted if name[0] in latest}",
     ),
     Mutation(
-        "where a number names two segments none is published again",
+        "if a number names two segments, neither is published again",
         "streaming/snapshots/repair/steps.py",
         "    if len({segment.sequence for segment in state.facts.named}) < len(state.facts.named):\n",
         "    if False:\n",
     ),
     Mutation(
-        "what is put back is guarded first",
+        "a restored segment is guarded first",
         PUT_BACK,
         "        guard = self.guard(namespace)\n",
         "        guard = (-1, -1)\n",
     ),
     Mutation(
-        "nothing is put back under a topic that is loaded",
+        "nothing is restored for a loaded topic",
         PUT_BACK,
         "        if self.is_loaded(topic):\n",
         "        if False:\n",
     ),
     Mutation(
-        "an index is put back only where its topic was not loaded meanwhile",
+        "an index is restored only if its topic was not loaded in the meantime",
         PUT_BACK,
         "                        self._refuse_loaded(topic)\n",
         "                        pass\n",
     ),
     Mutation(
-        "an index that will name what is nowhere is refused before anything is sent",
+        "an index with missing segments is refused before anything is sent",
         PUT_BACK,
         "        if lost:\n",
         "        if False:\n",
     ),
     Mutation(
-        "a segment that is put back stands for one with its own marker only",
+        "a restored segment replaces only a segment with its own marker",
         PUT_BACK,
         "            if (number, marker) not in there and",
         "            if number not in dict(there) and",
     ),
     Mutation(
-        "an index that names what is nowhere is not put back",
+        "an index with missing segments is not restored",
         PUT_BACK,
         "in rows if not _is_at(place, number, stored)]",
         "in rows if (number, marker) in now and not _is_at(place, number, stored)]",
@@ -1007,49 +1032,49 @@ MUTATIONS = (
         '        kept = ""\n',
     ),
     Mutation(
-        "an undo does not replace what was written while the topic was unloaded",
+        "an undo does not replace messages written while the topic was unloaded",
         "streaming/snapshots/repair/repair_undo.py",
         "        if now.position != seen.position:\n",
         "        if False:\n",
     ),
     Mutation(
-        "an undo replaces nothing that it can't keep",
+        "an undo replaces nothing that it can't journal",
         "streaming/snapshots/repair/topic_session.py",
         "        if not isinstance(index.value, Index):\n",
         "        if False:\n",
     ),
     Mutation(
-        "what the old tail tells of is looked for after a repair",
+        "the ids of the old tail are checked after a repair",
         "udfs/snapshots/repair_rules.py",
         "    known.update(tail.pairs())\n",
         "    known.update(())\n",
     ),
     Mutation(
-        "a repair of which no old ids are known is not verified",
+        "a repair without known old ids is not verified",
         "streaming/snapshots/repair/verify.py",
         "    if not ids.known:\n",
         "    if False:\n",
     ),
     Mutation(
-        "a repair of which some old ids are not known is not verified",
+        "a repair without some of the old ids is not verified",
         "streaming/snapshots/repair/verify.py",
         "    if ids.unknown:\n",
         "    if False:\n",
     ),
     Mutation(
-        "silence is no end of a topic that was repaired",
+        "silence is no end of a repaired topic",
         "streaming/snapshots/repair/wiring.py",
         "        if end is not None and (at >= end or end[1] < 0):\n",
         "        if True:\n",
     ),
     Mutation(
-        "a repair that is not verified ends with 4",
+        "a repair that is not verified exits with 4",
         "streaming/cli/snapshots.py",
         "    if done.not_verified:\n",
         "    if False:\n",
     ),
     Mutation(
-        "check compares where a guard stands",
+        "check compares the guard's position",
         "streaming/snapshots/guard/check_line.py",
         "            if not is_guarded(topics, namespace):\n",
         "            if False:\n",
@@ -1061,19 +1086,19 @@ MUTATIONS = (
         "        if False:\n",
     ),
     Mutation(
-        "a guard is one only before all that indexes name",
+        "a guard counts only before all segments that indexes name",
         "streaming/adapters/pulsar/snapshot_store.py",
         "    return lowest is None or stats.mark_deleted(GUARD) < lowest\n",
         "    return True\n",
     ),
     Mutation(
-        "where ids stand in several segments nothing is trimmed",
+        "if ids are in several segments, nothing is trimmed",
         "streaming/snapshots/removal/trim.py",
         "    if facts.doubled_ids:\n",
         "    if False:\n",
     ),
     Mutation(
-        "a segment that no broker can read where it lies is a lost one",
+        "a segment that no broker can read at its position is lost",
         "streaming/adapters/pulsar/snapshot_topics.py",
         "    if message.why is not None or message.content.is_null or message.content.is_plain:\n",
         "    if True:\n",
@@ -1085,13 +1110,13 @@ MUTATIONS = (
         "self._values = self._producer(pulsar.CompressionType.LZ4)",
     ),
     Mutation(
-        "a segments topic is compacted behind a guard",
+        "a segments topic is compacted only after its guard exists",
         "streaming/snapshots/removal/compact.py",
         "    guard(namespace)\n",
         "",
     ),
     Mutation(
-        "a live record stands behind tombstones that are compacted",
+        "tombstones that are compacted are followed by a live record",
         "streaming/snapshots/removal/compact.py",
         "    topics.send(namespace, SnapshotKind.SEGMENT, *keeper_of(namespace))\n",
         "",
@@ -1108,22 +1133,25 @@ MUTATIONS = (
     *(Mutation(*each) for each in BROKERS),
     *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
-        "a znode that can't be read names what it named",
+        "an unreadable znode still names its ledgers",
         WATCHER,
         "        raise FormatError(node.detail)\n",
         "        return None\n",
     ),
     Mutation(
-        "what was not listed is read before it is gone", WATCHER, "yield self._read(paths)", "yield {}.fromkeys(paths)"
+        "an unlisted znode is read before it counts as gone",
+        WATCHER,
+        "yield self._read(paths)",
+        "yield {}.fromkeys(paths)",
     ),
-    Mutation("what any list names is not asked for", WATCHER, "_name_of(request) not in named:", "True:"),
-    Mutation("what is stored is not sent again", WATCHER, "None if knows_all else", "None if True else"),
+    Mutation("a ledger that any list names is not requested", WATCHER, "_name_of(request) not in named:", "True:"),
+    Mutation("a stored request is not sent again", WATCHER, "None if knows_all else", "None if True else"),
     Mutation(
-        "a lost watch is followed by a whole look", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
+        "a lost watch is followed by a full scan", WATCHER, "        if changes.has_gap:\n", "        if False:\n"
     ),
     Mutation("marks leave a znode small enough", MARKS, "        _refuse_too_large(topic, properties)\n", ""),
     Mutation("a V1 topic's marks are refused", MARKS, "        _refuse_v1(topic.name)\n", ""),
-    Mutation("what was asked about is no candidate", WATCHER, " and ledger_id not in requested", ""),
+    Mutation("a requested ledger is no candidate", WATCHER, " and ledger_id not in requested", ""),
     Mutation("an unlisted ledger waits for a broker's end", WATCHER, "and bool(candidate.brokers - brokers)", ""),
     Mutation(
         "an unlisted ledger that its broker needs is left",
@@ -1132,7 +1160,7 @@ MUTATIONS = (
         "if True:",
     ),
     Mutation(
-        "marking asks nobody about a topic that is not loaded",
+        "marking sends no request for an unloaded topic",
         WATCHER,
         "        if not tools.facts.is_loaded(topic):  # internalStats",
         "        if False:  # internalStats",
@@ -1144,13 +1172,13 @@ MUTATIONS = (
         "        if False:  # to remove",
     ),
     Mutation(
-        "a closed cursor's topic is not asked about",
+        "no request is sent for a topic with closed cursors",
         WATCHER,
         "sorted(signs.loaded - signs.closed)",
         "sorted(signs.loaded)",
     ),
     Mutation(
-        "what has changed before the first look is no sign that a topic is loaded",
+        "a change before the first scan is no sign that a topic is loaded",
         WATCHER,
         "            signs.loaded.clear()\n",
         "            pass\n",
@@ -1161,8 +1189,8 @@ MUTATIONS = (
         "_consumed(listed[:-1], cursors)",
         "_consumed(listed, cursors)",
     ),
-    Mutation("what a cursor has still to read is not marked ahead", AHEAD, "min(cursors)", "max(cursors)"),
-    Mutation("nothing is marked where nothing is retained", AHEAD, "retention.is_none or len", "len"),
+    Mutation("a ledger that a cursor has not read is not marked ahead", AHEAD, "min(cursors)", "max(cursors)"),
+    Mutation("nothing is marked without retention", AHEAD, "retention.is_none or len", "len"),
     Mutation(
         "marking that fails ends nothing",
         WATCHER,
@@ -1178,14 +1206,16 @@ MUTATIONS = (
     Mutation(
         "a watcher refuses another cluster's state", WATCHER, "        _hold(settings, store, connections.admin)\n", ""
     ),
-    Mutation("what a partition holds of a watcher is not sent again", WATCHER, "if send.number > last:", "if True:"),
     Mutation(
-        "a stored request that the watcher's state does not know ends the sending",
+        "requests that a partition has from a watcher are not sent again", WATCHER, "if send.number > last:", "if True:"
+    ),
+    Mutation(
+        "a stored request that is missing in the watcher's state ends the publication",
         WATCHER,
         "if not knows(number, message.payload):",
         "if False:",
     ),
-    Mutation("a topic that fails keeps no other waiting", WATCHER, "if streak.failed(topic):", "if True:"),
+    Mutation("a topic that fails delays no other", WATCHER, "if streak.failed(topic):", "if True:"),
     Mutation(
         "topics that failed come after all others",
         WATCHER,
@@ -1193,61 +1223,61 @@ MUTATIONS = (
         "if True:",
     ),
     Mutation(
-        "a topic that failed and was closed is not asked about",
+        "no request is sent for a topic that failed and was closed",
         WATCHER,
         "            self._failing.drop(topic)\n        self._failing.forget_old",
         "        self._failing.forget_old",
     ),
     Mutation(
-        "what a client has a cursor name keeps nobody from asking for another topic's ledger",
+        "a ledger id in a client's cursor does not prevent requests for another topic's ledger",
         "udfs/phase_one/kept_names.py",
         "if component not in BY_CLIENTS else",
         "if component else",
     ),
     Mutation(
-        "an unlisted ledger counts as asked for only if a broker named it",
+        "an unlisted ledger counts as requested only if a broker named it",
         WATCHER,
         "return request.offload_context is None and request.component not in BY_CLIENTS",
         "return request.offload_context is None",
     ),
     Mutation(
-        "the requests of one tenant that wait are bounded",
+        "the waiting requests of a tenant are bounded",
         WATCHER,
         "if cost > min(self.quota_left_of(tenant) - self.taken[tenant], self.quota_left):",
         "if False:",
     ),
     Mutation(
-        "what there is no room for counts as named still",
+        "names beyond the limit still count as present",
         WATCHER,
         "kept = packed({**(has or {}), **{name_of(request): request for request in left}})",
         "kept = packed(has or {})",
     ),
     Mutation(
-        "unlisted ledgers of one tenant leave room for others'",
+        "unlisted ledgers of one tenant leave space for other tenants'",
         WATCHER,
         "kept += ids[: (most - len(kept)) // left]",
         "kept += ids[: most - len(kept)]",
     ),
     Mutation(
-        "a look for unlisted ledgers goes back to where a folder could not be listed",
+        "a scan for unlisted ledgers returns to a folder that could not be listed",
         WATCHER,
         "if behind == 0 or behind > _MOST_SCANS_BEHIND:",
         "if True:",
     ),
     Mutation(
-        "a bucket that is no ledger makes its cursor unreadable, and stops nobody",
+        "an invalid bucket makes only its cursor unreadable",
         "udfs/references.py",
         '    if not 0 <= ledger_id <= MAX_LEDGER_ID:\n        raise FormatError(f"a delayed',
         '    if False:\n        raise FormatError(f"a delayed',
     ),
     Mutation(
-        "a request that nobody could read again is not kept",
+        "a request that can't be read again is not kept",
         WATCHER,
         "if isinstance(decoded := decode(payload), PendingDelete):",
         "decoded = None\n    if decoded is None:",
     ),
     Mutation(
-        "a state from a backup takes no stored request for its own",
+        "a state from a backup adopts no stored request",
         WATCHER,
         "kept is not None and kept.payload == payload",
         "True",
@@ -1258,15 +1288,15 @@ MUTATIONS = (
         "return topic in settings.topics.deduplicated",
         "return topic in settings.topics.deduplicated[:2]",
     ),
-    Mutation("a watcher that stalled is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
+    Mutation("a stalled watcher is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
 )
 
 # lines of which the model test has nothing: the tests that have to notice
-NARROWED = {each[0]: (*ROCKETMQ_TESTS[each[1]], "-k", each[4]) for each in ROCKETMQ}
-NARROWED |= {each[0]: HOSTS_TESTS[each[1]] for each in HOSTS}
-NARROWED |= {each[0]: QUERIES_TESTS[each[1]] for each in QUERIES}
-NARROWED |= {each[0]: BROKERS_TESTS[each[1]] for each in BROKERS}
-NARROWED |= {each[0]: SNAPSHOTS_TESTS[each[1]] for each in SNAPSHOTS_LINES}
+NARROWED = {row[0]: (*ROCKETMQ_TESTS[row[1]], "-k", row[4]) for row in ROCKETMQ}
+NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
+NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
+NARROWED |= {row[0]: BROKERS_TESTS[row[1]] for row in BROKERS}
+NARROWED |= {row[0]: SNAPSHOTS_TESTS[row[1]] for row in SNAPSHOTS_LINES}
 NARROWED |= {
     "a start that finds its port in use names the instance that runs": ("tests/unit/config/test_listening.py",),
     "explain waits for its rate before it lists a namespace": ("tests/unit/audit/walk/test_referring.py",),
@@ -1276,12 +1306,12 @@ NARROWED |= {
     "quarantine of a cursor's ledger": JUDGE_TESTS,
     "quarantine of a closed ledger without entries": JUDGE_TESTS,
     "the policies of all namespaces share one deadline": ("tests/unit/sweep/test_offloads.py",),
-    "policies of a tenant that hang make no other tenant's late": ("tests/unit/sweep/test_offloads.py",),
-    "no end waits for policies that hang": ("tests/unit/sweep/test_offloads.py",),
+    "hanging policies of a tenant delay no other tenant's": ("tests/unit/sweep/test_offloads.py",),
+    "the end of a task does not wait for hanging policies": ("tests/unit/sweep/test_offloads.py",),
     "only CLOSED ledgers": JUDGE_TESTS,
     "never a ledger in recovery": JUDGE_TESTS,
-    "an OPEN ledger's owner names a newer one": JUDGE_TESTS,
-    "a newer ledger lets OPEN ones go only where they are written in order": JUDGE_TESTS,
+    "an OPEN ledger's owner names a newer ledger": JUDGE_TESTS,
+    "a newer ledger proves OPEN ledgers unused only if their owner writes ledgers in order": JUDGE_TESTS,
     "the quiet period of OPEN ledgers": JUDGE_TESTS,
     "waiting for an OPEN ledger's quiet period costs no try": ("tests/unit/udfs/test_disposition.py",),
     "an OPEN ledger is tried again when its quiet period is over, in a week at the latest": (
@@ -1289,108 +1319,106 @@ NARROWED |= {
     ),
     "of two keys for OPEN ledgers the longer period counts": ("tests/unit/config/test_policies.py",),
     "the later clock names the journal's days": ("tests/unit/state/test_journal.py",),
-    "a receipt after a young one stays": ("tests/unit/state/test_receipts.py",),
+    "a receipt after a young receipt stays": ("tests/unit/state/test_receipts.py",),
     "a clock that goes back hides no try from the journal": ("tests/unit/udfs/test_blast_radius.py",),
     "a resume by a clock that is ahead proves nothing": ("tests/unit/udfs/test_blast_radius.py",),
-    "a new plan ends the one before it": ("tests/unit/coordination/test_plans.py",),
-    "each retry of a publication asks what is stored": ("tests/unit/deletion/test_outbox.py",),
-    "an index that is put back names only what the guard keeps": ("tests/unit/snapshots/repair/test_restore.py",),
-    "where one topic can't be trimmed the others are": ("tests/unit/cli/test_snapshots.py",),
+    "a new plan ends the previous plan": ("tests/unit/coordination/test_plans.py",),
+    "each retry of a publication reads the stored copies": ("tests/unit/deletion/test_outbox.py",),
+    "a restored index names only segments that the guard keeps": ("tests/unit/snapshots/repair/test_restore.py",),
+    "a topic that can't be trimmed does not stop the others": ("tests/unit/cli/test_snapshots.py",),
     "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),
-    "the next look puts back what nobody could look at": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "the next scan restores the message of a tombstone that was not verified": (
+        "tests/unit/sweep/test_snapshot_sweep.py",
+    ),
     "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "nothing is compacted while a tombstone is open": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "what is mended is what was written last": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "a tombstone of somebody else is not taken back": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "check compares where a guard stands": ("tests/unit/snapshots/audit/test_facts.py",),
+    "nothing is compacted while a tombstone is unsettled": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "a value that was written last is not replaced": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "a tombstone that is not ours is left as it is": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "check compares the guard's position": ("tests/unit/snapshots/audit/test_facts.py",),
     "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/guard/test_guards.py",),
-    "a guard is one only before all that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
-    "what the old tail tells of is looked for after a repair": ("tests/unit/udfs/snapshots/test_repair_rules.py",),
-    "a repair of which no old ids are known is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
-    "a repair of which some old ids are not known is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
-    "silence is no end of a topic that was repaired": ("tests/unit/snapshots/repair/test_wiring.py",),
-    "a repair that is not verified ends with 4": ("tests/unit/cli/test_snapshots.py",),
+    "a guard counts only before all segments that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
+    "the ids of the old tail are checked after a repair": ("tests/unit/udfs/snapshots/test_repair_rules.py",),
+    "a repair without known old ids is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
+    "a repair without some of the old ids is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
+    "silence is no end of a repaired topic": ("tests/unit/snapshots/repair/test_wiring.py",),
+    "a repair that is not verified exits with 4": ("tests/unit/cli/test_snapshots.py",),
     "an undo keeps what it replaces": ("tests/unit/snapshots/repair/test_steps.py",),
-    "an undo does not replace what was written while the topic was unloaded": (
+    "an undo does not replace messages written while the topic was unloaded": (
         "tests/unit/snapshots/repair/test_repair_undo.py",
     ),
-    "an undo replaces nothing that it can't keep": ("tests/unit/snapshots/repair/test_steps.py",),
-    "what is put back is guarded first": ("tests/unit/snapshots/repair/test_restore.py",),
-    "nothing is put back under a topic that is loaded": ("tests/unit/snapshots/repair/test_restore.py",),
-    "an index is put back only where its topic was not loaded meanwhile": (
+    "an undo replaces nothing that it can't journal": ("tests/unit/snapshots/repair/test_steps.py",),
+    "a restored segment is guarded first": ("tests/unit/snapshots/repair/test_restore.py",),
+    "nothing is restored for a loaded topic": ("tests/unit/snapshots/repair/test_restore.py",),
+    "an index is restored only if its topic was not loaded in the meantime": (
         "tests/unit/snapshots/repair/test_restore.py",
     ),
-    "an index that will name what is nowhere is refused before anything is sent": (
+    "an index with missing segments is refused before anything is sent": (
         "tests/unit/snapshots/repair/test_restore.py",
     ),
-    "a segment that is put back stands for one with its own marker only": (
-        "tests/unit/snapshots/repair/test_restore.py",
-    ),
-    "an index that names what is nowhere is not put back": ("tests/unit/snapshots/repair/test_restore.py",),
+    "a restored segment replaces only a segment with its own marker": ("tests/unit/snapshots/repair/test_restore.py",),
+    "an index with missing segments is not restored": ("tests/unit/snapshots/repair/test_restore.py",),
     "a segment is published again only with the marker that the index names": (
         "tests/unit/snapshots/repair/test_steps.py",
     ),
-    "where a number names two segments none is published again": ("tests/unit/snapshots/repair/test_steps.py",),
-    "a segment that no broker can read where it lies is a lost one": (
+    "if a number names two segments, neither is published again": ("tests/unit/snapshots/repair/test_steps.py",),
+    "a segment that no broker can read at its position is lost": (
         "tests/unit/snapshots/audit/test_snapshot_messages.py",
     ),
     "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/test_keyed.py",),
-    "a segments topic is compacted behind a guard": ("tests/unit/snapshots/removal/test_compact.py",),
-    "a live record stands behind tombstones that are compacted": ("tests/unit/snapshots/removal/test_compact.py",),
+    "a segments topic is compacted only after its guard exists": ("tests/unit/snapshots/removal/test_compact.py",),
+    "tombstones that are compacted are followed by a live record": ("tests/unit/snapshots/removal/test_compact.py",),
     "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_empty_transaction.py",),
-    "marking asks nobody about a topic that is not loaded": (MARKING_TESTS,),
+    "marking sends no request for an unloaded topic": (MARKING_TESTS,),
     "marks of a topic that is not loaded wait": (MARKING_TESTS,),
-    "a closed cursor's topic is not asked about": (MARKING_TESTS,),
-    "what has changed before the first look is no sign that a topic is loaded": (MARKING_TESTS,),
+    "no request is sent for a topic with closed cursors": (MARKING_TESTS,),
+    "a change before the first scan is no sign that a topic is loaded": (MARKING_TESTS,),
     "the newest ledger is never marked ahead": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
-    "what a cursor has still to read is not marked ahead": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
-    "nothing is marked where nothing is retained": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
+    "a ledger that a cursor has not read is not marked ahead": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
+    "nothing is marked without retention": ("tests/unit/udfs/phase_one/test_trim_forecast.py",),
     "marking that fails ends nothing": (MARKING_TESTS,),
     "a watcher takes the lock of its name": ("tests/unit/phase_one/watcher/test_watch_loop.py",),
     "a watcher refuses another cluster's state": ("tests/unit/phase_one/watcher/test_watch_loop.py",),
-    "what a partition holds of a watcher is not sent again": (
+    "requests that a partition has from a watcher are not sent again": (
         "tests/unit/phase_one/watcher/test_pulsar_publication.py",
     ),
-    "a stored request that the watcher's state does not know ends the sending": (
+    "a stored request that is missing in the watcher's state ends the publication": (
         "tests/unit/phase_one/watcher/test_pulsar_publication.py",
     ),
-    "a topic that fails keeps no other waiting": (MARKING_TESTS,),
+    "a topic that fails delays no other": (MARKING_TESTS,),
     "topics that failed come after all others": (MARKING_TESTS,),
-    "a topic that failed and was closed is not asked about": (MARKING_TESTS,),
-    "what a client has a cursor name keeps nobody from asking for another topic's ledger": (WATCHER_TESTS,),
-    "an unlisted ledger counts as asked for only if a broker named it": (
+    "no request is sent for a topic that failed and was closed": (MARKING_TESTS,),
+    "a ledger id in a client's cursor does not prevent requests for another topic's ledger": (WATCHER_TESTS,),
+    "an unlisted ledger counts as requested only if a broker named it": (
         "tests/unit/phase_one/watcher/test_unlisted.py",
     ),
-    "the requests of one tenant that wait are bounded": (WATCHER_TESTS,),
-    "what there is no room for counts as named still": (WATCHER_TESTS,),
-    "unlisted ledgers of one tenant leave room for others'": ("tests/unit/phase_one/watcher/test_unlisted.py",),
-    "a look for unlisted ledgers goes back to where a folder could not be listed": (
+    "the waiting requests of a tenant are bounded": (WATCHER_TESTS,),
+    "names beyond the limit still count as present": (WATCHER_TESTS,),
+    "unlisted ledgers of one tenant leave space for other tenants'": ("tests/unit/phase_one/watcher/test_unlisted.py",),
+    "a scan for unlisted ledgers returns to a folder that could not be listed": (
         "tests/unit/phase_one/watcher/test_unlisted.py",
     ),
-    "a bucket that is no ledger makes its cursor unreadable, and stops nobody": ("tests/unit/udfs/test_references.py",),
-    "a request that nobody could read again is not kept": (WATCHER_TESTS,),
-    "a state from a backup takes no stored request for its own": (
-        "tests/unit/phase_one/watcher/test_request_outbox.py",
-    ),
-    "the operator declared who else offloads": ("tests/unit/coordination/test_exclusive.py",),
+    "an invalid bucket makes only its cursor unreadable": ("tests/unit/udfs/test_references.py",),
+    "a request that can't be read again is not kept": (WATCHER_TESTS,),
+    "a state from a backup adopts no stored request": ("tests/unit/phase_one/watcher/test_request_outbox.py",),
+    "the operator declared other clusters that offload": ("tests/unit/coordination/test_exclusive.py",),
     "clusters may have the same name unless the operator declared otherwise": (
         "tests/unit/coordination/test_exclusive.py",
     ),
-    "the copy of an offloaded ledger goes only where tiered storage has the ledger": (
+    "the copy of an offloaded ledger is deleted only if tiered storage has the ledger": (
         "tests/unit/sweep/test_offloaded.py",
     ),
     "an object that does not exist confirms nothing": ("tests/unit/sweep/test_offloaded.py",),
-    "every upload of a ledger is asked for": ("tests/unit/sweep/test_offloaded.py",),
-    "what brokers don't tell of a namespace concerns its own requests only": ("tests/unit/sweep/test_offloads.py",),
+    "every upload of a ledger is requested": ("tests/unit/sweep/test_offloaded.py",),
+    "an unreadable policy of a namespace affects only its own requests": ("tests/unit/sweep/test_offloads.py",),
     "a delete carries the ETag of the object that was judged": ("tests/unit/sweep/test_offloads.py",),
-    "an object that was stored again is not called deleted": ("tests/unit/sweep/test_offloads.py",),
+    "an object that was stored again is not reported as deleted": ("tests/unit/sweep/test_offloads.py",),
     "a store is tried before its comparison of ETags is relied on": (
         "tests/contract/test_object_store.py",
         "-k",
         "etag",
     ),
     "our cluster's name is not guessed": ("tests/unit/sweep/test_offloads.py",),
-    "a cluster's name proves nothing where another may have it": (
+    "a cluster's name proves nothing if another cluster may have the same name": (
         "tests/unit/sweep/test_offloads.py",
         "tests/unit/udfs/test_judge_offload.py",
     ),
@@ -1408,7 +1436,7 @@ NARROWED |= {
     "an operator ends only the pause that was read": PAUSE_TESTS,
     "a pause lasts until its end by the agreed time": PAUSE_TESTS,
     "a tenant that is held while another is released stays held": ("tests/unit/limits/test_tenants.py",),
-    "a resume releases the tenant that it names, and no other": ("tests/unit/limits/test_tenants.py",),
+    "a resume releases only the tenant that it names": ("tests/unit/limits/test_tenants.py",),
 }
 
 
@@ -1419,25 +1447,25 @@ def main(words: list[str]) -> int:
     model; the first failure ends it. Two selections of tests prove nothing unless they pass on the unchanged tree, so
     that is checked before anything else.
     """
-    chosen = [m for m in MUTATIONS if not words or any(word in m.line for word in words)]
+    chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation.line for word in words)]
     with tempfile.TemporaryDirectory() as folder:
         _copy(Path(folder))
         nearest = {test for mutation in chosen for test in _nearest(mutation) if test.startswith("tests/")}
         if failed := _failures(Path(folder), (*sorted(nearest), *UNIT_MARKS)):
             raise SystemExit(f"these tests fail on the unchanged tree: {', '.join(failed)}")
-    _say("| safety line | file | noticed by |")
-    _say("|---|---|---|")
+    _print("| safety line | file | noticed by |")
+    _print("|---|---|---|")
     survivors = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for mutation, (file, noticed) in zip(chosen, pool.map(_try, chosen), strict=True):
-            _say(f"| {mutation.line} | `{file}` | {noticed or 'NO TEST'} |")
+            _print(f"| {mutation.line} | `{file}` | {noticed or 'NO TEST'} |")
             if not noticed:
                 survivors.append(mutation.line)
-    _say(f"{len(chosen) - len(survivors)} of {len(chosen)} lines are noticed")
+    _print(f"{len(chosen) - len(survivors)} of {len(chosen)} lines are noticed")
     return 1 if survivors else 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -1454,7 +1482,7 @@ def _try(mutation: Mutation) -> tuple[Path, str]:
 
 
 def _nearest(mutation: Mutation) -> tuple[str, ...]:
-    """Return the tests that are named for the line, or else those that mirror its file."""
+    """Return the tests assigned to the line, or those that mirror its file."""
     if mutation.line in NARROWED:
         return NARROWED[mutation.line]
     where = Path(mutation.where)
@@ -1476,11 +1504,11 @@ def _copy(where: Path) -> None:
 def _copy_mutated(mutation: Mutation, where: Path) -> Path:
     """Return the file that was changed."""
     _copy(where)
-    found = found_in(mutation, where)
-    if len(found) != 1:
-        raise SystemExit(f"{mutation.line}: occurs {len(found)} times in {mutation.where}")
-    found[0].write_text(found[0].read_text().replace(mutation.before, mutation.after))
-    return found[0].relative_to(where)
+    files = found_in(mutation, where)
+    if len(files) != 1:
+        raise SystemExit(f"{mutation.line}: occurs {len(files)} times in {mutation.where}")
+    files[0].write_text(files[0].read_text().replace(mutation.before, mutation.after))
+    return files[0].relative_to(where)
 
 
 def found_in(mutation: Mutation, root: Path) -> list[Path]:
@@ -1490,18 +1518,18 @@ def found_in(mutation: Mutation, root: Path) -> list[Path]:
     return [file for file in files for _ in range(file.read_text().count(mutation.before))]
 
 
-def _failures(where: Path, what: tuple[str, ...]) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--timeout=900", *what],
+def _failures(where: Path, arguments: tuple[str, ...]) -> list[str]:
+    completed = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--timeout=900", *arguments],
         cwd=where,
         env={**os.environ, "LEDGER_REAPER_MODEL_EXAMPLES": MODEL_EXAMPLES, "LEDGER_REAPER_MODEL_SHRINK": "no"},
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode not in (0, 1):
-        return [f"pytest ended with {done.returncode}"]
-    return re.findall(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if completed.returncode not in (0, 1):
+        return [f"pytest ended with {completed.returncode}"]
+    return re.findall(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", completed.stdout, re.MULTILINE)
 
 
 if __name__ == "__main__":

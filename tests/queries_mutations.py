@@ -65,7 +65,7 @@ QUERIES = (
         "",
     ),
     (
-        "a short-named checkpoint never replaces a newer one",
+        "a short-named checkpoint never replaces a newer checkpoint",
         SHORT_NAMES,
         'newest <= newest_number(new.location, "offsets")',
         "newest < 0",
@@ -77,13 +77,13 @@ QUERIES = (
         "                pass\n",
     ),
     (
-        "a topic is one service's",
+        "a topic belongs to one service",
         OWNERSHIP,
         "            if owner.service != self._service:\n",
         "            if not owner.service:\n",
     ),
     (
-        "of two services that start at once one is refused",
+        "one of two services that start at once is refused",
         OWNERSHIP,
         "                    self.refuse_foreign([topic])\n",
         "                    pass\n",
@@ -95,7 +95,7 @@ QUERIES = (
         "            raise\n",
     ),
     (
-        "nobody gives up another service's topic",
+        "no service releases another service's topic",
         OWNERSHIP,
         "        owned = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]\n",
         "        owned = [topic for topic, _ in self._owners([*topics])]\n",
@@ -144,7 +144,7 @@ QUERIES = (
         "",
     ),
     (
-        "metadata stays while a bookie that may have the entries is away",
+        "metadata stays while a bookie that may have the entries is down",
         UNDO,
         "    if away:\n",
         "    if False:\n",

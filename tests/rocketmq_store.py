@@ -1,4 +1,4 @@
-"""A RocketMQ store in file form, written byte by byte as a broker writes it, and without any code of the program."""
+"""Writes a RocketMQ store in file form byte by byte, as a broker does, without any code of the program."""
 
 import json
 import struct
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-Unit = tuple[int, int, int, int, int]  # queue offset, place in the log, size, tags code, store time
+Unit = tuple[int, int, int, int, int]  # queue offset, physical offset, size, tags code, store time
 V1, V2, BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -16,7 +16,7 @@ BASE_TIME = 1_790_000_000_000
 
 @dataclass(frozen=True)
 class Message:
-    """One message that is put."""
+    """A message to be stored."""
 
     topic: str = "T"
     queue_id: int = 0
@@ -37,14 +37,14 @@ def java_hash(text: str) -> int:
 
 @dataclass
 class Store:
-    """A store under way: `put` messages, then `write` it. begins: queue offset of a queue's first message."""
+    """A store in memory: `put` messages, then `write` the store."""
 
     root: Path
     log_file_bytes: int = 2048
     queue_file_units: int = 8
     log_start: int = 0
     is_lmq: bool = False
-    begins: dict[tuple[str, int], int] = field(default_factory=dict)
+    begins: dict[tuple[str, int], int] = field(default_factory=dict)  # the offset of a queue's first message
     units: dict[tuple[str, int], list[Unit]] = field(default_factory=lambda: defaultdict(list))
     log: bytearray = field(default_factory=bytearray)
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Store:
         return self.begins.get((topic, queue_id), 0) + len(self.units[topic, queue_id])
 
     def put(self, message: Message) -> int:
-        """Append a message, and return where it begins."""
+        """Append a message, and return its physical offset."""
         is_indexed = message.sys_flag & 0xC in (0, 8)
         offset = self.next_offset(message.topic, message.queue_id) if is_indexed else 0
         time = BASE_TIME + len(self.log)
         record = self._record(message, offset, time, 0)
-        room = self.log_file_bytes - len(self.log) % self.log_file_bytes
-        if len(record) + 8 > room:
-            self.log += struct.pack(">iI", room, BLANK) + bytes(room - 8)
+        left = self.log_file_bytes - len(self.log) % self.log_file_bytes
+        if len(record) + 8 > left:
+            self.log += struct.pack(">iI", left, BLANK) + bytes(left - 8)
         phy, time = self.end, BASE_TIME + len(self.log)
         record = self._record(message, offset, time, phy)
         self.log += record
@@ -76,12 +76,12 @@ class Store:
                 tags = time + DELAYS_S[message.level - 1] * 1000
             self.units[message.topic, message.queue_id].append((offset, phy, len(record), tags, time))
             for name in message.lmq:
-                place = self.next_offset(name, 0)
-                self.units[name, 0].append((place, phy, len(record), tags, time))
+                queue_offset = self.next_offset(name, 0)
+                self.units[name, 0].append((queue_offset, phy, len(record), tags, time))
         return phy
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the queues of a topic. Its messages stay in the log."""
+        """Delete the queues of a topic; its messages stay in the log."""
         for name in [name for name in self.units if name[0] == topic]:
             del self.units[name]
 
@@ -105,16 +105,16 @@ class Store:
         return struct.pack(">iI", len(rest) + 8, message.magic) + rest
 
     def write(self, *, expired_files: int = 0, unused_file: bool = False) -> "Store":
-        """Write all files; the first so many of the commitlog are gone, as retention deletes them."""
+        """Write all files except the first `expired_files` of the commitlog, which retention has deleted."""
         size = self.log_file_bytes
         folder = self.root / "commitlog"
         folder.mkdir(parents=True)
-        whole = bytes(self.log) + bytes(-len(self.log) % size)
-        whole += bytes(size) if unused_file or not whole else b""
-        for number in range(len(whole) // size):
+        padded = bytes(self.log) + bytes(-len(self.log) % size)
+        padded += bytes(size) if unused_file or not padded else b""
+        for number in range(len(padded) // size):
             if number >= expired_files:
                 name = f"{self.log_start + number * size:020d}"
-                (folder / name).write_bytes(whole[number * size : (number + 1) * size])
+                (folder / name).write_bytes(padded[number * size : (number + 1) * size])
         self.first_live_phy = self.log_start + expired_files * size
         for (topic, queue_id), units in self.units.items():
             self._write_queue(topic, queue_id, units)
@@ -123,9 +123,9 @@ class Store:
         return self
 
     def _write_queue(self, topic: str, queue_id: int, units: list[Unit]) -> None:
-        begin, per_file = self.begins.get((topic, queue_id), 0), self.queue_file_units
-        first_file = begin // per_file
-        raw = struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * (begin - first_file * per_file)
+        start, per_file = self.begins.get((topic, queue_id), 0), self.queue_file_units
+        first_file = start // per_file
+        raw = struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * (start - first_file * per_file)
         raw += b"".join(struct.pack(">qiq", phy, size, tags) for _offset, phy, size, tags, _time in units)
         raw += bytes(-len(raw) % (per_file * 20)) or (bytes(per_file * 20) if not raw else b"")
         folder = self.root / "consumequeue" / topic / str(queue_id)
@@ -163,7 +163,7 @@ class Store:
 
 
 def bare_keys(value: Any) -> str:
-    """JSON whose integer keys have no quotation marks."""
+    """Return JSON whose integer keys have no quotation marks."""
     if isinstance(value, dict):
         entries = (
             f"{key if isinstance(key, int) else json.dumps(key)}:{bare_keys(each)}" for key, each in value.items()
@@ -172,9 +172,9 @@ def bare_keys(value: Any) -> str:
     return json.dumps(value)
 
 
-def small_store(root: Path, **how: Any) -> Store:
-    """A store with a bit of everything: tags, LMQ, delays, transactions, IPv6, both versions, several files."""
-    store = Store(root, **({"is_lmq": True} | how))
+def small_store(root: Path, **options: Any) -> Store:
+    """Return a store with tags, LMQ, delays, transactions, IPv6, both versions and several files."""
+    store = Store(root, **({"is_lmq": True} | options))
     for number in range(40):
         store.put(Message("Orders", number % 3, tag=("a", "订单", "😀", "")[number % 4], magic=(V1, V2)[number % 2]))
         if number % 5 == 0:

@@ -75,7 +75,7 @@ class MemoryJournal:
         self.faults = faults
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
-        """Store entries; raise UnavailableError if the faults say so."""
+        """Store entries; the faults may raise UnavailableError."""
         self.faults.step("journal", [entry.path for entry in entries])
         self.faults.effect(lambda: self.entries.extend(entries))
 

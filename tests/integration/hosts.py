@@ -57,7 +57,7 @@ exec chroot "$root" sleep infinity
 
 
 class Host(Protocol):
-    """A host, or a folder in place of a host."""
+    """A host, or a folder that replaces a host."""
 
     name: str
     address: str
@@ -226,7 +226,7 @@ class _Folder:
 
 @dataclass(slots=True)
 class Folders:
-    """Creates folders in place of hosts, which find lent folders at their paths on this machine."""
+    """Creates folders that replace hosts; processes there find lent folders at their paths on this machine."""
 
     address: str
     _here: Path
@@ -244,7 +244,7 @@ class Folders:
 
 @contextlib.contextmanager
 def folders(here: Path) -> Iterator[Folders]:
-    """Create folders below `here` in place of hosts."""
+    """Create folders below `here` that replace hosts."""
     with contextlib.ExitStack() as stack:
         yield Folders("127.0.0.1", here, stack)
 
