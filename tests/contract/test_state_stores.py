@@ -391,12 +391,12 @@ def test_only_s3_has_no_folders(store: Store) -> None:
 
 def test_the_watchers_state_is_rewritten_and_read_by_the_next_run(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.state.watched._COMMITS_BEFORE_FOLD", 2)
-    known = Watched(state)
-    known.save({"/a": b"1", "/b": b"2"}, [("/c", b"request")], at_ms=1)
-    known.save({"/a": None}, notes={"made": b"note"}, at_ms=2)
-    assert known.fold_if_due(at_ms=3)
-    known.save({"/b": b"3"}, at_ms=4)
+    watched = Watched(state)
+    watched.save({"/a": b"1", "/b": b"2"}, [("/c", b"request")], at_ms=1)
+    watched.save({"/a": None}, notes={"made": b"note"}, at_ms=2)
+    assert watched.fold_if_due(at_ms=3)
+    watched.save({"/b": b"3"}, at_ms=4)
     again = Watched(state)
     assert (again.nodes, again.notes, [*again.requests]) == ({"/b": b"3"}, {"made": b"note"}, [0])
     with pytest.raises(FencedError):
-        known.save({"/b": b"4"}, at_ms=5)
+        watched.save({"/b": b"4"}, at_ms=5)

@@ -53,21 +53,21 @@ def real() -> Iterator[Real]:
 
 
 def test_a_topic_that_may_be_loaded_is_an_error(real: Real) -> None:
-    for said in (True, False):
-        real.loaded[TOPIC] = said
-        assert real.adapter.is_loaded(TOPIC) is said
+    for reported in (True, False):
+        real.loaded[TOPIC] = reported
+        assert real.adapter.is_loaded(TOPIC) is reported
     real.loaded[TOPIC] = None
     with pytest.raises(UnavailableError, match="not all brokers list"):
         real.adapter.is_loaded(TOPIC)
-    assert real.requests() == [], "no request was sent that would load it"
+    assert real.requests() == [], "a request was sent that would load the topic"
 
 
 def test_the_topics_retention_precedes_its_namespaces_and_the_brokers(real: Real) -> None:
     real.stub.answer_with(OWN, kept(5, -1), CannedAnswer(204), NOTHING)
     real.stub.answer_with(NAMESPACE, kept(7, 100), NOTHING)
     real.stub.answer_with(RUNTIME, answer_of(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
-    found = [real.adapter.retention(TOPIC) for _ in range(4)]
-    assert found == [Retention(5, -1), Retention(7, 100), Retention(9, -1), Retention(9, -1)]
+    retentions = [real.adapter.retention(TOPIC) for _ in range(4)]
+    assert retentions == [Retention(5, -1), Retention(7, 100), Retention(9, -1), Retention(9, -1)]
     assert real.requests().count(RUNTIME) == 1
 
 
@@ -115,8 +115,8 @@ def test_cursors_and_sizes_are_those_of_internal_stats(real: Real) -> None:
         pendingAddEntriesCount=0,
     )
     real.stub.answer_with(STATS, stats, answer_of(ledgers=[]), CannedAnswer(403))
-    found = real.adapter.internal_stats(TOPIC)
-    assert (found.cursors, found.sizes) == ({CURSOR: (5, 9)}, {5: 100, 6: 30})
+    facts = real.adapter.internal_stats(TOPIC)
+    assert (facts.cursors, facts.sizes) == ({CURSOR: (5, 9)}, {5: 100, 6: 30})
     with pytest.raises(UnavailableError):
         real.adapter.internal_stats(TOPIC)
     with pytest.raises(ForbiddenError):

@@ -34,13 +34,13 @@ def bookie() -> Iterator[HttpStub]:
 @pytest.fixture
 def world(tmp_path: Path, bookie: HttpStub) -> World:
     """Ledger 5 was deleted. Its bookie and another bookie are registered; both read existing entries."""
-    made = World(tmp_path)
-    made.bookies = HttpBookies(made.store, ROOT)
-    made.pulsar.store(f"{made.settings.topics.requests[0]}-partition-0", (CONTROL, 2))
+    created = World(tmp_path)
+    created.bookies = HttpBookies(created.store, ROOT)
+    created.pulsar.store(f"{created.settings.topics.requests[0]}-partition-0", (CONTROL, 2))
     bookie.answer_with(OF_CONTROL, THERE)
-    _register(made, ITS_BOOKIE, bookie)
-    _register(made, "127.0.0.1:3182", bookie)
-    return made
+    _register(created, ITS_BOOKIE, bookie)
+    _register(created, "127.0.0.1:3182", bookie)
+    return created
 
 
 def _register(world: World, name: str, bookie: HttpStub) -> None:

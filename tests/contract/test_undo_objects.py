@@ -91,9 +91,9 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def world(s3_server: S3Server, tmp_path: Path) -> World:
-    made = World(s3_server, tmp_path, versioned=True)
-    made.delete()
-    return made
+    created = World(s3_server, tmp_path, versioned=True)
+    created.delete()
+    return created
 
 
 def test_a_deleted_object_is_restored_once(world: World) -> None:

@@ -155,7 +155,7 @@ def test_every_leaked_ledger_is_requested_once_despite_broken_connections(
     with cutting_proxy(own_zookeeper_server.port) as proxy:
         cuts = random.Random(4)
         state = tmp_path / "state"
-        began = watcher_began(proxy, state, topic)
+        began = start_watcher(proxy, state, topic)
         assert began == set(names)
         proxy.cut_answer = lambda _frame: not stop.is_set() and cuts.random() < 0.03
         thread = threading.Thread(target=watch_until, args=(stop, proxy, state, topic, random.Random(5)))
@@ -165,17 +165,17 @@ def test_every_leaked_ledger_is_requested_once_despite_broken_connections(
         thread.join(60)
         assert proxy.cuts > 3
     brokers.end()
-    asked = Counter(found.ledger_id for found in map(request_in, topic.stored))
-    known = brokers.leaked & topic.known
-    assert len(known) > 20
-    assert known - asked.keys() == set()
+    requested = Counter(request.ledger_id for request in map(request_in, topic.stored))
+    recorded = brokers.leaked & topic.known
+    assert len(recorded) > 20
+    assert recorded - requested.keys() == set()
     # the others were created and dropped while no watcher was connected
-    assert len(brokers.leaked - known) < len(known)
-    assert [each for each, count in asked.items() if count > 1] == []
-    assert asked.keys() & {each for some in brokers.lists.values() for each in some} == set()
+    assert len(brokers.leaked - recorded) < len(recorded)
+    assert [ledger_id for ledger_id, count in requested.items() if count > 1] == []
+    assert requested.keys() & {ledger_id for listed in brokers.lists.values() for ledger_id in listed} == set()
 
 
-def watcher_began(proxy: CuttingProxy, state: Path, topic: Topic) -> set[str]:
+def start_watcher(proxy: CuttingProxy, state: Path, topic: Topic) -> set[str]:
     """Let a watcher record the present state, and return that state."""
     settings = ZooKeeperClientSettings(hosts=proxy.hosts)
     store, hints = ZooKeeperStore(settings), ZooKeeperChanges(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
@@ -192,6 +192,6 @@ def known_to(watcher: Watcher) -> set[int]:
 
 
 def request_in(stored: tuple[str, Send]) -> PendingDelete:
-    found = decode(stored[1].payload)
-    assert isinstance(found, PendingDelete)
-    return found
+    request = decode(stored[1].payload)
+    assert isinstance(request, PendingDelete)
+    return request

@@ -69,8 +69,8 @@ def _arm(effect: Effect) -> None:
     module, _, path = effect.where.partition(":")
     *holders, name = path.split(".")
     holder: Any = import_module(module)
-    for each in holders:
-        holder = getattr(holder, each)
+    for attribute in holders:
+        holder = getattr(holder, attribute)
     real: Callable[..., Any] = getattr(holder, name)
     calls = 0
 

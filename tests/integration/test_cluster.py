@@ -195,14 +195,14 @@ def test_offloaded_ledgers_are_in_the_bucket_and_survive_a_restart_of_s3(cluster
     sent = topics.fill(cluster, topic, 3, ["reader"])
 
     topics.offload(cluster, topic)
-    mine = {key for attempt in offloaded_ledgers.attempts(cluster, topic) for key in attempt.keys}
-    keys = topics.objects(cluster)
+    offloaded_keys = {key for attempt in offloaded_ledgers.attempts(cluster, topic) for key in attempt.keys}
+    all_keys = topics.objects(cluster)
     cluster.stop(Part.S3)
     cluster.start(Part.S3)
 
-    assert len([key for key in mine if key.endswith("-index")]) * 2 == len(mine) > 0
-    assert mine <= set(keys)
-    assert topics.objects(cluster) == keys
+    assert len([key for key in offloaded_keys if key.endswith("-index")]) * 2 == len(offloaded_keys) > 0
+    assert offloaded_keys <= set(all_keys)
+    assert topics.objects(cluster) == all_keys
     assert len(topics.read_all(cluster, topic)) == sent
 
 

@@ -301,19 +301,19 @@ class Pulsar(Storage):
         if topic is None or (cursor in topic.cursors) != exists(self.tree, path):
             return
         seen = self.seen(path)
-        made = self.make(lambda ledger_id: cursor_request(ledger_id, name, cursor), is_open=True)
+        created = self.make(lambda ledger_id: cursor_request(ledger_id, name, cursor), is_open=True)
 
         def publish() -> None:
             held = topic.cursors.get(cursor) or Cursor()
-            data, ids = cursor_znode(made, buckets=held.buckets), {made, *held.buckets}
+            data, ids = cursor_znode(created, buckets=held.buckets), {created, *held.buckets}
             if not self.cas(path, seen, data, ids):
-                self.delete(made, lost=lost)
+                self.delete(created, lost=lost)
                 return
             current = self.topics.setdefault(name, Topic()).cursors.setdefault(cursor, held)
-            old, current.ledger_id = current.ledger_id, made
+            old, current.ledger_id = current.ledger_id, created
             self.delete(old, lost=lost)  # brokers never close it
 
-        self._now_or_later(made, publish, stalls=stalls)
+        self._now_or_later(created, publish, stalls=stalls)
 
     def close_cursor(self, name: str, cursor: str, *, lost: bool) -> None:
         """Unload: write the position into the znode, then delete the ledger."""
@@ -350,19 +350,19 @@ class Pulsar(Storage):
         topic = self.topics.get(name)
         if topic is None or cursor not in topic.cursors:
             return
-        made = self.make(lambda ledger_id: bucket_request(ledger_id, name), is_open=True)
+        created = self.make(lambda ledger_id: bucket_request(ledger_id, name), is_open=True)
         held, path = topic.cursors[cursor], cursor_path(name, cursor)
 
         def publish() -> None:
-            self.close(made)
+            self.close(created)
             current = self.topics.get(name)
             if current is not topic or topic.cursors.get(cursor) is not held or not exists(self.tree, path):
-                self.delete(made, lost=True)
+                self.delete(created, lost=True)
                 return
-            held.buckets.append(made)
+            held.buckets.append(created)
             self._write_cursor(name, cursor)
 
-        self._now_or_later(made, publish, stalls=stalls)
+        self._now_or_later(created, publish, stalls=stalls)
 
     def drop_bucket(self, name: str, cursor: str, *, lost: bool) -> None:
         """Drop a bucket whose messages are all delivered."""
@@ -383,22 +383,22 @@ class Pulsar(Storage):
         topic = self.topics.get(name)
         if topic is None or not exists(self.tree, managed_ledger_path(name)):
             return
-        made = self.make(lambda ledger_id: compacted_request(ledger_id, name), is_open=True)
+        created = self.make(lambda ledger_id: compacted_request(ledger_id, name), is_open=True)
 
         def publish() -> None:
-            self.close(made)
+            self.close(created)
             if self.topics.get(name) is not topic or not exists(self.tree, managed_ledger_path(name)):
-                self.delete(made, lost=lost)
+                self.delete(created, lost=lost)
             else:
-                self._accept_compacted(name, topic, made, durable=durable, lost=lost)
+                self._accept_compacted(name, topic, created, durable=durable, lost=lost)
 
-        self._now_or_later(made, publish, stalls=stalls, writes_on=True)
+        self._now_or_later(created, publish, stalls=stalls, writes_on=True)
 
-    def _accept_compacted(self, name: str, topic: Topic, made: int, *, durable: bool, lost: bool) -> None:
+    def _accept_compacted(self, name: str, topic: Topic, created: int, *, durable: bool, lost: bool) -> None:
         self.lazy.discard(name)
         if not exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
             put(self.tree, cursor_path(name, COMPACTION_CURSOR), cursor_znode())
-        before, topic.compacted = topic.compacted, made
+        before, topic.compacted = topic.compacted, created
         if before != topic.durable:
             self.leak({before})
         elif before >= 0:
@@ -412,17 +412,17 @@ class Pulsar(Storage):
         path = schema_path(SCHEMA)
         earlier = list(self.schemas.get(SCHEMA, ()))
         seen, births = self.seen(path), self.births(path)
-        made = self.make(schema_request, is_open=True)
+        created = self.make(schema_request, is_open=True)
 
         def publish() -> None:
-            self.close(made)
-            ids = [*earlier, made] if self.births(path) == births else [made]
+            self.close(created)
+            ids = [*earlier, created] if self.births(path) == births else [created]
             if self.cas(path, seen, locator_znode(*ids), set(ids)):
                 self.schemas[SCHEMA] = ids
             else:
-                self.delete(made, lost=lost)
+                self.delete(created, lost=lost)
 
-        self._now_or_later(made, publish, stalls=stalls)
+        self._now_or_later(created, publish, stalls=stalls)
 
     def delete_schema(self, *, lost: bool) -> None:
         """Delete every ledger, ignoring errors, and then the locator."""
@@ -504,23 +504,25 @@ class Pulsar(Storage):
     def _add_ledger(self, name: str, topic: Topic, *, stalls: bool, dropped: frozenset[int] = frozenset()) -> None:
         path = managed_ledger_path(name)
         seen, births = self.seen(path), self.births(path)
-        made = self.make(lambda ledger_id: data_request(ledger_id, name), is_open=True)
-        self.ledgers[made].has_entries = False
-        listed = [*topic.ledgers, made]
+        created = self.make(lambda ledger_id: data_request(ledger_id, name), is_open=True)
+        self.ledgers[created].has_entries = False
+        listed = [*topic.ledgers, created]
 
         def publish() -> None:
             before = self.written.get(path, frozenset())
-            ids = listed if self.births(path) == births else [made]  # not modelled: the deleted topic's other ledgers
+            ids = (
+                listed if self.births(path) == births else [created]
+            )  # not modelled: the deleted topic's other ledgers
             kept = set(ids) - topic.given_up
             if seen is None or not self.cas(path, seen, self._list(ids, topic), kept):
-                self.delete(made, lost=True)  # W4: the broker gives up the ledger, and its delete may fail
+                self.delete(created, lost=True)  # W4: the broker gives up the ledger, and its delete may fail
                 return
-            self.ledgers[made].has_entries = self.ledgers[made].is_open  # a recovery fences its writer
+            self.ledgers[created].has_entries = self.ledgers[created].is_open  # a recovery fences its writer
             self.topics.setdefault(name, topic).ledgers = ids
             topic.given_up.intersection_update(ids)
             self.leak(before - kept - dropped)
 
-        self._now_or_later(made, publish, stalls=stalls)
+        self._now_or_later(created, publish, stalls=stalls)
 
     def _list(self, ids: Sequence[int], topic: Topic) -> bytes:
         return list_znode(*[offloaded(ledger) if ledger in topic.given_up else ledger for ledger in ids])
@@ -549,9 +551,9 @@ class Pulsar(Storage):
         """Write the cursor's position into its ledger; a cursor without a ledger gets one, which its znode names."""
         path = cursor_path(name, COMPACTION_CURSOR)
         if exists(self.tree, path) and parse_cursor(self.tree.read(path).data).cursors_ledger_id == -1:
-            made = self.make(lambda ledger_id: cursor_request(ledger_id, name, COMPACTION_CURSOR), is_open=True)
-            self.tree.write(path, cursor_znode(made))
-            self.written[path] = frozenset({made})
+            created = self.make(lambda ledger_id: cursor_request(ledger_id, name, COMPACTION_CURSOR), is_open=True)
+            self.tree.write(path, cursor_znode(created))
+            self.written[path] = frozenset({created})
         old, topic.durable, topic.dirty_since_ms = topic.durable, topic.compacted, -1
         if old != topic.durable:
             self.delete(old, lost=lost)
