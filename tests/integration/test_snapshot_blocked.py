@@ -193,7 +193,7 @@ def test_garbage_with_any_schema_version_is_found_and_can_be_removed(cluster: Cl
         assert "brokers can decode all" in service.call(*repair)
         if name == "gone":
             undo = ("snapshots", "undo", "--yes", "--namespace", scene.space)
-            assert f"{scene.space}: 1 messages put back" in service.call(*undo)
+            assert f"{scene.space}: 1 messages published again" in service.call(*undo)
             assert does_not_load(cluster, service, scene.topic)
             assert f"{scene.space}: 1 messages removed" in service.call(*repair)
             wait_for(lambda: is_loaded(service, scene.topic), f"loading of {scene.topic}")
