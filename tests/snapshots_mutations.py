@@ -508,14 +508,14 @@ SNAPSHOTS_LINES = (
     (
         "a migration with an incomplete journal is not undone",
         MIGRATE,
-        "            if entry.was_sent:",
-        "            if True:",
+        "            if not entry.was_sent:",
+        "            if False:",
     ),
     (
         "an undo of a migration restores what its first run found",
         MIGRATE,
-        "                found = run\n",
-        "                found = found or run\n",
+        "            found = run\n",
+        "            found = found or run\n",
     ),
     (
         "an undo of a migration reads the current messages before it sends anything",

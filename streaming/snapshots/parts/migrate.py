@@ -148,11 +148,12 @@ class Migrations:
                 continue
             run = [each for each in pending if each is entry or each.by == entry.name.encode()]
             pending = [each for each in pending if each not in run]
+            if not entry.was_sent:  # it was interrupted before it changed anything
+                continue
             if newest and entry.is_done:
                 break
             newest = newest or entry.name
-            if entry.was_sent:  # otherwise it was interrupted before it changed anything
-                found = run
+            found = run
         values: dict[SnapshotKind, dict[str, bytes]] = {}
         for entry in found:
             kind, _, key = entry.key.partition("/")

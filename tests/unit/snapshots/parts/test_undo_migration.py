@@ -78,6 +78,33 @@ def test_the_form_that_a_migration_removed_counts_again(
     assert [key for _kind, key, is_null in broker.sent if not is_null] == []
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_migration_that_broke_off_before_it_sent_anything_does_not_hide_the_one_before(
+    journal: Folder, monkeypatch: pytest.MonkeyPatch, *, is_resumed: bool
+) -> None:
+    broker = segmented()
+    runs = migrations(broker, journal)
+    before = broker.values(INDEX)
+    runs.migrate(TOPIC, "parts")
+    parts = broker.values(PARTS)
+    with monkeypatch.context() as full:
+        full.setattr(RepairJournal, "mark_sent", _disk_is_full)
+        with pytest.raises(UnavailableError):
+            runs.migrate(TOPIC, "single")
+    assert broker.values(PARTS) == parts
+    if is_resumed:
+        runs.migrate(TOPIC, "single")
+        undone(broker, runs)
+        counts_again(broker, runs, PARTS, parts)
+    else:
+        undone(broker, runs)
+        counts_again(broker, runs, INDEX, before)
+
+
+def _disk_is_full(_journal: RepairJournal, _name: str) -> None:
+    raise UnavailableError("no space left on device")
+
+
 @pytest.mark.parametrize("is_run_again", [False, True])
 @pytest.mark.parametrize(("made", "forms", "old", "left"), DIRECTIONS)
 def test_a_migration_that_broke_off_can_be_undone(
