@@ -95,7 +95,9 @@ class Silence:
                 self._count(what)
                 return
             if not self._is_slow(what, tenant):  # a slow tenant's timeout shows nothing new about the host
-                self._state(what).tenants.add(tenant)
+                tenants = self._state(what).tenants
+                if len(tenants) < _MOST:
+                    tenants.add(tenant)
             self._count(_of(what, tenant))
             if self._is_slow(what, tenant):
                 self._rest(self._state(_slow(what), _TIMEOUTS))
@@ -121,10 +123,11 @@ class Silence:
             self._known.clear()
 
     def _state(self, what: str, timeouts: int = 0) -> _Hanging:
-        """Return the target's state, and create it if needed; the oldest state makes room for it."""
-        if what not in self._known and len(self._known) >= _MOST:
+        """Return the target's state, and create it if needed; the state that was not used for longest makes room."""
+        state = self._known.pop(what, None)
+        if state is None and len(self._known) >= _MOST:
             del self._known[next(iter(self._known))]
-        return self._known.setdefault(what, _Hanging(timeouts))
+        return self._known.setdefault(what, state or _Hanging(timeouts))
 
     def _count(self, what: str) -> None:
         hanging = self._state(what)

@@ -185,6 +185,14 @@ def test_only_the_dropped_host_is_forgotten(silence: Silence) -> None:
     assert not silence.is_due(f"{HOST}0")
 
 
+def test_a_host_that_keeps_hanging_is_remembered_however_many_namespaces_time_out(silence: Silence) -> None:
+    for number in range(_MOST + 1):
+        if number % 1000 == 0:
+            silence.timed_out(HOST)
+        silence.timed_out(f"{HOST} policies of n{number}")
+    assert silence.at_most(HOST, 30.0) < 30.0
+
+
 def test_the_memory_of_short_lived_tenants_and_namespaces_is_bounded(silence: Silence) -> None:
     for number in range(_MOST + 1):
         silence.timed_out(f"{HOST}/tenant/namespace-{number}")
