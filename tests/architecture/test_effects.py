@@ -1,4 +1,4 @@
-"""Every effect at which tests/integration/rocket_dying.py kills a command exists."""
+"""Every effect exists at which a test of tests/integration kills a command or the service."""
 
 from functools import reduce
 from importlib import import_module
@@ -6,6 +6,9 @@ from importlib import import_module
 import pytest
 
 from tests.integration.rocket_dying import EFFECTS, Effect
+from tests.integration.test_crash_points import BROKER_FORGETS, RECORDING_AND_PUBLISHING, STARTING_AND_SWEEPING, WAITING
+
+CRASH_POINTS = (*STARTING_AND_SWEEPING, *RECORDING_AND_PUBLISHING, *WAITING, *BROKER_FORGETS)
 
 
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS.keys())
@@ -13,3 +16,9 @@ def test_the_function_of_an_effect_exists(effect: Effect) -> None:
     module, _, path = effect.where.partition(":")
     if module != "rocksdb":  # that effect replaces an object at run time
         assert callable(reduce(getattr, path.split("."), import_module(module)))
+
+
+@pytest.mark.parametrize("effect", CRASH_POINTS)
+def test_the_function_of_a_crash_point_exists(effect: str) -> None:
+    _when, module, path = effect.partition("#")[0].split(":")
+    assert callable(reduce(getattr, path.split("."), import_module(module)))

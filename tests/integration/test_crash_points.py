@@ -37,9 +37,13 @@ RECORDING_AND_PUBLISHING = (
 WAITING = (
     "before:streaming.state.waiting:Waiting.append",
     "after:streaming.state.waiting:Waiting.append",
-    "after:streaming.state.waiting:Waiting.begin",
-    "before:streaming.state.waiting:Waiting.end",
-    "after:streaming.state.waiting:Waiting.end",
+    "after:streaming.state.waiting:Waiting.start_pass",
+    "before:streaming.state.waiting:Waiting.end_pass",
+    "after:streaming.state.waiting:Waiting.end_pass",
+)
+BROKER_FORGETS = (
+    "after:streaming.adapters.pulsar.publish:_send#5",
+    "before:streaming.adapters.pulsar.publish:_Answers.check",
 )
 BATCH = 12
 ROUNDS = int(
@@ -98,8 +102,8 @@ def test_a_kill_at_any_effect_loses_and_repeats_nothing(
 @pytest.mark.parametrize(
     "effect",
     [
-        pytest.param("after:streaming.adapters.pulsar.publish:_send#5", id="some copies are sent"),
-        pytest.param("before:streaming.adapters.pulsar.publish:_Answers.check", id="a partition's copies are stored"),
+        pytest.param(BROKER_FORGETS[0], id="some copies are sent"),
+        pytest.param(BROKER_FORGETS[1], id="a partition's copies are stored"),
     ],
 )
 def test_a_broker_that_forgot_a_killed_publisher_stores_no_copy_twice(

@@ -421,7 +421,7 @@ def test_a_repair_by_replay_completes_the_topic_and_can_be_undone(
     topics.unload(segmented, lost.topic)
     before = latest(service, lost.space, SnapshotKind.INDEX)[lost.topic].data
     for is_restored in (False, True):
-        assert "another undo puts that back" in service.call(*undo)
+        assert "another undo restores that" in service.call(*undo)
         assert (latest(service, lost.space, SnapshotKind.INDEX)[lost.topic].data == before) is is_restored
     restart(segmented, kill=True)
     with Transactions(segmented.serving.pulsar) as again:
