@@ -36,7 +36,14 @@ def measured(workers: int, leaked: int, owners: int, built: Path) -> str:
         hosts = stack.enter_context(separate(here))
         stack.callback(clusters.down, here / "pulsar")
         cluster = clusters.up(here / "pulsar", listen=hosts.address)
-        spark = SparkHosts(hosts, here, built / "ledger-reaper", built / "dist", _KEYS, stack)
+        spark = SparkHosts(
+            hosts=hosts,
+            here=here,
+            installed=built / "ledger-reaper",
+            dist=built / "dist",
+            environment=_KEYS,
+            stack=stack,
+        )
         spark.start(f"worker{number}" for number in range(workers))
         service = Field(cluster, spark, here).service(rate=0, limits=_LIMITS)
         requests = []

@@ -39,7 +39,7 @@ from streaming.phase_one.deletable_ledgers import DeletableLedgers, SweepAccess
 from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
 from streaming.phase_one.watcher.marking_thread import MarkingThread
-from streaming.phase_one.watcher.request_outbox import Knows, Outbox, Send
+from streaming.phase_one.watcher.request_outbox import Knows, RequestOutbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
@@ -198,7 +198,7 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
         named,
         3_600_000,
     )
-    outbox = Outbox(watched, Nowhere(), named, DELAY_MS)
+    outbox = RequestOutbox(watched, Nowhere(), named, DELAY_MS)
     parts = Parts(
         watched=watched,
         scan=ZnodeScan(store, pace, lambda: False),

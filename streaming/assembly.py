@@ -284,7 +284,7 @@ class Assembly:
             service.follow_up.tenants.now()
 
         return Upkeep(
-            partial(tidy_up, settings, pulsar, service.receipts, service.lock, clock),
+            partial(tidy_up, settings, pulsar, table=service.receipts, lock=service.lock, clock=clock),
             lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
             service.outages.metrics,
             log_holds=log_holds,

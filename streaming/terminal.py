@@ -60,9 +60,9 @@ def say_json_line(line: str) -> None:
     sys.stdout.write(f"{safe}\n")
 
 
-def count_of(number: int, one: str, many: str = "") -> str:
+def count_of(number: int, singular: str, many: str = "") -> str:
     """Return a number with its noun: "1 line", "2 lines". many: the plural, if it is not the singular with an s."""
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+    return f"{number:,} {singular if number == 1 else many or f'{singular}s'}"
 
 
 def cell(text: object) -> Text:

@@ -752,7 +752,7 @@ MUTATIONS = (
     Mutation(
         "a message is a value only if its schema is the brokers'",
         "udfs/snapshots/values.py",
-        "    if origin is not Origin.BROKERS:\n",
+        "    if origin is not SchemaOrigin.BROKERS:\n",
         "    if False:\n",
     ),
     Mutation(
@@ -980,8 +980,8 @@ MUTATIONS = (
     Mutation(
         "a segment is published again only with the marker that the index names",
         "streaming/snapshots/repair/topic_state.py",
-        "{(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}",
-        "{name: latest[name[0]] for name in wanted if name[0] in latest}",
+        "{(number, value.marker): value for number, value in latest.items() if (number, value.marker) in named}",
+        "{name: latest[name[0]] for name in named if name[0] in latest}",
     ),
     Mutation(
         "if a number names two segments, neither is published again",
@@ -1022,8 +1022,8 @@ MUTATIONS = (
     Mutation(
         "an index with missing segments is not restored",
         PUT_BACK,
-        "in rows if not _is_at(place, number, stored)]",
-        "in rows if (number, marker) in now and not _is_at(place, number, stored)]",
+        "in rows if not _is_at(position, number, stored)]",
+        "in rows if (number, marker) in now and not _is_at(position, number, stored)]",
     ),
     Mutation(
         "an undo keeps what it replaces",

@@ -205,7 +205,7 @@ SNAPSHOTS_LINES = (
     (
         "an undo whose index a broker replaced is no success",
         UNDO,
-        "            self._refuse_overwritten(place)\n",
+        "            self._refuse_overwritten(position)\n",
         "",
     ),
     ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
@@ -285,7 +285,7 @@ SNAPSHOTS_LINES = (
     (
         "a held guard moves back only to the first existing message",
         GUARD,
-        "(place for place in places if place[0] in ledgers)",
+        "(position for position in places if position[0] in ledgers)",
         "places",
     ),
     ("a held guard never moves forward", GUARD, " and guarded.position >= first:", ":"),
@@ -454,7 +454,7 @@ SNAPSHOTS_LINES = (
     (
         "a migration is verified",
         MIGRATE,
-        "            self._verify(topic, kind, wanted)\n",
+        "            self._verify(topic, kind, expected)\n",
         "",
     ),
     (
@@ -574,26 +574,26 @@ SNAPSHOTS_LINES = (
     (
         "a foreign schema blocks loading",
         VALUES,
-        "    return origin is Origin.FOREIGN and not is_own, ",
+        "    return origin is SchemaOrigin.FOREIGN and not is_own, ",
         "    return False, ",
     ),
     (
         "a value of its own topic is in doubt where its schema is foreign",
         VALUES,
-        ", origin is Origin.FOREIGN and is_own\n",
+        ", origin is SchemaOrigin.FOREIGN and is_own\n",
         ", False\n",
     ),
     (
         "a message whose schema is not known blocks nothing",
         VALUES,
-        "    if origin is Origin.UNKNOWN:\n        return False, True\n",
+        "    if origin is SchemaOrigin.UNKNOWN:\n        return False, True\n",
         "",
     ),
     (
         "a message whose schema is not known is in doubt",
         VALUES,
-        "    if origin is Origin.UNKNOWN:\n        return False, True\n",
-        "    if origin is Origin.UNKNOWN:\n        return False, False\n",
+        "    if origin is SchemaOrigin.UNKNOWN:\n        return False, True\n",
+        "    if origin is SchemaOrigin.UNKNOWN:\n        return False, False\n",
     ),
     (
         "bytes after a value, which Java ignores, block nothing",
@@ -616,25 +616,25 @@ SNAPSHOTS_LINES = (
     (
         "a schema that can't be understood may be another version's",
         SCHEMA,
-        "        return Origin.UNKNOWN  # no schema",
-        "        return Origin.FOREIGN  # no schema",
+        "        return SchemaOrigin.UNKNOWN  # no schema",
+        "        return SchemaOrigin.FOREIGN  # no schema",
     ),
     (
         "a schema version that is not registered may have been another version's",
         SCHEMA,
-        "    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED\n",
-        "    other = Origin.UNREGISTERED\n",
+        "    other = SchemaOrigin.UNKNOWN if SchemaOrigin.UNKNOWN in known.values() else SchemaOrigin.UNREGISTERED\n",
+        "    other = SchemaOrigin.UNREGISTERED\n",
     ),
     (
         "garbage with a schema version that is not registered blocks loading",
         SCHEMA,
-        "    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED\n",
-        "    other = Origin.UNKNOWN\n",
+        "    other = SchemaOrigin.UNKNOWN if SchemaOrigin.UNKNOWN in known.values() else SchemaOrigin.UNREGISTERED\n",
+        "    other = SchemaOrigin.UNKNOWN\n",
     ),
     (
         "no broker writes a schema version of fewer than eight bytes",
         SCHEMA,
-        " if len(version) >= _BYTES else Origin.FOREIGN\n",
+        " if len(version) >= _BYTES else SchemaOrigin.FOREIGN\n",
         "\n",
     ),
     (
@@ -712,8 +712,8 @@ SNAPSHOTS_LINES = (
     (
         "a value of its own topic is never called blocking",
         VALUES,
-        "    return origin is Origin.FOREIGN and not is_own, ",
-        "    return origin is Origin.FOREIGN, ",
+        "    return origin is SchemaOrigin.FOREIGN and not is_own, ",
+        "    return origin is SchemaOrigin.FOREIGN, ",
     ),
     (
         "a value of its own topic is never removed",

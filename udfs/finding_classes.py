@@ -128,7 +128,7 @@ def claim_of_objects(
     )
 
 
-def looked(verdict: Verdict) -> SuspectCheck:
+def check_of_verdict(verdict: Verdict) -> SuspectCheck:
     """Turn the judge's verdict on a suspect into a check."""
     if verdict.outcome is Outcome.DELETED or verdict.reason in SEEN_ONCE:
         return SuspectCheck(FindingClass.ORPHAN, verdict.reason, verdict.detail, is_candidate=True)
@@ -145,7 +145,7 @@ def concluded(second: SuspectCheck) -> SuspectCheck:
     return second
 
 
-def missing_look(*, is_referenced: bool | None, is_there: bool | None) -> SuspectCheck:
+def check_of_missing(*, is_referenced: bool | None, is_there: bool | None) -> SuspectCheck:
     """Judge a reference to a ledger that the audit did not find; None: could not be read. Read the ledger first.
 
     A ledger exists before its owner's list names it, and until the list no longer does. So data was lost only if the

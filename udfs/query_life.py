@@ -112,7 +112,7 @@ class CannotPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class BatchCommitted:
     """The running query has committed a batch."""
 
 
@@ -157,7 +157,7 @@ Event = (
     Checked
     | Planning
     | CannotPlan
-    | Committed
+    | BatchCommitted
     | Ended
     | StartFailed
     | FallbackReturned
@@ -185,7 +185,7 @@ def _stops(life: QueryLife, _event: CannotPlan, _rules: Rules) -> Step:
     return replace(life, phase=Phase.STOPS), Action.STOP
 
 
-def _recovers(life: QueryLife, _event: Committed, _rules: Rules) -> Step:
+def _recovers(life: QueryLife, _event: BatchCommitted, _rules: Rules) -> Step:
     if not life.has_to_prove:
         return life, Action.NOTHING
     return QueryLife(planning_since_s=life.planning_since_s), Action.RECOVER
@@ -255,7 +255,7 @@ def _fallback_stops(life: QueryLife, _event: FallbackStopped, _rules: Rules) -> 
 _TABLE: Mapping[tuple[Phase, type], Callable[[QueryLife, Any, Rules], Step]] = {
     (Phase.RUNS, Planning): _plans,
     (Phase.RUNS, CannotPlan): _stops,
-    (Phase.RUNS, Committed): _recovers,
+    (Phase.RUNS, BatchCommitted): _recovers,
     (Phase.RUNS, Ended): _ends,
     (Phase.RUNS, StartFailed): _is_parked,
     (Phase.HELD, Checked): _waits_for_holder,
@@ -267,7 +267,7 @@ _TABLE: Mapping[tuple[Phase, type], Callable[[QueryLife, Any, Rules], Step]] = {
     (Phase.START_DUE, Checked): _may_start,
     (Phase.PROVES, Planning): _plans,
     (Phase.PROVES, CannotPlan): _stops,
-    (Phase.PROVES, Committed): _recovers,
+    (Phase.PROVES, BatchCommitted): _recovers,
     (Phase.PROVES, Ended): _is_parked,
     (Phase.PROVES, StartFailed): _is_parked,
 }

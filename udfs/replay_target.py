@@ -27,7 +27,7 @@ class Stays:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class LetterOrigin:
     """The request topic that a letter came from."""
 
     proven: Collection[str]  # the request topics that our receipts of this very request name
@@ -36,7 +36,7 @@ class Origin:
 
 
 def replay_target(
-    origin: Origin,
+    origin: LetterOrigin,
     to: str,
     trusted_tenants: Collection[str],
     *,
@@ -65,7 +65,7 @@ def replay_target(
     return target if is_there(target) else Stays(f"there is no partitioned topic {target} any more")
 
 
-def _more_rights(origin: Origin, proven: str, to: str, trusted_tenants: Collection[str]) -> str:
+def _more_rights(origin: LetterOrigin, proven: str, to: str, trusted_tenants: Collection[str]) -> str:
     """Return why `to` would give a letter rights that it did not have; "" if it would not."""
     trusted = tenant_of(to) in trusted_tenants
     if not proven and origin.is_other_tenants and trusted:

@@ -20,7 +20,7 @@ from streaming.audit.ledger_audit import Audit
 from streaming.audit.output import FINDINGS, Output, output_of
 from streaming.audit.phase_progress import Phases
 from streaming.audit.publication import asked
-from streaming.audit.publication.orphan_requests import Publication
+from streaming.audit.publication.orphan_requests import OrphanRequests
 from streaming.audit.report import html, terminal_report
 from streaming.audit.report.descriptions import scope_text, size_text
 from streaming.audit.report.html import ReportContext
@@ -240,7 +240,7 @@ class AuditCommand:
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
             return ["the audit published nothing"]
-        publication = Publication(
+        publication = OrphanRequests(
             settings=self.settings,
             output=self.output,
             options=options,

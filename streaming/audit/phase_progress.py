@@ -51,10 +51,10 @@ class Phases:
         self._shown.stop()
 
     @contextmanager
-    def phase(self, name: str) -> Iterator["Phase"]:
+    def phase(self, name: str) -> Iterator["PhaseResult"]:
         """Show the Spark jobs that run inside the block as one phase."""
         task = self._shown.add_task(name, total=None, rate="")
-        phase = Phase()
+        phase = PhaseResult()
         group = f"audit-{name}"
         self._spark.sparkContext.setJobGroup(group, name)
         done = threading.Event()
@@ -99,7 +99,7 @@ class Phases:
                 self._shown.update(task, total=total, completed=min(finished, total - 1))
 
 
-class Phase:
+class PhaseResult:
     """The result of a phase."""
 
     def __init__(self) -> None:

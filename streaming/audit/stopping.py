@@ -30,7 +30,7 @@ class StoppedError(Exception):
     """The audit was stopped before its end, so there are no new findings."""
 
 
-class Steps(Protocol[_F]):
+class AuditSteps(Protocol[_F]):
     """An audit in three steps."""
 
     @property
@@ -51,7 +51,7 @@ class Steps(Protocol[_F]):
         """Publish, and raise SafetyError if the operator must check the findings."""
 
 
-def run_once(audit: Steps[_F], left: str) -> None:
+def run_once(audit: AuditSteps[_F], left: str) -> None:
     """Run all steps. The question is asked in the main thread, which gets Ctrl-C. Raises as run_until_signal.
 
     Args:

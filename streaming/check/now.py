@@ -42,7 +42,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class WaitingRetries:
     """The waiting retries."""
 
     waiting: int
@@ -69,7 +69,7 @@ class Now:
     holds: list[Hold] | None = None
     parked: list[ParkedQuery] | None = None
     waiting: Mapping[str, int] | None = None  # topic -> unprocessed messages, including `retries` if they are known
-    retries: Retries | None = None
+    retries: WaitingRetries | None = None
     last_hour: Finished | None = None
     unknown: dict[str, str] = field(default_factory=dict)  # field -> why it could not be read
     exit_code: int = 0
@@ -145,9 +145,9 @@ def _holds(settings: Settings, clients: CommandClients) -> list[Hold]:
     return holds
 
 
-def _retries(state_dir: str) -> Retries:
+def _retries(state_dir: str) -> WaitingRetries:
     due = [int(row[c.READY_MS]) for row in waiting.outstanding(state_dir)]  # bounded, whatever delay the sender gave
-    return Retries(len(due), min(due, default=None))
+    return WaitingRetries(len(due), min(due, default=None))
 
 
 def _finished(state_dir: str, since_ms: int) -> Finished:

@@ -29,14 +29,14 @@ def found_config(context: typer.Context, named: Path | None) -> Path | None:
 
 def required_config(context: typer.Context, named: Path | None) -> Path:
     """Return the same as found_config. Raises ConfigError, which lists the possible files, if there is none."""
-    found = found_config(context, named)
-    if found is None:
+    file = found_config(context, named)
+    if file is None:
         system = context.find_object(Path) or SYSTEM_CONFIG
         raise ConfigError(
             f"no configuration was given: name a file with --config or in {CONFIG_VARIABLE}, or write {system}. "
             "conf/production.example.toml is a start; conf/default.toml explains every key"
         )
-    return found
+    return file
 
 
 def completes(values: Iterable[str]) -> Callable[[str], list[str]]:

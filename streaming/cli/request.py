@@ -54,16 +54,16 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
     settings = settings_of(config)
     if file != "-" and not Path(file).is_file():
         raise ConfigError(f"there is no file {file}")
-    found: list[Receipt] = []
+    receipts: list[Receipt] = []
     with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines:
         if wait:
             services = services_of(settings)
-            report, found = publish_and_wait(settings, services, lines, timeout, unchecked=unchecked)
+            report, receipts = publish_and_wait(settings, services, lines, timeout, unchecked=unchecked)
         else:
             with command_clients(settings) as clients:
                 report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
     say(f"{count_of(report.published, 'request')} published to {settings.topics.requests[0]}", err=True)
-    dead = _shown(found, json_lines=json_lines)
+    dead = _shown(receipts, json_lines=json_lines)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])
         more = f"\n  … and {len(report.invalid) - _SHOWN} more" if len(report.invalid) > _SHOWN else ""
@@ -75,10 +75,10 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
         raise SafetyError(f"{letters}; `ledger-reaper dlq list` shows why")
 
 
-def _shown(found: "Sequence[Receipt]", *, json_lines: bool) -> int:
+def _shown(receipts: "Sequence[Receipt]", *, json_lines: bool) -> int:
     """Print receipts; return how many requests became dead letters."""
     dead = 0
-    for receipt in found:
+    for receipt in receipts:
         dead += receipt.outcome == "DEAD_LETTER"
         if json_lines:
             say_json(asdict(receipt))

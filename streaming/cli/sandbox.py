@@ -169,10 +169,10 @@ def facts(cluster: "Cluster") -> dict[str, Any]:
 
 def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
     """Return the object that `status --json` prints for RocketMQ."""
-    from streaming.sandbox.rocketmq.broker_home import Part
+    from streaming.sandbox.rocketmq.broker_home import RocketPart
 
     spec = made.spec
-    parts = {str(part): made.state(part).value for part in Part}
+    parts = {str(part): made.state(part).value for part in RocketPart}
     return {
         "running": all(state == "running" for state in parts.values()),
         "version": spec.version,
@@ -180,7 +180,7 @@ def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
         "broker": spec.broker,
         "mode": spec.mode.value,
         "store": str(made.store),
-        "broker_conf": str(made.home.conf(Part.BROKER)),
+        "broker_conf": str(made.home.conf(RocketPart.BROKER)),
         "home": str(made.home.root),
         "parts": parts,
     }

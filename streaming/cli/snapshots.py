@@ -113,7 +113,7 @@ def guard(
         confirm("Create or move the guard of each namespace with segments?", yes=yes)
     count = failed = 0
     for guarded in guard_all(settings, FindingFilters(tenant=tenant, namespace=namespace)):
-        say_json(guarded.as_json()) if json_lines else say(guarded.in_words())
+        say_json(guarded.as_json()) if json_lines else say(guarded.describe())
         count += 1
         failed += bool(guarded.error)
     if not count and not json_lines:
@@ -212,7 +212,7 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
     if json_lines:
         say_json({**asdict(done), "is_verified": not done.not_verified})
     else:
-        say(done.in_words())
+        say(done.describe())
     if done.not_verified:
         raise SafetyError(
             f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
@@ -224,14 +224,14 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
 def _repair_namespace(
     settings: "Settings", namespace: str, *, unknown_schemas: bool, yes: bool, json_lines: bool
 ) -> None:
-    from streaming.snapshots.repair.blocking import in_doubt, in_words
+    from streaming.snapshots.repair.blocking import describe, in_doubt
     from streaming.snapshots.repair.wiring import blocking_for
 
     which = "which brokers of this version can't decode" if unknown_schemas else "which no broker can decode"
     with blocking_for(settings, is_unknown_foreign=unknown_schemas) as blocking:
         messages = blocking.messages(namespace)
         for message in messages:
-            say(in_words(message), err=json_lines)
+            say(describe(message), err=json_lines)
         if messages:
             confirm(f"Remove these {len(messages)} messages of {namespace}, {which}?", yes=yes)
             blocking.remove(namespace, messages)
@@ -264,11 +264,11 @@ def trim(
     """
     settings = settings_of(config)
     from streaming.adapters.pulsar.empty_transaction import commit_nothing
-    from streaming.snapshots.removal.candidates import topics_told
+    from streaming.snapshots.removal.candidates import topics_with_deleted_ledgers
     from streaming.snapshots.removal.trim import Left, Trims, trim_each
     from streaming.snapshots.repair.wiring import full_name, repairs_for
 
-    chosen = [full_name(topic)] if topic else topics_told(settings)
+    chosen = [full_name(topic)] if topic else topics_with_deleted_ledgers(settings)
     if not chosen:
         say("nothing to do: the service deleted no data ledger of a topic in snapshots.trim_namespaces")
         return
@@ -283,7 +283,7 @@ def trim(
                 say(str(done.error) if done.is_refused else f"{done.topic} was left: {done.error}")
                 left += [] if done.is_refused else [done]
             else:
-                say(done.in_words())
+                say(done.describe())
     if left:
         names = ", ".join(unfinished.topic for unfinished in left[:_NAMED])
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
@@ -340,7 +340,7 @@ def migrate(  # noqa: PLR0913  typer reads each option from a parameter
     if json_lines:
         say_json(asdict(done))
     else:
-        say(done.in_words())
+        say(done.describe())
 
 
 @app.command()
@@ -393,12 +393,12 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
     if migrated:
         confirm(f"Undo the last migration of the snapshot of {topic}? It must have no clients", yes=yes)
         for changed in undo_migration(settings, topic):
-            say(changed.in_words())
+            say(changed.describe())
         return
     if removed:
         confirm(f"Publish all snapshots of {topic} that the service removed again?", yes=yes)
         for put_back in restore_removed(settings, topic):
-            say(put_back.in_words())
+            say(put_back.describe())
         return
     confirm(f"Restore the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:

@@ -13,7 +13,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.terminal import count_of, say, say_json
 
 if TYPE_CHECKING:
-    from streaming.undo.restore_ledgers import Result, UndoReport
+    from streaming.undo.restore_ledgers import UndoReport, UndoResult
 
 _SHOWN = 100
 
@@ -99,7 +99,7 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")
 
 
-def _line(result: "Result") -> str:
+def _line(result: "UndoResult") -> str:
     detail = f": {result.detail}" if result.detail else ""
     about = f"ledger {result.ledger_id} of {result.owner or '?'}, deleted {utc(result.deleted_ms)}"
     return f"{result.status:<14} {about}{detail}"

@@ -103,7 +103,7 @@ class DeadLetterFilters:
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
+class LetterGroup:
     """Dead letters with the same state, reason, owner and age."""
 
     state: str
@@ -121,7 +121,7 @@ class Groups:
 
     now_ms: int
     most: int = _GROUPS
-    groups: dict[tuple[str, str, str, str], Group] = field(default_factory=dict)
+    groups: dict[tuple[str, str, str, str], LetterGroup] = field(default_factory=dict)
 
     def add(self, letter: DeadLetter, state: str) -> None:
         """Count a letter."""
@@ -130,12 +130,12 @@ class Groups:
         key = (state, letter.reason, letter.owner, age)
         if key not in self.groups and len(self.groups) >= self.most:
             key = (state, letter.reason, OTHER_OWNERS, age)
-        group = self.groups.setdefault(key, Group(state=key[0], reason=key[1], owner=key[2], age=key[3]))
+        group = self.groups.setdefault(key, LetterGroup(state=key[0], reason=key[1], owner=key[2], age=key[3]))
         group.messages += 1
         group.oldest_ms = min(group.oldest_ms, published_ms)
         group.newest_ms = max(group.newest_ms, published_ms)
 
-    def sorted(self) -> list[Group]:
+    def sorted(self) -> list[LetterGroup]:
         """Return the groups by state, and the largest first."""
         return sorted(self.groups.values(), key=lambda group: (group.state, -group.messages, group.reason, group.owner))
 
@@ -170,7 +170,7 @@ def selected(
             yield letter, settlements.of(letter.position)
 
 
-def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int) -> list[Group]:
+def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int) -> list[LetterGroup]:
     """Return the groups that `dlq list` shows."""
     counts = Groups(now_ms)
     for letter, state in selected(settings, pulsar, chosen, now_ms, SettlementFolder(settings.state_dir).settled()):

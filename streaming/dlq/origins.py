@@ -12,7 +12,7 @@ from streaming.ports import TopicAdmin
 from streaming.state import receipts
 from udfs import columns as c
 from udfs.records import Outcome, Reason
-from udfs.replay_target import Origin, Stays, replay_target
+from udfs.replay_target import LetterOrigin, Stays, replay_target
 from udfs.retry import REAL_TOPIC, fitting
 
 
@@ -29,7 +29,7 @@ class Origins:
         """Yield each letter with the topic to which it may be published, or why it stays. Raises UnavailableError."""
         proven = self._proven(letters)
         for letter in letters:
-            origin = Origin(
+            origin = LetterOrigin(
                 proven.get(letter.id, frozenset()),
                 letter.message.properties.get(REAL_TOPIC) or "",
                 letter.reason == Reason.OTHER_TENANT,

@@ -19,9 +19,9 @@ from streaming.topics.setup import PATIENCE_SECONDS
 from udfs.formats.internal_stats import Position
 from udfs.query_life import (
     Action,
+    BatchCommitted,
     CannotPlan,
     Checked,
-    Committed,
     Ended,
     Event,
     FallbackFailed,
@@ -168,7 +168,7 @@ class ManagedQuery:
             self._end()
             return
         if self.life.has_to_prove and self.stream.lastProgress is not None:
-            self._happened(Committed())
+            self._happened(BatchCommitted())
         is_planning = str(self.stream.status["message"]).startswith(_PLANNING)
         self._happened(Planning(self._tools.monotonic(), is_planning))
 

@@ -9,7 +9,7 @@ _OVERWRITE_NOTHING = {"conditional_put": "etag"}  # deltalake puts each commit w
 _STANDARD_CHAIN = {"AWS_FORCE_CREDENTIAL_LOAD": "true"}
 
 
-def told(location: str, environment: MutableMapping[str, str] = os.environ) -> None:
+def set_region(location: str, environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the region for deltalake's search for credentials; without it deltalake asks a service of AWS's machines."""
     options = options_of(location)
     if options is not None and "AWS_DEFAULT_REGION" not in environment:

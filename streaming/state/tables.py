@@ -20,7 +20,7 @@ from pyarrow.fs import LocalFileSystem
 from streaming.errors import SafetyError, UnavailableError
 from streaming.state.filesystem import below, open_filesystem, shown
 from streaming.state.leftovers import remove_leftovers
-from streaming.state.object_store_options import options_of, told
+from streaming.state.object_store_options import options_of, set_region
 from streaming.state.spark_files import read_files
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Table(DeltaTable):
     """A table that knows its whole location: `table_uri` does not contain the store's options."""
 
     def __init__(self, location: str) -> None:
-        told(location)
+        set_region(location)
         super().__init__(shown(location), storage_options=options_of(location))
         self.location = location
 
@@ -57,7 +57,7 @@ def created(
     location: str, schema: pa.Schema, name: str, configuration: Mapping[str, str | None] | None = None
 ) -> Table:
     """Create a table, and open it. `configuration` holds Delta's table properties. Raises UnavailableError."""
-    told(location)
+    set_region(location)
     try:
         DeltaTable.create(
             shown(location), schema, name=name, configuration=configuration, storage_options=options_of(location)

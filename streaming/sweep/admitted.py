@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
-from streaming.sweep.messages import MessageReader
+from streaming.sweep.messages import RowDecoder
 from udfs import columns as c
 from udfs.admission import Admission
 from udfs.records import PendingDelete
@@ -34,7 +34,7 @@ class AdmittedOwners:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count the requests in record batches."""
-        reader = MessageReader(self.query, self.admission, self.most_bytes)
+        reader = RowDecoder(self.query, self.admission, self.most_bytes)
         total = 0
         requests: Counter[tuple[str, str]] = Counter()
         for batch in batches:

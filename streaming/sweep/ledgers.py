@@ -22,7 +22,16 @@ from streaming.state.journal import JournalEntry
 from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, split_duplicates, swept_of
 from streaming.sweep.offloaded import Confirm
 from streaming.sweep.owner_references import SweepReferences
-from streaming.sweep.transactions import Guarded, Nodes, changed, guards_of, in_groups, parent_of, read_node, refused
+from streaming.sweep.transactions import (
+    GuardedJobs,
+    Nodes,
+    changed,
+    guards_of,
+    in_groups,
+    parent_of,
+    read_node,
+    refused,
+)
 from udfs.judge import NOT_ASKED, Case, judge, refers_to
 from udfs.ledger_facts import facts_of
 from udfs.named_owner import names_another
@@ -194,7 +203,7 @@ class Sweeper:
         samples[sample] = acl
         return acl
 
-    def _absorb(self, guard: Guarded, result: GuardResult, references: SweepReferences) -> list[LedgerJob]:
+    def _absorb(self, guard: GuardedJobs, result: GuardResult, references: SweepReferences) -> list[LedgerJob]:
         """Apply the result of one transaction; return the members to judge again."""
         if result.status is GuardStatus.DELETED:
             return []

@@ -32,7 +32,7 @@ class Message:
     decoded: PendingDelete | None = None  # the request in the payload, even if its sender may not send it
 
 
-class MessageReader:
+class RowDecoder:
     """Reads the messages of one task; a message that the source delivered twice counts once (rows are sorted)."""
 
     def __init__(

@@ -30,7 +30,7 @@ from streaming.sweep.buckets import offload_buckets, offload_policy
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
-from streaming.sweep.messages import Message, MessageReader
+from streaming.sweep.messages import Message, RowDecoder
 from streaming.sweep.offload_jobs import ObjectJournal, OffloadRules
 from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.offloads import OffloadSweeper
@@ -109,7 +109,7 @@ def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
 class Worker:
     """Processes the messages of one task: a request goes to the sweeper of its ledger type; all get receipts."""
 
-    reader: MessageReader
+    reader: RowDecoder
     sweepers: Mapping[LedgerType, Callable[[], GroupSweeper]]  # created when the first request needs them
     writer: ReceiptWriter
     owners: tuple[Mapping[str, Reference], Mapping[str, Counts]]  # as in SweepTask
@@ -216,7 +216,7 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
         secret=secret,
         clock=clock,
     )
-    reader = MessageReader(task.query, admission_of(settings), settings.service.max_request_bytes)
+    reader = RowDecoder(task.query, admission_of(settings), settings.service.max_request_bytes)
     return Worker(
         reader=reader,
         sweepers=sweepers,

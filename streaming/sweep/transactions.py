@@ -14,14 +14,14 @@ Nodes = Mapping[str, Znode | Unreadable | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class GuardedJobs:
     """One transaction, and the jobs whose ledgers it deletes."""
 
     batch: GuardedDelete
     members: Sequence[LedgerJob]
 
 
-def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, int]) -> list[Guarded]:
+def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, int]) -> list[GuardedJobs]:
     """Group the deletes by owner: a transaction checks the versions that all its members were judged on.
 
     Call this before the first transaction is sent. An owner that is read again later has a new version, and a verdict
@@ -35,13 +35,13 @@ def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, in
         for start in range(0, len(members), _DELETES_PER_GUARD):
             together = members[start : start + _DELETES_PER_GUARD]
             deletes = tuple((job.path, read_node(nodes, job.path).version) for job in together)
-            guards.append(Guarded(GuardedDelete((epoch, *checks), deletes), together))
+            guards.append(GuardedJobs(GuardedDelete((epoch, *checks), deletes), together))
     return guards
 
 
-def in_groups(guards: Sequence[Guarded], limiter: Limiter | None) -> Iterable[list[Guarded]]:
+def in_groups(guards: Sequence[GuardedJobs], limiter: Limiter | None) -> Iterable[list[GuardedJobs]]:
     """Group the transactions to send together: at most limiter.at_once deletes a group; no transaction is split."""
-    group: list[Guarded] = []
+    group: list[GuardedJobs] = []
     size = 0
     for guard in guards:
         if group and limiter is not None and size + len(guard.members) > limiter.at_once:

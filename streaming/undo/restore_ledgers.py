@@ -50,7 +50,7 @@ class Undone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class UndoResult:
     """The result for one ledger or object."""
 
     ledger_id: int
@@ -66,7 +66,7 @@ class Result:
 class UndoReport:
     """The results of a run."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[UndoResult] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)  # ledgers that a waiting request would delete again
 
     def count(self, status: Undone) -> int:
@@ -165,7 +165,7 @@ def _restore_removed(
     layout: Layout,
     entries: list[Mapping[str, Any]],
     created: dict[str, Znode] | None,
-) -> Iterator[Result]:
+) -> Iterator[UndoResult]:
     """Restore each ledger if nothing prevents it, and add each new znode to `created`; None: a dry run."""
     for start in range(0, len(entries), _READ_AT_ONCE):
         batch = entries[start : start + _READ_AT_ONCE]
@@ -215,13 +215,13 @@ def _put_back(store: MetadataStore, entry: Mapping[str, Any], created: dict[str,
     return Undone.PUT_BACK, ""
 
 
-def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
+def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> UndoResult:
     try:
         last_entry_id = parse_ledger_metadata(bytes(entry["data"])).last_entry_id
     except FormatError:
         last_entry_id = -1
     owner = next(_owner_names(entry), "")
-    return Result(
+    return UndoResult(
         ledger_id=int(entry["ledger_id"]),
         path=str(entry["path"]),
         owner=owner,
@@ -233,8 +233,8 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> Result:
 
 
 def _checked(
-    settings: Settings, clients: CommandClients, results: Sequence[Result], created: Mapping[str, Znode]
-) -> list[Result]:
+    settings: Settings, clients: CommandClients, results: Sequence[UndoResult], created: Mapping[str, Znode]
+) -> list[UndoResult]:
     """Check the entries of restored ledgers, and remove metadata whose entries are gone."""
     back = [result for result in results if result.status is Undone.PUT_BACK and result.last_entry_id >= 0]
     if not back:
@@ -242,7 +242,7 @@ def _checked(
     registered = clients.bookies.registered()
     urls, control = http_addresses(registered), partial(control_entries, settings, clients.pulsar.admin)
 
-    def are_readable(results: Sequence[Result]) -> dict[str, bool | None]:
+    def are_readable(results: Sequence[UndoResult]) -> dict[str, bool | None]:
         entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
         answers = clients.bookies.readable(urls, entries, control)
         both = zip(answers[::2], answers[1::2], strict=True)
@@ -273,7 +273,7 @@ def _away(node: Znode, registered: Mapping[str, str]) -> list[str]:
     return sorted(bookies_of(node.data) - registered.keys())
 
 
-def judged(result: Result, is_readable: bool | None, away: Sequence[str] = ()) -> Result:
+def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = ()) -> UndoResult:
     """Return the result after a check of the ledger's entries.
 
     Args:

@@ -13,7 +13,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import ObjectStore
 from streaming.state import journal
-from streaming.undo.restore_ledgers import Result, Undone, UndoReport, UndoSelection, condition_of
+from streaming.undo.restore_ledgers import Undone, UndoReport, UndoResult, UndoSelection, condition_of
 from udfs.offload_target import Target, allowed_bucket, normal_endpoint
 from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
@@ -42,7 +42,9 @@ def undo_objects(
     )
 
 
-def _restored(settings: Settings, clients: CommandClients, entry: Mapping[str, Any], *, dry_run: bool) -> list[Result]:
+def _restored(
+    settings: Settings, clients: CommandClients, entry: Mapping[str, Any], *, dry_run: bool
+) -> list[UndoResult]:
     versions = dict(named.rsplit("@", 1) for named in entry["objects"])
     bucket = allowed_bucket(Target("", normal_endpoint(entry["endpoint"]), entry["bucket"]), allowed_buckets(settings))
     if bucket is None:
@@ -57,7 +59,7 @@ def _restored(settings: Settings, clients: CommandClients, entry: Mapping[str, A
 
 def _results(
     entry: Mapping[str, Any], store: ObjectStore, versions: Mapping[str, str], hidden: Sequence[str], *, dry_run: bool
-) -> list[Result]:
+) -> list[UndoResult]:
     results = []
     for key, head in zip(versions, store.head_many(list(versions)), strict=True):
         if key not in hidden:
@@ -88,9 +90,9 @@ def _is_of(entry: Mapping[str, Any], topic: str) -> bool:
     return topic_from(topic, "--topic") in (owner, base_topic(owner))
 
 
-def _result(entry: Mapping[str, Any], key: str, status: Undone, detail: str) -> Result:
+def _result(entry: Mapping[str, Any], key: str, status: Undone, detail: str) -> UndoResult:
     owner = topic_of(str(entry["reference_key"]).partition(":")[2])
-    return Result(
+    return UndoResult(
         ledger_id=int(entry["ledger_id"]),
         path=f"{entry['endpoint'] or 's3:/'}/{entry['bucket']}/{key}",
         owner=owner,

@@ -10,7 +10,7 @@ import pytest
 from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import UnavailableError
-from streaming.undo.restore_ledgers import NOT_READ, Result, Undone
+from streaming.undo.restore_ledgers import NOT_READ, Undone, UndoResult
 from tests.builders import ROOT, exists, put
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from tests.unit.undo.test_restore_ledgers import World
@@ -50,7 +50,7 @@ def _register(world: World, name: str, bookie: HttpStub) -> None:
     put(world.store.tree, f"{ROOT}/available/{name}", info.SerializeToString())
 
 
-def _undo(world: World) -> Result:
+def _undo(world: World) -> UndoResult:
     (result,) = world.results()
     return result
 

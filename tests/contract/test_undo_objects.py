@@ -15,7 +15,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.state.journal import ObjectEntry, ParquetJournal
-from streaming.undo.restore_ledgers import Result, Undone, UndoSelection
+from streaming.undo.restore_ledgers import Undone, UndoResult, UndoSelection
 from streaming.undo.restore_objects import undo_objects
 from tests.builders import TOPIC, UUID, gone
 from tests.contract.s3_server import S3Server, s3_running
@@ -78,7 +78,7 @@ class World:
     def undo(self, wanted: UndoSelection = FIVE, *, dry_run: bool = False) -> list[Undone]:
         return [each.status for each in self.results(wanted, dry_run=dry_run)]
 
-    def results(self, wanted: UndoSelection = FIVE, *, dry_run: bool = False) -> list[Result]:
+    def results(self, wanted: UndoSelection = FIVE, *, dry_run: bool = False) -> list[UndoResult]:
         clients = command_clients_of(MemoryStore(), objects=partial(objects_for, self.settings))
         return undo_objects(self.settings, clients, wanted, dry_run=dry_run).results
 

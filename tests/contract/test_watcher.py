@@ -22,7 +22,7 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.request_outbox import Knows, Outbox, Send
+from streaming.phase_one.watcher.request_outbox import Knows, RequestOutbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
@@ -138,7 +138,7 @@ def watcher_on(store: ZooKeeperStore, hints: ZooKeeperChanges, state: Path, topi
         scan=ZnodeScan(store, pace, lambda: False),
         hints=hints,
         unlisted=UnlistedLedgers(store, reader, loader, named, 3_600_000),
-        outbox=Outbox(watched, topic, named, 500),
+        outbox=RequestOutbox(watched, topic, named, 500),
         metrics=WatchMetrics(CollectorRegistry()),
         clock=clock,
     )

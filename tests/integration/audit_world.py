@@ -71,13 +71,13 @@ def create(cluster: Cluster) -> Contents:
     leaked = {topic: ledger_list.orphans(cluster, topic) for topic in (LEAKY, UNWRITTEN, COMPACTED, DELAYED, COPIED)}
     leaked |= {VANISHED: ledger_list.owned(cluster, VANISHED), HALF_CREATED: Orphans(data=half_created)}
     return Contents(
-        leaked,
-        _given_up(cluster),
-        gone_attempts,
-        _copy_under_another_uuid(cluster),
-        lost,
-        _lose_an_object(cluster),
-        {topic: topics.read_all(cluster, topic) for topic in (LIVE, OFFLOADED)},
+        leaked=leaked,
+        copies=_given_up(cluster),
+        gone_attempts=gone_attempts,
+        bad_attempt=_copy_under_another_uuid(cluster),
+        lost=lost,
+        lost_attempt=_lose_an_object(cluster),
+        messages={topic: topics.read_all(cluster, topic) for topic in (LIVE, OFFLOADED)},
     )
 
 

@@ -146,7 +146,13 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
         os.killpg(sleeper.pid, signal.SIGCONT)
         sleeper_code = sleeper.wait(120)
     return Battered(
-        scene, kept_reasons, all_there, sleeper_code, stalled_code, scene.log.read_text(), bookie.list_ledgers(cluster)
+        scene=scene,
+        reasons=kept_reasons,
+        all_there=all_there,
+        sleeper_code=sleeper_code,
+        stalled_code=stalled_code,
+        log=scene.log.read_text(),
+        listed_by_bookie=bookie.list_ledgers(cluster),
     )
 
 

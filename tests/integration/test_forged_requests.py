@@ -53,7 +53,16 @@ def answered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Answ
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([bucket]))
         service.run("run", "--until-idle")
-    return Answered(service, small, large, (forged_first, true_first), rival, owner, upload_ledger, rival_upload)
+    return Answered(
+        service=service,
+        small=small,
+        large=large,
+        ledger_ids=(forged_first, true_first),
+        rival=rival,
+        owner=owner,
+        upload_ledger=upload_ledger,
+        rival_upload=rival_upload,
+    )
 
 
 def test_each_request_gets_its_own_verdict_and_its_own_owners_facts_at_the_first_check(

@@ -152,7 +152,16 @@ def _arena(cluster: Cluster, service: Deployment, *, further: int) -> Arena:
             admin.create_partitioned_topic(topic, 2)
             admin.ensure_subscription(topic, settings.subscription)
     odd = [settings.requests[0], acmes, *more_topics, settings.retry, settings.dead_letter]
-    return Arena(cluster, service, owners, odd, owners[rivals], in_use, StoredMessages(service.settings), more_topics)
+    return Arena(
+        cluster=cluster,
+        service=service,
+        owners=owners,
+        odd_topics=odd,
+        foreign=owners[rivals],
+        in_use=in_use,
+        stored=StoredMessages(service.settings),
+        further=more_topics,
+    )
 
 
 def _fuzz(arena: Arena, here: Path, seconds: float, *, transactions: bool) -> None:

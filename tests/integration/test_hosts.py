@@ -32,7 +32,13 @@ def field_on(installed: Path, dist: Path, tmp_path: Path, monkeypatch: pytest.Mo
             home = tmp_path / "pulsar"
             stack.callback(down, home)
             cluster = up(home, listen=hosts.address)
-            return Field(cluster, SparkHosts(hosts, tmp_path, installed, dist, keys, stack, cores=2), tmp_path)
+            return Field(
+                cluster,
+                SparkHosts(
+                    hosts=hosts, here=tmp_path, installed=installed, dist=dist, environment=keys, stack=stack, cores=2
+                ),
+                tmp_path,
+            )
 
         yield make
 

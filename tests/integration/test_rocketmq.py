@@ -14,7 +14,7 @@ import pytest
 
 from streaming.sandbox import process
 from streaming.sandbox.home import HOST
-from streaming.sandbox.rocketmq.broker_home import Home, Part, StoreMode
+from streaming.sandbox.rocketmq.broker_home import RocketHome, RocketPart, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load
 from tests.integration.rocket_client import Queue, RocketClient, Taken
@@ -62,7 +62,7 @@ def ledger_reaper(*arguments: str, code: int = 0) -> str:
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store that a file broker has filled; the broker is stopped."""
     root = tmp_path_factory.mktemp("rocketmq")
-    server = RocketMQ(Home(root))
+    server = RocketMQ(RocketHome(root))
     try:
         up(root, request.param, mode=StoreMode.FILE, broker_settings=load.BROKER_SETTINGS)
         with RocketClient(server) as client:
@@ -72,7 +72,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield world
     finally:
         down(root)
-        assert not [part for part in Part if server.runs(part)]
+        assert not [part for part in RocketPart if server.runs(part)]
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +122,12 @@ def test_the_broker_is_reachable_only_in_its_network_namespace(upgraded: World) 
         pytest.skip("this machine can't create network namespaces")
 
     assert holder is not None
-    spaces = {Path(f"/proc/{pid}/ns/net").readlink() for pid in (holder.pid, _pid(upgraded.server, Part.BROKER))}
+    spaces = {Path(f"/proc/{pid}/ns/net").readlink() for pid in (holder.pid, _pid(upgraded.server, RocketPart.BROKER))}
     assert len(spaces) == 1
     assert spaces != {Path("/proc/self/ns/net").readlink()}
 
 
-def _pid(server: RocketMQ, part: Part) -> int:
+def _pid(server: RocketMQ, part: RocketPart) -> int:
     running = process.find(server.home.record(part))
     assert running is not None
     return running.pid

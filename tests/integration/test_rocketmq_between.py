@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import ReaperError
-from streaming.sandbox.rocketmq.broker_home import Part, StoreMode
+from streaming.sandbox.rocketmq.broker_home import RocketPart, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration.rocket_client import Queue, RocketClient
 from tests.integration.rocket_dying import BACK
@@ -127,7 +127,7 @@ def test_queues_whose_files_were_deleted_are_restored_from_rocksdb(server: Rocke
         for folder in folders:  # like an operator who needed the space
             shutil.rmtree(folder)
 
-        conf = str(server.home.conf(Part.BROKER))
+        conf = str(server.home.conf(RocketPart.BROKER))
         ledger_reaper("rocketmq", "rollback", "--yes", "--store", str(store), "--broker-conf", conf)
         server.start_broker(StoreMode.FILE)
 
@@ -187,7 +187,7 @@ def test_no_broker_starts_in_file_mode_on_a_rollback_that_was_killed(server: Roc
 def test_a_copy_is_converted_beside_the_broker_without_changes_to_its_store(
     server: RocketMQ, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    store, conf = server.store, str(server.home.conf(Part.BROKER))
+    store, conf = server.store, str(server.home.conf(RocketPart.BROKER))
     folder = tmp_path_factory.mktemp("copies")
     copy, linked = folder / "copy", folder / "linked"
     with RocketClient(server) as client:

@@ -133,7 +133,15 @@ def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) 
     token.write_text(_token("reaper"))
     admin_url = f"https://127.0.0.1:{web_port}"
     _wait_healthy(running, PulsarAdminSettings(admin_url=admin_url, token_file=str(token), tls_ca_file=str(ca)))
-    return Secured(running, f"pulsar+ssl://127.0.0.1:{port}", admin_url, ca, folder, topic, leaked)
+    return Secured(
+        cluster=running,
+        service_url=f"pulsar+ssl://127.0.0.1:{port}",
+        admin_url=admin_url,
+        ca=ca,
+        folder=folder,
+        topic=topic,
+        leaked=leaked,
+    )
 
 
 def _wait_healthy(running: Cluster, settings: PulsarAdminSettings) -> None:

@@ -486,7 +486,7 @@ def test_orphans_are_removed_by_the_service_and_can_be_put_back(
     topics.unload(segmented, deleted.topic)
     assert topics.delete_topic(segmented, deleted.topic)
     interrupted = list(islice(restore_removed(service.settings, deleted.topic), 2))
-    assert all(message.place for message in interrupted)
+    assert all(message.position for message in interrupted)
     output = service.call(*undo)
     assert output.count("was not changed") == 2
     assert output.count("published again") == len(latest_of(service, deleted)) - 2

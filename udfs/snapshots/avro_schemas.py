@@ -92,7 +92,7 @@ INDEX_REST = parse_schema(_record("IndexRest", _TOPIC_NAME))
 _BYTES = 8  # of a schema version in a message
 
 
-class Origin(StrEnum):
+class SchemaOrigin(StrEnum):
     """Who may have registered a schema version of a snapshot topic. Only values of BROKERS can be judged."""
 
     BROKERS = "BROKERS"  # the schema above
@@ -103,7 +103,7 @@ class Origin(StrEnum):
 
 def origins(
     kind: SnapshotKind, definitions: Mapping[int, str], *, is_unknown_foreign: bool = False
-) -> Callable[[bytes], Origin]:
+) -> Callable[[bytes], SchemaOrigin]:
     """Return a function of a schema version, as it is in a message: who may have registered it.
 
     Args:
@@ -112,18 +112,20 @@ def origins(
     """
     known = {version.to_bytes(_BYTES, "big"): origin_of(kind, text) for version, text in definitions.items()}
     if is_unknown_foreign:
-        known = {version: Origin.FOREIGN if each is Origin.UNKNOWN else each for version, each in known.items()}
+        known = {
+            version: SchemaOrigin.FOREIGN if each is SchemaOrigin.UNKNOWN else each for version, each in known.items()
+        }
     # schemas can be deleted: where another version of Pulsar may have been, a version that is gone may be its
-    other = Origin.UNKNOWN if Origin.UNKNOWN in known.values() else Origin.UNREGISTERED
+    other = SchemaOrigin.UNKNOWN if SchemaOrigin.UNKNOWN in known.values() else SchemaOrigin.UNREGISTERED
 
-    def of(version: bytes) -> Origin:
+    def of(version: bytes) -> SchemaOrigin:
         # brokers read the first eight bytes, and fail where there are fewer (seen on Pulsar 4.0.8)
-        return known.get(version[:_BYTES], other) if len(version) >= _BYTES else Origin.FOREIGN
+        return known.get(version[:_BYTES], other) if len(version) >= _BYTES else SchemaOrigin.FOREIGN
 
     return of
 
 
-def origin_of(kind: SnapshotKind, definition: str) -> Origin:
+def origin_of(kind: SnapshotKind, definition: str) -> SchemaOrigin:
     """Return who may have registered the text of a schema for the topic of this kind.
 
     A broker decodes a message by its own schema version, and skips fields that it does not know. So a schema that has
@@ -133,13 +135,13 @@ def origin_of(kind: SnapshotKind, definition: str) -> Origin:
         schema = json.loads(definition or "null")
         # names of records, documentation and defaults don't change a byte, and so do not count
         if _shape(schema) == _shape(SCHEMAS[kind]):
-            return Origin.BROKERS
+            return SchemaOrigin.BROKERS
         if not isinstance(schema, dict) or schema["type"] != "record":
-            return Origin.FOREIGN  # text, bytes and numbers
+            return SchemaOrigin.FOREIGN  # text, bytes and numbers
         is_other = str(schema["name"]).rpartition(".")[2] != SCHEMAS[kind]["name"]
-        return Origin.FOREIGN if is_other and _names(SCHEMAS[kind]) - _names(schema) else Origin.UNKNOWN
+        return SchemaOrigin.FOREIGN if is_other and _names(SCHEMAS[kind]) - _names(schema) else SchemaOrigin.UNKNOWN
     except (ValueError, TypeError, KeyError, RecursionError):
-        return Origin.UNKNOWN  # no schema of a record
+        return SchemaOrigin.UNKNOWN  # no schema of a record
 
 
 def _names(record: Any) -> set[str]:

@@ -62,7 +62,7 @@ class Holds:
 
     def _hold(self, read: ReadValue, index: Index) -> IndexHold:
         rows = list(named_segments(index))
-        there = [place for _sequence, place, _marker in rows if place[0] in self.ledgers]
+        there = [position for _sequence, position, _marker in rows if position[0] in self.ledgers]
         last = max((sequence for sequence, _place, _marker in rows), default=-1)
         return IndexHold(
             lowest=min(there, default=None), last=last, lost=len(rows) - len(there), publish_ms=read.publish_ms

@@ -92,7 +92,7 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
     if kind is SnapshotKind.INDEX:
         read = decode_index(stored.latest[kind][topic])
         found = segments.recover(read, stored.segments_at, newest)
-        named = [stored.segments_at[place].ids.rows for _number, place, _marker in segments.named_segments(read)]
+        named = [stored.segments_at[position].ids.rows for _number, position, _marker in segments.named_segments(read)]
         if found.rows < sum(named) + read.tail.rows:  # then the position of an id's marker is not known
             raise FormatError(f"the index of {topic} and its segments contain ids twice: repair it first")
         return StoredForm(kind, read.max_read, trimmed(found, ledgers))
@@ -115,11 +115,11 @@ def before(form: StoredForm, position: Position) -> Aborts:
     return Aborts(*(column[stays] for column in form.aborts))
 
 
-def missing(wanted: Aborts, found: Aborts) -> int:
-    """Count the wanted ids that were not found."""
-    most, least = (np.concatenate(columns) for columns in zip(found.ids, wanted.ids, strict=True))
+def missing(expected: Aborts, actual: Aborts) -> int:
+    """Count the expected ids that are missing."""
+    most, least = (np.concatenate(columns) for columns in zip(actual.ids, expected.ids, strict=True))
     both = np.stack([most, least], axis=1)
-    return len(np.unique(both, axis=0)) - len(np.unique(both[: found.rows], axis=0))
+    return len(np.unique(both, axis=0)) - len(np.unique(both[: actual.rows], axis=0))
 
 
 def to_parts(topic: str, form: StoredForm, capacity: Capacity, keys: Keys) -> Iterator[SnapshotMessage]:
@@ -186,8 +186,8 @@ def to_segments_of(
             tail = ended.value
             break
         named = str(SegmentKey(segment.sequence, topic))
-        place = yield SnapshotMessage(SnapshotKind.SEGMENT, named, encode_segment(segment))
-        rows.append((segment.sequence, place, segment.marker))
+        position = yield SnapshotMessage(SnapshotKind.SEGMENT, named, encode_segment(segment))
+        rows.append((segment.sequence, position, segment.marker))
     yield SnapshotMessage(SnapshotKind.INDEX, topic, encode_index(Index(topic, entries_of(rows), cut.max_read, tail)))
     for key in old:
         yield SnapshotMessage(SnapshotKind.SEGMENT, str(key), None)

@@ -45,7 +45,9 @@ def empty_index(topic: str) -> bytes:
 
 def moved_index(index: Index, places: Mapping[Named, Position]) -> bytes:
     """Return the index with the new positions of the segments that were published again."""
-    rows = [(number, places.get((number, marker), place), marker) for number, place, marker in named_segments(index)]
+    rows = [
+        (number, places.get((number, marker), position), marker) for number, position, marker in named_segments(index)
+    ]
     return encode_index(Index(index.topic, entries_of(rows), index.max_read, index.tail))
 
 

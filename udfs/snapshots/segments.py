@@ -57,7 +57,7 @@ def index_of(
     topic: str, segments: Sequence[Segment], places: Sequence[Position], tail: TxnIds, max_read: Position
 ) -> Index:
     """Return the index that names these segments at the positions of their messages."""
-    rows = [(each.sequence, place, each.marker) for each, place in zip(segments, places, strict=True)]
+    rows = [(each.sequence, position, each.marker) for each, position in zip(segments, places, strict=True)]
     return Index(topic, entries_of(rows), max_read, tail)
 
 
@@ -100,10 +100,10 @@ def recovered(index: Index, value_at: Callable[[Position], Segment | None], newe
     An id that is in two segments comes twice; only a killed broker seals an id twice. value_at: returns the segment at
     a position. Raises FormatError like `recover`.
     """
-    for sequence, place, marker in named_segments(index):
-        found = value_at(place)
+    for sequence, position, marker in named_segments(index):
+        found = value_at(position)
         if found is None or found.topic != index.topic:
-            raise FormatError(f"segment {sequence} of {index.topic} is not at {place[0]}:{place[1]}")
+            raise FormatError(f"segment {sequence} of {index.topic} is not at {position[0]}:{position[1]}")
         yield _with_marker(found.ids, marker)
     yield _with_marker(index.tail, newest)
 

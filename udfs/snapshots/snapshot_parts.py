@@ -111,12 +111,12 @@ def recover(latest: Mapping[str, bytes], topic: str, ledgers: Collection[int]) -
     latest: values of live keys (no tombstones); keys of other topics are ignored. ledgers: the topic's list of ledgers.
     Raises FormatError if a part that counts can't be read; replaying the whole topic is then always right.
     """
-    mine = counting_of(latest, topic)
-    if not mine:
+    counting = counting_of(latest, topic)
+    if not counting:
         return NOTHING
-    values = [_value(latest[str(key)], key) for key in mine]
+    values = [_value(latest[str(key)], key) for key in counting]
     aborts = trimmed(merged([value.aborts for value in values]), ledgers)
-    return Recovered(mine[-1].generation, values[-1].max_read, aborts)
+    return Recovered(counting[-1].generation, values[-1].max_read, aborts)
 
 
 def counting_of(keys: Iterable[str], topic: str) -> list[PartKey]:

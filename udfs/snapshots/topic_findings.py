@@ -83,7 +83,7 @@ class NamedSegment:
     """A segment as an index names it."""
 
     sequence: int
-    place: Position
+    position: Position
     marker: Position
     is_readable: bool  # the message of that very segment was read at that position
 
@@ -246,8 +246,8 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     for each in facts.named:
         if each.is_readable or each.marker[0] not in facts.ledgers:
             continue
-        where = f"{each.place[0]}:{each.place[1]}"
-        gone = "was trimmed" if each.place[0] not in facts.segment_ledgers else "has no readable segment there"
+        where = f"{each.position[0]}:{each.position[1]}"
+        gone = "was trimmed" if each.position[0] not in facts.segment_ledgers else "has no readable segment there"
         detail = f"its index names segment {each.sequence} at {where}, and that ledger {gone}: it will not load again"
         yield SnapshotFinding(
             finding_class=SnapshotClass.MISSING,
@@ -256,12 +256,12 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
             detail=detail,
             kind=SnapshotKind.SEGMENT,
             key=str(SegmentKey(each.sequence, facts.topic)),
-            position=each.place,
+            position=each.position,
         )
 
 
 def _not_named(facts: TopicFacts) -> Iterator[SnapshotFinding]:
-    named = {each.place for each in facts.named}
+    named = {each.position for each in facts.named}
     # the broker republishes nothing, but a repair does: a key whose number is named is in use at any position
     numbers = {each.sequence for each in facts.named}
     highest = max(numbers, default=-1)
@@ -311,7 +311,7 @@ def _ids_lost(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 
 
 def _dead_ids(facts: TopicFacts) -> Iterator[SnapshotFinding]:
-    places = {each.place for each in facts.named}
+    places = {each.position for each in facts.named}
     for value in facts.of(SnapshotKind.SEGMENT):
         if value.position in places and value.marker[0] not in facts.ledgers:
             yield _dead(facts, value, value.ids, value.size_bytes)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.paths import namespace_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import (
     Index,
     NotOursError,
@@ -68,7 +68,7 @@ def read_message(
     namespace: str,
     position: Position,
     found: UndeliveredMessage,
-    origin_of: Callable[[bytes], Origin],
+    origin_of: Callable[[bytes], SchemaOrigin],
 ) -> ReadValue:
     """Read one message of a namespace's topic of that kind. No content raises an error.
 
@@ -86,7 +86,7 @@ def read_message(
         sequence=sequence,
         is_null=content.is_null,
     )
-    origin = origin_of(content.schema_version) if content.schema_version else Origin.BROKERS
+    origin = origin_of(content.schema_version) if content.schema_version else SchemaOrigin.BROKERS
     is_blocking, is_doubtful = _blocks(kind, topic, found, origin)
     about = replace(about, is_blocking=is_blocking, is_doubtful=is_doubtful)
     if not topic:
@@ -96,15 +96,15 @@ def read_message(
     if content.is_null:
         return about
     version = content.schema_version[:16].hex()
-    if origin is Origin.FOREIGN:
+    if origin is SchemaOrigin.FOREIGN:
         return replace(about, fault=Fault.FOREIGN_SCHEMA, detail=f"schema version {version} is not the brokers'")
-    if origin is not Origin.BROKERS:
-        why = "registered" if origin is Origin.UNREGISTERED else "known here"
+    if origin is not SchemaOrigin.BROKERS:
+        why = "registered" if origin is SchemaOrigin.UNREGISTERED else "known here"
         return replace(about, fault=Fault.UNKNOWN_SCHEMA, detail=f"schema version {version} is not {why}")
     return _decoded(about, content.payload)
 
 
-def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: Origin) -> tuple[bool, bool]:
+def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: SchemaOrigin) -> tuple[bool, bool]:
     """Return whether a broker that reads a message fails, and whether it may fail, if that is not known here.
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
@@ -120,13 +120,13 @@ def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: O
         return True, False
     if content.key is None or content.is_null:
         return False, False
-    if origin is Origin.UNKNOWN:
+    if origin is SchemaOrigin.UNKNOWN:
         return False, True
     named = _topic_in(kind, content.payload)
     if named is None:
         return True, False
     is_own = bool(topic) and named == topic
-    return origin is Origin.FOREIGN and not is_own, origin is Origin.FOREIGN and is_own
+    return origin is SchemaOrigin.FOREIGN and not is_own, origin is SchemaOrigin.FOREIGN and is_own
 
 
 def names_its_topic(read: ReadValue) -> bool:

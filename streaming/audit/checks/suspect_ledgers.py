@@ -26,9 +26,9 @@ from udfs.finding_classes import (
     FindingClass,
     SuspectCheck,
     affected_by,
+    check_of_missing,
+    check_of_verdict,
     concluded,
-    looked,
-    missing_look,
     owner_paths,
 )
 from udfs.judge import NOT_ASKED, Case, Policy, judge, refers_to
@@ -144,7 +144,7 @@ class SuspectChecker:
         if row[a.IS_REFERENCE]:
             return _missing(row, facts, reference)
         if isinstance(facts, Unreadable):
-            return looked(Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail))
+            return check_of_verdict(Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, facts.detail))
         absent_since_ms = row[a.SEEN_MS] if row[c.REASON] in SEEN_ONCE else None
         case = Case(
             request=request_of(row),
@@ -153,7 +153,7 @@ class SuspectChecker:
             absent_since_ms=absent_since_ms,
             unconfirmed=unconfirmed,
         )
-        return looked(judge(case, self.policy, now_ms=now_ms))
+        return check_of_verdict(judge(case, self.policy, now_ms=now_ms))
 
     def _if_readable(self, row: Mapping[str, Any], check: SuspectCheck) -> SuspectCheck:
         """Return the check, or UNKNOWN for a candidate if the walk could not read a path of its owner."""
@@ -173,7 +173,7 @@ def _missing_compacted(
     row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, needed_id: int | None
 ) -> SuspectCheck:
     """Trust only the broker's answer (needed_id): the cursor's znode keeps naming ledgers that are long gone."""
-    return missing_look(
+    return check_of_missing(
         is_referenced=None if needed_id is None else needed_id == row[c.LEDGER_ID],
         is_there=None if isinstance(facts, Unreadable) else facts is not None,
     )
@@ -183,7 +183,7 @@ def _missing(row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, ref
     is_referenced = None
     if reference.presence is not Presence.UNREADABLE:
         is_referenced = refers_to(reference, row[c.LEDGER_ID])
-    return missing_look(
+    return check_of_missing(
         is_referenced=is_referenced, is_there=None if isinstance(facts, Unreadable) else facts is not None
     )
 

@@ -20,7 +20,7 @@ from streaming.sweep.jobs import Job
 from streaming.sweep.offload_jobs import OffloadJob, opened
 from streaming.sweep.offload_steps import read_objects
 from udfs import columns as c
-from udfs.finding_classes import SEEN_ONCE, FindingClass, SuspectCheck, looked, missing_look
+from udfs.finding_classes import SEEN_ONCE, FindingClass, SuspectCheck, check_of_missing, check_of_verdict
 from udfs.formats.offload_index import index_name, object_name
 from udfs.judge import Policy
 from udfs.judge_offload import OffloadCase, OffloadPolicy, judge_offload
@@ -73,7 +73,7 @@ class ObjectChecker:
 
     def _judged(self, job: OffloadJob, reference: Reference, bucket: Bucket, policy: OffloadPolicy) -> SuspectCheck:
         if job.objects is None:
-            return looked(
+            return check_of_verdict(
                 job.verdict or Verdict(Outcome.RETRY, Reason.LEDGER_UNREADABLE, f"nothing is known about {job.name}")
             )
         since_ms = job.given.absent_since_ms
@@ -85,7 +85,7 @@ class ObjectChecker:
             cluster_names_are_unique=bucket.cluster_names_are_unique,
             absent_since_ms=since_ms,
         )
-        return looked(judge_offload(case, policy, now_ms=self.clock.now_ms()))
+        return check_of_verdict(judge_offload(case, policy, now_ms=self.clock.now_ms()))
 
 
 def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:
@@ -99,7 +99,7 @@ def _missing(row: _Row, reference: Reference, *, is_there: bool) -> SuspectCheck
     is_referenced = None
     if reference.presence is not Presence.UNREADABLE:
         is_referenced = (row[c.LEDGER_ID], row[c.UUID]) in reference.offloads
-    check = missing_look(is_referenced=is_referenced, is_there=is_there)
+    check = check_of_missing(is_referenced=is_referenced, is_there=is_there)
     if check.finding_class is not FindingClass.MISSING:
         return check
     return replace(check, detail=f"the object {object_name(*_name(row))} or its index does not exist in {row[a.STORE]}")
@@ -115,4 +115,4 @@ def _name(row: _Row) -> tuple[str, int]:
 
 
 def _unknown(reason: Reason, detail: str) -> SuspectCheck:
-    return looked(Verdict(Outcome.RETRY, reason, detail))
+    return check_of_verdict(Verdict(Outcome.RETRY, reason, detail))

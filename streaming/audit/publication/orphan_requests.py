@@ -17,7 +17,7 @@ from udfs import columns as c
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class OrphansRequested:
     """The result of a publication."""
 
     requests: int  # sent now
@@ -32,7 +32,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class OrphanRequests:
     """Publishes the orphans of an audit."""
 
     settings: Settings
@@ -41,7 +41,7 @@ class Publication:
     clock: Clock
     is_repeated: bool  # leave out orphans that audits of the same folder have requested before
 
-    def publish(self, audit_id: str, orphans: DataFrame) -> Published:
+    def publish(self, audit_id: str, orphans: DataFrame) -> OrphansRequested:
         """Send a request for each orphan, except those an interrupted run has sent. Raises UnavailableError."""
         if not self.is_repeated:
             return self._publish(audit_id, orphans)
@@ -50,14 +50,14 @@ class Publication:
         new = asked.without_asked(orphans, self.output, sent)
         before = orphans.count() - new.count() - resumed
         # otherwise every repetition would write an empty plan
-        published = Published(0) if new.isEmpty() else self._publish(audit_id, new)
-        return Published(published.requests + resumed, max(0, before))
+        published = OrphansRequested(0) if new.isEmpty() else self._publish(audit_id, new)
+        return OrphansRequested(published.requests + resumed, max(0, before))
 
     def _resume(self, plan: PublicationPlan, orphans: DataFrame) -> int:
         self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=False)
         return plan.requests
 
-    def _publish(self, audit_id: str, orphans: DataFrame) -> Published:
+    def _publish(self, audit_id: str, orphans: DataFrame) -> OrphansRequested:
         totals = orphans.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).first()
         count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
         name = plan_name(audit_id, self.options.filters)
@@ -67,7 +67,7 @@ class Publication:
         plan, is_fresh = prepare(self.settings, self.output, plan, orphans)
         if not plan.is_done:
             self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=is_fresh)
-        return Published(plan.requests, is_repetition=plan.is_done)
+        return OrphansRequested(plan.requests, is_repetition=plan.is_done)
 
     def _send(self, plan: PublicationPlan, orphans: DataFrame, *, is_fresh: bool) -> None:
         send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=self.options.publish_per_second)

@@ -18,7 +18,7 @@ from streaming.audit.report.descriptions import (
 )
 from streaming.audit.report.html_elements import certificate, section, table
 from streaming.audit.report.style import STYLE
-from streaming.audit.report.summary import SAMPLES, Sample, Summary
+from streaming.audit.report.summary import SAMPLES, FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
 from udfs.finding_classes import FindingClass
@@ -205,7 +205,7 @@ def _classes(summary: Summary) -> str:
     return table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
 
 
-def _samples(title: str, samples: Sequence[Sample]) -> str:
+def _samples(title: str, samples: Sequence[FindingSample]) -> str:
     if not samples:
         return ""
     rows = [
@@ -216,7 +216,7 @@ def _samples(title: str, samples: Sequence[Sample]) -> str:
     return section(title, table(_SAMPLE_HEADS, rows, numbers={0, 3}, codes={4}) + note)
 
 
-def _kind(sample: Sample) -> str:
+def _kind(sample: FindingSample) -> str:
     return f"{_component(sample.component) or 'component not known'}, {sample.where}"
 
 

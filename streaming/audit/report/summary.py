@@ -55,7 +55,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class FindingSample:
     """One finding as text."""
 
     finding_class: str
@@ -76,8 +76,8 @@ class Summary:
     by_topic: tuple[TopicRow, ...]
     by_namespace: tuple[Amount, ...]  # orphans; label: namespace, part: component
     by_age: tuple[Amount, ...]  # orphans; label: age, part: ""
-    missing: tuple[Sample, ...]  # the largest findings of this class
-    unknown: tuple[Sample, ...]  # the largest findings of this class
+    missing: tuple[FindingSample, ...]  # the largest findings of this class
+    unknown: tuple[FindingSample, ...]  # the largest findings of this class
 
     @property
     def orphans(self) -> Amount:
@@ -168,16 +168,16 @@ def _ages(orphans: DataFrame) -> tuple[Amount, ...]:
     return tuple(found.get(label, Amount(label, "", 0, 0)) for label, _below in AGES)
 
 
-def _samples(findings: DataFrame, finding_class: FindingClass) -> tuple[Sample, ...]:
+def _samples(findings: DataFrame, finding_class: FindingClass) -> tuple[FindingSample, ...]:
     rows = findings.where(is_class(finding_class)).orderBy(F.desc(c.BYTES), c.LEDGER_ID).limit(SAMPLES).collect()
     return tuple(_sample(row.asDict()) for row in rows)
 
 
-def _sample(row: dict[str, object]) -> Sample:
+def _sample(row: dict[str, object]) -> FindingSample:
     texts: Sequence[str] = [str(row[name] or "") for name in (c.COMPONENT, c.TOPIC_NAME, c.REASON, c.DETAIL)]
     component, topic, reason, detail = texts
     size = row[c.BYTES]
-    return Sample(
+    return FindingSample(
         finding_class=str(row[a.CLASS]),
         ledger_id=int(str(row[c.LEDGER_ID])),
         where="in tiered storage" if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else "in BookKeeper",

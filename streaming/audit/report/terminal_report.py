@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
-from streaming.audit.report.summary import Sample, Summary
+from streaming.audit.report.summary import FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
 from streaming.terminal import Terminal, cell, count_of
@@ -144,7 +144,7 @@ def _space(space: Space) -> Table:
     return table
 
 
-def _samples(title: str, samples: tuple[Sample, ...]) -> Table:
+def _samples(title: str, samples: tuple[FindingSample, ...]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("ledger", justify="right", no_wrap=True)
     for name in ("where", "topic", "reason", "detail"):

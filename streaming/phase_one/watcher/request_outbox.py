@@ -88,7 +88,7 @@ class Published:
     why: str = ""  # the topic's error; then some requests may be stored, and all are tried again
 
 
-class Outbox:
+class RequestOutbox:
     """The outbox of a watcher. Not thread-safe."""
 
     def __init__(

@@ -29,7 +29,7 @@ from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
 from streaming.phase_one.watcher.marking_thread import MarkingThread
 from streaming.phase_one.watcher.pulsar_publication import PulsarPublication
-from streaming.phase_one.watcher.request_outbox import Outbox
+from streaming.phase_one.watcher.request_outbox import RequestOutbox
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers, broker_sessions
@@ -202,7 +202,7 @@ def parts_of(
         scan=ZnodeScan(store, pace, has_stopped),
         hints=hints,
         unlisted=UnlistedLedgers(store, reader, loader, named, settings.watch.unlisted_after_seconds * 1000),
-        outbox=Outbox(watched, PulsarPublication(settings), named, delay_ms),
+        outbox=RequestOutbox(watched, PulsarPublication(settings), named, delay_ms),
         metrics=metrics,
         clock=clock,
     )

@@ -22,7 +22,7 @@ from threading import Event
 from streaming.clock import Clock
 from streaming.errors import StopRequestedError
 from streaming.phase_one.watcher import unlisted
-from streaming.phase_one.watcher.request_outbox import LedgerName, Outbox
+from streaming.phase_one.watcher.request_outbox import LedgerName, RequestOutbox
 from streaming.phase_one.watcher.scan import MOST_UNCLEAR, Node, ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
@@ -56,7 +56,7 @@ class Parts:
     scan: ZnodeScan
     hints: ChangeHints
     unlisted: UnlistedLedgers
-    outbox: Outbox
+    outbox: RequestOutbox
     metrics: WatchMetrics
     clock: Clock
     signs: SignCollector | None = None  # for the marking, if it is enabled

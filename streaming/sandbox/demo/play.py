@@ -23,7 +23,7 @@ from streaming.sandbox.demo.request_groups import (
     hostile,
     repeated,
 )
-from streaming.sandbox.demo.screen import Checks, console, reaper, step
+from streaming.sandbox.demo.screen import Claims, console, reaper, step
 from streaming.sandbox.demo.traffic import Traffic
 
 _REPEATS = 5
@@ -37,7 +37,7 @@ def main() -> int:
     try:
         with step("Pulsar 4.0.8, ZooKeeper, a bookie and an S3 server on free ports"):
             cluster = clusters.up(home)
-        checks = Checks()
+        checks = Claims()
         with Traffic(cluster) as traffic:
             _play(cluster, checks)
             sent, received = traffic.stop()
@@ -57,7 +57,7 @@ def main() -> int:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _play(cluster: Cluster, checks: Checks) -> None:
+def _play(cluster: Cluster, checks: Claims) -> None:
     leaks = leak(cluster)
     rows = _audit(cluster, leaks, checks)
     groups = _request_more(cluster, leaks, rows)
@@ -71,7 +71,7 @@ def _play(cluster: Cluster, checks: Checks) -> None:
         reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--verify-only")
 
 
-def _audit(cluster: Cluster, leaks: Leaks, checks: Checks) -> list[Row]:
+def _audit(cluster: Cluster, leaks: Leaks, checks: Claims) -> list[Row]:
     with step("ledger-reaper audit --publish finds what has leaked and requests its deletion"):
         reaper("audit", "--config", str(cluster.home.config), "--out", str(_out(cluster)), "--publish", "--yes")
     rows = findings(_out(cluster))

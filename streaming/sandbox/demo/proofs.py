@@ -13,7 +13,7 @@ from streaming.sandbox import disk_usage, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import Leaks, ledgers_in_use, objects_in_use
 from streaming.sandbox.demo.request_groups import RequestGroup
-from streaming.sandbox.demo.screen import Checks, console, short, step
+from streaming.sandbox.demo.screen import Claims, console, short, step
 from streaming.state.outcomes import receipts_of
 from udfs.records import LedgerType
 
@@ -21,7 +21,7 @@ _COLLECTED_SHARE = 0.7
 _COLLECTION_SECONDS = 40
 
 
-def show_receipts(cluster: Cluster, groups: Sequence[RequestGroup], took_s: float, checks: Checks) -> None:
+def show_receipts(cluster: Cluster, groups: Sequence[RequestGroup], took_s: float, checks: Claims) -> None:
     """Print the requests and their results, and claim that each request has exactly one final receipt."""
     final: dict[str, list[dict[str, Any]]] = {}
     for row in receipts_of(load(cluster.home.config)):
@@ -46,7 +46,7 @@ def show_receipts(cluster: Cluster, groups: Sequence[RequestGroup], took_s: floa
     checks.claim(f"each of the {total} requests has exactly one final receipt", holds=exactly_one)
 
 
-def prove(cluster: Cluster, groups: Sequence[RequestGroup], leaks: Leaks, bytes_before: int, checks: Checks) -> None:
+def prove(cluster: Cluster, groups: Sequence[RequestGroup], leaks: Leaks, bytes_before: int, checks: Claims) -> None:
     """Claim that all leaked storage is gone, and that all other storage still exists."""
     gone = {
         named[0]
@@ -76,7 +76,7 @@ def prove(cluster: Cluster, groups: Sequence[RequestGroup], leaks: Leaks, bytes_
         checks.claim(f"all {len(messages)} messages of {short(topic)} can be read", holds=readable == messages != [])
 
 
-def _prove_space(cluster: Cluster, before: int, checks: Checks) -> None:
+def _prove_space(cluster: Cluster, before: int, checks: Claims) -> None:
     with step("the bookie collects its garbage"):
         disk_usage.trigger_gc(cluster)
         with contextlib.suppress(UnavailableError):

@@ -13,7 +13,7 @@ from streaming.audit.output import FINDINGS
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.leaks import CLICKS, INVOICES, Leaks
-from streaming.sandbox.demo.screen import Checks
+from streaming.sandbox.demo.screen import Claims
 from streaming.sandbox.offloaded_ledgers import Attempt
 from udfs import columns as c
 from udfs.finding_classes import FindingClass
@@ -43,7 +43,7 @@ def findings(folder: Path) -> list[Row]:
     return rows
 
 
-def claim_findings(rows: list[Row], leaks: Leaks, in_use: set[int], checks: Checks) -> None:
+def claim_findings(rows: list[Row], leaks: Leaks, in_use: set[int], checks: Claims) -> None:
     """Claim that the findings are the leaks, and that none of them is in use."""
     orphans = [row for row in rows if row[a.CLASS] == FindingClass.ORPHAN]
     ids = {row[c.LEDGER_ID] for row in orphans if row[c.LEDGER_TYPE] == LedgerType.LEDGER}

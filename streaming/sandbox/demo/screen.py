@@ -16,7 +16,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 
 @dataclass(slots=True)
-class Checks:
+class Claims:
     """Counts claims that do not hold."""
 
     failed: int = 0

@@ -10,7 +10,7 @@ CLUSTER_NAME = "sandbox"
 BROKER_NAME = "broker-a"
 
 
-class Part(StrEnum):
+class RocketPart(StrEnum):
     """The processes, in the order of their start."""
 
     NAME_SERVER = "nameserver"
@@ -29,7 +29,7 @@ PORTS = ("nameserver", "broker", "broker_fast", "broker_ha")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class RocketSpec:
     """The settings that a home keeps between starts."""
 
     version: str  # of the jars
@@ -50,7 +50,7 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class RocketHome:
     """Paths below `root` (absolute)."""
 
     root: Path
@@ -62,7 +62,7 @@ class Home:
 
     @property
     def spec_file(self) -> Path:
-        """The file of the Spec. It exists if a RocketMQ was created here."""
+        """The file of the RocketSpec. It exists if a RocketMQ was created here."""
         return self.root / "rocketmq.json"
 
     @property
@@ -80,7 +80,7 @@ class Home:
         """The home directory of both processes."""
         return self.root / "user"
 
-    def log(self, part: Part) -> Path:
+    def log(self, part: RocketPart) -> Path:
         """The part's output."""
         return self.logs / f"{part}.log"
 
@@ -88,11 +88,11 @@ class Home:
         """Return the path of a log that RocketMQ itself writes, such as broker.log."""
         return self.user / "logs" / "rocketmqlogs" / name
 
-    def conf(self, part: Part) -> Path:
+    def conf(self, part: RocketPart) -> Path:
         """The part's configuration, which each start replaces."""
         return self.root / "conf" / f"{part}.conf"
 
-    def record(self, part: Part) -> Path:
+    def record(self, part: RocketPart) -> Path:
         """The record of the part's process."""
         return self.root / "run" / f"{part}.json"
 
@@ -101,15 +101,15 @@ class Home:
         for folder in (self.logs, self.user, self.root / "conf", self.root / "run"):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def load(self) -> Spec | None:
-        """Read the Spec; None if no RocketMQ was created here."""
+    def load(self) -> RocketSpec | None:
+        """Read the RocketSpec; None if no RocketMQ was created here."""
         if not self.spec_file.is_file():
             return None
         fields = json.loads(self.spec_file.read_text(encoding="utf-8"))
-        return Spec(**(fields | {"mode": StoreMode(fields["mode"])}))
+        return RocketSpec(**(fields | {"mode": StoreMode(fields["mode"])}))
 
-    def save(self, spec: Spec) -> None:
-        """Write the Spec, atomically."""
+    def save(self, spec: RocketSpec) -> None:
+        """Write the RocketSpec, atomically."""
         partial = self.spec_file.with_suffix(".part")
         partial.write_text(json.dumps(asdict(spec), indent=2), encoding="utf-8")
         partial.replace(self.spec_file)

@@ -1,6 +1,13 @@
 """The properties of name server and broker: small files, so that a few thousand messages fill many of them."""
 
-from streaming.sandbox.rocketmq.broker_home import BROKER_NAME, CLUSTER_NAME, Home, Part, Spec, StoreMode
+from streaming.sandbox.rocketmq.broker_home import (
+    BROKER_NAME,
+    CLUSTER_NAME,
+    RocketHome,
+    RocketPart,
+    RocketSpec,
+    StoreMode,
+)
 
 COMMIT_LOG_FILE_BYTES = 1 << 20
 CONSUME_QUEUE_FILE_BYTES = 4000  # of 200 units
@@ -13,15 +20,15 @@ _MODES: dict[StoreMode, dict[str, object]] = {
 _LMQ_IN_BOTH = {version: {"combineCQUseRocksdbForLmq": True} for version in ("5.5.0", "5.5.1")}
 
 
-def settings(home: Home, part: Part, spec: Spec) -> dict[str, object]:
-    """Return the part's properties; those of the Spec override the defaults."""
-    if part is Part.NAME_SERVER:
+def settings(home: RocketHome, part: RocketPart, spec: RocketSpec) -> dict[str, object]:
+    """Return the part's properties; those of the RocketSpec override the defaults."""
+    if part is RocketPart.NAME_SERVER:
         return {"listenPort": spec.ports["nameserver"], "bindAddress": spec.address}
     more = _LMQ_IN_BOTH.get(spec.version, {}) if spec.mode is StoreMode.BOTH else {}
     return {**_broker(home, spec), **_MODES[spec.mode], **more, **spec.settings}
 
 
-def _broker(home: Home, spec: Spec) -> dict[str, object]:
+def _broker(home: RocketHome, spec: RocketSpec) -> dict[str, object]:
     return {
         "brokerClusterName": CLUSTER_NAME,
         "brokerName": BROKER_NAME,

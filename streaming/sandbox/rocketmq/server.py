@@ -13,7 +13,7 @@ from streaming.sandbox.home import pick
 from streaming.sandbox.launch import tail
 from streaming.sandbox.part_settings import render
 from streaming.sandbox.rocketmq import network, remoting
-from streaming.sandbox.rocketmq.broker_home import BROKER_NAME, PORTS, Home, Part, Spec, StoreMode
+from streaming.sandbox.rocketmq.broker_home import BROKER_NAME, PORTS, RocketHome, RocketPart, RocketSpec, StoreMode
 from streaming.sandbox.rocketmq.broker_jars import class_path
 from streaming.sandbox.rocketmq.broker_settings import settings
 from streaming.spark.ivy import Progress, java, locked
@@ -26,12 +26,12 @@ _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _IPV4_ONLY = "-Djava.net.preferIPv4Stack=true"
 _OPENED = ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/jdk.internal.ref")
 _MEMORY = {
-    Part.NAME_SERVER: ("-Xms32m", "-Xmx96m"),
-    Part.BROKER: ("-Xms128m", "-Xmx384m", "-XX:MaxDirectMemorySize=384m"),
+    RocketPart.NAME_SERVER: ("-Xms32m", "-Xmx96m"),
+    RocketPart.BROKER: ("-Xms128m", "-Xmx384m", "-XX:MaxDirectMemorySize=384m"),
 }
 _MAIN = {
-    Part.NAME_SERVER: "org.apache.rocketmq.namesrv.NamesrvStartup",
-    Part.BROKER: "org.apache.rocketmq.broker.BrokerStartup",
+    RocketPart.NAME_SERVER: "org.apache.rocketmq.namesrv.NamesrvStartup",
+    RocketPart.BROKER: "org.apache.rocketmq.broker.BrokerStartup",
 }
 
 # Takes a line of progress for the operator.
@@ -46,10 +46,10 @@ def _silent(_text: str) -> None:
 class RocketMQ:
     """The RocketMQ in the folder `home`, running or not."""
 
-    home: Home
+    home: RocketHome
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> RocketSpec:
         """Version, addresses and settings, read from the disk each time. Raises UnavailableError without any."""
         spec = self.home.load()
         if spec is None:
@@ -63,21 +63,21 @@ class RocketMQ:
         """The broker's store."""
         return self.home.store
 
-    def runs(self, part: Part) -> bool:
+    def runs(self, part: RocketPart) -> bool:
         """Whether the part's process runs."""
         return process.find(self.home.record(part)) is not None
 
-    def state(self, part: Part) -> State:
+    def state(self, part: RocketPart) -> State:
         """Whether the part runs and answers."""
         if not self.runs(part):
             return State.DOWN
         return State.RUNNING if self.serves(part) else State.STUCK
 
-    def serves(self, part: Part) -> bool:
+    def serves(self, part: RocketPart) -> bool:
         """Whether clients can use the part. For a broker: it is up, and the name server has a route to it."""
         if not self.runs(part):
             return False
-        if part is Part.BROKER:
+        if part is RocketPart.BROKER:
             return remoting.knows_topic(self.spec.name_server, BROKER_NAME) and _BOOTED in self._output(part)
         return _BOOTED in self._output(part)
 
@@ -92,9 +92,9 @@ class RocketMQ:
         spec = self.spec
         chosen = spec.settings if broker_settings is None else broker_settings
         self.home.save(replace(spec, mode=mode or spec.mode, settings=chosen, version=version or spec.version))
-        self.start(Part.BROKER)
+        self.start(RocketPart.BROKER)
 
-    def start(self, part: Part) -> None:
+    def start(self, part: RocketPart) -> None:
         """Start a part that does not run. Raises what start_broker() raises."""
         if not self.runs(part):
             self._launch(part)
@@ -106,23 +106,23 @@ class RocketMQ:
                 raise UnavailableError(self._explain(part, f"did not serve within {READY_SECONDS:.0f} s"))
             time.sleep(0.2)
 
-    def stop(self, part: Part) -> None:
+    def stop(self, part: RocketPart) -> None:
         """Stop a part by SIGTERM, and wait. Raises ReaperError if the broker left its store as after a crash."""
         if process.stop(self.home.record(part), grace_seconds=GRACE_SECONDS) and self._stopped_uncleanly(part):
             raise ReaperError(self._explain(part, f"did not end cleanly within {GRACE_SECONDS:.0f} s"))
 
     def stop_broker(self) -> None:
         """Stop the broker; its store is then at rest."""
-        self.stop(Part.BROKER)
+        self.stop(RocketPart.BROKER)
 
     def kill_broker(self) -> None:
         """Kill the broker, as a crash would."""
-        process.kill(self.home.record(Part.BROKER))
+        process.kill(self.home.record(RocketPart.BROKER))
 
-    def _stopped_uncleanly(self, part: Part) -> bool:
-        return part is Part.BROKER and (self.home.store / "abort").exists()
+    def _stopped_uncleanly(self, part: RocketPart) -> bool:
+        return part is RocketPart.BROKER and (self.home.store / "abort").exists()
 
-    def _launch(self, part: Part) -> None:
+    def _launch(self, part: RocketPart) -> None:
         spec, home = self.spec, self.home
         home.conf(part).write_text(render(settings(home, part, spec)), encoding="utf-8")
         home.log(part).unlink(missing_ok=True)  # "boot success" of an earlier start proves nothing
@@ -140,11 +140,11 @@ class RocketMQ:
             cwd=home.root,
         )
 
-    def _output(self, part: Part) -> str:
+    def _output(self, part: RocketPart) -> str:
         log = self.home.log(part)
         return log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
 
-    def _explain(self, part: Part, what: str) -> str:
+    def _explain(self, part: RocketPart, what: str) -> str:
         return f"{part} {what}; read {self.home.log(part)} and {self.home.user}/logs\n{tail(self.home.log(part))}"
 
 
@@ -162,14 +162,14 @@ def up(  # noqa: PLR0913  callers name each argument
     mode and broker_settings are those of the last start unless given. Raises ConfigError if the running broker has
     other settings, and what RocketMQ.start_broker() raises; the parts that this call started are then stopped.
     """
-    home = Home(root.resolve())
+    home = RocketHome(root.resolve())
     if ClusterHome(home.root).load() is not None:
         raise ConfigError(f"{home.root} contains a Pulsar cluster: name another folder (--home)")
     class_path(version, progress=progress)
     home.make_folders()
     server = RocketMQ(home)
     with locked(home.root / "run" / "up.lock"):
-        running = [part for part in Part if server.runs(part)]
+        running = [part for part in RocketPart if server.runs(part)]
         last = home.load()
         spec = _settle(home, last, version, is_running=bool(running))
         spec = replace(
@@ -177,7 +177,7 @@ def up(  # noqa: PLR0913  callers name each argument
             mode=mode or spec.mode,
             settings=spec.settings if broker_settings is None else broker_settings,
         )
-        if Part.BROKER in running and spec != last:
+        if RocketPart.BROKER in running and spec != last:
             raise ConfigError(
                 f"a broker runs in {home.root} with other settings: run `ledger-reaper sandbox down` first"
             )
@@ -186,15 +186,15 @@ def up(  # noqa: PLR0913  callers name each argument
     return server
 
 
-def _start(server: RocketMQ, running: Collection[Part], say: Say) -> None:
+def _start(server: RocketMQ, running: Collection[RocketPart], say: Say) -> None:
     """Start the parts that do not run; if one of them fails, stop them again."""
     try:
-        for part in Part:
+        for part in RocketPart:
             if part not in running:
                 say(f"Starting RocketMQ's {part}")
             server.start(part)
     except BaseException:
-        for part in reversed(Part):
+        for part in reversed(RocketPart):
             if part not in running:
                 process.stop(server.home.record(part), grace_seconds=GRACE_SECONDS)
         if not running:
@@ -204,32 +204,32 @@ def _start(server: RocketMQ, running: Collection[Part], say: Say) -> None:
 
 def down(root: Path, say: Say = _silent) -> bool:
     """Stop broker and name server; the store stays. False if neither ran. Raises what RocketMQ.stop() raises."""
-    server = RocketMQ(Home(root.resolve()))
-    running = [part for part in reversed(Part) if server.runs(part)]
+    server = RocketMQ(RocketHome(root.resolve()))
+    running = [part for part in reversed(RocketPart) if server.runs(part)]
     try:
         for part in running:
             say(f"Stopping RocketMQ's {part}")
             server.stop(part)
     finally:
-        process.stop(server.home.record(Part.NAME_SERVER), grace_seconds=GRACE_SECONDS)
+        process.stop(server.home.record(RocketPart.NAME_SERVER), grace_seconds=GRACE_SECONDS)
         network.end(server.home.network)
     return bool(running)
 
 
 def attach(root: Path) -> RocketMQ:
     """Return the RocketMQ in `root`, running or not. Raises UnavailableError without one."""
-    server = RocketMQ(Home(root.resolve()))
+    server = RocketMQ(RocketHome(root.resolve()))
     _ = server.spec
     return server
 
 
 def is_here(root: Path) -> bool:
     """Whether a RocketMQ was created in the folder."""
-    return Home(root.resolve()).load() is not None
+    return RocketHome(root.resolve()).load() is not None
 
 
-def _settle(home: Home, last: Spec | None, version: str, *, is_running: bool) -> Spec:
-    """Return the Spec with addresses that exist: a namespace ends with the machine's uptime, or by `down`."""
+def _settle(home: RocketHome, last: RocketSpec | None, version: str, *, is_running: bool) -> RocketSpec:
+    """Return the RocketSpec with addresses that exist: a namespace ends with the machine's uptime, or by `down`."""
     if last is not None and is_running:
         return replace(last, version=version)
     network.end(home.network)  # it may have lost its processes
@@ -238,5 +238,5 @@ def _settle(home: Home, last: Spec | None, version: str, *, is_running: bool) ->
     return (
         replace(last, version=version, address=address, ports=ports)
         if last
-        else Spec(version=version, address=address, ports=ports)
+        else RocketSpec(version=version, address=address, ports=ports)
     )

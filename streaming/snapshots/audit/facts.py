@@ -24,7 +24,7 @@ from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import BrokerView, Presence
-from udfs.snapshots.avro_schemas import Origin, origin_of
+from udfs.snapshots.avro_schemas import SchemaOrigin, origin_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.topic_findings import (
     BufferFacts,
@@ -146,7 +146,7 @@ def foreign_versions(admin: SnapshotAdmin, namespace: str) -> dict[str, int]:
     found = {}
     for kind in IN_ORDER:
         definitions = admin.schemas(system_topic(namespace, kind)).values()
-        if foreign := sum(origin_of(kind, text) is Origin.FOREIGN for text in definitions):
+        if foreign := sum(origin_of(kind, text) is SchemaOrigin.FOREIGN for text in definitions):
             found[str(kind)] = foreign
     return found
 
@@ -202,8 +202,8 @@ def _value(row: Mapping[str, Any]) -> SnapshotFacts:
 
 
 def _named(row: Mapping[str, Any]) -> NamedSegment:
-    place, marker = _position(row, s.LEDGER, s.ENTRY), _position(row, s.MARKER_LEDGER, s.MARKER_ENTRY)
-    return NamedSegment(row[s.SEQUENCE], place, marker, row[s.IS_READABLE])
+    position, marker = _position(row, s.LEDGER, s.ENTRY), _position(row, s.MARKER_LEDGER, s.MARKER_ENTRY)
+    return NamedSegment(row[s.SEQUENCE], position, marker, row[s.IS_READABLE])
 
 
 def _position(row: Mapping[str, Any], ledger: str, entry: str) -> Position:

@@ -29,14 +29,14 @@ def orphans_of(found: DataFrame) -> DataFrame:
     return found.where((F.col(a.CLASS) == str(SnapshotClass.ORPHAN)) & (F.col(s.KEY) != ""))
 
 
-def request_of(topic: str, kind: str, key: str, place: tuple[int, int]) -> PendingDelete:
+def request_of(topic: str, kind: str, key: str, position: tuple[int, int]) -> PendingDelete:
     """Return the request for the tombstone of one message."""
     return PendingDelete(
         managed_ledger=managed_ledger_name(topic),
         component=LedgerComponent.TRANSACTION_SNAPSHOT,
         ledger_type=LedgerType.COMPACTED_MESSAGE,
-        ledger_id=place[0],
-        snapshot_context=SnapshotContext(kind, key, place[1]),
+        ledger_id=position[0],
+        snapshot_context=SnapshotContext(kind, key, position[1]),
     )
 
 
@@ -48,8 +48,8 @@ def publish(settings: Settings, found: DataFrame) -> int:
 
     def lines() -> Iterator[bytes]:
         for row in ordered.toLocalIterator(prefetchPartitions=True):
-            place = (row[s.LEDGER], row[s.ENTRY])
-            yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], place))
+            position = (row[s.LEDGER], row[s.ENTRY])
+            yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], position))
 
     with admin_for(settings) as admin:
         report = publish_lines(settings, admin, lines())

@@ -33,7 +33,7 @@ from streaming.snapshots.audit import snapshot_joins
 from streaming.snapshots.audit.advice import NOT_LOADED
 from streaming.snapshots.audit.facts import NamespaceTask, SchemaTask, SegmentsTopicTask, TopicTask
 from streaming.snapshots.audit.snapshot_messages import ReadTask, loaded, namespaces_with_snapshots
-from streaming.snapshots.audit.snapshot_owners import OwnersTask
+from streaming.snapshots.audit.snapshot_owners import SnapshotOwnersTask
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 from udfs.snapshots.values import Fault
@@ -44,12 +44,12 @@ _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAudit:
-    """One run. It works in <place>/.work-<id> and removes that at its end; only its findings stay."""
+    """One run. It works in <output>/.work-<id> and removes that at its end; only its findings stay."""
 
     spark: SparkSession
     settings: Settings
     options: AuditOptions
-    place: Output
+    output: Output
     phases: Phases
     clock: Clock
     only_loaded: bool = False  # skip namespaces with a snapshot topic that no broker has loaded: a read would load it
@@ -57,7 +57,7 @@ class SnapshotAudit:
     def run(self) -> AuditResult:
         """Run both passes. Raises UnavailableError and the like; then the previous audit's findings stay."""
         started_ms = self.clock.now_ms()
-        with stages_at(self.spark, self.place, started_ms) as (audit_id, stages):
+        with stages_at(self.spark, self.output, started_ms) as (audit_id, stages):
             return self._run(stages, audit_id, started_ms)
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
@@ -87,14 +87,14 @@ class SnapshotAudit:
             found = found.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
         zxid_end = newest_zxid(self.settings)
         stages.keep(FINDINGS, found.orderBy(*_IDENTITY))
-        self.place.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
+        self.output.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
         return AuditResult(
             audit_id=audit_id,
             instance_id=instance_id_of(store, self.settings.zookeeper.ledgers_root),
             started_ms=started_ms,
             ended_ms=self.clock.now_ms(),
             certificate=tools.completeness.certificate(zxid_start, zxid_end),
-            totals={**tools.completeness.listed, **totals(self.place.load(self.spark, FINDINGS))},
+            totals={**tools.completeness.listed, **totals(self.output.load(self.spark, FINDINGS))},
             in_use=(),
         )
 
@@ -122,7 +122,7 @@ class SnapshotAudit:
             phase.processed(messages.count(s.KIND), "messages")
         with self.phases.phase(f"{name}: checking topics") as phase:
             topics = snapshot_joins.owners_of(messages.rows)
-            task = OwnersTask(self.settings)
+            task = SnapshotOwnersTask(self.settings)
             owners = stages.keep(f"owners-{number}", topics.mapInArrow(task, from_arrow_schema(s.OWNER)))
             segments = stages.keep(
                 f"segments-{number}",
@@ -193,8 +193,8 @@ def _doubtful(messages: DataFrame) -> DataFrame:
 
 
 def _at_load(messages: DataFrame, reason: SnapshotReason, what: Column) -> DataFrame:
-    told = messages.withColumn(c.DETAIL, F.concat(what, F.lit(" ("), c.DETAIL, F.lit(")")))
-    return _of_messages(told, F.lit(str(SnapshotClass.DANGER)), F.lit(str(reason)))
+    described = messages.withColumn(c.DETAIL, F.concat(what, F.lit(" ("), c.DETAIL, F.lit(")")))
+    return _of_messages(described, F.lit(str(SnapshotClass.DANGER)), F.lit(str(reason)))
 
 
 def _of_messages(messages: DataFrame, found: Column, reason: Column) -> DataFrame:

@@ -64,10 +64,10 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
             f"--publish: safety.allowed_components does not name {LedgerComponent.TRANSACTION_SNAPSHOT}, so the "
             "service would refuse every request. Add it to that list"
         )
-    place = output_of(settings, request.out)
+    output = output_of(settings, request.out)
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
-    command = SnapshotCommand(spark=spark, settings=settings, request=request, place=place, stop=stop)
+    command = SnapshotCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
     try:
         run_once(command, "the next `snapshots audit --publish` requests the rest")
     finally:
@@ -81,19 +81,19 @@ class SnapshotCommand:
     spark: SparkSession
     settings: Settings
     request: SnapshotRequest
-    place: Output
+    output: Output
     stop: threading.Event
 
     def search(self) -> AuditResult:
         """Audit, and show the findings. Raises ReaperError's family."""
         with our_errors():
-            result, groups = audited(self.spark, self.settings, self.request.options, self.place, self.stop)
-            self.place.write(REPORT, snapshot_report.page(result, groups).encode())
+            result, groups = audited(self.spark, self.settings, self.request.options, self.output, self.stop)
+            self.output.write(REPORT, snapshot_report.page(result, groups).encode())
             if self.request.as_json:
                 _print_json(self._findings(), result)
             else:
                 snapshot_report.show(Terminal(), result, groups)
-                Terminal().print(cell(f"Report: {self.place.shown}/{REPORT}"), soft_wrap=True)
+                Terminal().print(cell(f"Report: {self.output.shown}/{REPORT}"), soft_wrap=True)
             return result
 
     def ask(self, _result: AuditResult) -> None:
@@ -105,7 +105,7 @@ class SnapshotCommand:
         """Publish if requested. Raises SafetyError if the operator must check the audit, otherwise like search."""
         with our_errors():
             faults = [
-                f"{each}; see {self.place.shown}/{REPORT}"
+                f"{each}; see {self.output.shown}/{REPORT}"
                 for each in shortcomings(result, self.request.options.filters)
             ]
             if self.request.publish:
@@ -114,7 +114,7 @@ class SnapshotCommand:
                 raise SafetyError("; ".join(faults))
 
     def _findings(self) -> DataFrame:
-        return self.place.load(self.spark, FINDINGS)
+        return self.output.load(self.spark, FINDINGS)
 
     def _publish(self, result: AuditResult) -> list[str]:
         """Request tombstones for the orphans, and return texts about what was left out.
@@ -144,35 +144,35 @@ def audited(  # noqa: PLR0913  what an audit needs, and a choice
     spark: SparkSession,
     settings: Settings,
     options: AuditOptions,
-    place: Output,
+    output: Output,
     stop: threading.Event,
     *,
     only_loaded: bool = False,
-) -> tuple[AuditResult, list[snapshot_report.Group]]:
+) -> tuple[AuditResult, list[snapshot_report.FindingGroup]]:
     """Run an audit into the output folder; return its result, and its findings added up."""
     with Phases(spark, Terminal(stderr=True), stop) as phases:
         result = SnapshotAudit(
             spark=spark,
             settings=settings,
             options=options,
-            place=place,
+            output=output,
             phases=phases,
             clock=SystemClock(),
             only_loaded=only_loaded,
         ).run()
-        remember(place, result, options.filters)
+        remember(output, result, options.filters)
         with phases.phase("Adding up"):
-            return result, snapshot_report.groups_of(place.load(spark, FINDINGS))
+            return result, snapshot_report.groups_of(output.load(spark, FINDINGS))
 
 
 def last_audit(
-    spark: SparkSession, place: Output, filters: FindingFilters
-) -> tuple[AuditResult, list[snapshot_report.Group]]:
+    spark: SparkSession, output: Output, filters: FindingFilters
+) -> tuple[AuditResult, list[snapshot_report.FindingGroup]]:
     """Return the last audit as audited() does, restricted to the filters. Raises ConfigError if it covered less."""
-    covered, chosen = remembered_filters(place).scope, filters.scope
+    covered, chosen = remembered_filters(output).scope, filters.scope
     if not f"{chosen}/".startswith(covered and f"{covered}/"):
         raise ConfigError(f"the last audit of them covered {covered} only")
-    result, found = remembered(place), place.load(spark, FINDINGS)
+    result, found = remembered(output), output.load(spark, FINDINGS)
     if chosen:
         found = found.where(F.concat(a.NAMESPACE, F.lit("/")).startswith(f"{chosen}/"))
     return replace(result, totals={**result.totals, **totals(found)}), snapshot_report.groups_of(found)
@@ -187,13 +187,13 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
 
     def section(spark: SparkSession, stop: threading.Event) -> Section:
         try:
-            place = output_of(settings, None)
-            if last and place.read(SUMMARY) is None:
+            output = output_of(settings, None)
+            if last and output.read(SUMMARY) is None:
                 return Section()
             if last:
-                result, groups = last_audit(spark, place, options.filters)
+                result, groups = last_audit(spark, output, options.filters)
             else:
-                result, groups = audited(spark, settings, options, place, stop, only_loaded=True)
+                result, groups = audited(spark, settings, options, output, stop, only_loaded=True)
         except StopRequestedError:
             raise
         except Exception as error:
@@ -210,7 +210,7 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
     return section
 
 
-def _log(result: AuditResult, groups: Sequence[snapshot_report.Group]) -> None:
+def _log(result: AuditResult, groups: Sequence[snapshot_report.FindingGroup]) -> None:
     if left_out := result.certificate.listed.get(NOT_LOADED):
         log.warning("snapshots of %s were left out: %s", count_of(left_out, "namespace"), LEFT_OUT)
     if groups:

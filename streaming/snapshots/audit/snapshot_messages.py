@@ -192,7 +192,7 @@ def _content(value: Snapshot | Segment | Index | None) -> dict[str, Any]:
 
 def _named(index: Index) -> Sequence[dict[str, int]]:
     names = (s.SEQUENCE, s.LEDGER, s.ENTRY, s.MARKER_LEDGER, s.MARKER_ENTRY)
-    rows = ((sequence, *place, *marker) for sequence, place, marker in named_segments(index))
+    rows = ((sequence, *position, *marker) for sequence, position, marker in named_segments(index))
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

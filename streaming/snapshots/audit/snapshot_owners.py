@@ -23,7 +23,7 @@ _AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class OwnersTask:
+class SnapshotOwnersTask:
     """Spark's task: turns topics (their full names, first column) into columns.OWNER."""
 
     settings: Settings

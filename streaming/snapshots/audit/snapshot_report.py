@@ -37,7 +37,7 @@ _HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class FindingGroup:
     """Findings of the same class and reason about a topic."""
 
     finding_class: SnapshotClass
@@ -48,7 +48,7 @@ class Group:
     size_bytes: int
 
 
-def groups_of(found: DataFrame) -> list[Group]:
+def groups_of(found: DataFrame) -> list[FindingGroup]:
     """Add findings up by class, reason and topic: by gravity, then by size; at most SAMPLES groups."""
     rank = F.create_map(*(F.lit(each) for pair in _ORDER.items() for each in pair))
     grouped = found.groupBy(a.CLASS, c.REASON, c.TOPIC_NAME).agg(
@@ -56,7 +56,7 @@ def groups_of(found: DataFrame) -> list[Group]:
     )
     ordered = grouped.orderBy(rank[F.col(a.CLASS)], F.desc("size"), F.desc("n"), c.TOPIC_NAME).limit(SAMPLES)
     return [
-        Group(
+        FindingGroup(
             finding_class=SnapshotClass(row[a.CLASS]),
             reason=SnapshotReason(row[c.REASON]),
             topic=row[c.TOPIC_NAME],
@@ -77,7 +77,7 @@ def with_advice(found: DataFrame) -> DataFrame:
     )
 
 
-def show(console: Terminal, result: AuditResult, groups: Sequence[Group]) -> None:
+def show(console: Terminal, result: AuditResult, groups: Sequence[FindingGroup]) -> None:
     """Print the whole audit."""
     started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     took = age_text((result.ended_ms - result.started_ms) / 1000)
@@ -105,7 +105,7 @@ def failed_section(why: str) -> str:
     return section(_TITLE, f"<p class='note'>They were not audited: {escape(why)}</p>")
 
 
-def html_section(groups: Sequence[Group], result: AuditResult) -> str:
+def html_section(groups: Sequence[FindingGroup], result: AuditResult) -> str:
     """Return the findings as a section of a page."""
     rows = [
         (
@@ -129,7 +129,7 @@ def html_section(groups: Sequence[Group], result: AuditResult) -> str:
     return section(_TITLE, f"<p class='dim'>{escape(INTRODUCTION)}</p>{gaps}{shown}{note}")
 
 
-def page(result: AuditResult, groups: Sequence[Group]) -> str:
+def page(result: AuditResult, groups: Sequence[FindingGroup]) -> str:
     """Return the whole report as a page that loads no other files."""
     started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     is_complete = result.certificate.is_complete
@@ -148,7 +148,7 @@ def page(result: AuditResult, groups: Sequence[Group]) -> str:
     )
 
 
-def _table(groups: Sequence[Group]) -> Table:
+def _table(groups: Sequence[FindingGroup]) -> Table:
     more = f" (the gravest {_SHOWN}; the report has more)" if len(groups) > _SHOWN else ""
     shown = Table(title=f"Findings{more}", title_justify="left")
     for name in _HEADS:

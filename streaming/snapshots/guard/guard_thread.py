@@ -22,7 +22,7 @@ def guarding(settings: Settings) -> Beside:
             if stop.is_set():
                 return
             log_line = log.error if guarded.error else log.info if guarded.is_new or guarded.moved_from else log.debug
-            log_line("snapshots: %s", guarded.in_words())
+            log_line("snapshots: %s", guarded.describe())
 
     every_s = settings.snapshots.guard_every_seconds
     on_failure = logged("guard of snapshots", every_s)

@@ -32,7 +32,7 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarded:
+class GuardState:
     """The state of one namespace's guard; the fields of --json."""
 
     namespace: str
@@ -47,7 +47,7 @@ class Guarded:
         """Return the fields for --json."""
         return asdict(self)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return one line for the terminal."""
         if self.error:
             return f"{self.namespace}: GUARD NOT UPDATED: {self.error}"
@@ -68,7 +68,7 @@ class Guards:
     broker: Broker
     clock: Clock
 
-    def keep(self, namespaces: Sequence[str]) -> Iterator[Guarded]:
+    def keep(self, namespaces: Sequence[str]) -> Iterator[GuardState]:
         """Guard each namespace that has segments, one after the other; a failure does not stop the next."""
         for namespace in namespaces:
             topic = system_topic(namespace, SnapshotKind.SEGMENT)
@@ -76,7 +76,7 @@ class Guards:
                 if topic in self.topics.present(namespace):
                     yield self._keep(namespace, topic)
             except ReaperError as error:
-                yield Guarded(namespace=namespace, error=str(error))
+                yield GuardState(namespace=namespace, error=str(error))
 
     def require(self, namespace: str) -> Position:
         """Guard a namespace, and return the position after which everything is kept; (-1, -1) without segments.
@@ -99,8 +99,8 @@ class Guards:
             return
         before, is_new = self._made(topic)
         ledgers = dict(before.ledgers)
-        first = min((place for place in places if place[0] in ledgers), default=None)
-        guarded = Guarded(namespace=namespace, is_new=is_new, position=before.mark_deleted(GUARD))
+        first = min((position for position in places if position[0] in ledgers), default=None)
+        guarded = GuardState(namespace=namespace, is_new=is_new, position=before.mark_deleted(GUARD))
         if first is not None and guarded.position >= first:
             self._move_back(topic, guarded, first)
 
@@ -116,11 +116,11 @@ class Guards:
                 raise UnavailableError(f"{topic} does not show the subscription {GUARD} that was just created")
         return before, is_new
 
-    def _keep(self, namespace: str, topic: str) -> Guarded:
+    def _keep(self, namespace: str, topic: str) -> GuardState:
         before, is_new = self._made(topic)
         holds = self._holds(namespace, before)
         bound = self._bound(namespace, before, holds)
-        guarded = Guarded(
+        guarded = GuardState(
             namespace=namespace,
             is_new=is_new,
             position=before.mark_deleted(GUARD),
@@ -153,10 +153,10 @@ class Guards:
         candidates = self._without_gone(candidates, now_ms)
         if not candidates:
             return bound
-        wanted = {read.key for read in candidates}
+        keys = {read.key for read in candidates}
         latest: dict[str, Position | None] = {}
         for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT):
-            if read.key in wanted:
+            if read.key in keys:
                 latest[read.key] = None if read.is_null else read.position
         return segment_bound(bound, candidates, latest)
 
@@ -176,16 +176,16 @@ class Guards:
             gone += [name for name, view in zip(absent, views, strict=True) if view.presence is Presence.GONE]
         return frozenset(gone)
 
-    def _move(self, topic: str, guarded: Guarded, before: InternalStats, bound: Bound) -> Guarded:
+    def _move(self, topic: str, guarded: GuardState, before: InternalStats, bound: Bound) -> GuardState:
         """Move the guard forward so that it keeps the bound itself and everything after it.
 
         It moves only to the start of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer.
         """
         admin, now = self.topics.admin, guarded.position
-        wanted = (bound.position[0], 0)
-        if wanted[0] <= now[0] or wanted[0] not in dict(before.ledgers):
+        target = (bound.position[0], 0)
+        if target[0] <= now[0] or target[0] not in dict(before.ledgers):
             return guarded
-        self.topics.more.reset_cursor(topic, GUARD, wanted)
+        self.topics.more.reset_cursor(topic, GUARD, target)
         moved = admin.internal_stats(topic).mark_deleted(GUARD)
         if moved >= (bound.position[0], max(bound.position[1], 0)):  # entry -1: the ledger has none yet
             self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
@@ -194,7 +194,7 @@ class Guards:
         lowest = lowest_of(self._holds(guarded.namespace, admin.internal_stats(topic)).by_topic)
         if lowest is not None and moved >= lowest:
             return self._move_back(topic, guarded, lowest)
-        return Guarded(
+        return GuardState(
             namespace=guarded.namespace,
             is_new=guarded.is_new,
             position=moved,
@@ -203,14 +203,14 @@ class Guards:
             lost=guarded.lost,
         )
 
-    def _move_back(self, topic: str, guarded: Guarded, lowest: Position) -> Guarded:
+    def _move_back(self, topic: str, guarded: GuardState, lowest: Position) -> GuardState:
         """Move a guard back that another client moved after a position which an index names."""
         self.topics.more.reset_cursor(topic, GUARD, (lowest[0], 0))
         moved = self.topics.admin.internal_stats(topic).mark_deleted(GUARD)
         held_by = f"a segment at {_text(lowest)}, which an index names"
         if moved >= lowest:
             raise SafetyError(f"{topic}: the guard is at {_text(moved)}, after {held_by}, and does not move back")
-        return Guarded(
+        return GuardState(
             namespace=guarded.namespace,
             is_new=guarded.is_new,
             position=moved,
@@ -220,12 +220,12 @@ class Guards:
         )
 
 
-def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[Guarded]:
+def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[GuardState]:
     """Create or move the guard of every namespace that has segments. Raises UnavailableError without ZooKeeper."""
     clients = clients_for(settings)
     namespaces, problems = namespaces_with_snapshots(clients.store, filters)
     for path, detail in problems:
-        yield Guarded(namespace=path, error=detail)
+        yield GuardState(namespace=path, error=detail)
     with snapshot_topics(settings) as topics:
         yield from Guards(topics, clients.store, clients.broker, SystemClock()).keep(namespaces)
 

@@ -19,7 +19,7 @@ from streaming.errors import SafetyError
 from streaming.ports import MetadataStore
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender, ensure
-from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
 from streaming.snapshots.repair.topic_state import TopicReader
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
@@ -65,7 +65,7 @@ class Migrated:
     is_dry: bool  # nothing was sent
     warning: str
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return lines for the terminal."""
         verb = "would go" if self.is_dry else "went"
         replayed = self.ids - self.kept
@@ -115,9 +115,9 @@ class Migrations:
             sent, entry = (self._count(messages), "") if is_dry else self._send(topic, kind, stored, messages)
         except (FormatError, ValueError) as error:
             raise SafetyError(f"{topic} is not migrated: {error}") from error
-        wanted = migration.before(old, old.max_read) if kind is SnapshotKind.INDEX else old.aborts
+        expected = migration.before(old, old.max_read) if kind is SnapshotKind.INDEX else old.aborts
         if not is_dry:
-            self._verify(topic, kind, wanted)
+            self._verify(topic, kind, expected)
             self.journal.mark_done(entry)
             if sent[SnapshotKind.SEGMENT, True]:  # visible tombstones keep loaded topics from being deleted
                 self.compact(namespace_of(topic))
@@ -127,7 +127,7 @@ class Migrations:
             before=NAMES[old.kind],
             after=to,
             ids=old.aborts.rows,
-            kept=wanted.rows,
+            kept=expected.rows,
             values=sum(sent.values()) - tombstones,
             tombstones=tombstones,
             is_dry=is_dry,
@@ -139,8 +139,8 @@ class Migrations:
 
         An interrupted migration and the runs that resume it are one migration.
         """
-        pending: list[Entry] = []
-        found: list[Entry] = []
+        pending: list[RepairEntry] = []
+        found: list[RepairEntry] = []
         newest = ""
         for entry in self.journal.of(_name(topic)):  # newest first
             pending.append(entry)
@@ -249,10 +249,10 @@ class Migrations:
                 self.refuse_loaded(topic)
                 # allowed: no broker has the topic, messages of the old form go only after the new form is complete,
                 # and the journal has what is replaced
-                place = senders[message.kind].send(message.key, message.value)
+                position = senders[message.kind].send(message.key, message.value)
                 if message.kind is SnapshotKind.SEGMENT and message.value is not None:
-                    places.append(place)
-                return place
+                    places.append(position)
+                return position
 
             for message in _steps(messages, send, first):
                 sent[message.kind, message.value is None] += 1
@@ -289,13 +289,13 @@ class Migrations:
         self.journal.mark_sent(first)
         return first
 
-    def _verify(self, topic: str, kind: SnapshotKind, wanted: Aborts) -> None:
+    def _verify(self, topic: str, kind: SnapshotKind, expected: Aborts) -> None:
         new = self.form(topic, self.stored(topic))
-        if new.kind is not kind or migration.missing(new.aborts, wanted) or migration.missing(wanted, new.aborts):
+        if new.kind is not kind or migration.missing(new.aborts, expected) or migration.missing(expected, new.aborts):
             raise SafetyError(
-                f"{topic}: the new form does not have the ids of the old form ({new.aborts.rows} aborted ids instead "
-                f"of {wanted.rows}). Keep its clients away: `ledger-reaper snapshots undo --migrated --topic {topic}` "
-                "restores the old form"
+                f"{topic}: the new form does not have the ids of the old form ({new.aborts.rows} aborted ids "
+                f"instead of {expected.rows}). Keep its clients away: `ledger-reaper snapshots undo --migrated "
+                f"--topic {topic}` restores the old form"
             )
 
 
@@ -308,9 +308,9 @@ def _steps(
     try:
         message = next(messages) if first is None else first
         while True:
-            place = send(message)
+            position = send(message)
             yield message
-            message = messages.send(place)
+            message = messages.send(position)
     except StopIteration:
         return
 

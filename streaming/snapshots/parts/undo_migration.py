@@ -32,7 +32,7 @@ class Removed:
     kind: SnapshotKind
     key: str
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return one line for the terminal."""
         return f"{self.key}: removed from {self.kind}, since it would count before the restored form"
 

@@ -15,7 +15,7 @@ from udfs.paths import namespace_of, tenant_of
 from udfs.records import LedgerComponent, Outcome, Reason
 
 
-def topics_told(settings: Settings) -> list[str]:
+def topics_with_deleted_ledgers(settings: Settings) -> list[str]:
     """Return the allowed topics that still existed when the service deleted data ledgers of theirs, sorted.
 
     Raises UnavailableError.

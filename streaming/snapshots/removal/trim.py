@@ -31,7 +31,7 @@ class Trimmed:
     segments: int  # dead segments that were dropped
     ids: int  # dead ids of a single snapshot that were dropped
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return one line for the terminal."""
         what = f"{self.segments} segments" if self.segments else f"{self.ids} ids"
         return f"the broker has dropped {what} of {self.topic}"

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot
@@ -77,10 +77,10 @@ def _chosen(
 def named(messages: Sequence[ReadValue]) -> str:
     """Name some of the messages."""
     more = f" and {len(messages) - _NAMED} more" if len(messages) > _NAMED else ""
-    return ", ".join(map(in_words, messages[:_NAMED])) + more
+    return ", ".join(map(describe, messages[:_NAMED])) + more
 
 
-def in_words(read: ReadValue) -> str:
+def describe(read: ReadValue) -> str:
     """Name one message: its topic, position and key, and why no broker can decode it."""
     return f"{read.kind} {read.position[0]}:{read.position[1]} (key {read.key!r}: {read.detail})"
 
@@ -137,7 +137,7 @@ class Blocking:
         kinds = self.store.kinds(namespace)
         known = 0
         for kind in (each for each in READ_WHOLE if each in kinds):
-            newest: dict[str, Entry] = {}
+            newest: dict[str, RepairEntry] = {}
             for entry in self.journal.of(system_topic(namespace, kind)):
                 newest.setdefault(entry.key, entry)
             known += len(newest)
@@ -193,7 +193,7 @@ def _refuse_value(read: ReadValue) -> None:
     """Raise SafetyError if a topic may need the message, although it was classified as undecodable."""
     was_delivered = read.fault is not Fault.UNREADABLE  # the bytes of an encrypted message can't be read
     if was_delivered and names_its_topic(read):
-        raise SafetyError(f"{in_words(read)} is a value of its own topic, and was not removed")
+        raise SafetyError(f"{describe(read)} is a value of its own topic, and was not removed")
 
 
 def _replacement(read: ReadValue) -> bytes | None:

@@ -54,7 +54,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RepairEntry:
     """One message that was replaced."""
 
     name: str
@@ -116,7 +116,7 @@ class RepairJournal:
         """Record that the repair that started with the entry was verified."""
         self.folder.write(_beside(name, _DONE), b"")
 
-    def of(self, topic: str) -> Iterator[Entry]:
+    def of(self, topic: str) -> Iterator[RepairEntry]:
         """Yield a topic's entries, the newest first. Raises SafetyError for a torn entry of the topic."""
         names = set(self.folder.names())
         self._warn_of_others(names)
@@ -148,9 +148,9 @@ class RepairJournal:
 _CHECK_IT = "check it, since an undo would restore its content. Once it is moved away, the previous entry counts"
 
 
-def _entry(name: str, topic: str, content: dict[str, Any], names: set[str]) -> Entry:
+def _entry(name: str, topic: str, content: dict[str, Any], names: set[str]) -> RepairEntry:
     try:
-        return Entry(
+        return RepairEntry(
             name=name,
             topic=topic,
             position=_position(content.get("position")),

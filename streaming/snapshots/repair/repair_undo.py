@@ -48,11 +48,11 @@ class RepairUndo:
         with interruption(session.topic, "undo", _left(session.topic, name, kept, "is or may be published")):
             # allowed: the replaced index is in the journal, no index was written since the topic was unloaded, no more
             # segments of the old index are lost than when it was replaced, and the guard keeps the others
-            place = session.publish(old)
+            position = session.publish(old)
             session.journal.mark_sent(kept)
         with interruption(session.topic, "undo", _left(session.topic, name, kept, "is published")):
             session.unload()  # a client may have had it loaded from the replaced index in the meantime
-            self._refuse_overwritten(place)
+            self._refuse_overwritten(position)
         return name, kept
 
     def _checked(self, old: bytes, lost: int) -> Index:
@@ -110,9 +110,9 @@ class RepairUndo:
                 raise SafetyError(f"{topic}: the index that the repair replaced is in place already")
         raise ConfigError(f"the journal {journal.folder.location} holds no repair of {topic}")
 
-    def _refuse_overwritten(self, place: Position) -> None:
+    def _refuse_overwritten(self, position: Position) -> None:
         index = self.session.reader.latest_index(self.session.topic)
-        if index is None or index.position != place:
+        if index is None or index.position != position:
             raise SafetyError(
                 f"{self.session.topic}: the index was restored, and a broker that had the topic loaded wrote its own "
                 "index over it: disconnect its clients, and try again"

@@ -37,7 +37,7 @@ _WITHOUT_INDEX = (
 _IN_ORDER = (SnapshotKind.SEGMENT, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.PARTS)
 
 
-class Compacted(Protocol):
+class SnapshotReads(Protocol):
     """Reads of a namespace's snapshot topics. Both methods raise UnavailableError, RefusedError."""
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
@@ -55,20 +55,20 @@ class Restored:
 
     kind: SnapshotKind
     key: str
-    place: Position | None  # position of the published message; None: its key had a value, and nothing was sent
+    position: Position | None  # of the published message; None: its key had a value, and nothing was sent
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return one line for the terminal."""
-        if self.place is None:
+        if self.position is None:
             return f"{self.key}: has a value in {self.kind}, which was not changed"
-        return f"{self.key}: published again in {self.kind} at {self.place[0]}:{self.place[1]}"
+        return f"{self.key}: published again in {self.kind} at {self.position[0]}:{self.position[1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Restores:
     """Publishes removed messages again."""
 
-    topics: Compacted
+    topics: SnapshotReads
     sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
     guard: Callable[[str], Position]  # guards a namespace; segments after the returned position are kept
     is_loaded: Callable[[str], bool]  # whether a broker has a topic loaded
@@ -132,8 +132,8 @@ class Restores:
         there = {*stored.values(), *_segments(topic, missing)}
         lost = [
             number
-            for number, place, marker in named_segments(index)
-            if (number, marker) not in there and not _is_at(place, number, stored)
+            for number, position, marker in named_segments(index)
+            if (number, marker) not in there and not _is_at(position, number, stored)
         ]
         if lost:
             raise SafetyError(
@@ -153,9 +153,9 @@ class Restores:
         """Return the index up to its maxReadPosition, with the new positions of segments that were published again."""
         old, stored = _index(topic, value), self._stored(topic, guard)
         index = complete_part_of(old)  # a broker finds later ids again, and would seal them twice
-        now = {named: place for place, named in stored.items()}
+        now = {named: position for position, named in stored.items()}
         rows = named_segments(index)
-        gone = [(number, marker) for number, place, marker in rows if not _is_at(place, number, stored)]
+        gone = [(number, marker) for number, position, marker in rows if not _is_at(position, number, stored)]
         if lost := [named[0] for named in gone if named not in now]:
             raise SafetyError(
                 f"{topic}: segments {_some(lost)} were published again and are not where they were sent to, so its "
@@ -165,8 +165,8 @@ class Restores:
         return moved_index(old if is_whole else index, {named: now[named] for named in gone})
 
 
-def _is_at(place: Position, number: int, stored: Mapping[Position, Named]) -> bool:
-    return place in stored and stored[place][0] == number
+def _is_at(position: Position, number: int, stored: Mapping[Position, Named]) -> bool:
+    return position in stored and stored[position][0] == number
 
 
 def _by_key(what: tuple[SnapshotKind, str]) -> tuple[bool, str]:

@@ -29,7 +29,7 @@ from streaming.errors import SafetyError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.blocking import blocking_in, named
-from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
 from streaming.snapshots.repair.repair_undo import RepairUndo
 from streaming.snapshots.repair.topic_load import Loading, silent
 from streaming.snapshots.repair.topic_session import Sent, Session, TopicLoader, index_of, interruption
@@ -147,7 +147,7 @@ class Repairs:
             )
 
 
-def _unfinished(session: Session, state: TopicState) -> Entry | None:
+def _unfinished(session: Session, state: TopicState) -> RepairEntry | None:
     """Return the entry of a repair that was interrupted or not verified; None if there is none to resume.
 
     The topic must load with the index of that repair. An entry whose publication is uncertain counts as published.
@@ -166,7 +166,7 @@ def _unfinished(session: Session, state: TopicState) -> Entry | None:
     return None if session.lost_in(index_of(last.name, last.by)) else last
 
 
-def _resume(session: Session, state: TopicState, entry: Entry, remedy: Remedy) -> RepairResult:
+def _resume(session: Session, state: TopicState, entry: RepairEntry, remedy: Remedy) -> RepairResult:
     """Resume a repair whose index is published: load and verify."""
     topic = session.topic
     if remedy is Remedy.REPUBLISH and entry.by == empty_index(topic):

@@ -16,7 +16,7 @@ from streaming.errors import RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender
-from streaming.snapshots.repair.repair_journal import Act, Entry, RepairJournal
+from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
 from streaming.snapshots.repair.topic_state import TopicReader, TopicState
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
@@ -102,7 +102,7 @@ class Session:
 
     def hold(self, index: Index) -> None:
         """Also guard the segments that an index names or will name."""
-        places = [place for _number, place, _marker in named_segments(index)]
+        places = [position for _number, position, _marker in named_segments(index)]
         if not places:
             return
         try:
@@ -135,7 +135,7 @@ class Session:
         finally:
             self.hold(index)
 
-    def publication_of(self, entry: Entry, now: bytes) -> Sent:
+    def publication_of(self, entry: RepairEntry, now: bytes) -> Sent:
         """Find out whether the index of a journal entry was published. now: the current index.
 
         A process that was killed between the broker's acknowledgement and the mark left its index in the topic. Its

@@ -53,11 +53,11 @@ class TopicReader:
         namespace = namespace_of(topic)
         value = index.value if index is not None else None
         rows = named_segments(value) if isinstance(value, Index) else ()
-        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
+        places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
         stored = self._stored(namespace, topic, places) if places else {}
         values = self._values(namespace, topic, set(places.values()))
         values |= {
-            places[place]: segment for place, segment in stored.items()
+            places[position]: segment for position, segment in stored.items()
         }  # a broker reads these, not the compacted topic
         named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(topic)])
@@ -91,18 +91,18 @@ class TopicReader:
         Raises UnavailableError, RefusedError.
         """
         rows = list(named_segments(index)) if isinstance(index, Index) else []
-        places: dict[Position, Named] = {place: (sequence, marker) for sequence, place, marker in rows}
+        places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
         stored = self._stored(namespace_of(topic), topic, places) if places else {}
         ledgers = self.ledgers(topic) if places else frozenset()
-        return sum(place not in stored and marker[0] in ledgers for place, (_number, marker) in places.items())
+        return sum(position not in stored and marker[0] in ledgers for position, (_number, marker) in places.items())
 
     def latest_index(self, topic: str) -> ReadValue | None:
         """Return the latest message under a topic's key, valid or not; None if there is none or it is a tombstone."""
-        found: ReadValue | None = None
+        latest: ReadValue | None = None
         for read in self.topics.compacted(namespace_of(topic), SnapshotKind.INDEX):
             if read.topic == topic:
-                found = None if read.is_null else read
-        return found
+                latest = None if read.is_null else read
+        return latest
 
     def _stored(self, namespace: str, topic: str, places: dict[Position, Named]) -> dict[Position, Segment]:
         """Return the segments that a broker reads at these positions."""
@@ -115,20 +115,20 @@ class TopicReader:
             and places[read.position][0] == read.sequence
         }
 
-    def _values(self, namespace: str, topic: str, wanted: set[Named]) -> dict[Named, Segment]:
+    def _values(self, namespace: str, topic: str, named: set[Named]) -> dict[Named, Segment]:
         """Return the values of these segments in the compacted topic, where a broker does not read them.
 
         A key contains only a topic and a number, and a broker that replays a topic counts from 0 again. So a value is
         the segment that the index names only if the last marker matches, too.
         """
         latest: dict[int, Segment] = {}
-        numbers = {number for number, _marker in wanted}
-        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if wanted else ():
+        numbers = {number for number, _marker in named}
+        for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if named else ():
             if read.topic == topic and read.sequence in numbers:
                 latest.pop(read.sequence, None)
                 if isinstance(read.value, Segment):
                     latest[read.sequence] = read.value
-        return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in wanted}
+        return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in named}
 
 
 def _index_facts(read: ReadValue) -> SnapshotFacts:

@@ -81,7 +81,7 @@ class RepairResult:
     remedy: Remedy = Remedy.REPLAY
     went_on: bool = False  # the run resumed an interrupted repair
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return one line for the terminal."""
         reader = f"a reader gets {self.delivered} entries" + ("" if self.not_verified else ", none of them aborted")
         return (

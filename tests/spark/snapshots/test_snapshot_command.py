@@ -87,7 +87,7 @@ def test_the_question_contains_the_number_of_removals(spark: SparkSession, setti
     for publish in (False, True):
         request = snapshot_command.SnapshotRequest(options=AuditOptions(recheck_seconds=0), publish=publish, confirm=no)
         audit = snapshot_command.SnapshotCommand(
-            spark=spark, settings=settings, request=request, place=output, stop=Event()
+            spark=spark, settings=settings, request=request, output=output, stop=Event()
         )
         if publish:
             with pytest.raises(SafetyError):

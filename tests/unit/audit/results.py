@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from streaming.audit.certificate import Certificate
 from streaming.audit.output import Output
 from streaming.audit.report.html import ReportContext
-from streaming.audit.report.summary import AGES, Amount, Sample, Summary, TopicRow
+from streaming.audit.report.summary import AGES, Amount, FindingSample, Summary, TopicRow
 from streaming.audit.result import AuditResult, InUse
 from streaming.audit.space import Space
 
@@ -46,7 +46,7 @@ SUMMARY = Summary(
 ALONE = ReportContext(
     (), Space(requested=0, deleted_ledgers=0, deleted_objects=0, since_ms=0, deleted_since=0, reclaimed=0, entry_logs=0)
 )
-LOST = Sample(
+LOST = FindingSample(
     finding_class="MISSING",
     ledger_id=7,
     where="in BookKeeper",

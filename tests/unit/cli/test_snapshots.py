@@ -107,7 +107,7 @@ def _trim(monkeypatch: pytest.MonkeyPatch, path: Path, *topics: str) -> tuple[in
         return Trimmed(topic, 2, 0)
 
     monkeypatch.setattr(repairs, "repairs_for", repairs_for)
-    monkeypatch.setattr(trimmable, "topics_told", lambda _settings: list(topics))
+    monkeypatch.setattr(trimmable, "topics_with_deleted_ledgers", lambda _settings: list(topics))
     monkeypatch.setattr(Trims, "trim", trim)
     config = path / "config.toml"
     config.write_text(f'[state]\ndir = "{path}"\n')

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from streaming.check.now import Finished, Hold, Now, Retries
+from streaming.check.now import Finished, Hold, Now, WaitingRetries
 from streaming.cli import status
 from streaming.cli.main import app
 from streaming.coordination.lock import Holder
@@ -29,7 +29,7 @@ def busy() -> Now:
         watched=WatcherNote(at_ms=AT_MS, znodes=7, waiting=2, unreadable=0),
         holds=[Hold("paused", "maintenance", "ledger-reaper resume")],
         waiting={"persistent://a/b/c": 5, "persistent://a/b/c-RETRY": 2},
-        retries=Retries(2, AT_MS + 1000),
+        retries=WaitingRetries(2, AT_MS + 1000),
         last_hour=Finished({"DELETED": 3}, AT_MS - 1000),
     )
 

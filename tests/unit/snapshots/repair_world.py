@@ -19,7 +19,7 @@ from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Index, Segment, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import named_segments
@@ -42,7 +42,7 @@ def read_at(kind: SnapshotKind, key: str, value: bytes | None, at: Position) -> 
     found = UndeliveredMessage(
         batch_index=-1, content=Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
     )
-    return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
+    return read_message(kind, SPACE, at, found, lambda _version: SchemaOrigin.BROKERS)
 
 
 def segment_at(

@@ -6,7 +6,7 @@ import pytest
 
 from streaming.config.load import load
 from streaming.state.filesystem import below, shown
-from streaming.state.object_store_options import options_of, told
+from streaming.state.object_store_options import options_of, set_region
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_a_region_is_set_unless_one_is_configured() -> None:
     location = "s3://bucket/a?region=eu-west-3"
     nothing, region, default = dict[str, str](), {"AWS_REGION": "here"}, {"AWS_DEFAULT_REGION": "here"}
     for environment in (nothing, region, default):
-        told(location, environment)
+        set_region(location, environment)
     assert (nothing, region, default) == (
         {"AWS_REGION": "eu-west-3"},
         {"AWS_REGION": "here"},
         {"AWS_DEFAULT_REGION": "here"},
     )
-    told("/var/lib/state", default)
+    set_region("/var/lib/state", default)
 
 
 @pytest.mark.parametrize("location", ["/var/lib/state", "hdfs://namenode/state"])

@@ -9,7 +9,7 @@ import pytest
 from streaming import schemas
 from streaming.schemas import REQUESTS, RETRY
 from streaming.sweep.admitted import AdmittedOwners
-from streaming.sweep.messages import MessageReader
+from streaming.sweep.messages import RowDecoder
 from tests.builders import cursor_request, data_request
 from udfs import columns as c
 from udfs.admission import Admission
@@ -80,5 +80,5 @@ def test_the_sweep_admits_the_same_requests(
     query: str, source: str, named_topic: str | None, admission: Admission, request_: PendingDelete
 ) -> None:
     message_row = row(request_, source, 1, [(REAL_TOPIC, named_topic)] if named_topic else [])
-    (message,) = MessageReader(query, admission).read([message_row])
+    (message,) = RowDecoder(query, admission).read([message_row])
     assert bool(owners([message_row], query, admission)) == isinstance(message.request, PendingDelete)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from streaming.schemas import REQUESTS, RETRY
-from streaming.sweep.messages import MessageReader
+from streaming.sweep.messages import RowDecoder
 from tests.builders import data_request
 from udfs import columns as c
 from udfs.admission import Admission
@@ -39,7 +39,7 @@ def row(
 def test_properties_of_the_service_count_in_the_retry_topic_only(
     query: str, properties: dict[str, str], origin_id: str
 ) -> None:
-    (message,) = MessageReader(query, ADMISSION).read([row()])
+    (message,) = RowDecoder(query, ADMISSION).read([row()])
     assert (message.request, message.properties, message.origin_id) == (REQUEST, properties, origin_id)
 
 
@@ -52,25 +52,25 @@ def test_properties_of_the_service_count_in_the_retry_topic_only(
     ],
 )
 def test_an_original_is_identified_by_its_own_message_id(source: str, batch: int, origin_id: str) -> None:
-    (message,) = MessageReader(REQUESTS, ADMISSION).read([row(source=source, batch=batch)])
+    (message,) = RowDecoder(REQUESTS, ADMISSION).read([row(source=source, batch=batch)])
     assert message.origin_id == origin_id
 
 
 def test_a_message_of_a_request_topic_never_has_the_rights_of_a_topic_that_its_properties_name() -> None:
     """Not even if the connector also reads a topic that is not ours."""
     read_along = row(source="persistent://rival/default/y", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
-    (message,) = MessageReader(REQUESTS, ADMISSION).read([read_along])
+    (message,) = RowDecoder(REQUESTS, ADMISSION).read([read_along])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is Reason.OTHER_TENANT
 
 
 def test_a_retry_without_an_origin_is_identified_by_its_own_message_id() -> None:
-    (message,) = MessageReader(RETRY, ADMISSION).read([row(fields={c.MESSAGE_PROPERTIES: None})])
+    (message,) = RowDecoder(RETRY, ADMISSION).read([row(fields={c.MESSAGE_PROPERTIES: None})])
     assert (message.properties, message.origin_id) == ({}, "70:3:-1")
 
 
 def test_a_message_that_is_delivered_twice_counts_once_even_across_batches() -> None:
-    reader = MessageReader(REQUESTS, ADMISSION)
+    reader = RowDecoder(REQUESTS, ADMISSION)
     first = reader.read([row(3), row(3), row(3, batch=0), row(4)])
     second = reader.read([row(4), row(5)])
     assert [message.row[c.POSITION_ENTRY] for message in [*first, *second]] == [3, 3, 4, 5]
@@ -85,14 +85,14 @@ def test_a_message_that_is_delivered_twice_counts_once_even_across_batches() -> 
     ],
 )
 def test_a_message_without_a_valid_request_of_its_sender_is_a_rejection(fields: dict[str, Any], reason: Reason) -> None:
-    (message,) = MessageReader(REQUESTS, ADMISSION).read([row(fields=fields)])
+    (message,) = RowDecoder(REQUESTS, ADMISSION).read([row(fields=fields)])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is reason
 
 
 def test_a_copy_in_the_retry_topic_has_the_rights_of_its_first_topic() -> None:
     copy = row(source=f"{SYSTEM}-RETRY", fields={c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]})
-    (message,) = MessageReader(RETRY, ADMISSION).read([copy])
+    (message,) = RowDecoder(RETRY, ADMISSION).read([copy])
     assert message.request == REQUEST
 
 
@@ -105,14 +105,14 @@ def test_a_payload_is_decoded_once_and_its_request_is_kept_even_if_the_sender_ma
 
     rivals = "persistent://rival/reaper/requests"
     rows = [row(1), row(2, source=rivals), row(3, {c.PAYLOAD: b"no JSON"})]
-    messages = MessageReader(REQUESTS, ADMISSION, 4_096, count).read(rows)
+    messages = RowDecoder(REQUESTS, ADMISSION, 4_096, count).read(rows)
     assert [message.decoded for message in messages] == [REQUEST, REQUEST, None]
     assert [isinstance(message.request, Rejection) for message in messages] == [False, True, True]
     assert decoded == [(result[c.PAYLOAD], 4_096) for result in rows]
 
 
 def test_a_payload_above_the_configured_size_is_no_request() -> None:
-    (message,) = MessageReader(REQUESTS, ADMISSION, len(encode(REQUEST)) - 1).read([row()])
+    (message,) = RowDecoder(REQUESTS, ADMISSION, len(encode(REQUEST)) - 1).read([row()])
     assert isinstance(message.request, Rejection)
     assert message.request.reason is Reason.TOO_LARGE
 
@@ -120,6 +120,6 @@ def test_a_payload_above_the_configured_size_is_no_request() -> None:
 @pytest.mark.parametrize("query", [REQUESTS, RETRY])
 def test_a_message_that_is_no_request_stays_none_whatever_its_bytes_and_properties_contain(query: str) -> None:
     refusal = "ABORTED_TRANSACTION: the message belongs to a transaction: (1, 2)"
-    (message,) = MessageReader(query, ADMISSION).read([row(fields={c.NO_REQUEST: refusal})])
+    (message,) = RowDecoder(query, ADMISSION).read([row(fields={c.NO_REQUEST: refusal})])
     assert message.request == Rejection(Reason.ABORTED_TRANSACTION, "the message belongs to a transaction: (1, 2)")
     assert (message.properties, message.origin_id) == ({"a": "b"}, "70:3:-1")

@@ -20,7 +20,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import managed_ledger_path, topic_of
 from udfs.records import Outcome, PendingDelete, Reason, SnapshotContext
 from udfs.snapshots.aborts import aborts_of, ids_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, encode_snapshot, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind, is_keeper
 from udfs.snapshots.values import ReadValue, read_message
@@ -61,7 +61,7 @@ class Compacted:
         place = (100, len(self.messages[kind]))
         content = Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
         found = UndeliveredMessage(batch_index=-1, content=content, publish_ms=self.publish_ms)
-        read = read_message(kind, SPACE, place, found, lambda _version: Origin.BROKERS)
+        read = read_message(kind, SPACE, place, found, lambda _version: SchemaOrigin.BROKERS)
         self.messages[kind].append(replace(read, data=value or b""))
         return place
 

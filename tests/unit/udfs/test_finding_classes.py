@@ -26,11 +26,11 @@ from udfs.finding_classes import (
     SuspectCheck,
     Unclaimed,
     affected_by,
+    check_of_missing,
+    check_of_verdict,
     claim_of,
     claim_of_objects,
     concluded,
-    looked,
-    missing_look,
     owner_paths,
 )
 from udfs.named_owner import mismatch
@@ -128,14 +128,14 @@ def test_a_ledger_that_names_no_owner_is_never_an_orphan(
     ids=lambda value: str(getattr(value, "reason", value)),
 )
 def test_a_verdict_becomes_a_class(verdict: Verdict, expected: FindingClass, is_candidate: bool) -> None:
-    look = looked(verdict)
+    look = check_of_verdict(verdict)
 
     assert (look.finding_class, look.is_candidate) == (expected, is_candidate)
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_no_reason_to_keep_becomes_an_orphan(reason: Reason) -> None:
-    kept = concluded(looked(Verdict(Outcome.RETRY, reason)))
+    kept = concluded(check_of_verdict(Verdict(Outcome.RETRY, reason)))
 
     assert kept.finding_class is not FindingClass.ORPHAN
 
@@ -154,7 +154,7 @@ def test_no_reason_to_keep_becomes_an_orphan(reason: Reason) -> None:
 def test_only_a_confirmed_reference_without_its_ledger_is_missing(
     is_referenced: bool | None, is_there: bool | None, expected: FindingClass
 ) -> None:
-    assert missing_look(is_referenced=is_referenced, is_there=is_there).finding_class is expected
+    assert check_of_missing(is_referenced=is_referenced, is_there=is_there).finding_class is expected
 
 
 def test_a_candidate_seen_only_once_is_unknown_after_the_second_check() -> None:

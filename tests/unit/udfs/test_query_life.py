@@ -11,9 +11,9 @@ from udfs.query_life import (
     PLANS_S,
     RESTART_S,
     Action,
+    BatchCommitted,
     CannotPlan,
     Checked,
-    Committed,
     Ended,
     Event,
     FallbackFailed,
@@ -44,9 +44,13 @@ def _planning(since_s: float) -> QueryLife:
 @pytest.mark.parametrize(
     ("life", "event", "phase", "action"),
     [
-        pytest.param(QueryLife(), Committed(), Phase.RUNS, Action.NOTHING, id="a batch of a running query is no news"),
-        pytest.param(PROVES, Committed(), Phase.RUNS, Action.RECOVER, id="a batch ends the parking"),
-        pytest.param(RUNS_HELD, Committed(), Phase.RUNS, Action.RECOVER, id="a batch ends the wait for the holder"),
+        pytest.param(
+            QueryLife(), BatchCommitted(), Phase.RUNS, Action.NOTHING, id="a batch of a running query is no news"
+        ),
+        pytest.param(PROVES, BatchCommitted(), Phase.RUNS, Action.RECOVER, id="a batch ends the parking"),
+        pytest.param(
+            RUNS_HELD, BatchCommitted(), Phase.RUNS, Action.RECOVER, id="a batch ends the wait for the holder"
+        ),
         pytest.param(QueryLife(), Ended(NOW_S), Phase.FALLBACK_DUE, Action.PARK, id="a failure parks"),
         pytest.param(PROVES, Ended(NOW_S), Phase.FALLBACK_DUE, Action.PARK, id="a second failure parks again"),
         pytest.param(
@@ -121,8 +125,8 @@ def test_an_event_leads_to_the_next_phase_and_its_action(
 
 
 def test_a_batch_forgets_failures_and_the_holder() -> None:
-    assert apply(PROVES, Committed(), RULES)[0] == QueryLife()
-    assert apply(RUNS_HELD, Committed(), RULES)[0] == QueryLife()
+    assert apply(PROVES, BatchCommitted(), RULES)[0] == QueryLife()
+    assert apply(RUNS_HELD, BatchCommitted(), RULES)[0] == QueryLife()
 
 
 def test_the_wait_for_the_holder_counts_from_its_first_failure_and_restarts_come_at_intervals() -> None:
@@ -196,7 +200,7 @@ EVENTS: tuple[Callable[[float], Event], ...] = (
     lambda now_s: Planning(now_s, is_planning=True),
     lambda now_s: Planning(now_s, is_planning=False),
     lambda _now_s: CannotPlan(),
-    lambda _now_s: Committed(),
+    lambda _now_s: BatchCommitted(),
     lambda now_s: FallbackReturned(now_s, has_news=True, may_start=True),
     lambda now_s: FallbackReturned(now_s, has_news=False, may_start=False),
     lambda now_s: FallbackFailed(now_s, is_outage=False),

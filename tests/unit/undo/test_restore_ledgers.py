@@ -20,9 +20,9 @@ from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.undo.restore_ledgers import (
     NOT_CHECKED,
     NOT_READ,
-    Result,
     Undone,
     UndoReport,
+    UndoResult,
     UndoSelection,
     judged,
     newest_of,
@@ -111,7 +111,7 @@ def test_a_topic_that_is_none_is_refused() -> None:
 def test_an_undo_reports_whether_the_data_exist(
     is_there: bool | None, away: tuple[str, ...], status: Undone, told: str
 ) -> None:
-    result = Result(
+    result = UndoResult(
         ledger_id=5, path=f"{ROOT}/00/0000/L0005", owner="orders", deleted_ms=1, status=Undone.PUT_BACK, last_entry_id=9
     )
     found = judged(result, is_there, away)
@@ -143,7 +143,7 @@ class World:
         )
         ParquetJournal(str(state), "requests", 1, ManualClock(NOW_MS)).write([entry])
 
-    def results(self, *, dry_run: bool = False) -> list[Result]:
+    def results(self, *, dry_run: bool = False) -> list[UndoResult]:
         clients = command_clients_of(self.store, self.pulsar, bookies=self.bookies)
         return undo_ledgers(self.settings, clients, UndoSelection(ledger_id=5), dry_run=dry_run).results
 

@@ -8,7 +8,7 @@ import pytest
 
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.phase_one.watcher import request_outbox
-from streaming.phase_one.watcher.request_outbox import LedgerName, Outbox, Published
+from streaming.phase_one.watcher.request_outbox import LedgerName, Published, RequestOutbox
 from streaming.state.watched import Watched
 from tests.builders import UUID, data_request
 from tests.unit.phase_one.watcher.watching import Crash, CrashedError, MemoryPublication
@@ -34,9 +34,9 @@ class Scene:
         self.named: set[LedgerName] = set()
         self.watched = Watched(self.state)
 
-    def open(self, delay_ms: int = 100) -> Outbox:
+    def open(self, delay_ms: int = 100) -> RequestOutbox:
         self.watched = Watched(self.state)
-        return Outbox(self.watched, self.topic, self._named, delay_ms)
+        return RequestOutbox(self.watched, self.topic, self._named, delay_ms)
 
     def ask(self, *requests: PendingDelete, at_ms: int = 0) -> None:
         self.watched.save({}, [("/p", encode(each)) for each in requests], at_ms=at_ms)

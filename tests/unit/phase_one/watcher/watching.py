@@ -14,7 +14,7 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.phase_one.watcher.request_outbox import Knows, OlderStateError, Outbox, Send
+from streaming.phase_one.watcher.request_outbox import Knows, OlderStateError, RequestOutbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import BROKERS, UnlistedLedgers
@@ -136,7 +136,7 @@ class World:
             scan=ZnodeScan(self.store, pace, has_stopped or self.stop.is_set),
             hints=self.hints,
             unlisted=UnlistedLedgers(self.store, reader, loader, named, PATIENCE_MS),
-            outbox=Outbox(watched, self.topic, named, DELAY_MS),
+            outbox=RequestOutbox(watched, self.topic, named, DELAY_MS),
             metrics=WatchMetrics(CollectorRegistry()),
             clock=self.clock,
             signs=self.signs,

@@ -2,16 +2,18 @@ from pathlib import Path
 
 import pytest
 
-from streaming.sandbox.rocketmq.broker_home import PORTS, Home, Part, Spec, StoreMode
+from streaming.sandbox.rocketmq.broker_home import PORTS, RocketHome, RocketPart, RocketSpec, StoreMode
 from streaming.sandbox.rocketmq.broker_settings import settings
 
-HOME = Home(Path("/home-of-it"))
-SPEC = Spec(version="5.3.3", address="10.0.0.2", ports={name: 1000 + number for number, name in enumerate(PORTS)})
+HOME = RocketHome(Path("/home-of-it"))
+SPEC = RocketSpec(version="5.3.3", address="10.0.0.2", ports={name: 1000 + number for number, name in enumerate(PORTS)})
 
 
 def broker(mode: StoreMode, version: str = "5.3.3", **own: str) -> dict[str, object]:
     return settings(
-        HOME, Part.BROKER, Spec(version=version, address=SPEC.address, ports=SPEC.ports, mode=mode, settings=own)
+        HOME,
+        RocketPart.BROKER,
+        RocketSpec(version=version, address=SPEC.address, ports=SPEC.ports, mode=mode, settings=own),
     )
 
 
@@ -48,8 +50,8 @@ def test_all_that_the_broker_keeps_lies_in_its_store() -> None:
     assert all(path.is_relative_to(HOME.store) for path in paths)
 
 
-@pytest.mark.parametrize("part", Part)
-def test_both_listen_at_the_address_of_the_spec(part: Part) -> None:
+@pytest.mark.parametrize("part", RocketPart)
+def test_both_listen_at_the_address_of_the_spec(part: RocketPart) -> None:
     found = settings(HOME, part, SPEC)
 
     assert found["bindAddress"] == SPEC.address
@@ -57,8 +59,8 @@ def test_both_listen_at_the_address_of_the_spec(part: Part) -> None:
 
 
 def test_what_a_home_remembers_comes_back(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    spec = Spec(
+    home = RocketHome(tmp_path)
+    spec = RocketSpec(
         version="5.5.0", address="10.0.0.2", ports=SPEC.ports, mode=StoreMode.ROCKSDB, settings={"enableLmq": "false"}
     )
     assert home.load() is None

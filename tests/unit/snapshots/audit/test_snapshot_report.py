@@ -3,13 +3,13 @@
 from streaming.audit.certificate import Certificate
 from streaming.audit.result import AuditResult
 from streaming.snapshots.audit.advice import CLASS_MEANING, NEXT
-from streaming.snapshots.audit.snapshot_report import Group, failed_section, html_section, in_short, page, show
+from streaming.snapshots.audit.snapshot_report import FindingGroup, failed_section, html_section, in_short, page, show
 from streaming.terminal import Terminal
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 
 TOPIC = "persistent://t/ns/<script>"
 GROUPS = [
-    Group(
+    FindingGroup(
         finding_class=SnapshotClass.MISSING,
         reason=SnapshotReason.SEGMENT_LOST,
         topic=TOPIC,

@@ -12,7 +12,7 @@ from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
 from streaming.snapshots.guard import guard_thread
 from streaming.snapshots.guard.guard_thread import guarding
-from streaming.snapshots.guard.guards import Guarded
+from streaming.snapshots.guard.guards import GuardState
 
 
 def test_guards_are_kept_again_and_again_and_an_error_ends_one_run_only(
@@ -21,12 +21,12 @@ def test_guards_are_kept_again_and_again_and_an_error_ends_one_run_only(
     runs: list[int] = []
     enough = Event()
 
-    def keep(_settings: Any, _filters: FindingFilters) -> Iterator[Guarded]:
+    def keep(_settings: Any, _filters: FindingFilters) -> Iterator[GuardState]:
         runs.append(len(runs))
         if len(runs) == 1:
             raise UnavailableError("no broker answers")
-        yield Guarded(namespace="t/ns", is_new=True, error="")
-        yield Guarded(namespace="t/other", error="torn index")
+        yield GuardState(namespace="t/ns", is_new=True, error="")
+        yield GuardState(namespace="t/other", error="torn index")
         if len(runs) > 2:
             enough.set()
 

@@ -12,7 +12,7 @@ from streaming.clock import ManualClock
 from streaming.errors import SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots.guard import guards as module
-from streaming.snapshots.guard.guards import Guarded, Guards
+from streaming.snapshots.guard.guards import Guards, GuardState
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
@@ -110,7 +110,7 @@ def guards_of(world: World, now_ms: int = 1_000) -> Guards:
     return Guards(cast(SnapshotTopics, world), cast(MetadataStore, world), cast(Broker, world), ManualClock(now_ms))
 
 
-def keep(world: World, now_ms: int = 1_000) -> Guarded:
+def keep(world: World, now_ms: int = 1_000) -> GuardState:
     (found,) = guards_of(world, now_ms).keep([SPACE])
     return found
 
@@ -141,7 +141,7 @@ def test_a_guard_behind_a_place_that_an_index_names_is_moved_back(cursor: Positi
     found = keep(world)
     assert (found.moved_from, found.position, found.error) == (cursor, (12, -1), "")
     assert world.moves == [(12, 0)]
-    assert "at 12:3, which an index names" in found.in_words()
+    assert "at 12:3, which an index names" in found.describe()
 
 
 def test_an_index_that_is_published_while_a_guard_moves_is_not_left_behind() -> None:
@@ -156,7 +156,7 @@ def test_an_index_that_is_published_while_a_guard_moves_is_not_left_behind() -> 
     found = keep(world)
     assert (found.position, found.error) == ((11, -1), "")
     assert world.moves == [(12, 0), (11, 0)]
-    assert "at 11:1, which an index names" in found.in_words()
+    assert "at 11:1, which an index names" in found.describe()
 
 
 def test_one_that_does_not_move_back_is_told() -> None:
@@ -222,13 +222,13 @@ def test_too_many_candidates_leave_the_guard_where_it_is(monkeypatch: pytest.Mon
 def test_a_namespace_that_fails_is_told_and_its_guard_left_alone() -> None:
     found = keep(replace(WELL, moves=[], fails=True))
     assert "no broker answers" in found.error
-    assert "GUARD NOT UPDATED" in found.in_words()
+    assert "GUARD NOT UPDATED" in found.describe()
 
 
 def test_a_guard_says_what_it_did() -> None:
-    said = Guarded(
+    said = GuardState(
         namespace="t/ns", is_new=True, position=(12, -1), moved_from=(10, -1), held_by="a segment", lost=2
-    ).in_words()
+    ).describe()
     assert said == (
         "t/ns: guard created after 12:-1, moved from 10:-1; held by a segment; 2 segments that indexes name were "
         "trimmed before (`snapshots audit` names the topics)"

@@ -55,7 +55,7 @@ def test_a_dry_run_sends_nothing_and_creates_nothing(journal: Folder) -> None:
     broker = single()
     done = migrations(broker, journal).migrate(TOPIC, "segments", is_dry=True)
     assert (done.values, done.tombstones, broker.sent, set(broker.topics)) == (3, 0, [], {SnapshotKind.SINGLE})
-    assert "would go from single to segments" in done.in_words()
+    assert "would go from single to segments" in done.describe()
     assert entries(journal) == []
 
 
@@ -167,7 +167,7 @@ def test_what_lies_behind_the_max_read_position_is_left_to_the_broker(journal: F
     broker = Broker({SnapshotKind.SINGLE: [read_at(SnapshotKind.SINGLE, TOPIC, value, (2, 0))]})
     done = migrations(broker, journal).migrate(TOPIC, "segments")
     assert (done.ids, done.kept) == (3, 2)
-    assert "finds 1 again" in done.in_words()
+    assert "finds 1 again" in done.describe()
     index = broker.topics[SnapshotKind.INDEX][-1].value
     assert isinstance(index, Index)
     assert index.max_read == (5, 3)

@@ -12,7 +12,7 @@ from udfs.formats.entry import Content
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.snapshots.aborts import Aborts, aborts_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
@@ -42,7 +42,7 @@ class Stored:
                 batch_index=-1,
                 content=Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None),
             )
-            yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: Origin.BROKERS)
+            yield read_message(SnapshotKind.PARTS, "t/ns", (1, number), found, lambda _version: SchemaOrigin.BROKERS)
 
     @property
     def topic(self) -> PartsTopic:

@@ -39,7 +39,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def undone(broker: Broker, runs: Migrations) -> list[str]:
     """Undo the last migration."""
     put_backs = Restores(broker, broker.sender, broker.require, lambda topic: broker.buffer(topic) is not None)
-    return [each.in_words() for each in MigrationUndo(runs, put_backs).undo(TOPIC)]
+    return [each.describe() for each in MigrationUndo(runs, put_backs).undo(TOPIC)]
 
 
 def counts_again(broker: Broker, runs: Migrations, old: SnapshotKind, before: dict[str, bytes]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streaming.config.load import load
-from streaming.snapshots.removal.candidates import allowed_of, topics_told
+from streaming.snapshots.removal.candidates import allowed_of, topics_with_deleted_ledgers
 from udfs import columns as c
 
 A, B = "persistent://t/ns/a", "persistent://t/other/b"
@@ -28,4 +28,4 @@ def test_only_topics_that_an_operator_allowed_are_told(allowed: tuple[str, ...],
 def test_without_receipts_nothing_is_told(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[state]\ndir = "{tmp_path}"\n[snapshots]\ntrim_namespaces = ["t"]\n')
-    assert topics_told(load(file)) == []
+    assert topics_with_deleted_ledgers(load(file)) == []

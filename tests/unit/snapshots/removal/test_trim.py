@@ -117,7 +117,7 @@ def test_else_nothing_is_committed(changes: dict[str, Any], why: str) -> None:
 
 def _indexed(max_read: Position) -> dict[str, Any]:
     """An index of a dead and a living segment, which is complete up to max_read."""
-    rows = [(each.sequence, each.place, each.marker) for each in FACTS.named[1:]]
+    rows = [(each.sequence, each.position, each.marker) for each in FACTS.named[1:]]
     value = Index(TOPIC, entries_of(rows), max_read, ids_of([]))
     told = SnapshotFacts(kind=SnapshotKind.INDEX, key=TOPIC, position=(1, 1), size_bytes=9, max_read=max_read)
     return {

@@ -15,7 +15,7 @@ from streaming.state.filesystem import Folder
 from tests.unit.snapshots.repair_world import OLD, SPACE, TOPIC, World, doubled, entries, repairs
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Snapshot, decode_snapshot
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import empty_index
@@ -30,7 +30,7 @@ def _read(kind: SnapshotKind, at: Position, key: str | None, value: bytes | None
     found = UndeliveredMessage(
         batch_index=-1, content=Content(key=name, payload=value or b"", properties={}, is_null=value is None)
     )
-    return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
+    return read_message(kind, SPACE, at, found, lambda _version: SchemaOrigin.BROKERS)
 
 
 @dataclass
@@ -140,7 +140,7 @@ def test_what_another_version_of_pulsar_may_have_written_is_not_removed(
     found = UndeliveredMessage(
         batch_index=-1, content=Content(key=key.encode(), payload=value, properties={}, schema_version=version)
     )
-    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: Origin.UNKNOWN)
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: SchemaOrigin.UNKNOWN)
     store = _store((key, value))
     store.reads_as[7, 1] = read
     assert _blocking(store, journal).messages(SPACE) == []
@@ -154,7 +154,7 @@ def test_garbage_with_a_schema_version_that_is_not_registered_is_removed_and_put
     for entry, (key, value) in enumerate(store.messages[SnapshotKind.INDEX][1:], 1):
         content = Content(key=str(key).encode(), payload=value or b"", properties={}, schema_version=b"99")
         found = UndeliveredMessage(batch_index=-1, content=content)
-        read = read_message(SnapshotKind.INDEX, SPACE, (7, entry), found, lambda _version: Origin.UNREGISTERED)
+        read = read_message(SnapshotKind.INDEX, SPACE, (7, entry), found, lambda _version: SchemaOrigin.UNREGISTERED)
         store.reads_as[7, entry] = read
     _remove(store, journal)
     assert store.sent == [(SnapshotKind.INDEX, "evil", None)]
@@ -179,7 +179,7 @@ def test_an_encrypted_message_is_replaced_whatever_its_bytes_are(journal: Folder
         why=Undeliverable.ENCRYPTED,
         detail="encrypted",
     )
-    read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: Origin.BROKERS)
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 0), encrypted, lambda _version: SchemaOrigin.BROKERS)
     store.reads_as[7, 0] = read
     _blocking(store, journal).remove(SPACE, [read])
     assert store.sent == [(SnapshotKind.INDEX, TOPIC, empty_index(TOPIC))]
@@ -290,7 +290,7 @@ def test_an_encrypted_message_without_a_key_needs_a_compaction_only(journal: Fol
         why=Undeliverable.ENCRYPTED,
         detail="the payload is encrypted",
     )
-    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: Origin.BROKERS)
+    read = read_message(SnapshotKind.INDEX, SPACE, (7, 1), found, lambda _version: SchemaOrigin.BROKERS)
     store = _store()
     _blocking(store, journal).remove(SPACE, [read])
     assert (store.sent, store.compacted_kinds) == ([], [SnapshotKind.INDEX])

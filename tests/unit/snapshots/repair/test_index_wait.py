@@ -11,7 +11,7 @@ from streaming.snapshots.repair.topic_load import FEW_SEGMENTS, LOADS, IndexWait
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.topic_findings import BufferFacts
@@ -28,7 +28,7 @@ def _index(*markers: Position, entry: int = 0, data: bytes | None = None) -> Rea
     rows = [(number, (9, number), marker) for number, marker in enumerate(markers)]
     value = encode_index(Index(TOPIC, entries_of(rows), (6, 0), ids_of([]))) if data is None else data
     found = UndeliveredMessage(batch_index=-1, content=Content(key=TOPIC.encode(), payload=value, properties={}))
-    return read_message(SnapshotKind.INDEX, "t/ns", (1, entry), found, lambda _version: Origin.BROKERS)
+    return read_message(SnapshotKind.INDEX, "t/ns", (1, entry), found, lambda _version: SchemaOrigin.BROKERS)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.segments import named_segments
@@ -98,7 +98,7 @@ class World:
 
     def run(self, journal: list[dict[str, Any]]) -> list[str]:
         runs = Restores(self, self.sender, self.guard, self.is_loaded)
-        return [each.in_words() for each in runs.restore(TOPIC, journal)]
+        return [each.describe() for each in runs.restore(TOPIC, journal)]
 
     @property
     def named(self) -> list[Position]:
@@ -111,7 +111,7 @@ def _read(kind: SnapshotKind, key: str, at: Position, value: bytes | None) -> Re
     found = UndeliveredMessage(
         batch_index=-1, content=Content(key=key.encode(), payload=value or b"", properties={}, is_null=value is None)
     )
-    return read_message(kind, SPACE, at, found, lambda _version: Origin.BROKERS)
+    return read_message(kind, SPACE, at, found, lambda _version: SchemaOrigin.BROKERS)
 
 
 def _segment(number: int, at: Position, value: bytes | None) -> ReadValue:

@@ -401,7 +401,7 @@ def test_a_repair_that_can_not_be_verified_reports_the_reason(
     done = repairs(world, journal).repair(TOPIC)
     assert world.is_loaded
     assert done.not_verified == why
-    assert "none of them aborted" not in done.in_words()
+    assert "none of them aborted" not in done.describe()
 
 
 def test_a_broker_that_does_not_answer_for_a_while_does_not_end_a_repair(journal: Folder) -> None:
@@ -527,7 +527,7 @@ def test_a_republished_index_that_would_name_nothing_is_no_replay_in_disguise(
 def test_what_a_broker_reads_at_each_load_depends_on_the_remedy(remedy: Remedy, read: str, journal: Folder) -> None:
     world = replayed()
     world.sealed = frozenset({(7, 7)})
-    assert f"it reads {read}" in repairs(world, journal).repair(TOPIC, remedy).in_words()
+    assert f"it reads {read}" in repairs(world, journal).repair(TOPIC, remedy).describe()
 
 
 def test_what_lies_behind_max_read_position_is_left_to_the_replay(journal: Folder) -> None:

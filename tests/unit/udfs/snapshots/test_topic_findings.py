@@ -207,7 +207,7 @@ def test_of_the_parts_of_a_topic_the_first_tells_what_concerns_the_topic() -> No
 
 
 def test_a_lost_segment_is_named_by_key_and_place() -> None:
-    (found,) = findings_of(replace(WELL, named=(replace(NAMED, is_readable=False, place=(69, 4)),)))
+    (found,) = findings_of(replace(WELL, named=(replace(NAMED, is_readable=False, position=(69, 4)),)))
     assert (found.key, found.position, found.topic) == (SEGMENT.key, (69, 4), TOPIC)
     assert "was trimmed" in found.detail
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots.aborts import aborts_of, ids_of
-from udfs.snapshots.avro_schemas import Origin
+from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import (
     Index,
     Segment,
@@ -29,7 +29,12 @@ INDEX = encode_index(Index(TOPIC, entries_of([(4, AT, (2, 9))]), (2, 9), ids_of(
 KEY = f"multiple-4-{TOPIC}".encode()
 BROKERS, OTHER, FOREIGN = bytes(8), bytes(7) + b"\x01", bytes(7) + b"\x02"
 GONE = bytes(7) + b"\x63"
-VERSIONS = {BROKERS: Origin.BROKERS, OTHER: Origin.UNKNOWN, FOREIGN: Origin.FOREIGN, GONE: Origin.UNREGISTERED}
+VERSIONS = {
+    BROKERS: SchemaOrigin.BROKERS,
+    OTHER: SchemaOrigin.UNKNOWN,
+    FOREIGN: SchemaOrigin.FOREIGN,
+    GONE: SchemaOrigin.UNREGISTERED,
+}
 
 
 def _read(
@@ -96,7 +101,7 @@ def test_what_the_broker_did_not_deliver_is_unreadable() -> None:
         why=Undeliverable.ENCRYPTED,
         detail="encrypted",
     )
-    read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: Origin.BROKERS)
+    read = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: SchemaOrigin.BROKERS)
     assert (read.fault, read.value, read.detail) == (Fault.UNREADABLE, None, "encrypted")
 
 
@@ -165,8 +170,8 @@ def test_what_no_broker_can_decode_blocks_loading(
     kind: SnapshotKind, found: UndeliveredMessage, is_blocking: bool
 ) -> None:
     """Each was seen on Pulsar 4.0.8: it reads all indexes, or all single snapshots, of the namespace."""
-    assert read_message(kind, "t/ns", AT, found, lambda _version: Origin.FOREIGN).is_blocking is is_blocking
-    segment = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: Origin.FOREIGN)
+    assert read_message(kind, "t/ns", AT, found, lambda _version: SchemaOrigin.FOREIGN).is_blocking is is_blocking
+    segment = read_message(SnapshotKind.SEGMENT, "t/ns", AT, found, lambda _version: SchemaOrigin.FOREIGN)
     assert not segment.is_blocking  # which a broker reads at its place
 
 
