@@ -268,12 +268,34 @@ def add_request_topics(service: Deployment, *suffixes: str) -> list[str]:
 @pytest.fixture(scope="module")
 def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose broker has transactions enabled."""
-    home = tmp_path_factory.mktemp("transactions")
-    cluster = up(home, broker_settings={"transactionCoordinatorEnabled": "true"})
+    settings = {"transactionCoordinatorEnabled": "true"}
+    with running_cluster(tmp_path_factory.mktemp("transactions"), broker_settings=settings) as running:
+        yield running
+
+
+@contextmanager
+def running_cluster(home: Path, **options: Any) -> Iterator[Cluster]:
+    """Run a cluster in a folder, with these options of `up`."""
     try:
-        yield cluster
+        yield up(home, **options)
     finally:
         down(home)
+
+
+def create_tenant(cluster: Cluster, tenant: str, *namespaces: str) -> None:
+    """Create a tenant and namespaces of it."""
+    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
+    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": clusters, "adminRoles": []})
+    for namespace in namespaces:
+        topics.admin(cluster, "PUT", f"namespaces/{tenant}/{namespace}")
+
+
+def load_hook(environment: pytest.MonkeyPatch, name: str, **variables: object) -> None:
+    """Let processes that start from now on load a hook of tests/data, with its variables."""
+    hook = Path(__file__).parent.parent / "data" / name
+    environment.setenv("PYTHONPATH", os.pathsep.join([str(hook), os.environ.get("PYTHONPATH", "")]))
+    for variable, value in variables.items():
+        environment.setenv(variable, str(value))
 
 
 def stop(running: subprocess.Popen[bytes]) -> None:

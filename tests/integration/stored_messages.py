@@ -43,7 +43,8 @@ class StoredMessages:
         with admin_for(self.settings) as admin:
             for partition in partitions:
                 self._read_new(admin, partition)
-        return {address: copy for address, copy in self.copies.items() if address[0] in set(partitions)}
+        chosen = set(partitions)
+        return {address: copy for address, copy in self.copies.items() if address[0] in chosen}
 
     def read_again(self, entries: set[Entry]) -> None:
         """Ask once more for those of the entries that the broker did not show."""

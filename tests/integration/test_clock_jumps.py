@@ -1,6 +1,5 @@
 """This machine's clock jumps by a year while the service runs: no request is lost, stuck, forgotten or early."""
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -20,11 +19,10 @@ from streaming.sandbox.reckoning import reckon
 from streaming.state import journal
 from streaming.state.receipts import Receipts
 from tests.builders import DAY_MS
-from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
+from tests.integration.conftest import Deploy, Deployment, leak, load_hook, new_topic, payload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-HOOK = Path(__file__).parent.parent / "data" / "clock"
 YEAR_MS = 366 * DAY_MS
 
 
@@ -36,8 +34,7 @@ def test_retries_wait_their_delay_despite_jumps_of_this_machines_clock(
     topics.fill(cluster, topic, 3, ["s"])
     listed = topics.data_ledgers(cluster, topic)
     service, ahead, log = deploy(), tmp_path / "ahead", tmp_path / "run.log"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("CLOCK_AHEAD", str(ahead))
+    load_hook(monkeypatch, "clock", CLOCK_AHEAD=ahead)
     requested = 0
     running = service.start("run", log=log)
     try:
@@ -68,8 +65,7 @@ def test_a_clock_that_is_a_year_ahead_expires_neither_journal_nor_receipts(
     leaked = leak(cluster, topic, 3)
     for ahead_ms, ledger_ids in ((YEAR_MS, leaked[:2]), (0, leaked[2:])):
         with monkeypatch.context() as wrong:
-            wrong.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-            wrong.setenv("CLOCK_AHEAD", str(ahead))
+            load_hook(wrong, "clock", CLOCK_AHEAD=ahead)
             ahead.write_text(str(ahead_ms))
             service.request([payload(topic, ledger_id) for ledger_id in ledger_ids])
             service.run("run", "--until-idle")

@@ -10,11 +10,10 @@ from streaming.clients import admin_for
 from streaming.sandbox import bookie, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
-from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
+from tests.integration.conftest import Deploy, Deployment, leak, load_hook, new_topic, payload
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-HOOK = Path(__file__).parent.parent / "data" / "crash"
 STARTING_AND_SWEEPING = (
     "before:streaming.coordination.epoch:Epoch.bump",
     "after:streaming.coordination.epoch:Epoch.bump",
@@ -72,7 +71,7 @@ def test_a_kill_at_any_effect_loses_and_repeats_nothing(
     service = deploy(chunk_rows=100)
     leaked: list[int] = []
     unreached = []
-    _hook(monkeypatch, CRASH_PIDS=tmp_path / "pid")
+    load_hook(monkeypatch, "crash", CRASH_PIDS=tmp_path / "pid")
     effects *= ROUNDS
     for effect in effects:
         batch = leak(cluster, topic, BATCH)
@@ -115,7 +114,7 @@ def test_a_broker_that_forgot_a_killed_publisher_stores_no_copy_twice(
 ) -> None:
     service = _with_requests(cluster, deploy)
     with monkeypatch.context() as killing:
-        _hook(killing, CRASH_PIDS=tmp_path / "pid", CRASH_AT=effect)
+        load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT=effect)
         assert service.start("run", "--until-idle", log=tmp_path / "run.log").wait(200) == -signal.SIGKILL
     before = reckon(service.settings)
     assert before.retries + before.dead_letters > 0
@@ -136,7 +135,7 @@ def test_a_publication_that_outlives_the_brokers_memory_stores_no_copy_twice(
     fail_file, log = tmp_path / "fails", tmp_path / "run.log"
     fail_file.touch()
     with monkeypatch.context() as failing:
-        _hook(failing, CRASH_FAILS=fail_file, CRASH_AT="after:streaming.adapters.pulsar.publish:_send#5")
+        load_hook(failing, "crash", CRASH_FAILS=fail_file, CRASH_AT="after:streaming.adapters.pulsar.publish:_send#5")
         running = service.start("run", "--until-idle", log=log)
     topics.wait_for(lambda: "broken off by a test" in log.read_text(), "an interrupted publication", seconds=200)
     before = reckon(service.settings)
@@ -160,13 +159,6 @@ def _with_requests(cluster: Cluster, deploy: Deploy) -> Deployment:
         [*(payload(topic, ledger_id) for ledger_id in topics.data_ledgers(cluster, topic) * 20), b"\xff no request"]
     )
     return service
-
-
-def _hook(environment: pytest.MonkeyPatch, **variables: object) -> None:
-    """Let the processes that start from now on load the hook, with its variables."""
-    environment.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-    for name, value in variables.items():
-        environment.setenv(name, str(value))
 
 
 def _let_brokers_forget_producers(service: Deployment) -> None:

@@ -5,7 +5,6 @@ and the DLQ, beside valid requests. LEDGER_REAPER_FUZZ_SEED draws the same messa
 is the duration, and LEDGER_REAPER_FUZZ_KINDS (separated by commas) restricts the kinds. The seed is printed.
 """
 
-import json
 import os
 import random
 import statistics
@@ -27,7 +26,17 @@ from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.state import receipts
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, deployment, kill, leak, payload, stop, wait_until
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    create_tenant,
+    deployment,
+    kill,
+    leak,
+    payload,
+    stop,
+    wait_until,
+)
 from tests.integration.drawn_messages import REFUSED, Drawer
 from tests.integration.odd_messages import Senders, senders
 from tests.integration.stored_messages import StoredMessages
@@ -37,7 +46,7 @@ from udfs.records import Outcome, Reason
 
 SECONDS, SEED, KINDS = (os.environ.get(f"LEDGER_REAPER_FUZZ_{name}", "") for name in ("SECONDS", "SEED", "KINDS"))
 ANSWERED_WITHIN_S = 150
-WITHIN_ITS_SHARE_S = 300  # a hostile tenant's own topic: all topics of that tenant share the slots of one query
+WITHIN_ITS_SHARE_S = 300  # a hostile tenant's own topic: all topics of that tenant have one share of the slots
 NEIGHBOUR_WITHIN_S = 90  # a topic without odd messages: the minute of promise 8, and one chunk
 PAUSE_S = 8.0
 # the service must not act on the content of these messages
@@ -125,13 +134,11 @@ def _arena(cluster: Cluster, service: Deployment, *, further: int) -> Arena:
     """Create the tenants, their topics and the ledgers in use; `further` counts more topics of the hostile tenant."""
     suffix = uuid.uuid4().hex[:8]
     acme, rival = f"acme-{suffix}", f"rival-{suffix}"
-    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
     for tenant in (acme, rival):
-        topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": clusters, "adminRoles": []})
-        namespace = f"namespaces/{tenant}/reaper"
-        topics.admin(cluster, "PUT", namespace)
+        create_tenant(cluster, tenant, "reaper")
         # without retention the broker drops a ledger once all its entries are processed, before they are compared
-        topics.admin(cluster, "POST", f"{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        for_ever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        topics.admin(cluster, "POST", f"namespaces/{tenant}/reaper/retention", for_ever)
     pattern = f'requests_pattern = "persistent://({acme}|{rival})/reaper/d[0-9]*"'
     service.config.write_text(service.config.read_text().replace("[two_phase]", f"{pattern}\n[two_phase]"))
     settings = service.settings.topics
@@ -249,7 +256,7 @@ def _publish_odd(arena: Arena, send: Senders, chance: random.Random, drawer: Dra
 
 
 def _drawn_request(arena: Arena, chance: random.Random, topic: str) -> bytes:
-    """Return a request for a ledger in use, a leaked ledger of the rival (from the other tenant only), or none."""
+    """Return a request for a ledger in use, a leaked ledger of the rival (only from the other tenant), or no ledger."""
     owner = arena.owners.get(topic, next(iter(arena.owners.values())))
     match chance.randrange(3):
         case 0:

@@ -4,7 +4,6 @@ The same topics also contain valid requests. The service processes them and cont
 """
 
 import json
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from tests.integration.conftest import (
     add_request_topics,
     deployment,
     killed_at_the_end,
+    load_hook,
     new_topic,
     payload,
     stop,
@@ -37,7 +37,6 @@ from udfs.records import Reason
 pytestmark = [pytest.mark.cluster]
 
 NOWHERE = "public/default/persistent/nowhere"
-HOOK = Path(__file__).parent.parent / "data" / "crash"
 VALID = ("ALREADY_GONE", "NOT_FOUND")
 _ids = iter(range(6 * 10**15, 7 * 10**15))  # above every id of a real cluster
 
@@ -140,9 +139,7 @@ def test_a_kill_between_receipts_and_commit_of_a_batch_read_by_the_fallback_repe
     expected += dead(Reason.ENCRYPTED)
     expected[VALID] += 1
     with monkeypatch.context() as killing:
-        killing.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]))
-        killing.setenv("CRASH_PIDS", str(tmp_path / "pid"))
-        killing.setenv("CRASH_AT", "before:streaming.queries.batches:commit")
+        load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT="before:streaming.queries.batches:commit")
         assert service.start("run", "--until-idle", log=tmp_path / "run.log").wait(200) == -signal.SIGKILL
     assert service.outcomes() == expected
     before = service.receipts()

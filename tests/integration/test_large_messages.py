@@ -16,9 +16,9 @@ from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
 from streaming.sandbox import bookie, topics
-from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
-from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload
+from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload, running_cluster
 from udfs.retry import CUT_FROM
 from udfs.wire import MAX_REQUEST_BYTES, decode
 
@@ -90,11 +90,8 @@ class Small:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
     home, here = tmp_path_factory.mktemp("small"), tmp_path_factory.mktemp("service")
-    cluster = up(home, broker_settings={"maxMessageSize": str(20 * 1024)})
-    try:
+    with running_cluster(home, broker_settings={"maxMessageSize": str(20 * 1024)}) as cluster:
         yield _processed(cluster, here)
-    finally:
-        down(home)
 
 
 def _processed(cluster: Cluster, here: Path) -> Small:

@@ -32,7 +32,7 @@ from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
 from streaming.undo.own_entries import control_entries
 from tests.builders import reference
-from tests.integration.conftest import Deploy, Deployment, leak, new_topic, payload
+from tests.integration.conftest import Deploy, Deployment, create_tenant, leak, new_topic, payload
 from udfs.formats.acl import OPEN, acl_bytes
 from udfs.formats.bookie_info import http_addresses
 
@@ -145,9 +145,7 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
 def test_a_dead_letter_is_replayed_to_its_own_topic_or_stays(cluster: Cluster, deploy: Deploy) -> None:
     """A tenant's own topic, which a pattern matches, requests a ledger of another tenant. Then the topic is deleted."""
     tenant, service, topic = f"acme-{uuid.uuid4().hex[:8]}", deploy(), new_topic("ops")
-    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
-    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"allowedClusters": clusters, "adminRoles": []})
-    topics.admin(cluster, "PUT", f"namespaces/{tenant}/reaper")
+    create_tenant(cluster, tenant, "reaper")
     own, theirs = service.settings.topics.requests[0], f"persistent://{tenant}/reaper/deletions"
     text = service.config.read_text()
     service.config.write_text(text.replace("[two_phase]", f'requests_pattern = "{theirs}"\n[two_phase]'))

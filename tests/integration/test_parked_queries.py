@@ -1,6 +1,5 @@
 """Queries that start, wait and end while the service runs: request topics by pattern, subscriptions held by others."""
 
-import json
 import math
 import threading
 import uuid
@@ -14,9 +13,17 @@ import pytest
 
 from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
-from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration.conftest import Deploy, Deployment, add_request_topics, kill, payload, stop, wait_until
+from tests.integration.conftest import (
+    Deploy,
+    Deployment,
+    add_request_topics,
+    create_tenant,
+    kill,
+    payload,
+    stop,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -94,10 +101,8 @@ def test_the_service_waits_for_a_subscription_that_is_held_at_its_start(cluster:
 def tenants(cluster: Cluster) -> tuple[str, str]:
     """Two tenants, each with a namespace `reaper`."""
     names = (f"acme-{uuid.uuid4().hex[:8]}", f"rival-{uuid.uuid4().hex[:8]}")
-    clusters = json.loads(topics.admin(cluster, "GET", "clusters"))
     for name in names:
-        topics.admin(cluster, "PUT", f"tenants/{name}", {"allowedClusters": clusters, "adminRoles": []})
-        topics.admin(cluster, "PUT", f"namespaces/{name}/reaper")
+        create_tenant(cluster, name, "reaper")
     return names
 
 

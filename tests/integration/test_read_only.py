@@ -19,7 +19,7 @@ from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.clients import broker_for
 from streaming.sandbox import ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
-from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, stop, wait_until
+from tests.integration.conftest import Deploy, Deployment, create_tenant, killed_at_the_end, stop, wait_until
 from tests.invariants import Inspection, Untouched, read_only
 from udfs.formats.managed_ledger import (
     LedgerInfo,
@@ -74,8 +74,7 @@ class World:
 def world(cluster: Cluster) -> World:
     # a separate tenant: the audits must not meet unreadable metadata of other tests
     tenant = f"unloaded-{uuid.uuid4().hex[:6]}"
-    allowed = json.loads(topics.admin(cluster, "GET", "clusters"))
-    topics.admin(cluster, "PUT", f"tenants/{tenant}", {"adminRoles": [], "allowedClusters": allowed})
+    create_tenant(cluster, tenant)
     namespace = f"{tenant}/idle"
     first_id = int(time.time() * 1000) % 500_000_000 + 1_000_000_000
     real, orphans = _real_topics(cluster, f"{namespace}-real", first_id)

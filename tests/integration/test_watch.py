@@ -15,7 +15,7 @@ import pytest
 from streaming.phase_one.deletable_ledgers import deletable_ledgers
 from streaming.phase_one.watcher.pulsar_publication import WATCH_ID
 from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
-from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import CLUSTER_NAME, Part
 from streaming.sandbox.orphans import WORKER, consume_and_trim
 from tests.integration.conftest import (
@@ -25,6 +25,7 @@ from tests.integration.conftest import (
     kill,
     killed_at_the_end,
     new_topic,
+    running_cluster,
     stop,
     stored_requests,
     wait_until,
@@ -210,12 +211,8 @@ def test_ledgers_leaked_by_a_topic_with_a_v1_name_are_requested_and_deleted(
 
 @pytest.fixture(scope="module")
 def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    home = tmp_path_factory.mktemp("two")
-    cluster = up(home, counts={Part.BROKER: 2})
-    try:
-        yield cluster
-    finally:
-        down(home)
+    with running_cluster(tmp_path_factory.mktemp("two"), counts={Part.BROKER: 2}) as running:
+        yield running
 
 
 def retrying(act: Callable[[], object]) -> None:
@@ -450,13 +447,10 @@ def test_marking_ahead_loads_no_topic(cluster: Cluster, deploy: Deploy, tmp_path
 @pytest.fixture(scope="module")
 def by_default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose brokers have transactions and a default retention."""
-    home = tmp_path_factory.mktemp("default")
     retention = {"defaultRetentionTimeInMinutes": "3", "defaultRetentionSizeInMB": "-1"}
-    cluster = up(home, broker_settings={"transactionCoordinatorEnabled": "true", **retention})
-    try:
-        yield cluster
-    finally:
-        down(home)
+    settings = {"transactionCoordinatorEnabled": "true", **retention}
+    with running_cluster(tmp_path_factory.mktemp("default"), broker_settings=settings) as running:
+        yield running
 
 
 def test_with_default_retention_and_transactions_loaded_topics_are_marked_and_no_other_is_loaded(
