@@ -11,8 +11,9 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -34,11 +35,29 @@ from streaming.state.receipts import Receipts
 from udfs import columns as c
 from udfs.units import CHUNK_REMAINDER, MAX_ROWS_PER_CHUNK
 
-Sweep = Callable[[str, int, DataFrame, int], None]
-"""Takes query, batch id, rows, chunk; sweeps the rows and commits their receipts, if there are rows (ChunkSweep)."""
 
-Complete = Callable[[str, int, DataFrame], Completed]
-"""Takes query, batch id, delivered rows; returns them with those that were not delivered (completion.Completion)."""
+class Sweep(Protocol):
+    """Sweeps the rows of a chunk, and commits their receipts if there are rows: deletion.chunk.ChunkSweep."""
+
+    def __call__(self, query: str, batch_id: int, rows: DataFrame, chunk: int, /) -> None:
+        """Raises what ChunkSweep does."""
+        ...
+
+
+class Complete(Protocol):
+    """Adds to the delivered rows of a batch those that were not delivered: queries.completion.Completion."""
+
+    def __call__(self, query: str, batch_id: int, delivered: DataFrame, /) -> Completed:
+        """Return the rows of the batch. The caller unpersists rows other than `delivered`."""
+        ...
+
+
+class NoteFallbackReads(Protocol):
+    """Records the entries of a batch that the fallback read: state.worked_off.WorkedOff.note."""
+
+    def __call__(self, spans: Spans, /) -> None:
+        """Record them."""
+        ...
 
 
 def _as_delivered(_query: str, _batch_id: int, delivered: DataFrame) -> Completed:
@@ -62,7 +81,7 @@ class LedgerDeletionService:
     chunk_rows: int
     max_request_bytes: int
     completed: Complete = _as_delivered
-    note: Callable[[Spans], None] = lambda _spans: None  # called with the entries of a batch that the fallback read
+    note: NoteFallbackReads = lambda _spans: None
     slots: ReadSlots = field(default_factory=lambda: ReadSlots(threading.Event(), lambda: 2))
     _started: set[str] = field(default_factory=set)
 

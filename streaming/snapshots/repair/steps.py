@@ -268,7 +268,7 @@ def _to_be_republished(state: TopicState) -> tuple[Index, list[NamedSegment]]:
     """Return the part of the index that stays, and its lost segments. Raises SafetyError if only a replay helps."""
     topic, old = state.facts.topic, state.index.value if state.index is not None else None
     index = complete_part_of(old) if isinstance(old, Index) else None
-    kept = {(number, marker) for number, _place, marker in named_segments(index)} if index is not None else set()
+    kept = {(number, marker) for number, _position, marker in named_segments(index)} if index is not None else set()
     if not kept:  # an empty index is a replay of the whole topic, which was not requested
         raise SafetyError(f"{topic}: nothing before maxReadPosition can be kept: use --replay")
     lost = [segment for segment in lost_segments_of(state.facts) if (segment.sequence, segment.marker) in kept]
