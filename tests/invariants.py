@@ -94,7 +94,7 @@ def never_in_use(world: World) -> None:
     assert not referred, f"deleted, and referred to now: {referred}"
 
 
-def never_anothers(world: World) -> None:
+def never_another_owners(world: World) -> None:
     """2. The service deletes a ledger only if the ledger's own metadata names the owner that the request names."""
     for deletion in world.deletions:
         assert deletion.owner in deletion.requested_keys, f"{deletion} was requested only for other owners"
@@ -145,7 +145,7 @@ def bounded(world: World) -> None:
 
 PROMISES: tuple[Callable[[World], None], ...] = (
     never_in_use,
-    never_anothers,
+    never_another_owners,
     never_unknown,
     nothing_lost,
     repeatable,
@@ -173,7 +173,7 @@ class Topics(Protocol):
     def has_had_time(self) -> bool: ...
 
 
-def nobody_can_stop_it(topics: Topics) -> None:
+def no_sender_stops_it(topics: Topics) -> None:
     """8. Whatever a client publishes, each message ends in exactly one receipt, and the service continues."""
     assert topics.ended_by is None
     receipts = Counter(topics.receipts)
@@ -183,7 +183,7 @@ def nobody_can_stop_it(topics: Topics) -> None:
         assert not set(topics.messages) - receipts.keys(), "messages without a receipt"
 
 
-OF_TOPICS: tuple[Callable[[Topics], None], ...] = (nobody_can_stop_it,)
+OF_TOPICS: tuple[Callable[[Topics], None], ...] = (no_sender_stops_it,)
 
 
 def read_only(seen: Inspection) -> None:

@@ -1291,7 +1291,7 @@ MUTATIONS = (
     Mutation("a stalled watcher is refused", "streaming/state/watched.py", "or 0) + 1\n", "or 0)\n"),
 )
 
-# lines of which the model test has nothing: the tests that have to notice
+# lines that the model test does not cover: the tests that have to notice
 NARROWED = {row[0]: (*ROCKETMQ_TESTS[row[1]], "-k", row[4]) for row in ROCKETMQ}
 NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
 NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}

@@ -656,7 +656,7 @@ SNAPSHOTS_LINES = (
         "        elif False:\n",
     ),
     (
-        "a namespace of which no broker answers is left out and named",
+        "a namespace without an answering broker is left out and named",
         READ,
         "        if view.presence is Presence.UNREADABLE:\n",
         "        if False:\n",

@@ -1,4 +1,4 @@
-"""`follow` with a real Spark: the notes are a stream, and the rows come from its workers."""
+"""`follow` with a real Spark: the notes are a stream, and Spark's workers produce the rows."""
 
 import threading
 from pathlib import Path
@@ -18,21 +18,21 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSession, tmp_path: Path) -> None:
-    store, begun = written(small_store(tmp_path)), list[Lag]()
+    store, reports = written(small_store(tmp_path)), list[Lag]()
 
     def report(lag: Lag) -> None:
-        if not begun:
+        if not reports:
             grown_in_place(store)
         if lag.units >= 29:
             follow.is_stopping.set()
-        begun.append(lag)
+        reports.append(lag)
 
     follow = Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7, report=report)
     too_late = threading.Timer(400, follow.is_stopping.set)
     too_late.start()
     assert follow.run(spark, until_caught_up=False).units == 29
     too_late.cancel()
-    written(store)  # the broker has its units in the file queues by the time at which it ends
+    written(store)  # a stopped broker has all its units in the file queues
     assert (
         Follow(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7)
         .run(spark, until_caught_up=True)
@@ -44,12 +44,12 @@ def test_a_store_is_followed_while_it_grows_and_then_finished(spark: SparkSessio
 
 
 def grown_in_place(store: Store) -> None:
-    """Have files grow as a broker does: those that are there keep their places."""
+    """Let files grow like a broker: existing files are written in place."""
     before = {path: path.read_bytes() for path in (store.root / "commitlog").iterdir()}
     grown(store, 30)
-    size, whole = store.log_file_bytes, bytes(store.log) + bytes(-len(store.log) % store.log_file_bytes)
-    for number in range(len(whole) // size):
+    size, padded = store.log_file_bytes, bytes(store.log) + bytes(-len(store.log) % store.log_file_bytes)
+    for number in range(len(padded) // size):
         path = store.root / "commitlog" / f"{number * size:020d}"
-        data = whole[number * size : (number + 1) * size]
+        data = padded[number * size : (number + 1) * size]
         if before.get(path) != data:
             path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""The two jobs with a real Spark: the same functions as in tests/unit/rocketmq, in workers, through shuffles."""
+"""The two jobs with a real Spark: the functions of tests/unit/rocketmq in workers, with shuffles."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from tests.unit.rocketmq.converted import CLOCK, nothing, paths
 pytestmark = pytest.mark.spark
 
 
-def test_a_store_is_converted_and_found_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_is_converted_and_checked(spark: SparkSession, tmp_path: Path) -> None:
     store = small_store(tmp_path).write(expired_files=1)
     result = Backfill(paths=paths(tmp_path), clock=CLOCK, say=nothing, rows_per_file=7).run(spark.sparkContext)
     assert result.files > 5
@@ -26,7 +26,7 @@ def test_a_store_is_converted_and_found_whole(spark: SparkSession, tmp_path: Pat
     assert Check(paths(tmp_path), CLOCK, nothing, rows_per_part=9).run(spark.sparkContext).findings == ()
 
 
-def test_what_a_task_refuses_is_an_error_of_ours_with_file_and_byte(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_refusal_of_a_task_is_our_error_with_file_and_byte(spark: SparkSession, tmp_path: Path) -> None:
     small_store(tmp_path).write()
     file = tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)
     raw = bytearray(file.read_bytes())
@@ -43,9 +43,9 @@ def test_a_refusal_of_a_task_is_reported_without_a_traceback(tmp_path: Path) -> 
     raw = bytearray(file.read_bytes())
     raw[20:40] = bytes(20)
     file.write_bytes(raw)
-    words = [sys.executable, "-m", "streaming", "rocketmq", "backfill", "--yes", "--store", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 4, done.stderr
-    assert f"{file}, byte 20: the unit was not written" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "TaskSetManager" not in done.stderr
+    command = [sys.executable, "-m", "streaming", "rocketmq", "backfill", "--yes", "--store", str(tmp_path)]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 4, completed.stderr
+    assert f"{file}, byte 20: the unit was not written" in completed.stderr
+    assert "Traceback" not in completed.stderr
+    assert "TaskSetManager" not in completed.stderr
