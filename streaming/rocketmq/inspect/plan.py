@@ -18,7 +18,7 @@ from udfs.rocketmq.versions import Stage, stages_of, version_of, warnings_of
 
 # Python, the JVM and its workers start in this many times the CPU time that Python and the imports of a command take,
 # on two cores. Cores of another speed need another time for both.
-_STARTS = 10.0
+_STARTS = 12.0
 _START_CPU_SECONDS = 0.5  # if it was not measured
 _SCHEDSTAT = Path("/proc/self/schedstat")
 _BUSY = 1.5  # a smaller slowdown is not worth a second figure
