@@ -88,7 +88,14 @@ def fill(server: RocketMQ, client: RocketClient) -> Recorded:
     content = client.dump(QUIET)
     stamps = _stamps(content)
     offsets = {group: client.offsets(group, queues) for group, queues in GROUPS.items()}
-    return Recorded(content, stamps, client.times(QUIET, stamps), offsets, sent_ms, taken)
+    return Recorded(
+        content=content,
+        stamps=stamps,
+        times=client.times(QUIET, stamps),
+        offsets=offsets,
+        sent_ms=sent_ms,
+        taken=taken,
+    )
 
 
 def _delete_topics(client: RocketClient) -> None:

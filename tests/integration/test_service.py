@@ -99,7 +99,15 @@ def processed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pro
         ]
     )
     service.run("run", "--until-idle")
-    return Processed(service, topic, listed, leaked, owned, large, messages)
+    return Processed(
+        service=service,
+        topic=topic,
+        listed=listed,
+        leaked=leaked,
+        of_a_gone_owner=owned,
+        large=large,
+        messages=messages,
+    )
 
 
 def _send_a_large_message(service: Deployment) -> None:
