@@ -1,10 +1,11 @@
-"""Writes to the terminal and to the log so that texts of others can only be read there, and do nothing else.
+"""Writes to the terminal and the log so that texts of others are only displayed, and can do nothing else.
 
 Any client that may publish can choose names of topics, properties, payloads and the texts of errors. Escape sequences
 in them could move the cursor or change earlier lines, a newline could forge a line of the log, a mark of writing
 direction could show a name as another name, and square brackets are rich's markup. So:
 1. A character that a terminal would not print is shown as its escape in Python (`\\x1b`, `\\u202e`).
-2. Within a line a newline is such a character too; if a text has several lines, those after the first are indented.
+2. Within a line, a newline is escaped like such a character; if a text has several lines, those after the first are
+   indented.
 3. Markup and emoji codes in a text are never interpreted.
 JSON stays JSON: its own escapes do the same.
 """
@@ -29,7 +30,10 @@ def plain(text: object) -> str:
 
 
 def plain_lines(text: object) -> str:
-    """Return a text of several lines that a terminal only prints; lines after the first start with a blank."""
+    """Return a text of several lines that a terminal only prints.
+
+    Lines after the first start with a blank, unless they are empty.
+    """
     first, *others = str(text).split("\n")
     return "\n".join([plain(first), *(_indented(plain(other.replace("\t", "  "))) for other in others)])
 
@@ -55,7 +59,7 @@ def say_json(value: Any) -> None:
 
 
 def say_json_line(line: str) -> None:
-    """Print a line that is JSON already. There may be millions, so the next say_json flushes it."""
+    """Print a line that is JSON already, without flushing: there may be millions. The next say_json flushes them."""
     safe = line if line.isascii() and line.isprintable() else json.dumps(json.loads(line))
     sys.stdout.write(f"{safe}\n")
 
@@ -86,7 +90,7 @@ class Terminal(Console):
 
 
 def flush() -> bool:
-    """Flush the output; False if that failed, and output is lost."""
+    """Flush the output. Return False if that failed: then output is lost."""
     is_whole = True
     for stream in (sys.stdout, sys.stderr):
         try:

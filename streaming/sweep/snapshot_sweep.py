@@ -7,10 +7,11 @@ A Pulsar publish can't be conditional. Instead:
    newer instance has taken over, and the owner is read once more;
 3. afterwards, the messages written since the scan are read. If the same key was written before our tombstone, an index
    has come to name the segment, or the owner is back, the bytes are published again. Every tombstone that may have been
-   sent is verified like this, whatever fails. If the verification itself fails, the next scan of the same key finds the
-   bytes in the journal and a live topic without them, and publishes them again before it answers;
-4. segments go before the index of their topic. After their tombstones, a record of our own is written and the topic is
-   compacted, since brokers can't delete a loaded topic while a tombstone in the segments topic can be read.
+   sent is verified like this, whatever fails. If the verification itself fails, the next scan of the same key finds
+   that the journal has the bytes and a live topic has lost them; it publishes them again before it answers;
+4. segments go before the index of their topic. After the segments' tombstones, a record of our own is written and the
+   segments topic is compacted, since brokers can't delete a loaded topic while a tombstone in the segments topic can be
+   read. The other snapshot topics are compacted too, without a record.
 If the brokers fail, the requests for that namespace come back later; the others continue.
 """
 
@@ -85,12 +86,12 @@ class SnapshotSweeper:
         except TopicsFailedError as failed:
             for job in jobs:
                 if job.verdict is None or (job.is_to_delete and not job.is_verified):
-                    job.verdict = failed.verdict  # the next scan finds a tombstone that was sent
+                    job.verdict = failed.verdict  # if a tombstone was sent, the next scan finds it
 
     def _sweep_kind(
         self, namespace: Namespace, kind: SnapshotKind, jobs: Sequence[SnapshotJob], limiter: Limiter | None
     ) -> None:
-        def not_compacted(error: Exception) -> None:  # the next scan of a segment has them compacted
+        def not_compacted(error: Exception) -> None:  # those of segments are compacted after the next scan
             log.warning("%s: tombstones of %s can still be read: %s", namespace.name, kind, error)
 
         with _always_after(lambda: _compact_tombstones(namespace, kind, jobs), not_compacted):
@@ -182,8 +183,9 @@ class SnapshotSweeper:
         return job.judged_on is not None and presence is job.judged_on.presence
 
     def _verify(self, namespace: Namespace, kind: SnapshotKind, sent: Sequence[SnapshotJob], scan: Scan) -> None:
-        """Restore messages that were written or needed in between; only tombstones that are found stay DELETED.
+        """Restore messages that were written or came to be needed in between.
 
+        A job stays DELETED only if its tombstone is found.
         If this fails for a tombstone, the others are verified before the error is raised.
         """
         if not sent:
@@ -203,11 +205,12 @@ class SnapshotSweeper:
     def _is_settled(self, namespace: Namespace, job: SnapshotJob, scan: Scan, changes: "_Changes") -> bool:
         """Verify one tombstone; return False if only the next scan can show its result."""
         written = [read for read in changes.written if read.key == job.context.key]
-        if written and not written[-1].is_null:  # a value after our tombstone counts, and ours must not replace it
+        # A value after our tombstone counts, and the bytes that we would publish must not replace it.
+        if written and not written[-1].is_null:
             job.later(Reason.OWNER_CHANGED, "its key has a newer value by now, which was left as it is")
             return job.sent_at is not None
         if job.sent_at is None and not written:
-            return False  # it had no answer and is not stored; if it is stored yet, the next scan finds it
+            return False  # it had no answer and is not stored; if it is stored later after all, the next scan finds it
         sent_at = written[-1].position if job.sent_at is None else job.sent_at
         between = [read for read in written if not read.is_null and read.position < sent_at]
         if between or changes.name(job) or not self._is_as_judged(job):
@@ -224,7 +227,10 @@ class SnapshotSweeper:
         return True
 
     def _republish(self, namespace: Namespace, job: SnapshotJob, scan: Scan, data: bytes) -> Position:
-        """Publish the bytes again; if the topic wrote the key right before that, publish the topic's value instead."""
+        """Publish the bytes again.
+
+        If the topic wrote the key between our tombstone and that, publish the topic's value after them.
+        """
         key, ours = job.context.key, set[Position]()
         for _try in range(_REPUBLISH_TRIES):
             position = namespace.send(job.kind, key, data)
@@ -268,7 +274,7 @@ def _always_after(step: Callable[[], None], on_second_error: Callable[[Exception
 
 
 def _compact_tombstones(namespace: Namespace, kind: SnapshotKind, jobs: Sequence[SnapshotJob]) -> None:
-    """Have the topic compacted if it has tombstones of ours, or of segments that a scan found."""
+    """Have the topic compacted if it has tombstones that we sent or, for segments, that a scan found."""
     # A compaction may let the brokers trim the topic, and a message that is trimmed could not be published again.
     if any(job.is_unsettled for job in jobs):
         return

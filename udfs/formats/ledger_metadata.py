@@ -1,8 +1,8 @@
 """A ledger's znode as BookKeeper writes it: an ASCII header with a version, then a body.
 
-The body of version 3 (since BookKeeper 4.9) is a length-delimited protobuf message, of version 2 the same message as
-text, of version 1 lines of text. lastEntryId and length are valid only once the ledger is CLOSED. We never keep the
-ledger's password.
+The body of version 3 (since BookKeeper 4.9) is a length-delimited protobuf message; that of version 2 is the same
+message as text; that of version 1 is lines of text. lastEntryId and length are valid only once the ledger is CLOSED. We
+never keep the ledger's password.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def parse_message(data: bytes) -> LedgerMetadata:
 def serialize_v3(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1:3181",)) -> bytes:
     """Write a ledger znode as BookKeeper 4.9 and later do, for tests and invented ledgers.
 
-    The ledger has one ensemble of `bookies` from entry 0 on, and an empty password as Pulsar's have.
+    The ledger has one ensemble of `bookies` from entry 0 on, and an empty password, as Pulsar's ledgers have.
     """
     message = to_message(metadata, bookies=bookies)
     return _HEADER_V3 + _varint32(len(message)) + message

@@ -1,6 +1,6 @@
 """Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list them.
 
-A listing returns only ids. The audit reads the metadata of ledgers without a reference only.
+A listing returns only ids. The audit reads the metadata only of ledgers without a reference.
 """
 
 import re
@@ -33,7 +33,7 @@ class Folders:
     """The folders of the last level, which contain the ledgers."""
 
     paths: tuple[str, ...]  # ascending
-    problems: tuple[Problem, ...]  # paths above them that could not be listed
+    problems: tuple[Problem, ...]  # paths that could not be listed, or are not the name of a ledgers folder
 
 
 def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
@@ -42,7 +42,7 @@ def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
     top = _below(store, [root], None, problems)
     long = _descend(store, [path for path in top if _LONG.fullmatch(_name(path))], _LONG_LEVELS, problems)
     short = []
-    if layout is Layout.HIERARCHICAL:  # ids from 2^31 on have the long form there too
+    if layout is Layout.HIERARCHICAL:  # in this layout too, ids from 2^31 on have the long form
         short = _descend(store, [path for path in top if _SHORT.fullmatch(_name(path))], _SHORT_LEVELS, problems)
     return Folders((*short, *long), tuple(problems))
 
@@ -67,7 +67,7 @@ def ids_in(
 
 @dataclass(frozen=True, slots=True)
 class ListTask:
-    """Spark's task: turns folders (columns.LOCATION) into the ledgers in them (columns.LISTED)."""
+    """Spark's task: turns folders (audit_columns.LOCATION) into the ledgers in them (audit_columns.LISTED)."""
 
     settings: Settings
     reads_per_second: float
