@@ -1,7 +1,9 @@
-"""Properties of retries and dead letters, as the Java client writes and reads them: each continues the other's copies.
+"""Properties of retries and dead letters.
+
+The Java client writes and reads them in the same way, so that either of us can continue from the other's copies.
 
 Any sender can write these properties. So nonsense in them counts as absent, and a number that is too large counts as
-the largest that can't delay a query or overflow a counter.
+our maximum (MAX_ATTEMPT, MAX_DELAY_MS), which neither delays a query nor overflows a counter.
 """
 
 import base64
@@ -23,9 +25,9 @@ ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
 REASON = "REASON"
 # Our own: <receipts table>/<sequence id>. It identifies a copy when the broker has forgotten its producer.
 COPY_ID = "COPY_ID"
-# Of a copy whose key is the original's bytes in base64.
+# Marks a copy whose key is the original's bytes in base64.
 BASE64_KEY = "BASE64_KEY"
-# Of a copy that contains less than the original payload, mostly its start: the original's length in bytes.
+# Marks a copy with less than the original payload, mostly only its start; the value is the original's length in bytes.
 CUT_FROM = "CUT_FROM"
 
 # Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
@@ -35,16 +37,17 @@ MAX_DELAY_MS = 7 * DAY_MS
 MAX_REASON_LENGTH = 1000
 # Limits of a copy; brokers take messages of 5 MiB in all (maxMessageSize), unless they are configured to take less.
 DEFAULT_MESSAGE_BYTES = 5 * 1024 * 1024
-# Key, properties and metadata of a copy take at most half of its limit.
+# From this limit on, every copy fits: key, properties and metadata take at most half of the limit.
 LEAST_MESSAGE_BYTES = 16 * 1024
 MAX_ABOUT_BYTES = 256 * 1024
-# After an open transaction only the admin API returns a copy, with its key and properties as HTTP headers. No client
-# can read an answer whose headers are larger than 64 KiB, or contain a control character.
+# A copy stored after an open transaction is returned only by the admin API, with its key and properties as HTTP
+# headers. No client can read an answer whose headers are larger than 64 KiB, or contain a control character.
 MAX_SHOWN_BYTES = 32 * 1024
 MAX_PROPERTY_BYTES = 4096
 CUT_BYTES = 64 * 1024
-# The producer's name, times, ids and COPY_ID, and the encoding of each property.
+# The producer's name, times, ids and COPY_ID.
 _ENVELOPE_BYTES = 1024
+# The encoding of each property.
 _PROPERTY_OVERHEAD_BYTES = 16
 _SHORT_REASON_LENGTH = 200
 # Any property that we write, except REAL_TOPIC and REASON, is shorter.
@@ -58,7 +61,8 @@ _RETRY_PROPERTIES = frozenset(
 _OURS = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
 # The properties that a copy keeps if key and properties are too large.
 KEPT = _OURS | {CUT_FROM}
-# Dropped first if a broker accepts small messages only: another property has the same value, or we do not read it.
+# Dropped, however short, if a copy's essential properties are still too large: another property has the same value, or
+# we do not read it.
 _FOR_OTHER_READERS = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_IDY_TIME})
 
 
@@ -78,7 +82,7 @@ def due_ms(publish_time_ms: int, properties: Mapping[str, str | None]) -> int:
 
 
 def as_original(properties: Mapping[str, str]) -> dict[str, str]:
-    """Drop every property that only we write, so that the message counts as published for the first time."""
+    """Drop the properties of retries and dead letters (_OURS): the message counts as published for the first time."""
     return {name: value for name, value in properties.items() if name not in _OURS}
 
 
@@ -88,7 +92,7 @@ def retry_properties(
     """Return the properties of a copy for the retry topic, sorted by name as Java's are.
 
     The copy keeps the message's own properties, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id
-    replaces the message's, so that all receipts of a request carry the same id.
+    replaces the message's ORIGIN_MESSAGE_ID, so that all receipts of a request carry the same id.
     """
     return _copied(properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), DELAY_TIME: str(delay_ms)})
 
@@ -110,10 +114,11 @@ def fitting(
     *,
     most_shown: int | None = None,
 ) -> tuple[bytes, bytes, dict[str, str]]:
-    """Shorten a copy to a size that its broker accepts: an original may have arrived compressed, and be larger.
+    """Shorten a copy to a size that its broker accepts: an original that arrived compressed may be larger.
 
-    A request that is too long loses the fields that we do not read. Any other payload is cut, so nothing of a request
-    is lost unless the request itself is longer than the broker accepts. CUT_FROM records the original length.
+    A request that is too long keeps only the fields that we read. If it is still too long, or the payload is no
+    request, the payload is cut to its first 64 KiB (CUT_BYTES), or to what fits if that is less. CUT_FROM records the
+    original length.
 
     Args:
         payload: of the copy.

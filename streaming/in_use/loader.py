@@ -25,9 +25,11 @@ from udfs.units import MIB
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
 _AIM_BYTES = 16 * MIB  # of znodes in a batch
-# A read may exceed this by one batch. A topic may have any number of subscriptions, each with properties.
+# Limit of the znodes of a batch of owners, exceeded by at most one read: a topic's cursors have no limit of their own,
+# as it may have any number of subscriptions, each with properties.
 _MOST_BYTES = 64 * MIB
-_UNLISTED = "/*"  # path of cursors that could not be listed: an error, unless the topic is absent as well
+# Replaces the cursors of a topic that could not be listed: an error, unless the topic's own znode is absent.
+_UNLISTED = "/*"
 
 
 class _TooLargeError(Exception):
@@ -47,7 +49,10 @@ class InUseLoader:
         self._clock = clock
 
     def load(self, keys: Iterable[str]) -> dict[str, Reference]:
-        """Read all keys now; an owner that can't be read is UNREADABLE. Raises UnavailableError if none can be."""
+        """Read all keys now; an owner that can't be read is UNREADABLE.
+
+        Raises UnavailableError if ZooKeeper leaves any read unanswered; then nothing is returned.
+        """
         left = list(dict.fromkeys(keys))
         loaded: dict[str, Reference] = {}
         size = _FIRST_AT_ONCE
@@ -76,7 +81,10 @@ class InUseLoader:
         return references, sum(len(znode.data or b"") for znode in znodes.values())
 
     def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Return which of the (path, version) hold now; version -1: no such znode. Raises UnavailableError."""
+        """Return the pairs whose path has that version now; version -1 means that there is no such znode.
+
+        Raises UnavailableError.
+        """
         distinct = list(dict.fromkeys(checks))
         nodes = self._store.read_many([path for path, _version in distinct])
         return {check for check, node in zip(distinct, nodes, strict=True) if _version_of(node) == check[1]}
@@ -89,14 +97,20 @@ class InUseLoader:
         return self._store.read_many(paths)
 
     def lists(self, managed_ledgers: Iterable[str]) -> dict[str, ManagedLedgerInfo]:
-        """Read topics' ledger lists in full; the result omits unreadable lists. Raises UnavailableError."""
+        """Read topics' ledger lists in full; omits lists that are absent, unreadable or can't be parsed.
+
+        Raises UnavailableError.
+        """
         names = list(dict.fromkeys(managed_ledgers))
         nodes = self._store.read_many([managed_ledger_path(name) for name in names])
         infos = {name: _list_of(node) for name, node in zip(names, nodes, strict=True)}
         return {name: info for name, info in infos.items() if info is not None}
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return the compacted ledger that each topic reads from now; -1: none; None: unknown."""
+        """Return the compacted ledger that each topic's broker serves compacted readers from now.
+
+        -1: none; None: unknown. Raises UnavailableError.
+        """
         names = {key: owner_of(key).name for key in dict.fromkeys(keys)}
         if self._broker is None:
             return dict.fromkeys(names)
@@ -134,7 +148,8 @@ class InUseLoader:
     def _read(self, paths: Sequence[str], *, of_one_owner: bool) -> dict[str, ZnodeRead]:
         """Read znodes up to _MOST_BYTES.
 
-        The znodes of a single owner above that limit count as unreadable. Raises _TooLargeError for several owners.
+        Above that limit, a single owner's remaining znodes count as unreadable; for several owners it raises
+        _TooLargeError.
         """
         znodes: dict[str, ZnodeRead] = {}
         total_bytes, at, size = 0, 0, _FIRST_AT_ONCE
@@ -165,8 +180,8 @@ class InUseLoader:
             for key, owner in owners.items()
             if owner.kind == "schema" and znodes[paths[key][0]].data is None
         }
-        # A topic whose znode was read exists, so brokers need not list its namespace. A compacted ledger is deleted
-        # only if the brokers know the topic as well.
+        # A topic whose znode was read exists, so brokers need not list its namespace. They list it for a compacted
+        # ledger all the same: that is deleted only if the brokers know the topic as well.
         compacted = {owner.name for owner in owners.values() if owner.kind == "compacted"}
         existing = {name for key, name in topics.items() if znodes[paths[key][0]].data is not None} - compacted
         views = _views_by_key(topics, partial(self._broker.views, existing=existing))

@@ -32,8 +32,8 @@ class Faults:
         """Let an effect fail once.
 
         Args:
-            effect: 1 is the next effect.
-            applied: the effect takes place before it fails.
+            effect: which effect fails; 1 is the next.
+            applied: the effect is applied before it fails.
             crash: raise CrashError instead of UnavailableError.
         """
         self._fault = _Fault(effect, applied, crash)

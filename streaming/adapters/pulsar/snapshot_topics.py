@@ -22,7 +22,7 @@ def system_topic(namespace: str, kind: SnapshotKind) -> str:
 class SnapshotTopics:
     """Reads the snapshot topics of namespaces. Every method raises UnavailableError, RefusedError.
 
-    In all methods `with_bytes_of` names the keys whose values are returned with their bytes, valid or not.
+    `with_bytes_of` (compacted, stored): the keys whose values are returned with their bytes, whether valid or not.
     is_unknown_foreign: the operator knows that no broker of another version ever used the namespaces.
     """
 
@@ -39,7 +39,7 @@ class SnapshotTopics:
         return set(self.admin.topics(namespace))
 
     def compacted(self, namespace: str, kind: SnapshotKind, with_bytes_of: Collection[str] = ()) -> Iterator[ReadValue]:
-        """Yield the messages that a compacted reader gets; the last message of a key counts."""
+        """Yield the messages that a compacted reader gets. A key may come several times: its last message counts."""
         topic = system_topic(namespace, kind)
         return self._reads(namespace, kind, read_compacted(self._settings, self.admin, topic), with_bytes_of)
 

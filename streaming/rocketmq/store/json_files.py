@@ -9,7 +9,7 @@ from streaming.rocketmq.store.paths import StorePaths
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import BadJsonError, parse
 
-# A file of a million offsets has about 60 MB, and parsing takes ten times its size of memory.
+# A file of a million offsets has about 60 MB, and parsing takes ten times as much memory.
 JSON_BYTES_MAX = 128 << 20
 
 
@@ -22,7 +22,8 @@ JSON_FILES = (m.TOPICS_JSON, m.GROUPS_JSON, m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON)
 def json_table(config: Path, name: str) -> tuple[dict[str, Any], str] | None:
     """Read a JSON file, or its .bak if the file is empty or missing, as the broker does. Return the table and the name.
 
-    None if neither exists. Raises SafetyError, which names file and character, for a file that is not JSON.
+    None if both are empty or missing. Raises SafetyError for a file that is not a JSON object, and for those that
+    read_bounded refuses; for bad JSON it names file and character.
     """
     for candidate in (name, f"{name}.bak"):
         path = config / candidate
@@ -56,7 +57,10 @@ def offsets_name(paths: StorePaths) -> str:
 
 
 def is_name_evident(paths: StorePaths) -> bool:
-    """Whether a file of offsets exists, whose name shows which of them the broker reads."""
+    """Whether a file of offsets that is not empty exists under either name, be it only as .bak.
+
+    If there is one under only one of the names, that name shows which one the broker reads.
+    """
     return any(_exists(paths.config, name) for name in (m.OFFSETS_JSON, m.LMQ_OFFSETS_JSON))
 
 
@@ -67,8 +71,8 @@ def _exists(config: Path, name: str) -> bool:
 def read_bounded(path: Path) -> str:
     """Read the text of a JSON file; "" without a file.
 
-    Raises SafetyError for a file that is too large or not UTF-8. The rest of a file that does not start with an object
-    is not read: after a power cut, a file may have its full size and contain zeros.
+    Raises SafetyError for a file that is too large or not UTF-8. A file that starts with neither { nor [ is refused
+    after its first 64 KiB: after a power cut, a file may have its full size and contain zeros.
     """
     try:
         with path.open("rb") as handle:

@@ -2,13 +2,14 @@
 
 A broker writes indexes while it replays a topic. They name the segments that it has sealed so far, and have no
 maxReadPosition: a broker that loads such an index takes its ids, replays the whole topic, and seals the ids again. So
-before a topic is loaded that no broker has, the repair's own index replaces such an index.
+if no broker has the topic loaded, the repair replaces such an index by its own before it loads the topic.
 
 A broker of Pulsar 4.0.8 writes segments one after another, and an index after the last segment. It queues the next
-segment on another thread just before it clears its busy flag; if that thread sees the flag still set, it returns, and
-the broker writes nothing more until messages come, then one segment or a few (seen in a third of the replays of fifteen
-segments). In a rarer case the flag stays set for ever. The broker logs neither (apache/pulsar#26565 fixes both).
-Another load restarts the replay, which helps if segments are few: of a hundred, hardly any replay would complete.
+segment on another thread just before it clears its busy flag. If that thread still sees the flag set, it gives up. Then
+the broker writes nothing until new messages come, and after them only one segment or a few (seen in a third of the
+replays of fifteen segments). In a rarer case the flag stays set for ever. The broker logs neither (apache/pulsar#26565
+fixes both). Another load restarts the replay. That helps if there are few segments; with a hundred, hardly any replay
+would complete.
 """
 
 import time
@@ -96,7 +97,7 @@ class Loading:
     def _again(self) -> None:
         self.session.unload()
         self._publish_again()
-        self.session.unload()  # a client may have had it loaded from the index that its broker wrote
+        self.session.unload()  # in the meantime a client may have caused a load from the broker's own index
         self.ready()
 
     def _replace_half(self) -> None:
@@ -104,10 +105,13 @@ class Loading:
         index = self.session.reader.latest_index(self.session.topic)
         if index is not None and isinstance(index.value, Index) and is_half(index.value):
             self._publish_again()
-            self.session.unload()  # a client may have had it loaded from the replaced index
+            self.session.unload()  # in the meantime a client may have caused a load from the replaced index
 
     def _publish_again(self) -> None:
-        """Replace the broker's incomplete index by the repair's: its next load would seal every id again."""
+        """Replace the broker's incomplete index by the repair's.
+
+        With the broker's index, the topic's next load would seal every id again.
+        """
         session = self.session
         index = session.latest()
         if index.data == self.new:
@@ -141,7 +145,8 @@ class IndexWait:
     def wait(self) -> tuple[str, int]:
         """Return what the index is still missing ("": nothing), and how often the topic was loaded.
 
-        Raises the errors of its parts, unless they pass within ten minutes.
+        Raises an UnavailableError or RefusedError of `index` or `buffer` if it still occurs ten minutes after the wait
+        for this load started; raises their other errors, and all errors of `again`, at once.
         """
         for load in range(1, LOADS):
             missing, segments = self._missing()
@@ -158,7 +163,7 @@ class IndexWait:
         while True:
             try:
                 buffer, read = self.buffer(), self.index()
-            except (UnavailableError, RefusedError):  # unknown for now, which is neither silence nor a change
+            except (UnavailableError, RefusedError):  # unknown for now: the quiet time starts again
                 if self.clock.now_ms() - start_ms >= _PATIENCE_MS:
                     raise
                 changed_ms = self.clock.now_ms()
