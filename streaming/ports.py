@@ -1,7 +1,8 @@
 """Protocols of the services that the program uses, in the program's own terms.
 
 Every port has an adapter that is named by its technology and a fake in streaming.adapters.memory; both pass the same
-tests (tests/contract). "Unknown" is an exception (UnavailableError), never a default.
+tests (tests/contract). streaming/clients.py chooses the adapters. "Unknown" is an exception (UnavailableError), never
+a default.
 """
 
 import re

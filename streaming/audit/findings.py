@@ -22,7 +22,7 @@ def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFr
 
     Args:
         suspects: the suspects; those without an owner have their class already.
-        first: the suspects after the first check. Candidates count only by the result of the second check.
+        first: the suspects after the first check. For its candidates, only the second check's result counts.
         second: the candidates after the second check.
     """
     final = suspects.where(F.col(a.CLASS).isNotNull()).unionByName(first.where(~F.col(a.CANDIDATE)))
@@ -44,7 +44,7 @@ def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFr
 
 
 def unjudged_by_namespace(found: DataFrame) -> list[tuple[str, int, str]]:
-    """Count the suspects whose owners could not be read, with the detail of one of them; (namespace, count, detail)."""
+    """Return (namespace, count, detail of one of them) for the suspects whose owners could not be read."""
     unread = found.where(is_class(FindingClass.UNKNOWN) & F.col(c.REASON).isin([str(reason) for reason in UNREAD]))
     grouped = unread.groupBy(F.coalesce(a.NAMESPACE, F.lit("")).alias(a.NAMESPACE)).agg(
         F.count(F.lit(1)).alias("n"), F.min(c.DETAIL).alias(c.DETAIL)
@@ -72,7 +72,10 @@ def totals(found: DataFrame, first: DataFrame, second: DataFrame, listed: Mappin
 
 
 def in_use_by_namespace(references: DataFrame) -> tuple[InUse, ...]:
-    """Add up the references of the topics' lists, for the namespaces with the most bytes."""
+    """Add up the references of the topics' lists by namespace, component and ledger type.
+
+    Only the _NAMESPACES groups with the most bytes are returned, so a namespace may lose its small groups.
+    """
     kind = F.when(F.col(a.IN_BOOKKEEPER), str(LedgerType.LEDGER)).otherwise(str(LedgerType.OFFLOAD_LEDGER))
     grouped = references.where(F.col(c.LEDGER_ID).isNotNull()).groupBy(a.NAMESPACE, c.COMPONENT, kind.alias("kind"))
     largest = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).orderBy(F.desc("total"))

@@ -4,9 +4,9 @@ The order of the phases proves that no ledger in use is reported as an orphan:
 1. All ledgers and objects are listed.
 2. After that, the references of every topic are read. A topic still names each ledger that it named at the time of the
    listing, or has released it since.
-3. A ledger that no reference names is a suspect. Each suspect is read again, then its topic, and then the rules by
-   which the service deletes decide (udfs/judge.py). A suspect that is CLOSED and that its topic does not name after
-   that is never named again.
+3. A ledger that no reference names is a suspect. Each suspect is read again, and then its topic. The rules by which
+   the service deletes (udfs/judge.py) then decide. If a suspect is CLOSED, and its topic, read after it, does not name
+   it, the topic never names it again.
 4. After a pause, step 3 is repeated. Only a suspect on which both checks agree becomes an ORPHAN, or MISSING.
 """
 
@@ -99,7 +99,10 @@ class Audit:
 
 @contextmanager
 def stages_at(spark: SparkSession, output: Output, started_ms: int) -> Iterator[tuple[str, Stages]]:
-    """An audit's id, and its stages in a work folder that is removed at the end, as are those of killed audits."""
+    """Yield an audit's id and its stages, whose work folder is removed at the end.
+
+    Folders of killed audits (stale_folders) are removed first.
+    """
     audit_id = audit_id_at(started_ms)
     for folder in stale_folders(output.folders(), started_ms):
         output.remove(folder)
@@ -131,7 +134,10 @@ def _compared(tools: PhaseTools, listed: DataFrame, references: DataFrame) -> Da
 def _possibly_missing(
     tools: PhaseTools, buckets: Sequence[str], references: DataFrame, compared: DataFrame, pairs: DataFrame
 ) -> DataFrame:
-    """Return references to ledgers and objects that were not listed; a bucket that can't be listed proves nothing."""
+    """Return references to ledgers and objects that were not listed.
+
+    References to objects count only for buckets that could be listed.
+    """
     failed = {path for path, _detail in tools.completeness.problems}
     readable = [label for label in buckets if bucket_path(label) not in failed]
     only = buckets[0] if len(buckets) == 1 else ""

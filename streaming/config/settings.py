@@ -1,6 +1,7 @@
-"""The whole configuration as one frozen value; conf/default.toml explains every key.
+"""The whole configuration as one frozen value.
 
-It contains no secret: secrets are in files or in the environment of the libraries that use them.
+streaming.config.sections declares the keys, and conf/default.toml explains every key. The configuration contains no
+secret: secrets are in files or in the environment of the libraries that use them.
 """
 
 from pydantic_settings import BaseSettings, SettingsConfigDict

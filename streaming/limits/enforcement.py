@@ -30,7 +30,7 @@ from udfs.blast_radius import (
 )
 from udfs.units import HOUR_MS
 
-_CENSUS_EVERY_MS = HOUR_MS  # limits that are a share of the existing ledgers do not change faster
+_CENSUS_EVERY_MS = HOUR_MS  # the limit by share of existing ledgers needs no newer count
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,23 +48,26 @@ class BlastRadius:
     _counted_ms: int = -_CENSUS_EVERY_MS
 
     def recall(self, deleted: Iterable[tuple[int, str, str]]) -> None:
-        """At a start, restore the deletes of the last hour, as (at ms, tenant, owner), a hold, and a resume.
+        """At a start, restore the last hour's deletes, a hold and a resume. Raises UnavailableError.
 
-        Raises UnavailableError.
+        Args:
+            deleted: the deletes, as (at ms, tenant, owner).
         """
-        # An operator may resume before the first chunk waits. A hold at the start makes go_on() read that resume.
+        # If there is a hold, go_on() reads the resume, even if the operator gives it before the first chunk waits.
         granted = "" if self.held() else self.breaker.take_granted()
         self._apply(Recalled(list(deleted), granted, self.breaker.granted_ms(), self.clock.now_ms()))
 
     def judge(
         self, chunk: Chunk, asked: Planned, plan: Callable[[], DryRunPlan]
     ) -> tuple[str | None, tuple[int, ...] | None]:
-        """Return why the chunk must not be swept (None: it may), and the most deletes by task (None: no bound needed).
+        """Return (why, most): why the chunk must not be swept, and the most deletes of each task.
+
+        `why` is None if the chunk may be swept; `most` is None if no bound is needed.
 
         Args:
             chunk: the chunk.
             asked: the deletes that its requests ask for. If they are within the limits, they bound the chunk.
-            plan: makes a dry run; called only if those are too many.
+            plan: makes a dry run; called only if `asked` exceeds a limit.
         """
         if not self._apply(Judged(chunk, asked, self._now())):
             return None, None
@@ -75,16 +78,19 @@ class BlastRadius:
         return self._apply(dry_run), exact.by_task
 
     def doubt(self, query: str, why: str) -> str | None:
-        """Return why a chunk with doubted in-use sets must not be swept; None if an operator resumed exactly that."""
+        """Return why a chunk with doubted in-use sets must not be swept.
+
+        None if an operator has resumed exactly this doubt.
+        """
         return self._apply(Doubted(query, why))
 
     def trip(self, why: str, query: str, doubt: str = "") -> None:
-        """Stop deleting until an operator resumes, after a check of the doubt about a query's chunk.
+        """Stop deleting until an operator has checked the reason and resumes.
 
         Args:
             why: shown to the operator.
             query: the query.
-            doubt: the doubt; "" for the deletes that the chunk would make.
+            doubt: what the resume will allow; "": the plan of the last dry run.
         """
         self.breaker.trip(why, subject_of(query, doubt or self.state.plan_digest))
         self._apply(Held())
@@ -97,8 +103,8 @@ class BlastRadius:
         return why
 
     def go_on(self) -> None:
-        """Continue without a hold."""
-        if self.state.was_held:  # so an operator has resumed
+        """Record that nothing holds the work; if a hold was there before, an operator has resumed."""
+        if self.state.was_held:
             self._apply(Resumed(self.breaker.take_granted()))
 
     def interrupted(self) -> None:
@@ -106,7 +112,7 @@ class BlastRadius:
         self._apply(Interrupted())
 
     def count(self, deleted: Planned, *, is_doubtful: bool) -> None:
-        """Count the deletes of the chunk judged last. Raises UnavailableError, after which nothing was counted.
+        """Count the deletes of the chunk judged last. Raises UnavailableError; then nothing is counted.
 
         Args:
             deleted: the deletes, by owner.

@@ -1,8 +1,8 @@
 """The wrapper that brokers put around the znodes of managed ledgers and cursors when compression is configured.
 
 `[magic u16 0x4778][header size i32][ManagedInfoMetadata][compressed message]`, big-endian. Without the magic there is
-no wrapper. A broker that fails to unwrap a znode tries to parse it as a bare message. That can't succeed (0x47 would
-be field 8 with wire type 7, which does not exist), so we raise an error instead.
+no wrapper. A broker that can't unwrap a znode tries to parse it as a bare message. We raise an error instead, as that
+parse can't succeed (0x47 would be field 8 with wire type 7, which does not exist).
 """
 
 import struct
@@ -45,9 +45,10 @@ def unwrap(data: bytes) -> bytes:
 
 
 def decompress(payload: bytes, compression: Compression, size: int, what: str) -> bytes:
-    """Return exactly `size` bytes, and never allocate more. Raises FormatError, which names `what`.
+    """Return exactly `size` bytes. Raises FormatError, which names `what`.
 
-    The caller has checked that it can allocate `size` bytes.
+    However far the payload would expand, no buffer for the result is larger than `size` (ZLIB: `size` + 1). LZ4, ZSTD
+    and SNAPPY copy the result once. The caller has checked that it can allocate `size` bytes.
     """
     try:
         message = _DECODERS[compression](payload, size)
@@ -59,7 +60,7 @@ def decompress(payload: bytes, compression: Compression, size: int, what: str) -
 
 
 def wrap(message: bytes, compression: Compression) -> bytes:
-    """Write a message as a broker with that compression type configured does: NONE adds no wrapper."""
+    """Wrap a message as a broker does that has this compression type configured; NONE adds no wrapper."""
     if compression is Compression.NONE:
         return message
     metadata = ManagedInfoMetadata(compressionType=compression.value, uncompressedSize=len(message)).SerializeToString()
@@ -87,7 +88,8 @@ def _lz4_block(payload: bytes, size: int) -> bytes:
     """Decompress a bare LZ4 block."""
     # decompress_block_into guesses whether a size precedes the block, and is wrong for some blocks
     message = bytes(cramjam.lz4.decompress_block(payload, output_len=size))
-    # The library pads its result to the requested size. If one byte less is enough, the block is too short.
+    # The library pads its result to the requested size. So if the content also fits into one byte less, the block is
+    # too short.
     try:
         cramjam.lz4.decompress_block(payload, output_len=size - 1)
     except (cramjam.DecompressionError, ValueError, OverflowError):
@@ -106,7 +108,7 @@ def _zlib_like_pulsar(message: bytes) -> bytes:
 
 
 def _into(decompress: Callable[[bytes, bytearray], int]) -> Callable[[bytes, int], bytes]:
-    """Decompress into a buffer of the claimed size, so that data which expand to more raise an error."""
+    """Decompress into a buffer of the claimed size: data that expand to more than that raise an error."""
 
     def decode(payload: bytes, size: int) -> bytes:
         buffer = bytearray(size)

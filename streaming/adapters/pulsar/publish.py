@@ -1,7 +1,7 @@
 """Publishes exactly once, by a fixed producer name, ascending sequence ids and the broker's deduplication.
 
-The access mode is exclusive with fencing, so a forgotten second instance is disconnected. The Python client ignores
-sequence id 0, so sequence ids start at 1.
+Unless is_exclusive is False, the access mode is exclusive with fencing, so a forgotten second instance is disconnected.
+The Python client ignores sequence id 0, so sequence ids start at 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ _FENCED = "another instance publishes to {}; this one stops"
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """A request to publish; a duplicate is harmless."""
+    """A deletion request that is to be published; a duplicate is harmless."""
 
     key: bytes | None
     payload: bytes
@@ -88,7 +88,7 @@ def publish(
 
 
 def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) -> dict[str, int]:
-    """Return topic -> the last sequence id of its producer that the broker stored; -1: none.
+    """Return topic -> the last sequence id that the broker stored from its producer; -1: none.
 
     This takes the producer names from any other instance. Raises UnavailableError, FencedError.
 
@@ -108,7 +108,8 @@ def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) ->
 def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRequest]) -> int:
     """Send requests to a topic by key; return how many were acknowledged. Raises UnavailableError.
 
-    Below _BULK, each request becomes an entry, so that waiting requests can be counted exactly; more are batched.
+    Fewer than _BULK requests become an entry each, so that waiting requests can be counted exactly; _BULK or more are
+    batched.
     """
     rest = iter(requests)
     first = list(islice(rest, _BULK))
@@ -162,7 +163,7 @@ def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
     if copy.key:
         options["partition_key"] = copy.key.decode("utf-8", "replace")
     if copy.delay_ms > 0:
-        # as Java's reconsumeLater; Shared consumers obey it, and this service's query reads DELAY_TIME
+        # Java's reconsumeLater does the same. Shared consumers obey this delay; our own query goes by DELAY_TIME.
         options["deliver_after"] = timedelta(milliseconds=copy.delay_ms)
     producer.send_async(
         copy.payload,

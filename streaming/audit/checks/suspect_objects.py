@@ -1,7 +1,8 @@
 """Checks suspects in tiered storage: reads their objects, then their owners, and judges them by the service's rules.
 
 The order matters. A broker writes an offload's UUID into the topic's list before it stores the first object, and a
-UUID that was removed from the list never returns to it.
+UUID that was removed from the list never returns to it. So if the list, read after the object, does not name its UUID,
+it never will (udfs/judge_offload.py, also for the exception).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,9 +42,9 @@ class ObjectChecker:
     offload_grace_ms: int
 
     def check(self, rows: Sequence[_Row]) -> list[SuspectCheck]:
-        """Return one check for each row, in order; UNKNOWN if an object store does not answer.
+        """Return one check for each row, in order. Raises UnavailableError when ZooKeeper does not answer.
 
-        Raises UnavailableError when ZooKeeper does not answer.
+        The rows of a bucket are UNKNOWN if it is not allowed, or if its store refuses or does not answer.
         """
         checks: dict[int, SuspectCheck] = {}
         for label in dict.fromkeys(str(row[a.STORE]) for row in rows):
@@ -89,7 +90,7 @@ class ObjectChecker:
 
 
 def _existing(store: ObjectStore, rows: Sequence[_Row]) -> set[tuple[str, int]]:
-    """Return the uploads that have both objects; no broker can read one without the other."""
+    """Return the uploads whose object and index both exist; a broker can read neither without the other."""
     keys = [key(*_name(row)) for row in rows for key in (object_name, index_name)]
     there = store.existing(keys) if keys else set()
     return {_name(row) for row in rows if {object_name(*_name(row)), index_name(*_name(row))} <= there}

@@ -1,7 +1,8 @@
 """Follows a running broker: indexes new records of its log in a database beside it, by Spark Structured Streaming.
 
 The driver reads the end of the log, and writes a small file, a note, about the records that have become complete. These
-notes are the stream: each batch is a note, whose ranges of the log are read in the executors. The state is in the
+notes are the stream: each batch is a note, whose ranges of the log are read in the executors. The driver then writes
+their units into the database, in one atomic batch (streaming/rocketmq/convert/index_database.py). The state is in the
 database and not in Spark's checkpoint, so each start uses a new checkpoint.
 """
 
