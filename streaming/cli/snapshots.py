@@ -169,7 +169,7 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
         typer.Option(
             "--unknown-schemas",
             help="With --namespace: remove also messages whose schema may be another Pulsar version's. Only if no "
-            "broker of another version ever used the namespace",
+            "broker of another version ever used the namespace: `snapshots undo` publishes them without that schema",
         ),
     ] = False,
     json_lines: Json = False,

@@ -1,4 +1,6 @@
-"""Publishes exactly once, by a fixed producer name, ascending sequence ids and the broker's deduplication.
+"""Publishes copies exactly once, by a fixed producer name, ascending sequence ids and the broker's deduplication.
+
+send_all uses none of these, since a duplicate request is harmless.
 
 Unless is_exclusive is False, the access mode is exclusive with fencing, so a forgotten second instance is disconnected.
 The Python client ignores sequence id 0, so sequence ids start at 1.

@@ -31,7 +31,7 @@ class Walk:
     buckets: tuple[str, ...]  # labels (columns.STORE) of the buckets that may be listed
 
     def ledgers_and_objects(self) -> tuple[DataFrame, DataFrame]:
-        """List ledgers (columns.LISTED) and objects as pairs (reference_join.pairs_of) at the same time.
+        """List ledgers (audit_columns.LISTED) and objects as pairs (reference_join.pairs_of) at the same time.
 
         The order of these two does not matter: both only have to be listed before the references are read.
         """
