@@ -907,8 +907,8 @@ MUTATIONS = (
     Mutation(
         "a newer value after our tombstone is left as it is",
         SNAPSHOTS,
-        "        if written and not written[-1].is_null:  # a value",
-        "        if False:  # a value",
+        "        if written and not written[-1].is_null:\n            job.later(",
+        "        if False:\n            job.later(",
     ),
     Mutation(
         "a republished message replaces no value that came right before it",

@@ -97,7 +97,8 @@ class Loading:
     def _again(self) -> None:
         self.session.unload()
         self._publish_again()
-        self.session.unload()  # in the meantime a client may have caused a load from the broker's own index
+        # In the meantime a client may have caused a load from the broker's own index.
+        self.session.unload()
         self.ready()
 
     def _replace_half(self) -> None:
@@ -105,7 +106,8 @@ class Loading:
         index = self.session.reader.latest_index(self.session.topic)
         if index is not None and isinstance(index.value, Index) and is_half(index.value):
             self._publish_again()
-            self.session.unload()  # in the meantime a client may have caused a load from the replaced index
+            # In the meantime a client may have caused a load from the replaced index.
+            self.session.unload()
 
     def _publish_again(self) -> None:
         """Replace the broker's incomplete index by the repair's.
