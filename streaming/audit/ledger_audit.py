@@ -57,7 +57,8 @@ class Audit:
             return self._run(stages, audit_id, started_ms)
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
-        tools, buckets = self._tools(stages), tuple(buckets_by_label(self.settings))
+        tools = tools_for(self.settings, self.options, self.phases, stages, Completeness())
+        buckets = tuple(buckets_by_label(self.settings))
         walk = Walk(tools, buckets)
         zxid_start = newest_zxid(self.settings)
         listed, pairs = walk.ledgers_and_objects()
@@ -83,18 +84,21 @@ class Audit:
             in_use=in_use_by_namespace(references),
         )
 
-    def _tools(self, stages: Stages) -> PhaseTools:
-        store = clients_for(self.settings).store
-        layout = read_layout(store, self.settings.zookeeper.ledgers_root)
-        return PhaseTools(
-            settings=self.settings,
-            options=self.options,
-            store=store,
-            layout=layout,
-            phases=self.phases,
-            stages=stages,
-            completeness=Completeness(),
-        )
+
+def tools_for(
+    settings: Settings, options: AuditOptions, phases: Phases, stages: Stages, completeness: Completeness
+) -> PhaseTools:
+    """Return what the phases of one run share. Raises UnavailableError."""
+    store = clients_for(settings).store
+    return PhaseTools(
+        settings=settings,
+        options=options,
+        store=store,
+        layout=read_layout(store, settings.zookeeper.ledgers_root),
+        phases=phases,
+        stages=stages,
+        completeness=completeness,
+    )
 
 
 @contextmanager

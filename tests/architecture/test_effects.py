@@ -7,8 +7,9 @@ import pytest
 
 from tests.integration.rocket_dying import EFFECTS, Effect
 from tests.integration.test_crash_points import BROKER_FORGETS, RECORDING_AND_PUBLISHING, STARTING_AND_SWEEPING, WAITING
+from tests.integration.test_hostile import COMMIT
 
-CRASH_POINTS = (*STARTING_AND_SWEEPING, *RECORDING_AND_PUBLISHING, *WAITING, *BROKER_FORGETS)
+CRASH_POINTS = (*STARTING_AND_SWEEPING, *RECORDING_AND_PUBLISHING, *WAITING, *BROKER_FORGETS, COMMIT)
 
 
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS.keys())

@@ -13,10 +13,10 @@ from streaming.adapters.pulsar.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshot_topics import system_topic
 from streaming.errors import UnavailableError
 from streaming.sandbox import part_clients, topics
-from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.cluster import Cluster, up
 from streaming.sandbox.home import Part
 from streaming.snapshots.audit.snapshot_messages import snapshot_topics
-from tests.integration.conftest import Deployment
+from tests.integration.conftest import Deployment, running_cluster
 from tests.integration.transactions import Transactions, TxnId, admin
 from udfs.records import LedgerComponent
 from udfs.snapshots import segments
@@ -50,10 +50,8 @@ def restart(cluster: Cluster, settings: Mapping[str, str] | None = None, *, kill
 @contextmanager
 def cluster_in(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """Run a cluster with transactions and single snapshots, and with further settings of its brokers."""
-    try:
-        yield up(home, broker_settings={**SINGLE, **(settings or {})})
-    finally:
-        down(home)
+    with running_cluster(home, broker_settings={**SINGLE, **(settings or {})}) as running:
+        yield running
 
 
 def namespace(cluster: Cluster, name: str) -> str:

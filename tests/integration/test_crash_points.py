@@ -45,9 +45,8 @@ BROKER_FORGETS = (
     "before:streaming.adapters.pulsar.publish:_Answers.check",
 )
 BATCH = 12
-ROUNDS = int(
-    os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1")
-)  # 10 rounds are two hundred kills, in an hour and a half
+# 10 rounds are two hundred kills, in an hour and a half
+ROUNDS = int(os.environ.get("LEDGER_REAPER_CRASH_ROUNDS", "1"))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_a_publication_that_outlives_the_brokers_memory_stores_no_copy_twice(
     fail_file, log = tmp_path / "fails", tmp_path / "run.log"
     fail_file.touch()
     with monkeypatch.context() as failing:
-        load_hook(failing, "crash", CRASH_FAILS=fail_file, CRASH_AT="after:streaming.adapters.pulsar.publish:_send#5")
+        load_hook(failing, "crash", CRASH_FAILS=fail_file, CRASH_AT=BROKER_FORGETS[0])
         running = service.start("run", "--until-idle", log=log)
     topics.wait_for(lambda: "broken off by a test" in log.read_text(), "an interrupted publication", seconds=200)
     before = reckon(service.settings)

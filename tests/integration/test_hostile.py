@@ -36,6 +36,7 @@ from udfs.records import Reason
 
 pytestmark = [pytest.mark.cluster]
 
+COMMIT = "before:streaming.queries.batches:commit"  # the receipts are written, the batch is not committed
 NOWHERE = "public/default/persistent/nowhere"
 VALID = ("ALREADY_GONE", "NOT_FOUND")
 _ids = iter(range(6 * 10**15, 7 * 10**15))  # above every id of a real cluster
@@ -139,7 +140,7 @@ def test_a_kill_between_receipts_and_commit_of_a_batch_read_by_the_fallback_repe
     expected += dead(Reason.ENCRYPTED)
     expected[VALID] += 1
     with monkeypatch.context() as killing:
-        load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT="before:streaming.queries.batches:commit")
+        load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT=COMMIT)
         assert service.start("run", "--until-idle", log=tmp_path / "run.log").wait(200) == -signal.SIGKILL
     assert service.outcomes() == expected
     before = service.receipts()

@@ -18,7 +18,7 @@ from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import Completeness
 from streaming.audit.checks.twice import WAITING
-from streaming.audit.ledger_audit import stages_at
+from streaming.audit.ledger_audit import stages_at, tools_for
 from streaming.audit.output import FINDINGS, Output
 from streaming.audit.phase_progress import Phases
 from streaming.audit.result import AuditResult
@@ -26,7 +26,7 @@ from streaming.audit.stages import PhaseTools, Stages
 from streaming.clients import admin_settings, clients_for, newest_zxid
 from streaming.clock import Clock
 from streaming.config.settings import Settings
-from streaming.coordination.identity import instance_id_of, read_layout
+from streaming.coordination.identity import instance_id_of
 from streaming.errors import ReaperError
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_joins
@@ -61,20 +61,10 @@ class SnapshotAudit:
             return self._run(stages, audit_id, started_ms)
 
     def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
-        store = clients_for(self.settings).store
-        layout = read_layout(store, self.settings.zookeeper.ledgers_root)
-        tools = PhaseTools(
-            settings=self.settings,
-            options=self.options,
-            store=store,
-            layout=layout,
-            phases=self.phases,
-            stages=stages,
-            completeness=Completeness(listed={}),
-        )
+        tools = tools_for(self.settings, self.options, self.phases, stages, Completeness(listed={}))
         zxid_start = newest_zxid(self.settings)
         with self.phases.phase("Finding namespaces with snapshots") as phase:
-            namespaces, problems = namespaces_with_snapshots(store, self.options.filters)
+            namespaces, problems = namespaces_with_snapshots(tools.store, self.options.filters)
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
             phase.processed(len(namespaces), "namespaces")
@@ -90,7 +80,7 @@ class SnapshotAudit:
         self.output.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
         return AuditResult(
             audit_id=audit_id,
-            instance_id=instance_id_of(store, self.settings.zookeeper.ledgers_root),
+            instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
             started_ms=started_ms,
             ended_ms=self.clock.now_ms(),
             certificate=tools.completeness.certificate(zxid_start, zxid_end),
