@@ -593,7 +593,7 @@ MUTATIONS = (
     Mutation(
         "every upload of a ledger is requested",
         "streaming/sweep/offloaded.py",
-        "is_whole = bool(uuids) and len(found) == len(uuids)",
+        "is_whole = bool(uuids) and len(located) == len(uuids)",
         "is_whole = True",
     ),
     Mutation(

@@ -28,5 +28,6 @@ class Board:
                 self._parked.pop(name, None)
             else:
                 self._parked[name] = parked
+            # metric and note under the same guard, so that they name the same queries
             self.metrics.parked(name, is_parked=parked is not None)
             parked_queries.note(self.state_dir, self._parked)

@@ -37,14 +37,19 @@ class ChunkSweep:
         """
         self.gate.wait_until_open()
         self.describe(query, batch_id, "finding the owners of the requests")
+        # what the properties of a message count for depends on this: only those of the retry topic are ours (decision
+        # 23)
         kind = RETRY if query == RETRY else REQUESTS
         most_bytes = self.settings.service.max_request_bytes
+        # only owners of admitted requests are read: a refused tenant must not make us read others' topics (decision 24)
         asked = count_requests(rows, AdmittedOwners(kind, admission_of(self.settings), most_bytes))
         if not asked.total:
             return
         owners = self.owners(query, asked.by_owner)
         broadcast = self.spark.sparkContext.broadcast((owners.references, owners.baselines))
         parallelism = self.settings.two_phase.ledger_deletion_parallelism
+        # ages are judged by the earlier of two clocks, so that a fast clock makes no ledger look old enough (decision
+        # 22)
         now_ms = self.gate.coordination.agreed_ms()
         task = SweepTask(
             query=kind,
@@ -60,6 +65,7 @@ class ChunkSweep:
             held=owners.held,
             journal_ahead_ms=max(0, self.gate.coordination.later_ms() - now_ms),
         )
+        # requests of held tenants wait, so they are no deletes that could break a limit
         deletes = {owner: n for owner, n in asked.by_owner.items() if owner[0] not in owners.held}
         try:
             grouped = grouped_by_owner(rows, total=asked.total, parallelism=parallelism)
@@ -68,6 +74,8 @@ class ChunkSweep:
             try:
                 self.receipts.append(grouped, chunk, task)
             except Exception:
+                # deletes of a chunk without receipts are counted from the journal, which names each before it happens
+                # (decision 17)
                 self.gate.blast_radius.interrupted()
                 raise
         finally:

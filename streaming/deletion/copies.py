@@ -1,11 +1,8 @@
 """Sends copies of messages to RETRY and DLQ exactly once, and finds out which copies the brokers have.
 
 Sequence id = chunk number * 2^20 + index in the chunk. Chunk numbers ascend over the life of the receipts table and the
-rows of a chunk have a fixed order, so a second try sends the same ids and the broker drops those that it has. (Source
-positions would not work: retries fall due in another order than they were written.) The producer's name contains the
-table's id, so that another table starts another count.
+rows of a chunk have a fixed order, so a second try sends the same ids and the broker drops those that it has.
 Contents and due times of copies: streaming/sweep/receipt.py, udfs/retry.py and udfs/disposition.py.
-A broker forgets a producer after hours of silence; then the COPY_ID of the stored copies shows which exist.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +32,7 @@ def sequence_id(chunk: int, index: int) -> int:
     """Pack a chunk (1 …) and an index in it (0 …) into 63 bits. Raises ReaperError if they do not fit."""
     if not 1 <= chunk <= MAX_CHUNK or not 0 <= index < MAX_ROWS_PER_CHUNK:
         raise ReaperError(f"chunk {chunk}, row {index} does not fit a sequence id; lower service.chunk_rows")
+    # not the source position: retries fall due in another order than they were written, and ids must ascend
     return chunk * MAX_ROWS_PER_CHUNK + index
 
 
@@ -57,7 +55,10 @@ class PulsarCopies:
         """
         (
             receipts.where(F.col(c.TARGET).isNotNull())
+            # one producer for each target partition: with one for each source partition, two queries would fence each
+            # other
             .repartition(c.TARGET, c.TARGET_PARTITION)
+            # a second try must give each row the same index, and so the same sequence id
             .sortWithinPartitions(c.TARGET, c.TARGET_PARTITION, *c.POSITION)
             .foreachPartition(
                 _Publisher(
@@ -98,6 +99,8 @@ class PulsarCopies:
         newest: dict[str, int] = {}
         with admin_for(self.settings) as admin:
             for partition in partitions:
+                # a broker forgets a producer after hours of silence; then only the COPY_ID of stored copies shows which
+                # exist
                 ledger_id, entry_id = admin.position_at(partition, since_ms)
                 after = {partition: (ledger_id, entry_id - 1)}
                 messages = read(self.settings.pulsar, admin.last_positions(partition), after=after)
@@ -106,6 +109,7 @@ class PulsarCopies:
         return newest
 
     def _producer_prefix(self, table_id: str) -> str:
+        # with the table's id, so that another table starts another count of sequence ids
         return f"ledger-reaper-{self.settings.service.name}-{table_id}"
 
 
@@ -132,11 +136,9 @@ class _Publisher:
             publish(self.settings, partition, f"{self.producer_prefix}-{number}", copies)
 
     def _most_bytes(self, topic: str, partition: str) -> int:
-        """Return how large a copy may be.
-
-        The broker is asked each time, because its configuration may change: a copy that is too large would be refused
-        again and again and block all other requests.
-        """
+        """Return how large a copy may be."""
+        # the broker is asked each time, because its configuration may change: a copy that is too large would be refused
+        # again and again and block all other requests
         return min(largest_message(self.settings, partition), self.limits.get(topic) or DEFAULT_MESSAGE_BYTES)
 
     def _most_shown(self, topic: str) -> int | None:

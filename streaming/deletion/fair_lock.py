@@ -1,7 +1,6 @@
 """A fair lock: chunks of all queries run one after the other, in the order in which the queries asked for it.
 
-A plain lock would go to the thread that runs, which is the query that has just released it: a topic with a million
-requests would delay another's ten. A query that waits for the lock ends at once when the service is to stop.
+A query that waits for the lock ends at once when the service is to stop.
 """
 
 import threading
@@ -19,6 +18,8 @@ class FairLock:
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
         self._guard = threading.Lock()
+        # a plain lock would go to the thread that runs, which is the query that has just released it: a topic with a
+        # million requests would delay another's ten
         self._waiting: deque[threading.Event] = deque()
         self._taken = False
 
@@ -45,6 +46,7 @@ class FairLock:
 
     def _hand_over(self) -> None:
         if self._waiting:
+            # _taken stays set, so that no newcomer overtakes the thread that was granted the lock
             self._waiting.popleft().set()
         else:
             self._taken = False

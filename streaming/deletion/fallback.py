@@ -1,11 +1,7 @@
 """Processes the messages of a query on which the connector fails, without the connector, while the query does not run.
 
 1. If a batch was started but not committed, its whole range is read without the connector, processed like any batch,
-   and then committed as Spark would (queries/batches.py). A crash before that changes nothing: the connector fails on
-   the batch again, and messages with a receipt are left out.
-   If the broker shows no entry at all, of other topics neither, its bookies are unavailable or no readable entry ever
-   existed. The read is then repeated for ten minutes before the entries are given up. The same applies to a batch with
-   an entry whose only answer may also be caused by a topic that is being moved to another broker.
+   and then committed as Spark would (queries/batches.py).
 2. If no batch could be planned, everything after the last commit is processed, and nothing is committed. The next batch
    that Spark plans starts at the same position.
 """
@@ -34,7 +30,11 @@ from udfs.paths import base_topic
 
 log = logging.getLogger("ledger-reaper")
 
+# greater than any position: everything after the last commit
 _AFTER_ALL: Position = (1 << 62, 1 << 62)
+# If the broker shows no entry at all, of other topics neither, its bookies are unavailable or no readable entry ever
+# existed. If an entry's only answer may also be caused by a topic that is being moved, the move ends sooner. The read
+# is repeated for this long before the entries are given up.
 _GIVES_UP_S = 600.0
 
 
@@ -64,6 +64,8 @@ class Fallback:
         if batch is None:
             return self._without_batch(query, checkpoint)
         entries = self._process(query.name, batch.number, stored_spans(self.admin, batch.ranges))
+        # after the receipts: a crash in between changes nothing, since the connector fails on the batch again and
+        # messages with a receipt are left out
         commit(checkpoint, batch.number)
         log.info("%s: the fallback read batch %s, %s entries", query.topics[0], batch.number, entries)
         return FallbackResult(has_news=True)
@@ -87,6 +89,7 @@ class Fallback:
         if spans:
             entries = self._process(query.name, next_number(checkpoint), spans)
             log.info("%s: no batch could be started; the fallback read %s entries", query.topics[0], entries)
+        # nothing was committed, so the next fallback would read these entries again
         reached |= {name: (entries[-1].ledger, entries[-1].last) for name, entries in spans.items()}
         return FallbackResult(
             bool(spans),

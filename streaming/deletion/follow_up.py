@@ -3,8 +3,7 @@
 The alarm: a ledger that was kept because it was in use, and that is gone even so, was deleted by another program or by
 this service. If this service may have deleted it, or if more than one tenant lost ledgers, the service stops until the
 operator has checked. If only one tenant lost ledgers, and this service had not planned to delete them, that tenant is
-held: it may have deleted a topic while its broker was still deleting ledgers, and no tenant may block the requests of
-others by what it does to its own topics.
+held.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,9 +60,12 @@ class FollowUp:
         if not missing.tenants:
             return
         if missing.is_one_tenants and missing.tenants.keys() == self._tenants_with_losses(missing):
+            # it may have deleted a topic while its broker was still deleting ledgers, and no tenant may block the
+            # requests of others by what it does to its own topics
             self.tenants.hold({tenant: f"{_LOST}{_summary(lost, chunk)}" for tenant, lost in missing.tenants.items()})
             return
         why = _summary(missing.ours or [ledger for lost in missing.tenants.values() for ledger in lost], chunk)
+        # before the failure: the breaker is a znode, so the next start finds the work blocked (decision 17)
         self.breaker.trip(why)
         failure = SafetyError(f"{why}. Find out which program deletes; `ledger-reaper undo` restores what we deleted")
         self.outages.fail(failure)

@@ -60,6 +60,7 @@ class Gate:
         self._log("")
         if self._may_be_noted:
             self._note("")
+        # checked last: another instance may have started while this one waited
         self.refuse_if_outdated()
         self.blast_radius.go_on()
 

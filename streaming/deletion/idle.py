@@ -1,7 +1,4 @@
-"""Checks whether any request waits.
-
-It compares positions, because Pulsar's backlog counts never reach zero: the connector's cursor always lags.
-"""
+"""Checks whether any request waits."""
 
 from collections.abc import Callable, Mapping
 
@@ -57,6 +54,7 @@ def _is_processed(settings: Settings, admin: TopicAdmin, query: Query, reached: 
     for topic in query.topics:
         newest_of = admin.last_positions(topic) if admin.partitions(topic) else {}  # nothing waits in a deleted topic
         for partition, newest in newest_of.items():
+            # positions, because Pulsar's backlog counts never reach zero: the connector's cursor always lags
             processed = max(committed.get(partition, NOTHING_READ), reached.get(partition, NOTHING_READ))
             if newest[1] >= 0 and processed < newest:
                 return False

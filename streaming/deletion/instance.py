@@ -98,6 +98,7 @@ def begin_instance(
 
     config: the configuration file, for the log.
     """
+    # the metadata of a ledger do not name its cluster, so only the operator can tell (decision 4)
     require_exclusive_bookkeeper(settings)
     require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
@@ -111,7 +112,10 @@ def begin_instance(
         if opened := own_znodes.close(store, root):
             log.warning("closed znodes that other clients could have changed until now: %s", ", ".join(opened))
         ownership = Ownership(store, root, name)
+        # before the epoch: a service of another name passes lock and epoch, and would process each request again
+        # (decision 18)
         ownership.claim(settings.topics.owned)
+        # the version is in every delete's transaction: an instance that stalled before this deletes nothing any more
         epoch = Epoch.bump(store, root, name)
         log.info(
             "ledger-reaper %s, configuration %s: instance %s, epoch %s, Pulsar cluster %s, BookKeeper %s",

@@ -2,8 +2,7 @@
 
 1. A chunk that is held at the gate (a pause, a limit, doubt about the sources) keeps the fair lock, so all other work
    waits too.
-2. A request that was delayed as SOURCE_SHRANK or TENANT_HELD is delayed again until the operator has decided. After
-   the decision the next retry follows it, so the service waits for that retry.
+2. A request that was delayed as SOURCE_SHRANK or TENANT_HELD is delayed again until the operator has decided.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,6 +67,7 @@ class OperatorAction:
             accepted = self.accepted() if kept and only_retries_wait() else None
         except UnavailableError:
             return ""
+        # after the operator's decision the next retry follows it, so the service waits for that retry
         if accepted is None or any(is_accepted(key, owner.at_ms, accepted) for (key, _reason), owner in kept.items()):
             return ""
         return _instructions(sorted(kept.values(), key=lambda owner: (owner.reason, owner.topic)))

@@ -1,7 +1,6 @@
 """Uses the receipts as an outbox: counts each committed chunk, then publishes its copies for RETRY and DLQ.
 
 No chunk starts before the previous chunk was published; after an interruption, `finish` completes the open chunk.
-A mark outside the receipts table records how far publishing got: a table that contains less has lost commits.
 """
 
 import re
@@ -87,12 +86,12 @@ class Outbox:
     def publish_again(self) -> None:
         """At start: publish each chunk that is not known to be published; the broker drops copies that it has.
 
-        Published chunks are not sent again: a broker forgets a producer after hours of silence, and would then store
-        the copies twice. For the same reason each try except a chunk's first asks brokers and topics again.
         Raises SafetyError if more was published than the receipts contain, StopRequestedError.
         """
         self.outages.wait_through(self.receipts.sync)
         self.outages.wait_through(self._find_out_what_is_published)
+        # not the published chunks: a broker forgets a producer after hours of silence, and would then store the copies
+        # twice
         while self._published < self.receipts.newest_chunk:
             self._publish(self._published + 1)
 
@@ -106,6 +105,7 @@ class Outbox:
     def finish(self, chunk: int) -> ChunkSummary:
         """Count and publish a committed chunk. After an interruption, the next holder of the fair lock repeats it."""
         summary = self._own(chunk)
+        # `deltalake` flushes nothing, and a copy must not outlive the receipt from which it was made (decision 8)
         self.outages.wait_through(self.receipts.sync)
         if self._counted < chunk:
             self.outages.wait_through(lambda: self._count(chunk, summary))
@@ -119,6 +119,8 @@ class Outbox:
     def _find_out_what_is_published(self) -> None:
         newest, table_id = self.receipts.newest_chunk, self.receipts.table_id
         mark = Mark.parse(self.coordination.published(), table_id)
+        # the mark is outside the receipts table: a table that contains less has lost commits, and would reuse chunk
+        # numbers
         if mark is not None:
             mark.check(newest)
         refuse_outdated(self.copies.remembered(table_id), newest)
@@ -130,7 +132,9 @@ class Outbox:
     def _publish(self, chunk: int) -> None:
         def send() -> None:
             self.gate.refuse_if_outdated()  # else a second try would take the producers from the newer instance
+            # each try but the first asks brokers and topics again, because a broker may have forgotten the producer
             stored = self._stored(chunk) if chunk <= self._started else {}
+            # before the first copy: after a kill, `started` names the chunk whose stored copies must be looked for
             self.coordination.mark_published(str(Mark(self.receipts.table_id, self._published, chunk)))
             self._started = chunk
             self.copies.send(self.receipts.of_chunk(chunk), self.receipts.table_id, stored)

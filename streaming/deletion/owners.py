@@ -1,8 +1,6 @@
 """Reads what a chunk needs about owners before it is swept: which tenants are held, and what other owners refer to.
 
-1. Nothing of an owner is read before a request for it was admitted (streaming.sweep.admitted).
-2. If so many owners are gone at once that the sources are doubted, the chunk waits for the operator. If all of them
-   belong to one tenant, that tenant is held, and the requests of others continue.
+Nothing of an owner is read before a request for it was admitted (streaming.sweep.admitted).
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,13 +40,18 @@ class OwnersInUse:
 
         Raises what Gate.wait_until_open does.
         """
+        # first: owners of held tenants are not read, so that their requests wait without costing others a read
+        # (decision 21)
         held = self.tenants.now()
         keys = list(islice((key for tenant, key in admitted if tenant not in held), _KEYS_PER_CHUNK))
         references = self.cache.references(keys)
         baselines, doubts = self.watch.before(references, keys)
+        # owners of several tenants are gone at once: the sources are doubted, and the chunk waits for the operator
         if doubts.everything:
             self.gate.hold_if_doubted(query, doubts.everything)
+            # the operator has resumed, so what was known of all owners no longer counts as the state before
             self.watch.baseline.forget([ALL])
+        # all that are gone belong to these tenants: they are held, and the requests of others continue
         if doubts.tenants:
             held = self.tenants.hold(doubts.tenants)
         return KnownOwners(held, references, baselines)

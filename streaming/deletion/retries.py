@@ -1,8 +1,7 @@
 """Keeps messages of RETRY until they are due, then processes them like a batch of requests.
 
 `Retries` writes them to the waiting table and runs passes over those that are due. `DueLoop` schedules the passes in a
-thread that sleeps until the next retry is due. Spark can't schedule them: it calls a query only for new messages, and a
-retry that falls due is not new.
+thread that sleeps until the next retry is due.
 """
 
 import logging
@@ -93,6 +92,7 @@ class Retries:
             finally:
                 rows.unpersist()
         except BaseException:
+            # the next pass has the same retries, except those that have a receipt by then
             self.waiting.abandon_pass()
             raise
         self.waiting.end_pass()
@@ -125,6 +125,7 @@ class DueLoop(Beside):
         stop: threading.Event,
     ) -> None:
         """Take functions that run a pass, and that remove processed retries."""
+        # a thread, because Spark calls a query only for new messages, and a retry that falls due is not new
         super().__init__(Work(name="due-retries", run=self._run), stop)
         self._waiting = waiting
         self._process_due = process_due
@@ -158,6 +159,7 @@ class DueLoop(Beside):
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
+                # before the table is read: a retry that arrives in between wakes the loop
                 self._woken.clear()
                 self._do_next(self._waiting.next_ms())
             except Exception as error:
@@ -198,6 +200,7 @@ class DueLoop(Beside):
             if self._woken.wait(min(_POLL_S, left_ms / 1000)):
                 return
             now_ms = self._clock.now_ms()
+            # the clock was set back: what is due is decided again
             if now_ms < before_ms:
                 return
             before_ms = now_ms

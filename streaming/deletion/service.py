@@ -1,12 +1,9 @@
 """Processes batches of requests, chunk by chunk, so that no request is lost and none is processed twice.
 
 1. A chunk is swept in the executors (chunk.py), and the sweep ends with a single commit of receipts. Then the chunk is
-   counted and published (outbox.py), and only then the next chunk starts: copies are published in the order of chunk
-   numbers.
+   counted and published (outbox.py), and only then the next chunk starts.
 2. Chunks of all queries run one after the other; the queries share a fair lock (fair_lock.py).
-3. While a service is unavailable, processing waits (outages.py) and uses up no request's tries.
-4. A batch of RETRY is kept until its messages are due (retries.py), and then processed in the same way.
-5. First the fallback reads what the connector did not deliver of a batch (queries/completion.py).
+3. A batch of RETRY is kept until its messages are due (retries.py), and then processed in the same way.
 """
 
 import threading
@@ -92,6 +89,7 @@ class LedgerDeletionService:
         delivered = messages(source, self.max_request_bytes, self.slots.most_tasks(query)).persist()
         rows = delivered
         try:
+            # first, so that all messages of the batch are processed before Spark commits it (queries/completion.py)
             completed = self.completed(query, batch_id, delivered)
             rows = completed.rows
             self.take(query, rows, batch_id, completed.extent)
@@ -122,6 +120,7 @@ class LedgerDeletionService:
         if query in self._started:
             self.process_rows(query, batch_id, rows, extent)
             return
+        # a run that was killed may have processed the first batch before Spark committed it
         left = self.receipts.without_done(rows, None if extent is None else extent.oldest_ledger).persist()
         try:
             self.process_rows(query, batch_id, left, extent)
@@ -157,6 +156,7 @@ class LedgerDeletionService:
 
     def _chunk(self, query: str, batch_id: int, rows: DataFrame) -> None:
         with self.lock:
+            # copies are published in the order of chunk numbers, because brokers drop a copy with a lower sequence id
             self._finish_interrupted()
             started_ms = self.clock.now_ms()
             chunk = self.receipts.newest_chunk + 1
@@ -166,6 +166,7 @@ class LedgerDeletionService:
                 if self.receipts.newest_chunk < chunk:
                     self.sweep(query, batch_id, rows, chunk)
 
+            # an unavailable service uses up no request's tries: the chunk is tried again as a whole (decision 11)
             self.outages.wait_through(commit)
             if self.receipts.newest_chunk < chunk:  # the chunk has no rows
                 return

@@ -64,11 +64,14 @@ class Supervisor:
                 self.broken = self.due.failure
                 return
             if checks.is_idle():
+                # a topic that the pattern matches since the last look-up may have requests
                 if self.queries.look_up():
                     continue
                 self.failed = checks.stuck()
                 log.info("idle: %s", _idle_text(self.failed))
                 self.was_idle = True
+                # the run ends only after the accounts were checked once more: `--until-idle` reports lost messages
+                # (decision 13)
                 self.upkeep.finish(lambda: self.gaps.extend(self.find_gaps()), stop)
                 return
             if (for_operator := checks.needs_operator()) and not self.queries.look_up():

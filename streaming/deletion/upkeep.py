@@ -88,11 +88,8 @@ class Upkeep:
 
 
 def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, lock: FairLock, clock: Clock) -> None:
-    """Merge the receipts' small files, and delete receipts, journal and dead letters past their configured age.
-
-    It runs between two chunks. Failures are logged, and the next call repeats the step: upkeep must never stop the
-    work.
-    """
+    """Merge the receipts' small files, and delete receipts, journal and dead letters past their configured age."""
+    # failures are logged, and the next call repeats the step: upkeep must never stop the work
     try:
         _tidy_state(settings, table, lock, clock.now_ms())
         expire(settings, pulsar, clock.now_ms())
@@ -104,8 +101,10 @@ def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, lock: FairLock,
 
 def _tidy_state(settings: Settings, table: Receipts, lock: FairLock, now_ms: int) -> None:
     state, state_dir = settings.state, settings.state_dir
+    # between two chunks
     with lock:
         try:
+            # the earlier of two clocks is passed in: each error of a clock keeps undo data longer (decision 22)
             receipts.expire(state_dir, now_ms - state.receipts_days * DAY_MS, now_ms=now_ms)
             receipts.compact(state_dir)
             table.sync()

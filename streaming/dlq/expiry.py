@@ -18,6 +18,7 @@ def expire(settings: Settings, pulsar: Pulsar, now_ms: int) -> int:
     Raises UnavailableError, RefusedError.
     """
     seconds = settings.state.dead_letters_days * _DAY_S
+    # the topic drops a letter once our subscription has passed it and its retention is over
     pulsar.admin.expire_messages(settings.topics.dead_letter, settings.topics.subscription, older_than_seconds=seconds)
     # Records outlive their letters: without its record, a letter that was replayed could be replayed again.
     before_ms = min([now_ms - seconds * 1000, *_oldest_ms(settings, pulsar)])

@@ -1,7 +1,4 @@
-"""Dead letters for the operator: decoded, filtered, grouped, with their state.
-
-All content of a dead letter may be forged, including its reason. So we only show it, and base no decision on it.
-"""
+"""Dead letters for the operator: decoded, filtered, grouped, with their state."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,6 +62,8 @@ class DeadLetter:
         if text is None:
             return NO_REASON
         name = text.partition(":")[0]
+        # all content of a dead letter may be forged, including its reason: it is only shown, and no decision rests on
+        # it
         return name if name in set(Reason) else OTHER_REASON
 
     @property

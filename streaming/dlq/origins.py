@@ -30,6 +30,8 @@ class Origins:
         proven = self._proven(letters)
         for letter in letters:
             origin = LetterOrigin(
+                # any writer to the dead-letter topic can write REAL_TOPIC, so only a receipt proves the origin
+                # (decision 25)
                 proven.get(letter.id, frozenset()),
                 letter.message.properties.get(REAL_TOPIC) or "",
                 letter.reason == Reason.OTHER_TENANT,
@@ -51,6 +53,7 @@ class Origins:
         columns = [c.ORIGIN_MESSAGE_ID, c.TARGET, c.PAYLOAD, c.MESSAGE_PROPERTIES]
         for row in receipts.rows(self.settings.state_dir, condition, columns=columns):
             if row[c.TARGET] == self.settings.topics.dead_letter:
+                # with the payload: an origin id alone could be written beside another request
                 by_request.setdefault((row[c.ORIGIN_MESSAGE_ID], _sent(row)), set()).add(_real_topic(row))
         return {letter.id: frozenset(by_request.get((letter.origin, letter.message.payload), ())) for letter in letters}
 

@@ -1,12 +1,9 @@
 """Publishes dead letters as requests again, each exactly once, or writes them off, each with a reason.
 
-1. We write a plan before we send the first message: it contains every message, and the ends of the topics at that time.
-2. A property of each message contains its plan and number (REPLAY_ID). After an interruption, the next run takes the
-   producer's name, waits until no message is on its way to the topic, reads what was stored since, and sends the rest.
-   The broker's deduplication is no help: it is off on request topics, and it forgets producers after hours.
-3. A letter goes to the request topic that it came from according to our receipts, or to a topic that the operator
+1. A plan is written before the first message is sent: it contains every message, and the ends of the topics at that
+   time. After an interruption, the next run sends what is missing of it.
+2. A letter goes to the request topic that it came from according to our receipts, or to a topic that the operator
    names. It never gets more rights than it had (udfs.replay_target). Other letters stay, and the report gives reasons.
-4. Attempts, delay, origin and sightings start over; REPLAY_OF and REPLAY_ORIGIN name the message's origin.
 """
 
 import contextlib
@@ -183,12 +180,16 @@ class _Work:
         with NamedProducer(self._settings.pulsar, plan.target, name) as producer:
             stored: dict[int, str] = {}
             if not is_fresh:
+                # the producer's name is taken from the interrupted run; then no message of it may still be on its way
+                # to the topic
                 producer.settle(lambda: _pending_adds(self._pulsar.admin, plan.target))
                 stored = self._stored(plan)
             for number, row in enumerate(self._folder.rows(plan)):
                 if stop.is_set():
                     raise SafetyError("the lock was lost while replaying; run the command again to resume")
                 if number not in stored:
+                    # the broker's deduplication is no help: it is off on request topics, and it forgets producers after
+                    # hours
                     properties = dict(row[c.MESSAGE_PROPERTIES])
                     producer.send(number, row[c.MESSAGE_KEY] or "", row[c.PAYLOAD] or b"", properties)
             sent = producer.finish()
@@ -246,6 +247,7 @@ def _checked_target(settings: Settings, to: str) -> str:
 
 
 def _plan_row(letter: DeadLetter, replay_id: str) -> dict[str, Any]:
+    # attempts, delay and sightings start over
     kept = as_original(letter.message.properties)
     kept |= {REPLAY_ID: replay_id, REPLAY_OF: letter.id, REPLAY_ORIGIN: letter.origin}
     return {

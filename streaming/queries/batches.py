@@ -1,8 +1,7 @@
 """Reads the batch that a query has started but not committed, and commits it without Spark.
 
 Spark writes `offsets/N` before it reads batch N, and `commits/N` once the batch is done; a query that starts repeats a
-batch that has only the first file. After the fallback has processed batch N, it writes `commits/N` as Spark does, and
-the restarted query continues with N + 1. The query must not run at the same time.
+batch that has only the first file. The query must not run at the same time.
 """
 
 import json
@@ -55,6 +54,7 @@ def commit(checkpoint: str, number: int) -> None:
     """
     folder = folder_of(checkpoint)
     started, committed = _newest(folder, "offsets"), _newest(folder, "commits")
+    # only the last started batch after the last committed batch: another commit would skip messages (decision 15)
     if number != started or committed not in (number - 1, number):
         raise SafetyError(
             f"{shown(checkpoint)}: batch {number} is not the one to commit: {started} was started last, and "
@@ -62,6 +62,7 @@ def commit(checkpoint: str, number: int) -> None:
         )
     if committed < number:
         folder.delete(f"commits/.{number}.crc")  # Spark's checksum of a file that it did not complete would not match
+        # as Spark does, so that the restarted query continues with the next batch
         folder.write(f"commits/{number}", _COMMIT)
 
 
@@ -90,6 +91,7 @@ def _position(offset: bytes) -> Position:
 
 
 def _signed(number: int) -> int:
+    # "earliest" and the position before a first entry are negative, and the fields are unsigned
     return number - (1 << 64) if number >> 63 else number
 
 

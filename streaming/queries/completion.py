@@ -1,9 +1,7 @@
 """Checks whether the connector delivered every entry of a batch; the fallback reads entries that it skipped silently.
 
-1. The runs of entries that were delivered whole are compared with what the broker stores of the range. An entry is
-   whole if no index of its producer's batch is missing.
-2. If an entry was delivered in part, only its missing messages are added.
-3. Reading has a time limit, because the connector never finishes some batches.
+The runs of entries that were delivered whole are compared with what the broker stores of the range. An entry is whole
+if no index of its producer's batch is missing.
 """
 
 import logging
@@ -106,6 +104,7 @@ class Completion:
             def seconds() -> float:
                 return allowed_seconds(total, size, master, least, others_wait=others_wait())
 
+            # the connector never finishes some batches
             with limited(self.spark, seconds, what):
                 runs = delivered_runs(delivered).collect()
         missing = _missing(stored, runs)
@@ -120,6 +119,7 @@ class Completion:
         )
         read = self.read(query, missing)
         try:
+            # of an entry that was delivered in part, only the missing messages are added
             undelivered = read.join(delivered.select(*c.POSITION), list(c.POSITION), "left_anti")
             rows = kept(numbered(delivered.unionByName(undelivered)))
         finally:
@@ -164,11 +164,9 @@ def _stored(admin: TopicAdmin, ranges: Mapping[str, Range]) -> tuple[Spans, int]
 
 
 def delivered_runs(delivered: DataFrame) -> DataFrame:
-    """Return the delivered entries as runs (schemas.RUN).
-
-    A partition is read by a single task, in order of position, so no shuffle is needed. The plan is the same for every
-    batch, so Spark compiles code for it once.
-    """
+    """Return the delivered entries as runs (schemas.RUN)."""
+    # A partition is read by a single task, in order of position, so no shuffle is needed. The plan is the same for all
+    # batches, so Spark compiles code for it once.
     return delivered.select(*c.POSITION, c.ROW).mapInArrow(partial(entry_runs, schema=schemas.RUN), _RUN)
 
 

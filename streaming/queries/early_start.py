@@ -1,11 +1,7 @@
 """Starts Spark in parallel with the rest of the service's start; each takes several seconds.
 
-1. A thread starts Spark while modules are loaded, the lock is taken, and topics are checked. A session does nothing by
-   itself; the service takes it only once it holds the lock.
-2. Then another thread has Spark read a batch without messages: before the first real batch, Python's workers are up
-   and Spark has compiled its code.
-3. If spark-submit started the JVM, or if archives must be fetched, Spark starts only when the service takes the
-   session: a service that may be refused must neither occupy a cluster's executors nor spend minutes on fetching.
+A thread starts Spark while modules are loaded, the lock is taken, and topics are checked. A session does nothing by
+itself; the service takes it only once it holds the lock.
 """
 
 import contextlib
@@ -56,9 +52,11 @@ def starting_spark(settings: Settings) -> Iterator[Callable[[], "SparkSession"]]
 
     def start_warm() -> "SparkSession":
         spark = start_spark()
+        # before the first real batch, Python's workers are up and Spark has compiled its code
         threading.Thread(target=_warm_up, args=(spark, settings), name="spark-warm-up", daemon=True).start()
         return spark
 
+    # a service that may be refused must neither occupy a cluster's executors nor spend minutes on fetching
     if is_submitted() or not are_jars_here(settings):
         yield start_spark
         return

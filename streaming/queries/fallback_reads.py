@@ -87,8 +87,7 @@ class ReadRows:
     def __call__(self, query: str, spans: Mapping[str, Sequence[EntrySpan]], /, *, gives_up: bool = False) -> DataFrame:
         """Read these entries (by partition) in successive jobs, each in as many slots as the query may have.
 
-        The slots are released after each job, so that other queries' reads can run in between, however much there is to
-        read. Returns rows of schemas.MESSAGE, numbered per source, and kept until unpersist.
+        Returns rows of schemas.MESSAGE, numbered per source, and kept until unpersist.
         gives_up: give up entries that the broker does not show, even if it shows no other entry either.
         """
         # Rows are persisted before the shuffle, so that each task can be computed by itself; with adaptive execution
@@ -100,6 +99,8 @@ class ReadRows:
             while left:
                 most = self._slots.most_tasks(query)
                 tasks, left = left[:most], left[most:]
+                # the slots are released after each job, so that reads of other queries can run in between, however much
+                # there is to read
                 with self._slots.of(query, len(tasks)):
                     self._spark.sparkContext.runJob(keep, list, tasks)
             return kept(numbered(rows))
@@ -130,10 +131,8 @@ def _reads_of(entries: Mapping[str, Sequence[EntrySpan]]) -> list[PartitionRead]
 
 
 def _tasks_of(reads: Iterable[PartitionRead]) -> Iterator[list[PartitionRead]]:
-    """Yield the reads that a task runs in parallel; together they have at most _ENTRIES_PER_TASK entries.
-
-    Most of the time is spent waiting for brokers, so small reads of several partitions take no longer than one read.
-    """
+    """Yield the reads that a task runs in parallel; together they have at most _ENTRIES_PER_TASK entries."""
+    # most of the time is spent waiting for brokers, so small reads of several partitions take no longer than one read
     task: list[PartitionRead] = []
     size = 0
     for read in reads:

@@ -212,6 +212,7 @@ class ManagedQuery:
 
     def _ask_broker(self) -> None:
         """Ask for the last message of each partition. A broker that does not answer at all changes nothing."""
+        # a broker that does not answer at all changes nothing
         with contextlib.suppress(ReaperError):
             for topic in self.query.topics:
                 for number in range(self._tools.admin.partitions(topic) or 0):

@@ -2,9 +2,8 @@
 
 The look-up finds the watcher's topic, if there is one, and topics that match topics.requests_pattern.
 
-1. It runs every minute. A new topic gets its subscription, a checkpoint and a query, each tenant's first topic before
-   any tenant's second. If a fault prevents that, it is logged, and the next look-up tries again. The query of a topic
-   that is gone ends, which is logged.
+1. A new topic gets its subscription, a checkpoint and a query. If a fault prevents that, it is logged, and the next
+   look-up tries again. The query of a topic that is gone ends, which is logged.
 2. A topic that a checkpoint has read and no query reads now is named in the log, once per start.
 3. A query that fails is parked (life.py), and the others continue; this includes a fault of its checkpoint. Only a
    fault of what queries share, such as the receipts, ends the service (deletion.outages).
@@ -92,6 +91,7 @@ class RunningQueries:
     def check_once(self) -> Mapping[Query, Exception]:
         """Check all queries; return the failures that must end the service. To be called again and again."""
         if self.tools.monotonic() - self._looked_up_s >= _LOOK_UP_S:
+            # a fault of the look-up must not stop the queries that run
             with _try_again_later("the watcher's topic and topics.requests_pattern not looked up"):
                 self.look_up()
         failures = {query: managed.check() for query, managed in list(self._queries.items())}
@@ -105,6 +105,7 @@ class RunningQueries:
             self._end_if_gone(self._matched[topic])
         watch = self.settings.topics.watch
         read = self._matched.keys() - {watch}
+        # each tenant's first topic before any tenant's second, so that no tenant crowds out another
         new = _by_tenant([topic for topic in topics if topic not in (*read, watch)], read)
         quota = max(self.most_matched - len(read), 0)
         for topic in new[quota:]:
@@ -112,7 +113,9 @@ class RunningQueries:
             self._log(topic, f"not read: {why}")
         watched = [watch] if watch in topics and watch not in self._matched else []
         started = [topic for topic in (*watched, *new[:quota]) if self._take_up(topic)]
+        # tenants may create and delete any number of topics
         self._log.keep_only({*topics, *(topic for query in self._queries for topic in query.topics)})
+        # once per start: a topic that goes later is named by its own query
         if not self._left_behind_named:
             self._name_left_behind(topics)
         return bool(started)
@@ -216,7 +219,7 @@ class RunningQueries:
 
 
 def _by_tenant(topics: Iterable[str], read: Iterable[str]) -> list[str]:
-    """Order topics so that each tenant's first topic is read before any tenant's second: no tenant crowds out another.
+    """Order topics so that each tenant's first topic is read before any tenant's second.
 
     read: topics that are read already.
     """

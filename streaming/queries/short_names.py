@@ -1,7 +1,6 @@
 """Takes over checkpoints of versions that named a query by eight hex digits of its topic's digest.
 
-Two topics can share eight digits, and a tenant that creates topics can choose them. So a checkpoint moves to its
-query's full name only if it has read this topic and no other; any other checkpoint stays where it is.
+A checkpoint moves to its query's full name only if it has read this topic and no other; any other checkpoint stays.
 """
 
 import logging
@@ -27,11 +26,13 @@ def adopt_short_name(settings: Settings, query: Query) -> bool:
         return False
     old, new = folder_of(location_of(settings, name)), folder_of(location_of(settings, query.name))
     newest = newest_number(old.location, "offsets")
+    # two topics can share eight digits, and a tenant that creates topics can choose them
     if newest <= newest_number(new.location, "offsets") or _topics_of(old) != set(query.topics):
         return False
     # all that Spark reads when it resumes
     numbers = [number for number in (newest - 1, newest) if number >= 0]
     _copy(old, new, ["metadata", _FIRST, *(f"commits/{number}" for number in numbers)])
+    # last: without offsets, the next call repeats a move that broke off
     _copy(old, new, [f"offsets/{number}" for number in numbers])
     _remove(old)
     log.info("%s: its checkpoint %s is now %s", query.topics[0], shown(old.location), shown(new.location))

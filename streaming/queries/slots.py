@@ -4,8 +4,6 @@ Spark runs a task in a slot; `local[8]` has eight. The connector waits half a mi
 never get, and occupies a slot all that time.
 1. Reads together get RESERVED slots fewer than there are; topics whose query has failed recently share two of those.
 2. No read gets more than half of the slots that it shares with others, nor do all reads of a tenant's topics together.
-3. The query or tenant that holds the fewest slots goes first; ties go to the one served least recently. So a tenant
-   that publishes messages on which the connector fails, to any number of topics, delays others by a single read.
 """
 
 import threading
@@ -72,6 +70,8 @@ class Slots:
 
     def _grant(self) -> None:
         while waiting := [waiter for waiter in self._waiting if self._may_have_more(waiter)]:
+            # So a tenant that publishes messages on which the connector fails, to any number of topics, delays others
+            # by a single read.
             first = min(waiting, key=lambda waiter: (self._held[waiter.holder], self._last.get(waiter.holder, 0)))
             taken = self._held.total()
             if taken and taken + first.count > first.most:
@@ -108,10 +108,8 @@ class ReadSlots:
         self._usual, self._slow = Slots(self.stop), Slots(self.stop)
 
     def belongs_to(self, query: str, tenant: str) -> None:
-        """Count the query's reads towards its tenant's share. A query without a tenant has a share of its own.
-
-        Listed topics belong to no tenant, because any tenant may publish to them.
-        """
+        """Count the query's reads towards its tenant's share. A query without a tenant has a share of its own."""
+        # not called for listed topics, because any tenant may publish to them
         self._tenants[query] = tenant
 
     def forget(self, query: str) -> None:
@@ -142,6 +140,7 @@ class ReadSlots:
     def _shared_by(self, query: str) -> tuple[Slots, int]:
         """Return the pool of slots that the query shares with others of its kind, and its size."""
         is_slow = self._slow_until_s.get(query, float("-inf")) > self.monotonic()
+        # with fewer slots, none are set aside for queries that have failed
         if is_slow and self.slots() > RESERVED + _SLOW:
             return self._slow, _SLOW
         return self._usual, max(1, self.slots() - RESERVED - _SLOW)

@@ -17,8 +17,7 @@ _ADMIN_PATIENCE_SECONDS = 5.0
 def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], client: Mapping[str, str]) -> DataFrame:
     """Return an unstarted stream of all topics. The subscription must exist on every partition.
 
-    client: options that only this query has (spark.connector_clients). Queries with the same options share a
-    connection, and a message that breaks it breaks it for all of them.
+    client: options that only this query has (spark.connector_clients).
     """
     pulsar = settings.pulsar
     require_safe_token(pulsar)
@@ -35,6 +34,8 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         "failOnDataLoss": "true",
         # the wait for an entry that never comes, before the fallback reads the batch (decision 15)
         "pollTimeoutMs": "10000",
+        # queries with the same options would share a connection, and a message that breaks it would break it for all of
+        # them
         **client,
         # raw bytes under any schema that a tenant registers on the topic; JSON mode mixes up the rows' values
         "allowDifferentTopicSchemas": "true",

@@ -1,8 +1,4 @@
-"""Builds the streaming queries, unstarted: one per request topic and one for RETRY, each with its own checkpoint.
-
-Each topic has a query of its own, so that a batch of a million requests of one topic does not delay ten requests of
-another: the queries' chunks alternate.
-"""
+"""Builds the streaming queries, unstarted: one per request topic and one for RETRY, each with its own checkpoint."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,6 +22,8 @@ def stream(
 
     client: what read_stream takes.
     """
+    # a query for each topic, so that a batch of a million requests of one topic does not delay ten requests of another:
+    # the chunks of the queries alternate
     rows = read_stream(spark, settings, query.topics, client)
     return (
         rows.writeStream.queryName(f"ledger_deletion_{query.name}")

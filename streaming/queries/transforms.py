@@ -23,13 +23,13 @@ def messages(source: DataFrame, most_bytes: int, most_tasks: int) -> DataFrame:
     They are read in most_tasks tasks at most, source partition for source partition.
 
     A payload of more than most_bytes is no request: it is cut to most_bytes + 1, and the property CUT_FROM contains its
-    size. The JVM cuts row by row, as the connector delivers them, so that no later stage (a record batch for Python, a
-    chunk, a receipt) ever holds many megabytes of one message, which cost a sender only a few compressed kilobytes.
-    Key and properties are bounded like those of a copy.
+    size. Key and properties are bounded like those of a copy.
     """
     payload, key, properties = F.col(c.VALUE).cast("binary"), F.col(c.KEY).cast("binary"), F.col(c.PROPERTIES)
     is_cut, has_much_about = _bytes(payload) > most_bytes + 1, _bytes_about(key, properties) > MAX_ABOUT_BYTES
     properties = F.when(has_much_about, F.map_filter(properties, _is_kept)).otherwise(properties)
+    # The JVM cuts row by row, as the connector delivers them, so that no later stage (a record batch for Python, a
+    # chunk, a receipt) ever holds many megabytes of one message, which cost a sender only a few compressed kilobytes.
     raw = source.coalesce(most_tasks).select(
         F.col(c.TOPIC),
         F.col(c.MESSAGE_ID),

@@ -7,8 +7,7 @@
 3. By ledger: a ledger that had unread messages at the last check and is gone from the topic took them with it (TTL,
    backlog eviction, a topic deleted, or deleted and created again). streaming.reconcile.memory remembers the ledger
    until an operator accepts the loss (`accept --gaps`).
-Messages move while we check. We read the stores in the order in which a message passes through them, so that a message
-between two stores never seems to be missing. A topic that we can't check is named, and hides no gap of another topic.
+A topic that we can't check is named, and hides no gap of another topic.
 """
 
 import contextlib
@@ -54,6 +53,8 @@ def reconcile(
         service: what the service's earlier checks found, which need not be read again. This check adds to it, and
             remembers what is unread now for the next check. None: a command checks, and remembers nothing.
     """
+    # messages move while we check: the stores are read in the order in which a message passes through them, so that a
+    # message between two stores never seems to be missing
     delayed = delayed_requests(settings, now_ms)
     check = _Check(settings, pulsar, now_ms, service or Markers())
     check.read_positions(matched)
@@ -102,6 +103,7 @@ class _Check:
         admin = self._pulsar.admin
         for query in queries_of(self._settings, matched):
             with self.failures.noted(*map(topic_of, query.topics)):
+                # before the end: a batch that is committed in between is then only counted as unread
                 committed = committed_positions(location_of(self._settings, query.name))
                 ends = [admin.last_positions(topic) for topic in query.topics if admin.partitions(topic)]
                 self._committed |= committed
@@ -200,6 +202,7 @@ class _Check:
         lost = lost_ledgers(before, entries, accounted_entries)
         if not lost:
             return lost
+        # the note of the fallback is read only if a ledger seems to be lost
         if self._worked_off is None:
             self._worked_off = WorkedOff(self._settings.state_dir).recall()
         return lost_ledgers(before, entries, accounted_entries, self._worked_off.get(partition, ()))
@@ -220,6 +223,7 @@ class _Failures:
             yield
         except ReaperError as error:
             try:
+                # a broker that answers shows that only this topic can't be checked
                 self._admin.clusters()
             except ReaperError:
                 raise error from None

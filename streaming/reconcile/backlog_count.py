@@ -7,10 +7,8 @@
 4. Messages read from RETRY that are not due yet wait too, and so does a retry whose receipt is committed and whose copy
    is not in RETRY yet.
 
-Requests move while we count. Each request is in the next store before it leaves the last one, so we read in an order
-that may count a moving request twice and never omits it: first the committed positions, then the retries that wait,
-then the newest chunk of receipts, and the ends of the topics last. The sum is an upper bound, and exact while nothing
-moves; it is an estimate only if a partition has over 1,000 unread entries of several messages each (point 3).
+The sum is an upper bound, and exact while nothing moves; it is an estimate only if a partition has over 1,000 unread
+entries of several messages each (point 3).
 """
 
 from collections import Counter
@@ -40,6 +38,9 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
     """
     queries = queries_of(settings, matched_topics(pulsar.admin, settings))
     topics = [topic for query in queries for topic in query.topics]
+    # Requests move while we count. Each is in the next store before it leaves the last one, so the stores are read in
+    # an order that may count a moving request twice and never omits it: first the committed positions, then the retries
+    # that wait, then the newest chunk of receipts, and the ends of the topics last.
     committed: dict[str, Position] = {}
     for query in queries:
         committed |= committed_positions(location_of(settings, query.name))

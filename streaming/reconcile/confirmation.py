@@ -52,11 +52,9 @@ class Confirmation:
         return gaps
 
     def _has_other_message(self, partition: str, position: Position, messages: Container[tuple[int, int, int]]) -> bool:
-        """Whether an entry, read by itself, contains a message that is not among `messages`.
-
-        If a broker delivers many entries to no subscriber, the reader requests only a few of them singly, and takes the
-        rest for messages, including markers (adapters.pulsar.entries). So we read each entry by itself.
-        """
+        """Whether an entry, read by itself, contains a message that is not among `messages`."""
+        # If a broker delivers many entries to no subscriber, the reader requests only a few of them singly, and takes
+        # the rest for messages, including markers (adapters.pulsar.entries). So each entry is read by itself.
         in_entry = self.reader.read_entries(partition, [EntrySpan(*position, position[1])])
         return any((*position, message.batch_index) not in messages for message in in_entry)
 

@@ -37,6 +37,7 @@ def delayed_requests(settings: Settings, now_ms: int) -> pa.Table:
     parts = [_LATEST.empty_table()] * _PARTS
     if table is None:
         return _delayed(parts)
+    # a retry waits at most a week, so an older RETRY has a newer receipt, or was an alarm a week ago
     since = ds.field(c.AT_MS) >= now_ms - MAX_DELAY_MS - DAY_MS
     retried = (ds.field(c.OUTCOME) == str(Outcome.RETRY)) | (ds.field(c.QUERY) == RETRY)
     read: list[pa.RecordBatch] = []
@@ -45,6 +46,7 @@ def delayed_requests(settings: Settings, now_ms: int) -> pa.Table:
         if sum(coded.num_rows for coded in read) >= _ROWS_AT_ONCE:
             parts, read = _newest(parts, read), []
     delayed = _delayed(_newest(parts, read))
+    # of any number of receipts, only the small result is left
     pa.default_memory_pool().release_unused()
     return delayed
 
@@ -107,6 +109,7 @@ def _delayed(parts: Sequence[pa.Table]) -> pa.Table:
     chunk = pc.divide(latest[_CODE], len(_OUTCOMES))
     rank = pc.subtract(latest[_CODE], pc.multiply(chunk, len(_OUTCOMES)))
     is_delayed = pc.equal(rank, _OUTCOMES.index(str(Outcome.RETRY)))
+    # copies of the newest chunk may not be published yet
     is_older = pc.less(chunk, pc.max(chunk).as_py() or 0)
     return pa.table({_ORIGIN: latest[_ORIGIN], _CHUNK: chunk}).filter(pc.and_(is_delayed, is_older))
 

@@ -1,6 +1,6 @@
 """Entries without a receipt whose messages are all accounted for: mostly a broker's transaction markers.
 
-Entries never change, so the next check need not read them again. They are kept in memory, and read again after a start.
+They are kept in memory, and read again after a start.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,6 +20,7 @@ class Markers:
 
     def keep(self, partition: str, added: Iterable[EntrySpan], stored: Collection[int]) -> None:
         """Add entries of a partition, and forget those of ledgers that are no longer stored."""
+        # entries never change, so the next check need not read them again
         spans = joined((*self.of(partition), *added))
         self._spans[partition] = [span for span in spans if span.ledger in stored]
 

@@ -54,6 +54,8 @@ class UnreadMemory:
         """
         unread = _UNREAD.read(self._state_dir) or {}
         accepted = {
+            # an acceptance is kept as long as the service may remember the ledger, since the two share no file
+            # (decision 13)
             partition: ledgers.intersection(unread.get(partition, ()))
             for partition, ledgers in (_ACCEPTED.read(self._state_dir) or {}).items()
         }

@@ -60,6 +60,7 @@ def lost_ledgers(
     gone = (EntrySpan(ledger, 0, count - 1) for ledger, count in remembered.items() if ledger not in entries.stored)
     lost = {
         span.ledger
+        # an entry that the fallback processed and that has no receipt contains no message
         for span in without(gone, worked_off)
         if any(entry not in accounted.get(span.ledger, ()) for entry in range(span.first, span.last + 1))
     }

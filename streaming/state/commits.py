@@ -3,7 +3,6 @@
 1. The table contains only the files that a commit names: output of a failed or repeated task is never read.
 2. A commit carries a transaction (application, version). The store accepts it only if no other transaction of the
    application was committed since the table was opened. So a batch is stored once, and of two writers one continues.
-3. A task flushes its file to the disk before it reports the file; other stores promise durability with close().
 """
 
 import contextlib
@@ -90,6 +89,8 @@ def commit(  # noqa: PLR0913  what to commit, and as what
         mode: "overwrite" replaces all files of the table.
     """
     transaction_before, version_before = table.transaction_version(app), table.version()
+    # The store may accept a commit whose answer is lost, and refuse the next try of the same commit. The id shows which
+    # of the commits since then is ours.
     commit_id = uuid4().hex
     properties = CommitProperties(app_transactions=[Transaction(app, version)], custom_metadata={_COMMIT_ID: commit_id})
     try:
@@ -192,6 +193,8 @@ class _File:
             size = self._out.tell()
             self._out.close()
             if isinstance(self._filesystem, LocalFileSystem):
+                # before the task reports the file, since a commit may name it then; other stores promise durability
+                # with close()
                 flush(self._path)
         stats = json.dumps(_statistics(self._metadata[0]))
         return {"path": self._name, "size": size, "modified_ms": time.time_ns() // 1_000_000, "stats": stats}
@@ -229,6 +232,7 @@ def _statistics(metadata: pq.FileMetaData) -> dict[str, object]:
     nulls: dict[str, int] = {}
     for at in range(metadata.num_columns):
         column = metadata.schema.column(at)
+        # only whole numbers have statistics: deltalake's own dataset misreads those of texts (docs/findings.md)
         if column.path != column.name or column.physical_type not in ("INT32", "INT64"):
             continue
         statistics = [group.column(at).statistics for group in groups]

@@ -1,6 +1,6 @@
-"""Files of the state directory, a local path or a URI: each is written under a temporary name, then renamed.
+"""Files of the state directory, a local path or a URI.
 
-So a reader, and a start after a crash, finds the complete new file, the old one, or none.
+A reader, and a start after a crash, finds the complete new file, the old one, or none.
 """
 
 import contextlib
@@ -66,6 +66,8 @@ class Folder:
         path = f"{self.root}/{name}"
         with translated(path, "written"):
             make_folder(self.filesystem, path.rpartition("/")[0])
+            # the content is whole in memory, since closing a stream on S3 would also store a file that was cut short
+            # (decision 10)
             with self.filesystem.open_output_stream(path) as out:
                 out.write(content)
 

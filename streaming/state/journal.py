@@ -2,8 +2,7 @@
 
 `<state>/journal/day=YYYY-MM-DD/<query>-<batch>-<random>.parquet`; each run of a batch writes its own files.
 `<state>/object-journal` has the same layout for objects in tiered storage, `<state>/snapshot-journal` for messages of
-snapshot topics. The later of the driver's and ZooKeeper's clock names the day, and days expire by the earlier clock: a
-wrong clock, fast or slow, makes us keep files longer.
+snapshot topics.
 """
 
 from collections import Counter
@@ -162,12 +161,16 @@ class ParquetJournal:
         if not rows:
             return
         now_ms = self._clock.now_ms()
+        # The later of the driver's and ZooKeeper's clock names the day, and days expire by the earlier clock: a wrong
+        # clock, fast or slow, makes us keep files longer.
         folder = f"{kind}/day={_day(now_ms + self._ahead_ms)}"
+        # each attempt of a task writes files of its own, because two attempts may run at once (decision 28)
         name = f"{self._query}-{self._batch_id}-{uuid4().hex}.parquet"
         run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
         table = pa.Table.from_pylist([run | row for row in rows], schema=schema)
         try:
             content = pa.BufferOutputStream()
+            # into memory: closing a stream on S3 would also store a file that was cut short (decision 10)
             pq.write_table(table, content, compression="zstd")
             self._folder.write_new(f"{folder}/{name}", content.getvalue())
         except (UnavailableError, pa.ArrowException) as error:
@@ -263,6 +266,7 @@ def started(state_dir: str, query: str, batch_id: int, *, since_ms: int) -> Coun
         columns = ("reference_key", *identity)
         batches = list(_batches(state_dir, kind, JournalQuery(since_ms, columns=columns, batch=(query, batch_id))))
         if batches:
+            # a batch that ran twice journaled its deletes twice
             distinct = pa.Table.from_batches(batches).group_by(list(columns)).aggregate([])
             counts.update((tenant_of_key(key), key) for key in distinct["reference_key"].to_pylist())
     return counts

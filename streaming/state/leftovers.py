@@ -1,8 +1,5 @@
 """Removes files from a table's folder that no version of the table can need any more.
 
-A process may be suspended at any line, for days, and then continue. So no rule here depends on the age of a file, or on
-which version of the table is the newest: a file is deleted only if no later commit can ever need it.
-
 1. A file that the log lists as removed stays removed in every later version. It is deleted some hours later, so that
    readers of an earlier version still find it.
 2. A file that was never committed: a file's name contains the version of the transaction for which its task wrote it.
@@ -40,6 +37,8 @@ def remove_leftovers(table: DeltaTable, location: str, app: str, *, keep_hours: 
     kept_for_readers = _removed(table, 0).difference(replaced := _removed(table, keep_hours))
     needed = kept_for_readers.union(table.get_add_actions().column("path").to_pylist())
 
+    # A process may be suspended at any line, for days, and then continue. So no rule depends on the age of a file, or
+    # on which version of the table is the newest.
     def can_be_needed(name: str) -> bool:
         if name in needed:
             return True

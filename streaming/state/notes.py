@@ -34,6 +34,7 @@ class Note(Generic[T]):
 
     def try_write(self, state_dir: str, value: T | None) -> None:
         """Like write(), but ignore UnavailableError."""
+        # a note only informs: its loss must not stop the work
         with suppress(UnavailableError):
             self.write(state_dir, value)
 

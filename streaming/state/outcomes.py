@@ -76,6 +76,6 @@ def _condition(ledger: int | None, topic: str | None, outcome: str | None) -> ds
         conditions.append((ds.field(c.TOPIC_NAME) == name) | is_partition)
     if outcome is not None:
         if outcome not in set(Outcome):
-            raise ConfigError(f"--outcome {outcome}: one of {', '.join(Outcome)}")
+            raise ConfigError(f"--outcome {outcome} is not an outcome; choose one of {', '.join(Outcome)}")
         conditions.append(ds.field(c.OUTCOME) == outcome)
     return reduce(and_, conditions) if conditions else None

@@ -1,7 +1,7 @@
 """The receipts: a Delta table with the outcome of every request, which is also the outbox of copies to publish.
 
-One chunk of work is one Delta commit. We number chunks, ascending over the life of the table. Copies for RETRY and DLQ
-are read back from the commit, never taken from the computation: a copy exists only if its receipt does.
+One chunk of work is one Delta commit. Chunks are numbered, ascending over the life of the table. Copies for RETRY and
+DLQ are read back from the commit.
 """
 
 from collections import Counter
@@ -81,6 +81,7 @@ class Receipts:
         """Return the receipts of one chunk."""
         from pyspark.sql import functions as F
 
+        # read back from the commit, never taken from the computation: a copy exists only if its receipt does
         return self.read(ds.field(c.CHUNK) == chunk).where(F.col(c.CHUNK) == chunk)
 
     def append(self, rows: "DataFrame", chunk: int, work: Work | None = None) -> None:
@@ -91,6 +92,7 @@ class Receipts:
         be stored although an error is raised; catch_up() finds out.
         """
         table, app = self._existing(), _app(self.table_id)
+        # the chunk is the version of the table's transaction, so a repeated call commits nothing twice
         if (table.transaction_version(app) or 0) < chunk:
             self._is_in_doubt = True
             files = written(rows, self.path, schemas.RECEIPT, work, version=chunk)
@@ -180,6 +182,7 @@ class Receipts:
                 return messages
             oldest = least[0]
         newer = ds.field(c.POSITION_LEDGER) >= oldest
+        # without a receipt as new as the batch, no join is needed
         if not any(True for _ in rows(self._state_dir, newer, columns=[c.POSITION_LEDGER])):
             return messages
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
@@ -195,7 +198,9 @@ class Receipts:
     def _existing(self) -> Table:
         table = self._opened()
         if table is None:
-            raise SafetyError(f"the receipts at {shown(self.path)} vanished while the service runs; restore them first")
+            raise SafetyError(
+                f"the receipts at {shown(self.path)} vanished while the service runs; restore them, then start again"
+            )
         return table
 
 

@@ -5,7 +5,6 @@ A file appears complete under its name, or not at all, and never changes.
 2. `replay-<ms>-<random>.parquet` is a plan: every message of one replay as we will publish it, and the end of its topic
    before we sent the first. Once the plan exists, the replay is completed, by a later run if this run is interrupted.
 3. `replay-<ms>-<random>.done.parquet` contains the message id of each. While it is missing, the replay is incomplete.
-They are not in the receipts' table, because the service must be the only writer of that table.
 """
 
 import contextlib
@@ -24,6 +23,7 @@ from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of
 from udfs import columns as c
 
+# not in the receipts' table, because the service must be the only writer of that table
 FOLDER = "dead-letters"
 WAITING, REPLAYING, REPLAYED, WRITTEN_OFF = "WAITING", "REPLAYING", "REPLAYED", "WRITTEN_OFF"
 

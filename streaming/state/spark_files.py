@@ -1,7 +1,4 @@
-"""Reads Parquet files into Spark. Spark itself reads files on a disk; files on an object store are read by pyarrow.
-
-So Spark needs no client for the store, and the same options of the location serve for reading and writing.
-"""
+"""Reads Parquet files into Spark. Spark itself reads files on a disk; files on an object store are read by pyarrow."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +26,8 @@ def read_files(spark: "SparkSession", location: str, paths: Sequence[str], schem
         return spark.createDataFrame([], kind)
     if "://" not in location:
         return spark.read.schema(kind).parquet(*(_GLOB.sub(r"\\\g<0>", f"file://{path}") for path in paths))
+    # by pyarrow: Spark needs no client for the store, and the same options of the location serve for reading and
+    # writing
     return spark.createDataFrame([(path,) for path in paths], "path string").mapInArrow(_Reader(location, schema), kind)
 
 

@@ -112,15 +112,13 @@ def _split_by_text_type(files: Sequence[Any], condition: ds.Expression | None) -
 
 
 def _dataset(table: Table) -> ds.FileSystemDataset:
-    """The table's files, with their statistics of integer columns only.
-
-    deltalake's own dataset claims that no row has a text if the least value of a text column is unknown
-    (docs/findings.md), so that a topic's receipts would seem to be missing.
-    """
+    """The table's files, with their statistics of integer columns only."""
     filesystem, root = open_filesystem(table.location)
     kind = ds.ParquetFileFormat() if isinstance(filesystem, LocalFileSystem) else _FROM_AFAR
     # pa.table() would do the same, and load pandas to check the type of its argument
     files = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+    # deltalake's own dataset claims that no row has a text if the least value of a text column is unknown
+    # (docs/findings.md), so that a topic's receipts would seem to be missing
     numbers = [
         name.removeprefix(_LEAST)
         for name in files.column_names

@@ -1,13 +1,11 @@
 """Retries that are not due yet: a Delta table beside the receipts, so that no retry waits for the delay of another.
 
 1. A batch of RETRY is written here at once, before any of its messages is processed.
-2. Passes ascend in time: each takes the rows whose ready_ms is after the last pass and not after now. A message that
-   arrives after its due time gets a ready_ms after the last pass, so a pass never goes back in time.
-   If the clock was fast at the last pass, passes start over from before it; no row waits longer than the longest delay.
+2. Passes ascend in time: each takes the rows whose ready_ms is after the last pass and not after now.
 3. A row is removed only after its pass has its receipts. Rows with receipts show how far earlier runs got. A new run
    skips such rows until it has passed the last of them, whatever its clock shows.
 4. Each run starts a generation, as a Delta transaction, before it reads. Every append is a later transaction of its
-   generation, so that a run that stalled can neither add rows before a newer run's passes nor remove that run's rows.
+   generation.
 """
 
 from collections.abc import Callable, Iterator
@@ -93,8 +91,11 @@ class Waiting:
             table = self._existing()
             generation = _version_of(table) // _APPENDS + 1
             try:
+                # a run that stalled before this can neither add rows before a newer run's passes nor remove that run's
+                # rows
                 commit(table, [], schemas.WAITING, _APP, generation * _APPENDS)
             except FencedError:
+                # another run may have started a generation in the same moment; the newest instance tries again
                 if not still_mine():
                     raise
             else:
@@ -113,11 +114,13 @@ class Waiting:
         """
         self._require_taken_over()
         table = self._existing()
+        # the answer to the last append was lost: if the table has its files, they must not be added twice
         if self._in_doubt and has(table, self._in_doubt):
             self._version += 1
             messages = self.without_held(messages)
         self._in_doubt = []
         self._refuse_other(table, self._version)
+        # a message that arrives after its due time is ready after the last pass, so that no pass goes back in time
         ready = _Ready(self._pass_ms + 1, self._clock.now_ms())
         files = written(messages, self.path, schemas.WAITING, ready, version=self._version + 1)
         if files:
@@ -139,6 +142,7 @@ class Waiting:
 
         self._require_taken_over()
         if self._was_ahead(now_ms):
+            # passes start over from before the fast clock's pass; otherwise new messages would wait until that time
             self._start_over()
         self._bound_delays(now_ms, version=self._version)
         until_ms = max(now_ms, self._pass_ms)
@@ -154,6 +158,7 @@ class Waiting:
 
     def abandon_pass(self) -> None:
         """Return the rows of a failed pass to the next pass. Some of them may have receipts."""
+        # a part of the pass may have been processed before it failed
         self._receipts_until_ms = max(self._receipts_until_ms, self._pass_ms)
         self._pass_ms = self.done_ms
 
@@ -216,7 +221,9 @@ class Waiting:
     def _existing(self) -> Table:
         table = self._opened()
         if table is None:
-            raise SafetyError(f"the retries at {shown(self.path)} vanished while the service runs; restore them first")
+            raise SafetyError(
+                f"the retries at {shown(self.path)} vanished while the service runs; restore them, then start again"
+            )
         return table
 
     def _refuse_other(self, table: Table, version: int) -> None:
@@ -258,6 +265,7 @@ def outstanding(state_dir: str, *more: str) -> Iterator[dict[str, Any]]:
     held = {_position(row) for batch in _scan(table, None, list(c.POSITION)) for row in batch.to_pylist()}
     if not held:
         return
+    # receipts of older ledgers can't belong to these rows, and their files are not opened
     since = ds.field(c.POSITION_LEDGER) >= min(position[1] for position in held)
     for row in receipts.rows(state_dir, since, columns=list(c.POSITION)):
         held.discard(_position(row))

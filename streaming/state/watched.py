@@ -2,11 +2,8 @@
 
 1. A commit contains the names that are in the znodes now, and the requests for the names that are gone: both are
    durable, or neither. So a crash loses no request and creates none twice.
-2. The row of a path's latest commit is valid. From time to time the valid rows replace the whole table, which keeps it
-   small.
-3. The unpublished requests are bounded, in all and for each tenant (quota): a tenant that deletes millions of names
-   must not exhaust the watcher's memory, nor keep the requests of others waiting for long.
-4. Each opening starts a transaction: a watcher that stalled, and continues later, is refused.
+2. The row of a path's latest commit is valid.
+3. The unpublished requests are bounded, in all and for each tenant (quota).
 """
 
 from collections import Counter
@@ -29,6 +26,8 @@ _COMMITS_BEFORE_FOLD = 300
 _ROWS_PER_BATCH = 20_000
 _KEEP_HOURS = 1
 _BYTES_BEFORE_FOLD = 64 << 20  # of requests: a start also reads those that were published since the last fold
+# a tenant that deletes millions of names must not exhaust the watcher's memory, nor keep the requests of others waiting
+# for long
 _MOST_WAITING_BYTES = 256 << 20
 _MOST_WAITING_BYTES_OF_TENANT = 16 << 20
 _BYTES_EACH = 400  # of memory that a request takes in addition to its payload
@@ -83,6 +82,7 @@ class Watched:
         self._version = (self._table.transaction_version(_APP) or 0) + 1
         self._durable = Durable(self.path)
         self._next_number = max(self.requests, default=-1) + 1
+        # a watcher that stalled before this, and continues later, is refused
         commit(self._table, [], schemas.WATCHED, _APP, self._version)
         self._durable.sync()
 
@@ -124,6 +124,7 @@ class Watched:
             (_row(version, at_ms, path, kept) for path, kept in chain(nodes.items(), (notes or {}).items())),
             (_request_row(version, request) for request in added),
         )
+        # before the memory changes: if the commit fails, the table is opened again
         self._commit(version, rows)
         for path, kept in nodes.items():
             if kept is None:
@@ -146,6 +147,7 @@ class Watched:
             (_row(version, at_ms, path, kept) for path, kept in chain(self.nodes.items(), self.notes.items())),
             (_request_row(version, request) for request in self.requests.values()),
         )
+        # only the row of a path's latest commit is valid, so the valid rows replace the table, which keeps it small
         commit(self._table, self._files(rows, version), schemas.WATCHED, _APP, version, mode="overwrite")
         self._version, self._commits = version, 0
         self._request_bytes = 0  # each fold writes the waiting requests again, which must not trigger the next fold

@@ -1,8 +1,4 @@
-"""The note of which entries the fallback has processed completely.
-
-Not every entry contains a message: a broker's transaction markers do not. Such an entry has no receipt, and can be read
-and explained while it is stored. After its ledger is gone, this note shows that no message was lost.
-"""
+"""The note of the entries that the fallback has processed completely."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -31,6 +27,8 @@ def _decode(spans: Any) -> Spans:
     }
 
 
+# Not every entry contains a message: a broker's transaction markers do not. Such an entry has no receipt, and can be
+# read and explained while it is stored. After its ledger is gone, this note shows that no message was lost.
 _NOTE: Note[Spans] = Note("worked-off.json", _encode, _decode)
 
 
@@ -51,9 +49,8 @@ class WorkedOff:
             for partition, added in spans.items():
                 merged = joined((*noted.get(partition, ()), *added))
                 newest = sorted({span.ledger for span in merged})[-_LEDGERS:]
-                noted.pop(
-                    partition, None
-                )  # moves to the end: the partition that was noted longest ago is dropped first
+                # moves to the end: the partition that was noted longest ago is dropped first
+                noted.pop(partition, None)
                 noted[partition] = [span for span in merged if span.ledger >= newest[0]] if newest else []
             _NOTE.try_write(self._state_dir, dict(list(noted.items())[-_PARTITIONS:]))
 

@@ -1,8 +1,4 @@
-"""Finds the owners that a chunk may read: those of requests that their senders may send.
-
-A refused request must not cause a read: otherwise a client that may publish to any one topic could make this service
-read the znodes of all topics, and make brokers load them. So no owner is read before a request for it was admitted.
-"""
+"""Finds the owners that a chunk may read: those of requests that their senders may send."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,8 +20,7 @@ from udfs.records import PendingDelete
 class AdmittedOwners:
     """Spark's task: record batches of schemas.MESSAGE become counts of admitted requests by owner, schemas.OWNER.
 
-    A row without an owner counts all messages. The task reads messages as the sweep does, so that both admit the same
-    messages.
+    A row without an owner counts all messages.
     """
 
     query: str  # schemas.REQUESTS or RETRY
@@ -34,6 +29,7 @@ class AdmittedOwners:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count the requests in record batches."""
+        # the sweep's own reader, so that both admit the same messages
         reader = RowDecoder(self.query, self.admission, self.most_bytes)
         total = 0
         requests: Counter[tuple[str, str]] = Counter()
@@ -41,6 +37,8 @@ class AdmittedOwners:
             total += batch.num_rows
             named = batch.filter(pc.is_valid(batch.column(c.REFERENCE_KEY)))
             for message in reader.read(named.to_pylist()):
+                # A refused request must not cause a read: otherwise a client that may publish to any one topic could
+                # make this service read the znodes of all topics, and make brokers load them.
                 if isinstance(message.request, PendingDelete):
                     requests[message.row[c.TENANT], message.row[c.REFERENCE_KEY]] += 1
         counts = [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in requests.items()]

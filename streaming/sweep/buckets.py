@@ -1,8 +1,6 @@
 """Finds the bucket of an offload request: in the request, its owner's list or its namespace's policies.
 
-1. A bucket has to be on the operator's allow-list (tiered_storage.allowed); else nothing is sent to any store.
-2. A driver that does not use S3 is refused by its name.
-3. If none of the three names a bucket and the operator allowed exactly one, that bucket is used.
+A bucket has to be on the operator's allow-list (tiered_storage.allowed); else nothing is sent to any store.
 """
 
 from collections import Counter
@@ -51,6 +49,7 @@ class OffloadBuckets:
         Raises UnavailableError when ZooKeeper does not answer.
         """
         named = [_named_by(request) for request in requests]
+        # lists and policies are read only for requests that don't name a bucket themselves
         vague = [request for request, target in zip(requests, named, strict=True) if _is_vague(target)]
         lists = self.loader.lists({request.managed_ledger for request in vague}) if vague else {}
         from_lists = {_owner(request): _listed(request, lists) for request in vague}
@@ -94,6 +93,7 @@ class OffloadBuckets:
                 f"driver {target.driver} is not supported: {supported_drivers()} are",
             )
         if not target.bucket:
+            # nothing names a bucket, and the operator allowed exactly one: no other can be meant
             if len(self.allowed) == 1:
                 return self.allowed[0]
             return _never(
@@ -149,8 +149,8 @@ def _is_vague(target: Target) -> bool:
 
 def _first_named(targets: Iterable[Target | Verdict | None]) -> Target | Verdict:
     """Return the first target that names a bucket or an unsupported driver, or the Verdict of unreadable policies."""
-    known = [target for target in targets if target is not None]
-    return next((target for target in known if isinstance(target, Verdict) or not _is_vague(target)), known[0])
+    present = [target for target in targets if target is not None]
+    return next((target for target in present if isinstance(target, Verdict) or not _is_vague(target)), present[0])
 
 
 def _owner(request: PendingDelete) -> tuple[str, int]:

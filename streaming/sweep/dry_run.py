@@ -1,7 +1,4 @@
-"""The stores of a dry run: they read the real stores, but only remember deletes.
-
-A dry run finds out how much a sweep would delete, so that this can be compared with the limits before any delete.
-"""
+"""The stores of a dry run: they read the real stores, but only remember deletes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -28,6 +25,7 @@ class DryRunStore:
 
     def delete_guarded(self, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
         """Remember the deletes; nothing is sent."""
+        # the next read must not find the ledger: the sweep verifies each delete, and would count it as STILL_THERE
         self._deleted.update(path for batch in batches for path, _ in batch.deletes)
         return [GuardResult(GuardStatus.DELETED) for _ in batches]
 
@@ -68,7 +66,7 @@ class DryRunObjects:
 
     def list_keys(self, prefix: str = "") -> Iterator[tuple[str, int, int]]:
         """List the bucket, without objects deleted in this dry run."""
-        return (found for found in self._store.list_keys(prefix) if found[0] not in self._deleted)
+        return (listed for listed in self._store.list_keys(prefix) if listed[0] not in self._deleted)
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
         """Read from the bucket, without uploads aborted in this dry run."""

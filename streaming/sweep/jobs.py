@@ -107,6 +107,7 @@ class OpenJob:
     @property
     def rests_on(self) -> tuple[str, str, int | None]:
         """What a verdict on the ledger or the objects rests on: jobs with equal values may share a verdict."""
+        # with the signed sighting: a forged request for the same ledger must not share the verdict of the true one
         return self.key, self.request.managed_ledger, self.given.absent_since_ms
 
     @property
@@ -189,6 +190,7 @@ def swept_of(job: OpenJob, lead: OpenJob, policy: Policy, *, now_ms: int, refres
         raise AssertionError(f"no verdict for {lead.request}")
     if job is not lead and verdict.outcome is Outcome.DELETED:
         why = "requested twice in one batch"
+        # a ledger must not be counted as deleted twice
         return Swept(verdict=Verdict(Outcome.ALREADY_GONE, Reason.DUPLICATE, why), sources=sources)
     is_first_check = verdict.reason in _NEEDS_SECOND_CHECK
     since_ms = first_sight_ms(job.given.absent_since_ms, policy, now_ms=now_ms) if is_first_check else None

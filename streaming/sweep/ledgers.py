@@ -1,15 +1,11 @@
 """The sweep of BookKeeper, which runs in the executors: read, judge, journal, delete under guard, check again.
 
 1. Everything is read in bulk, so that no ledger waits for a round trip of its own.
-2. A cached reference is read again if it can't answer safely: its owner is absent or unreadable, the ledger is newer
-   than its list, its answer is "in use" (which may be over), or it belongs to a compacted ledger, which no znode names.
-3. A ledger that its list still names as offloaded is deleted only after tiered storage was asked for both its objects.
-4. The journal is durable before the first delete is sent.
-5. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
-6. Each ledger is read again after its deletion, and reported as DELETED only if it is not found. Kept ledgers are read
+2. A cached reference is read again if it can't answer safely (owner_references.py).
+3. The journal is durable before the first delete is sent.
+4. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
+5. Each ledger is read again after its deletion, and reported as DELETED only if it is not found. Kept ledgers are read
    again too.
-7. Different requests for one ledger are judged separately. If two would delete it, only the first is sent; the other
-   is judged again after that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,6 +69,8 @@ class Sweeper:
         opened = [self._open(job) for job in jobs]
         leads: dict[_Question, LedgerJob] = {}
         for job in opened:
+            # requests that name different owners are judged separately, so that a forged request can't lend its sources
+            # to another
             leads.setdefault((job.path, job.rests_on), job)
         references = SweepReferences(self._loader, cached)
         pending = list(leads.values())
@@ -100,7 +98,9 @@ class Sweeper:
         paths = list(dict.fromkeys(job.path for job in pending))
         nodes = dict(zip(paths, self._store.read_many(paths), strict=True))
         references.prepare(pending)
+        # if two requests would delete a ledger, only the first is sent; the other is judged again after that
         first, duplicates = split_duplicates(self._judge(pending, nodes, references), lambda job: job.path)
+        # durable before the first delete, or it could not be undone
         deletable = self._journaled(first, nodes)
         again: list[LedgerJob] = []
         for group in in_groups(guards_of(deletable, nodes, self._rules.epoch), limiter):
@@ -118,12 +118,14 @@ class Sweeper:
         """Give every job its current verdict; return the jobs to delete whose ledger exists."""
         for job in pending:
             job.verdict = self._verdict(job, nodes[job.path], references)
+        # a cached "in use" may be over by now
         doubted = {job.key for job in pending if job.is_in_use and references.is_cached(job.key)}
         if doubted:
             references.reload(doubted)
             for job in pending:
                 if job.key in doubted:
                     job.verdict = self._verdict(job, nodes[job.path], references)
+        # the list still names these as offloaded: the copy in BookKeeper may be the last (offloaded.py)
         self._confirm_offloaded([job for job in pending if job.verdict == NOT_ASKED], nodes, references)
         return [job for job in pending if job.is_to_delete and nodes[job.path] is not None]
 
@@ -171,6 +173,7 @@ class Sweeper:
             try:
                 acl = self._acl(job.path, node, acls)
             except RefusedError as error:
+                # no delete without its undo, which needs the ACL
                 job.later(Reason.STORE_REFUSED, f"could not be undone: {error}")
                 continue
             ready.append(job)

@@ -1,8 +1,4 @@
-"""Reads the rows of a task: the request in each message, and those of its properties that count.
-
-Every client that may publish to a request topic can write any property. So the properties that only this service
-writes are ignored there. In the retry topic, the same properties are our own.
-"""
+"""Reads the rows of a task: the request in each message, and those of its properties that count."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +70,8 @@ class RowDecoder:
         decoded = payload if isinstance(payload, PendingDelete) else None
         topic = first_topic(row[c.SOURCE], {} if self._query == REQUESTS else written, self._admission)
         request = payload if decoded is None else admit(decoded, topic, self._admission)
+        # Every client that may publish to a request topic can write any property, so the properties that only this
+        # service writes are ignored there. In the retry topic, the same properties are our own.
         if self._query == REQUESTS:
             return Message(row=row, request=request, properties=as_original(written), origin_id=own_id, decoded=decoded)
         return Message(
@@ -86,5 +84,5 @@ class RowDecoder:
 
 
 def _partition(source: str) -> int:
-    _, found, number = source.rpartition("-partition-")
-    return int(number) if found and number.isdigit() else -1
+    _, separator, number = source.rpartition("-partition-")
+    return int(number) if separator and number.isdigit() else -1

@@ -82,8 +82,8 @@ def delete_indexes(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[Offlo
 
 def kept_versions(facts: OffloadFacts) -> str:
     """Return a note that a bucket with versions keeps the bytes; "" for other buckets."""
-    stored = [found for found in (facts.data, facts.index) if found is not None]
-    if all(found.version_id in _NO_VERSIONS for found in stored):
+    stored = [head for head in (facts.data, facts.index) if head is not None]
+    if all(head.version_id in _NO_VERSIONS for head in stored):
         return ""
     return (
         "the bucket has versions: delete markers hide the objects, their bytes stay until a lifecycle rule removes them"
@@ -101,6 +101,7 @@ def _delete(
     # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago. A store that
     # compares ETags deletes only the very object that was judged.
     errors = store.delete(list(by_key), etags)
+    # a failed condition is no proof that the object exists: it may have been deleted in between
     there = store.existing([key for key in by_key if errors.get(key, CHANGED) == CHANGED])
     for key, job in by_key.items():
         if errors.get(key) == CHANGED and key in there:

@@ -1,9 +1,4 @@
-"""Checks that the objects of an offloaded ledger exist before the sweep deletes the ledger's copy in BookKeeper.
-
-A list with the state "offloaded, deleted from BookKeeper" does not prove that the objects exist: a lifecycle rule,
-another cluster or an operator may have deleted them. Then the copy in BookKeeper is the last, and an operator can
-restore the topic from it.
-"""
+"""Checks that the objects of an offloaded ledger exist before the sweep deletes the ledger's copy in BookKeeper."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,11 +38,11 @@ class OffloadedCopies:
             uuids = needed[reference.key][request.ledger_id]
             states_of = listed.get(request.managed_ledger, {})
             states = [states_of.get((request.ledger_id, uuid)) for uuid in uuids]
-            found = [_with(request, uuid, state) for uuid, state in zip(uuids, states, strict=True) if state]
-            is_whole = bool(uuids) and len(found) == len(uuids)
+            located = [_with(request, uuid, state) for uuid, state in zip(uuids, states, strict=True) if state]
+            is_whole = bool(uuids) and len(located) == len(uuids)
             doubts.append(None if is_whole else _later(f"{reference.key} does not name the location of its objects"))
-            uploads += found
-            of_upload += [at] * len(found)
+            uploads += located
+            of_upload += [at] * len(located)
         for at, doubt in zip(of_upload, self._doubts(uploads), strict=True):
             doubts[at] = doubts[at] or doubt
         return doubts
@@ -85,6 +80,9 @@ def _heads(
 
 def _missing(bucket: Bucket, found: tuple[str, StoredObject | Unreadable | None]) -> Verdict | None:
     key, head = found
+    # The list's state "offloaded, deleted from BookKeeper" does not prove that the objects exist: a lifecycle rule,
+    # another cluster or an operator may have deleted them. Then an operator can restore the topic from the copy in
+    # BookKeeper.
     if head is None:
         return _later(f"{key} does not exist in bucket {bucket.name}: the copy in BookKeeper may be the last one")
     return _later(head.detail) if isinstance(head, Unreadable) else None

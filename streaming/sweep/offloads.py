@@ -1,16 +1,12 @@
 """The sweep of tiered storage: read objects and owner, journal, read the owner again, delete, check again.
 
 S3 has no transaction that could check the owner together with the delete. Instead:
-1. objects are read before their owner: a UUID that the owner's list does not name after that never returns to the
-   list (udfs.judge_offload explains why);
+1. objects are read before their owner;
 2. owners are always read now, never from the cache. Right before the delete, their versions and our epoch's are
-   compared once more; an owner that changed in between is read and judged again;
-3. the data object is deleted first and the index object last. The index holds the proof of ownership, so a pair whose
-   data object is gone still has a provable owner;
-4. each delete carries the ETag of the object that was judged, if the store compares ETags (S3 does; other stores are
+   compared once more;
+3. each delete carries the ETag of the object that was judged, if the store compares ETags (S3 does; other stores are
    tried once with an object of our own);
-5. each object is checked again after its deletion, and reported as DELETED only if it is not found.
-If a bucket's store fails, only the requests for that bucket come back later; the others continue.
+4. each object is checked again after its deletion, and reported as DELETED only if it is not found.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,17 +68,18 @@ class OffloadSweeper:
         ]
 
     def _find_buckets(self, jobs: Sequence[OffloadJob]) -> None:
-        for job, found in zip(jobs, self._stores.buckets([job.request for job in jobs]), strict=True):
-            if isinstance(found, Verdict):
-                job.verdict = found
+        for job, answer in zip(jobs, self._stores.buckets([job.request for job in jobs]), strict=True):
+            if isinstance(answer, Verdict):
+                job.verdict = answer
             else:
-                job.found_bucket = found
+                job.found_bucket = answer
 
     def _sweep_bucket(self, jobs: Sequence[OffloadJob], limiter: Limiter | None) -> None:
         try:
             store = _from_store(lambda: self._stores.store(jobs[0].bucket))
             for start in range(0, len(jobs), _NAMES_AT_ONCE):
                 self._sweep_group(store, jobs[start : start + _NAMES_AT_ONCE], limiter)
+        # only the requests for this bucket come back later; those for other buckets continue
         except _StoreFailedError as failed:
             for job in jobs:
                 job.verdict = job.verdict or failed.verdict
@@ -91,6 +88,7 @@ class OffloadSweeper:
         _from_store(lambda: read_objects(store, jobs, with_etags=store.compares_etags()))
         readable = [job for job in jobs if job.objects is not None]
         ask_bookkeeper(self._loader, self._rules, readable)
+        # after the objects: a UUID that the owner's list does not name by now never returns to it (udfs.judge_offload)
         references = self._loader.load({job.key for job in readable})
         self._judge(readable, references)
         deletable, _duplicates = split_duplicates([job for job in readable if job.is_to_delete], lambda job: job.name)
@@ -105,9 +103,11 @@ class OffloadSweeper:
         references: Mapping[str, Reference],
         limiter: Limiter | None,
     ) -> None:
+        # durable before any object is deleted
         self._journal.write_objects([_entry(job, references[job.key]) for job in deletable])
         if limiter is not None:
             limiter.wait_for(len(deletable))
+        # last, since this is as close as S3 allows to a check in the delete's transaction
         self._judge_changed(deletable, references)
         _delete_proven(store, [job for job in deletable if job.is_to_delete])
 
@@ -189,6 +189,7 @@ def _delete_proven(store: ObjectStore, deletable: Sequence[OffloadJob]) -> None:
     for job in deletable:
         job.verdict = None
     left: Sequence[OffloadJob] = deletable
+    # the index holds the proof of ownership, so a pair whose data object is gone still has a provable owner
     for step in (abort_uploads, delete_data, delete_indexes):
         left = _step(store, left, step)
     for job, verdict in allowed:
@@ -212,7 +213,7 @@ def _checks(reference: Reference) -> tuple[tuple[str, int], ...]:
 def _entry(job: OffloadJob, reference: Reference) -> ObjectEntry:
     facts, request = job.facts, job.request
     stored = [(job.name, facts.data), (job.index_key, facts.index)]
-    objects = [(key, found.version_id) for key, found in stored if found is not None]
+    objects = [(key, head.version_id) for key, head in stored if head is not None]
     if facts.index_only:
         objects.insert(0, (job.name, ""))
     named = facts.index or facts.data

@@ -47,6 +47,7 @@ class SweepReferences:
         reference = self._cached.get(job.key)
         if job.request.component is LedgerComponent.COMPACTED_LEDGER:
             return False  # its reference changes without any znode's version changing
+        # an absent owner has no znode version that the delete could check
         if reference is None or reference.presence is not Presence.PRESENT:
             return False
         # a ledger that is newer than all ledgers of the cached list may have been added to the list since

@@ -1,9 +1,7 @@
 """The rate at which one task may delete: an even share of limits.deletes_per_second, less while ZooKeeper is slow.
 
-A task waits for the time that a group of deletes is worth before it sends the group. So all tasks together keep to the
-limit, however many they are and wherever they run, however soon one chunk follows another, and even if a task runs
-again after its executor was lost. Only while a host that Spark considers lost still runs a task, that task's share may
-be used twice.
+All tasks together keep to the limit, however many they are and wherever they run, and however soon one chunk follows
+another. Only while a host that Spark considers lost still runs a task, that task's share may be used twice.
 """
 
 import time
@@ -54,6 +52,8 @@ class Pace:
         """Block until so many deletes may be sent. Time spent on other work counts as waiting, but is not saved up."""
         if self._rate > 0:
             now_s = self._monotonic()
+            # waited for before the group is sent: a task that runs again after its executor was lost does not start
+            # with a burst
             self._paid_s = max(self._paid_s + deletes / (self._rate * self._share), now_s)
             if self._paid_s > now_s:
                 self._sleep(self._paid_s - now_s)
@@ -80,6 +80,7 @@ class Capped:
 
     def wait_for(self, deletes: int) -> None:
         """Block until so many may be sent. Raises UnavailableError if they exceed the plan: plan again."""
+        # an UnavailableError fails the chunk, whose next try is judged by the limits again
         if deletes > self._left:
             raise UnavailableError("more became deletable than was planned within the limits; planning again")
         self._left -= deletes

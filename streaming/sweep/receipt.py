@@ -87,6 +87,7 @@ class ReceiptWriter:
         send_delay_ms = self.two_phase.send_delay_seconds * 1000
         published_ms = min(row[c.PUBLISH_MS], self.clock.now_ms())  # a sender's clock may be ahead
         fresh_ms = published_ms + send_delay_ms - self.clock.now_ms() if is_fresh else 0
+        # the jitter comes from the position, so that a replayed batch writes the same copy
         seed = f"{row[c.POSITION_LEDGER]}:{row[c.POSITION_ENTRY]}"
         wait_ms, tries = next_look(swept.verdict, self.delays, attempt=attempt, seed=seed, fresh_ms=fresh_ms)
         properties = retry_properties(
@@ -96,6 +97,7 @@ class ReceiptWriter:
             attempt=tries,
             delay_ms=wait_ms,
         )
+        # a sighting that no longer holds must not travel on: only two sightings in a row count (decision 5)
         properties.pop(OWNER_ABSENT_SINCE, None)
         if swept.absent_since_ms is not None and isinstance(message.request, PendingDelete):
             properties[OWNER_ABSENT_SINCE] = signed(self.secret, subject_of(message.request), swept.absent_since_ms)

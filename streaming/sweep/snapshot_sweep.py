@@ -6,13 +6,8 @@ A Pulsar publish can't be conditional. Instead:
 2. the bytes are in the journal before any tombstone is sent. Right before each tombstone, the epoch shows whether a
    newer instance has taken over, and the owner is read once more;
 3. afterwards, the messages written since the scan are read. If the same key was written before our tombstone, an index
-   has come to name the segment, or the owner is back, the bytes are published again. Every tombstone that may have been
-   sent is verified like this, whatever fails. If the verification itself fails, the next scan of the same key finds
-   that the journal has the bytes and a live topic has lost them; it publishes them again before it answers;
-4. segments go before the index of their topic. After the segments' tombstones, a record of our own is written and the
-   segments topic is compacted, since brokers can't delete a loaded topic while a tombstone in the segments topic can be
-   read. The other snapshot topics are compacted too, without a record.
-If the brokers fail, the requests for that namespace come back later; the others continue.
+   has come to name the segment, or the owner is back, the bytes are published again;
+4. segments go before the index of their topic.
 """
 
 import logging
@@ -83,6 +78,7 @@ class SnapshotSweeper:
         try:
             for kind in _ORDER:
                 self._sweep_kind(namespace, kind, [job for job in jobs if job.kind is kind], limiter)
+        # only the requests of this namespace come back later; those of others continue
         except TopicsFailedError as failed:
             for job in jobs:
                 if job.verdict is None or (job.is_to_delete and not job.is_verified):
@@ -94,6 +90,7 @@ class SnapshotSweeper:
         def not_compacted(error: Exception) -> None:  # those of segments are compacted after the next scan
             log.warning("%s: tombstones of %s can still be read: %s", namespace.name, kind, error)
 
+        # brokers can't delete a loaded topic while a tombstone in the segments topic can be read
         with _always_after(lambda: _compact_tombstones(namespace, kind, jobs), not_compacted):
             for start in range(0, len(jobs), _GROUP_SIZE):
                 self._sweep_group(namespace, kind, jobs[start : start + _GROUP_SIZE], limiter)
@@ -106,6 +103,8 @@ class SnapshotSweeper:
 
         scan = namespace.scan(kind, jobs)
         self._judge(jobs, scan)
+        # An earlier verification may have failed: then the journal has the bytes and a live topic has lost them. They
+        # are published again before the request is answered.
         self._restore_missing(namespace, kind, jobs, scan)
         deletable, _duplicates = split_duplicates([job for job in jobs if job.is_to_delete], lambda job: job.message)
         if not deletable:
@@ -114,6 +113,7 @@ class SnapshotSweeper:
         if limiter is not None:
             limiter.wait_for(len(deletable))
         sent: list[SnapshotJob] = []
+        # every tombstone that may have been sent is verified, whatever fails
         with _always_after(lambda: self._verify(namespace, kind, sent, scan), not_verified):
             for job in deletable:
                 self._send(namespace, job, sent)

@@ -125,6 +125,7 @@ class Worker:
             for at, message in enumerate(messages)
             if isinstance(message.request, PendingDelete)
         }
+        # nothing of a held tenant is read: its requests must not cost the others time
         held = self._held_back(jobs) if self.held else {}
         swept = held | self._sweep({at: job for at, job in jobs.items() if at not in held})
         return [

@@ -24,11 +24,12 @@ class GuardedJobs:
 def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, int]) -> list[GuardedJobs]:
     """Group the deletes by owner: a transaction checks the versions that all its members were judged on.
 
-    Call this before the first transaction is sent. An owner that is read again later has a new version, and a verdict
-    that rests on the old version must not be carried out with the new one.
+    Call this before the first transaction is sent.
     """
     groups: defaultdict[tuple[str, tuple[tuple[str, int], ...]], list[LedgerJob]] = defaultdict(list)
     for job in deletable:
+        # An owner that is read again later has a new version, and a verdict that rests on the old version must not be
+        # carried out with the new one.
         groups[job.key, job.basis().checks].append(job)
     guards = []
     for (_key, checks), members in groups.items():
@@ -64,6 +65,7 @@ def read_node(nodes: Nodes, path: str) -> Znode:
 def changed(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
     """Return all members to be judged again: a znode was not as we read it, or the answer got lost."""
     for job in members:
+        # the delete may have happened: if the ledger is gone at the next read, it was ours
         if result.status is GuardStatus.UNKNOWN:
             job.sent = job.verdict
         job.later(_RETRY_REASONS[result.status], f"{result.status} at {result.path or job.path}")

@@ -1,7 +1,7 @@
 """Control entries, which certainly exist: a bookie must read them before we believe that it can't read another entry.
 
 A bookie answers 500 both if a ledger has no such entry and if the bookie can't read any ledger, for example because
-BookKeeper requires a password. So we also request entries of our own topics.
+BookKeeper requires a password.
 """
 
 from itertools import islice

@@ -3,9 +3,6 @@
 A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
 Nothing in ZooKeeper shows whether that has happened, so we restore the metadata and let the bookies read the ledger's
 first and last entry. If no bookie answers, the command shows the operator how to check.
-If no bookie can read them, and every bookie that the metadata names is registered, the metadata is useless, and we
-remove it again. If a bookie is away, it may still have the entries, and would drop them without the metadata: then the
-metadata stays. We don't believe a bookie that can't read control entries (streaming.undo.own_entries).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -103,8 +100,8 @@ def undo_ledgers(
     )
     if not entries:
         raise ConfigError(
-            f"the journal in {settings.state.dir} has no such ledger: it keeps {settings.state.journal_days} "
-            "days, and only deletes of this service"
+            f"the journal in {settings.state.dir} has no such ledger: it keeps the deletes of this service for "
+            f"{settings.state.journal_days} days"
         )
     created: dict[str, Znode] = {}
     results = list(_restore_removed(store, settings, layout, entries, None if dry_run else created))
@@ -210,7 +207,7 @@ def _put_back(store: MetadataStore, entry: Mapping[str, Any], created: dict[str,
     if not isinstance(node, Znode) or node.data != data or acl_now != acl:
         return Undone.FAILED, f"{path} does not have the journal's content after its creation: check it first"
     if not is_ours:
-        return Undone.EXISTS, "another client put it back at the same time"
+        return Undone.EXISTS, "another client restored it at the same time"
     created[path] = node
     return Undone.PUT_BACK, ""
 
@@ -244,6 +241,7 @@ def _checked(
 
     def are_readable(results: Sequence[UndoResult]) -> dict[str, bool | None]:
         entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
+        # a bookie that can't read control entries is not believed (own_entries.py)
         answers = clients.bookies.readable(urls, entries, control)
         both = zip(answers[::2], answers[1::2], strict=True)
         return {result.path: _any_of(*pair) for result, pair in zip(results, both, strict=True)}
@@ -256,6 +254,7 @@ def _checked(
         result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
     }
     for path, result in checked.items():
+        # no bookie can read the entries, and each that the metadata names is registered: the metadata points to nothing
         if result.status is Undone.TOO_LATE:
             checked[path] = replace(
                 result, detail=f"{result.detail}; {_remove_again(clients.store, path, created[path])}"
@@ -285,6 +284,7 @@ def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = (
         return replace(result, detail=NOT_READ)
     if is_readable:
         return replace(result, detail="its entries were read from the bookies")
+    # a bookie that is away may still have the entries, and would drop them without the metadata: the metadata stays
     if away:
         detail = f"no bookie can read its entries now, and {', '.join(away)}, which may have them, is away"
         return replace(result, status=Undone.UNREADABLE, detail=detail)

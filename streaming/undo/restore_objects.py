@@ -36,7 +36,10 @@ def undo_objects(
     ]
     if not entries:
         days = settings.state.journal_days
-        raise ConfigError(f"the journal in {settings.state.dir} has no such object: it keeps {days} days")
+        raise ConfigError(
+            f"the journal in {settings.state.dir} has no such object: it keeps the deletes of this service for {days} "
+            "days"
+        )
     return UndoReport(
         [result for entry in _newest(entries) for result in _restored(settings, clients, entry, dry_run=dry_run)]
     )
@@ -53,6 +56,7 @@ def _restored(
     store = clients.objects(bucket)
     hidden = [key for key, head in zip(versions, store.head_many(list(versions)), strict=True) if head is None]
     if not dry_run:
+        # only keys without a current version: an object that was stored since must not be replaced
         store.undelete([key for key in hidden if versions[key]])
     return _results(entry, store, versions, hidden, dry_run=dry_run)
 
