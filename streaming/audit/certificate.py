@@ -97,13 +97,22 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
         counts: (namespace, number of such suspects, why one of them could not be judged).
         problems: what the walk could not read.
     """
-    found = [
-        (f"{MANAGED_LEDGERS_ROOT}/{namespace}".rstrip("/"), f"{number} not judged; one of them: {detail}")
+    incomplete = [
+        (f"{MANAGED_LEDGERS_ROOT}/{namespace}".rstrip("/"), f"{number} suspects could not be judged, such as: {detail}")
         for namespace, number, detail in counts
         if not any(_concerns(path, namespace) for path, _detail in problems)
     ]
     # too many to name: then the audit is incomplete, whatever the filters select
-    return found if len(found) <= MAX_NAMESPACES else [(MANAGED_LEDGERS_ROOT, f"nothing judged, as in {found[0][0]}")]
+    return (
+        incomplete
+        if len(incomplete) <= MAX_NAMESPACES
+        else [
+            (
+                MANAGED_LEDGERS_ROOT,
+                f"suspects of many namespaces could not be judged, such as those of {incomplete[0][0]}",
+            )
+        ]
+    )
 
 
 def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
@@ -115,6 +124,7 @@ def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
         listed: how many of each source were read.
         claimed: how many unreferenced ledgers name an owner.
     """
+    # ledgers name owners and no owner exists: the configuration points to a wrong chroot or cluster
     if claimed and not listed.get("owners", 0):
         return (
             f"{claimed} ledgers name Pulsar topics as owners, but there is not one topic below /managed-ledgers: "
@@ -126,6 +136,7 @@ def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
 def _concerns(path: str, chosen: str) -> bool:
     """Whether the path lies at, above or below the tenant or namespace; "" is everything."""
     root = next((root for root in _TREES if path.startswith(root)), None)
+    # a path outside the trees of topics and schemas may hide findings of any tenant
     if root is None or not chosen:
         return True
     below = f"{path.removeprefix(root)}/"

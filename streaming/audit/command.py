@@ -100,6 +100,7 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
         require_declared_buckets(settings)
     output = output_of(settings, request.out)
     if request.last:
+        # before Spark starts, which takes seconds
         _refuse_other_cluster(settings, remembered(output))
     spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
@@ -224,6 +225,7 @@ class AuditCommand:
             missing=summary.of(FindingClass.MISSING).count,
             ledgers=result.totals["ledgers"],
         )
+        # other audits would distort the trend
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.output, newest) if counts else history.read(self.output)
         remember(self.output, result, filters)
@@ -250,6 +252,7 @@ class AuditCommand:
         with self._phases() as phases, phases.phase("Publishing") as phase:
             published = publication.publish(result.audit_id, selected.where(is_class(FindingClass.ORPHAN)))
             phase.processed(published.requests, "requests")
+            # an incomplete audit may not have found an orphan that is still there
             if self.request.repeats and result.certificate.is_complete:
                 asked.forget(self.output, self._findings())
         log.info("%s", published.log_line(topic))

@@ -100,6 +100,7 @@ def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
         )
     loader = InUseLoader(clients.store, clients.broker if settings.safety.ask_broker else None, clock)
     key = key_of(claim)
+    # after the ledger, as in the service
     reference = loader.load([key])[key]
     now_ms = clock.now_ms()
     case, policy = Case(request=claim, ledger=facts, reference=reference), policy_of(settings)
@@ -118,17 +119,17 @@ def with_referring(explained: Explained, store: MetadataStore, pace: Limiter) ->
         return explained
     # An owner removes a ledger from its list before the ledger is deleted. So a reference that is read after that means
     # lost data, unless the ledger was created in between.
-    found = referring_to(store, explained.ledger_id, pace)
-    if found.owners and store.read_many([explained.path])[0] is not None:
+    referring = referring_to(store, explained.ledger_id, pace)
+    if referring.owners and store.read_many([explained.path])[0] is not None:
         return explained
-    return replace(explained, referring=found)
+    return replace(explained, referring=referring)
 
 
 def past_of(settings: Settings, ledger_id: int) -> list[dict[str, Any]]:
     """Return the receipts of requests for the ledger, oldest first. Raises UnavailableError."""
     fields = [c.AT_MS, c.LEDGER_TYPE, c.OUTCOME, c.REASON, c.DETAIL]
-    found = receipts.rows(settings.state_dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
-    return sorted(found, key=lambda row: int(row[c.AT_MS]))
+    answers = receipts.rows(settings.state_dir, ds.field(c.LEDGER_ID) == ledger_id, columns=fields)
+    return sorted(answers, key=lambda row: int(row[c.AT_MS]))
 
 
 def audited_as(output: Output, ledger_id: int) -> list[dict[str, Any]]:
@@ -139,10 +140,10 @@ def audited_as(output: Output, ledger_id: int) -> list[dict[str, Any]]:
     if not output.has(FINDINGS):
         return []
     files = ds.dataset(f"{output.root}/{FINDINGS}", filesystem=output.filesystem, format="parquet")
-    found: list[dict[str, Any]] = files.to_table(
+    findings: list[dict[str, Any]] = files.to_table(
         columns=list(_AUDITED), filter=ds.field(c.LEDGER_ID) == ledger_id
     ).to_pylist()
-    return found
+    return findings
 
 
 def as_fields(explained: Explained) -> dict[str, Any]:
@@ -231,10 +232,11 @@ def _missing(explained: Explained) -> list[str]:
     ]
     if lines:
         lines.append(
-            f"`ledger-reaper undo --ledger {explained.ledger_id}` helps if a receipt shows that the service deleted it"
+            f"`ledger-reaper undo --ledger {explained.ledger_id}` may restore it, if a receipt shows that the service "
+            "deleted it"
         )
     if unread := explained.referring.unreadable:
-        lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, as {unread[0]}")
+        lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, such as {unread[0]}")
     return lines or ["no topic, cursor or schema in ZooKeeper refers to it"]
 
 

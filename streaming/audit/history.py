@@ -30,6 +30,7 @@ def read(output: Output) -> list[PastAudit]:
     for line in (output.read(FILE) or b"").splitlines():
         try:
             past.append(PastAudit(**json.loads(line)))
+        # the trend decides nothing, so a line of another version is only left out
         except (ValueError, TypeError):
             continue
     return past

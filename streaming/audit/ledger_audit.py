@@ -2,11 +2,9 @@
 
 The order of the phases proves that no ledger in use is reported as an orphan:
 1. All ledgers and objects are listed.
-2. After that, the references of every topic are read. A topic still names each ledger that it named at the time of the
-   listing, or has released it since.
+2. After that, the references of every topic are read.
 3. A ledger that no reference names is a suspect. Each suspect is read again, and then its topic. The rules by which
-   the service deletes (udfs/judge.py) then decide. If a suspect is CLOSED, and its topic, read after it, does not name
-   it, the topic never names it again.
+   the service deletes (udfs/judge.py) then decide.
 4. After a pause, step 3 is repeated. Only a suspect on which both checks agree becomes an ORPHAN, or MISSING.
 """
 
@@ -62,6 +60,8 @@ class Audit:
         walk = Walk(tools, buckets)
         zxid_start = newest_zxid(self.settings)
         listed, pairs = walk.ledgers_and_objects()
+        # after the listing: a topic still names each ledger that it named at the time of the listing, or has released
+        # it since
         references = walk.references()
         zxid_end = newest_zxid(self.settings)
         compared = _compared(tools, listed, references)
@@ -69,18 +69,20 @@ class Audit:
         if not self.options.verify_only:
             suspects = walk.suspects(compared).unionByName(walk.suspect_objects(pairs, references))
         missing = _possibly_missing(tools, buckets, references, compared, pairs)
+        # if a suspect is CLOSED, and its topic, read after it, does not name it, the topic never names it again
         first, second = check_twice(tools, reference_join.askable(suspects).unionByName(missing))
         stages.keep(FINDINGS, findings(suspects, first, second))
+        # at the end, so that the findings of the previous audit remain if this one fails
         self.output.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
-        found = self.output.load(self.spark, FINDINGS)
-        tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
+        loaded = self.output.load(self.spark, FINDINGS)
+        tools.completeness.problems += unjudged(unjudged_by_namespace(loaded), tools.completeness.problems)
         return AuditResult(
             audit_id=audit_id,
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
             started_ms=started_ms,
             ended_ms=self.clock.now_ms(),
             certificate=tools.completeness.certificate(zxid_start, zxid_end),
-            totals=totals(found, first, second, tools.completeness.listed),
+            totals=totals(loaded, first, second, tools.completeness.listed),
             in_use=in_use_by_namespace(references),
         )
 
@@ -108,6 +110,7 @@ def stages_at(spark: SparkSession, output: Output, started_ms: int) -> Iterator[
     Folders of killed audits (stale_folders) are removed first.
     """
     audit_id = audit_id_at(started_ms)
+    # a killed audit leaves its folder, and no other run removes it
     for folder in stale_folders(output.folders(), started_ms):
         output.remove(folder)
     stages = Stages(spark, output, f"{_WORK}{audit_id}")

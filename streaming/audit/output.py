@@ -1,7 +1,6 @@
 """The folder that an audit writes to: its report, and the rows that a phase passes to the next.
 
-On S3, tasks write and read rows with pyarrow, as they do receipts. Folders can't be renamed there: a folder of rows
-counts from the moment at which its last file exists, which has the schema and no rows.
+On S3, tasks write and read rows with pyarrow, as they do receipts.
 """
 
 from collections.abc import Sequence
@@ -48,6 +47,7 @@ class Output(Folder):
         written(rows, below(self.location, name), schema)
         content = pa.BufferOutputStream()
         pq.write_table(schema.empty_table(), content)
+        # last: a folder can't be renamed on S3, so its rows count from the moment at which this file exists
         self.write(f"{name}/{_LAST}", content.getvalue().to_pybytes())
 
     def load(self, spark: "SparkSession", name: str, schema: "StructType | None" = None) -> "DataFrame":
@@ -73,6 +73,7 @@ class Output(Folder):
         try:
             if self.filesystem.get_file_info(path).type is pafs.FileType.Directory:
                 if self._is_on_s3:
+                    # first: without it the other files are no rows, even if this is interrupted
                     self.delete(f"{name}/{_LAST}")
                 self.filesystem.delete_dir(path)
         except OSError as error:
@@ -83,6 +84,7 @@ class Output(Folder):
         self.remove(name)
         try:
             if self._is_on_s3:
+                # the file that completes the rows is copied last
                 for file in self._files(by):
                     self.filesystem.copy_file(f"{self.root}/{by}/{file}", f"{self.root}/{name}/{file}")
             else:

@@ -51,10 +51,8 @@ def offload_references(references: DataFrame, only_store: str) -> DataFrame:
 
 
 def unreferenced_pairs(pairs: DataFrame, references: DataFrame) -> DataFrame:
-    """Return the offload attempts that no reference names.
-
-    The bucket that a reference names does not matter here: no UUID is ever assigned twice.
-    """
+    """Return the offload attempts that no reference names."""
+    # whatever bucket a reference names: no UUID is ever assigned twice
     named = offload_references(references, "").select(c.UUID, c.LEDGER_ID)
     return pairs.join(named, [c.UUID, c.LEDGER_ID], "left_anti")
 
@@ -70,10 +68,8 @@ def unlisted_objects(references: DataFrame, pairs: DataFrame, stores: Sequence[s
 
 
 def one_sided(listed: DataFrame, references: DataFrame) -> DataFrame:
-    """Return the ids that the other side does not have; IS_REFERENCE is true for those of references.
-
-    Only ids go through this join, sorted and merged: it spills to disk where a hash table would not fit into memory.
-    """
+    """Return the ids that the other side does not have; IS_REFERENCE is true for those of references."""
+    # only ids go through this join, sorted and merged: it spills to disk where a hash table would not fit into memory
     left = ids_of(listed)
     right = bookkeeper_references(references).select(F.col(c.LEDGER_ID).alias(_REFERRED))
     joined = left.join(right, F.col(c.LEDGER_ID) == F.col(_REFERRED), "full_outer")

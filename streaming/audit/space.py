@@ -141,8 +141,10 @@ class Seen:
 
 def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> Seen:
     """Add the bookies' current answers. A bookie that does not answer is counted when it answers again."""
+    # a bookie counts since its own start, so the first audit only records the counters
     if before is None:
         return Seen(now_ms, 0, tuple(disks))
+    # a bookie that does not answer now keeps its last counter, and is counted when it answers again
     newest = {disk.url: disk for disk in (*before.disks, *disks)}
     return Seen(before.since_ms, before.reclaimed + reclaimed_between(before.disks, disks), tuple(newest.values()))
 

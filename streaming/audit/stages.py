@@ -1,8 +1,4 @@
-"""The tools that all phases of an audit share, and the stages through which a phase passes its rows to the next.
-
-Each phase writes its rows as Parquet, and later phases read the files. Otherwise Spark would compute the rows again for
-each use: it would read ZooKeeper again, and later than the order of the phases allows.
-"""
+"""The tools that all phases of an audit share, and the stages through which a phase passes its rows to the next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,6 +50,8 @@ class Stages:
     def keep(self, name: str, rows: DataFrame) -> Kept:
         """Compute the rows and write them."""
         folder = f"{self.folder}/{name}"
+        # Spark would otherwise compute the rows again for each use: it would read ZooKeeper again, and later than the
+        # order of the phases allows
         self.output.save(rows, folder)
         return Kept(self.output.load(self.spark, folder, rows.schema), self.output, folder)
 

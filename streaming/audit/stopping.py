@@ -1,8 +1,4 @@
-"""Lets SIGTERM and Ctrl-C end an audit cleanly.
-
-A PySpark call into the JVM can't be interrupted, so the audit runs in a thread of its own, and the main thread waits
-for signals.
-"""
+"""Lets SIGTERM and Ctrl-C end an audit cleanly."""
 
 import contextlib
 import logging
@@ -93,6 +89,7 @@ def run_until_signal(
         numbers.append(number)
         stop.set()
 
+    # a PySpark call into the JVM can't be interrupted, so the main thread only waits for signals
     thread = threading.Thread(target=inheritable_thread_target(run), name="audit", daemon=True)
     with on_signals(on_signal):
         thread.start()
@@ -114,8 +111,10 @@ def _wait(spark: SparkSession, thread: threading.Thread, stop: threading.Event) 
 def _cancel(spark: SparkSession, thread: threading.Thread) -> None:
     """Cancel Spark's jobs until the thread has ended, without the Java stack trace that each failed job would log."""
     with contextlib.suppress(Exception):
+        # each cancelled job would log a Java stack trace
         spark.sparkContext.setLogLevel("OFF")
     leaves_s = time.monotonic() + _LEAVE_SECONDS
     while thread.is_alive() and time.monotonic() < leaves_s:
+        # again and again: the thread may start its next job
         spark.sparkContext.cancelAllJobs()
         thread.join(_POLL_SECONDS)

@@ -1,8 +1,4 @@
-"""Checks suspects: reads their ledgers, then their owners, and judges them by the rules of the service.
-
-The order matters. A list never gains a ledger that was CLOSED before the list was read and that it does not name. In
-the opposite order, the list could have gained the ledger before the ledger was read.
-"""
+"""Checks suspects: reads their ledgers, then their owners, and judges them by the rules of the service."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +88,11 @@ class SuspectChecker:
         ledgers = [row for row in rows if row[c.LEDGER_TYPE] == LedgerType.LEDGER]
         stored = [row for row in rows if row[c.LEDGER_TYPE] != LedgerType.LEDGER]
         facts = self.reader.facts([row[c.LEDGER_ID] for row in ledgers])
+        # After the ledgers: a list never gains a ledger that was CLOSED before the list was read and that it does not
+        # name. In the opposite order, the list could have gained the ledger before the ledger was read.
         references = self.loader.load(row[c.REFERENCE_KEY] for row in ledgers)
+        # only the broker shows that a compacted ledger is needed: the cursor's znode keeps naming ledgers that are long
+        # gone
         compacted = self.loader.compacted(row[c.REFERENCE_KEY] for row in ledgers if _is_compacted_reference(row))
         now_ms = self.clock.now_ms()
         checks = [

@@ -1,7 +1,4 @@
-"""The Spark jobs of the two checks: each suspect and its owner are read again, and those of candidates once more.
-
-A single check could meet a topic between two writes. So only a suspect on which both checks agree is ORPHAN or MISSING.
-"""
+"""The Spark jobs of the two checks: each suspect and its owner are read again, and those of candidates once more."""
 
 from dataclasses import replace
 
@@ -29,6 +26,7 @@ def check_twice(tools: PhaseTools, suspects: DataFrame) -> tuple[DataFrame, Data
     candidates = reference_join.candidates(first)
     if candidates.isEmpty():
         return first, tools.no_suspects()
+    # a single check could meet a topic between two writes
     tools.phases.wait(WAITING, tools.options.recheck_seconds)
     return first, _check(tools, "Second check", candidates, is_second=True)
 
@@ -52,6 +50,7 @@ def _check(tools: PhaseTools, name: str, suspects: DataFrame, *, is_second: bool
         phase.processed(total, "suspects")
         if not total:
             return tools.no_suspects()
+        # so that each owner is read once
         grouped = reference_join.by_owner(suspects, tools.tasks_of(total))
         checked = grouped.mapInArrow(task, from_arrow_schema(a.SUSPECT))
         return tools.stages.keep("second" if is_second else "first", checked).rows

@@ -1,7 +1,6 @@
 """The orphans of each publication, in asked/, which are written before any request is sent.
 
-An interrupted publication resumes from these rows. Repeated audits leave out the orphans in them: their requests may
-still wait or be dead letters, and the same requests would only accumulate there.
+An interrupted publication resumes from these rows. Repeated audits leave out the orphans in them.
 """
 
 from collections.abc import Collection
@@ -35,19 +34,18 @@ def without_asked(orphans: DataFrame, output: Output, publications: Collection[s
     asked = _asked(orphans.sparkSession, output)
     if asked is None:
         return orphans
+    # their requests may still wait or be dead letters, and the same requests would only accumulate there
     return orphans.join(asked.where(F.col(_PUBLICATION).isin([*publications])), _is_same(), "left_anti")
 
 
 def forget(output: Output, findings: DataFrame) -> None:
-    """Remove the rows of each publication whose orphans are no longer found. Raises UnavailableError.
-
-    This is safe because BookKeeper never assigns an id twice.
-    """
+    """Remove the rows of each publication whose orphans are no longer found. Raises UnavailableError."""
     asked = _asked(findings.sparkSession, output)
     if asked is None:
         return
     still = {row[0] for row in asked.join(findings, _is_same(), "left_semi").select(_PUBLICATION).distinct().collect()}
     for name in output.folders(_FOLDER):
+        # safe, because BookKeeper never assigns an id twice: the same orphan is not found again
         if name.removeprefix(f"{_PUBLICATION}=") not in still:
             output.remove(f"{_FOLDER}/{name}")
 

@@ -1,7 +1,6 @@
 """A publication's plan: a file in published/ that is durable before the first request of the publication is sent.
 
-It names the orphans and the last position of each partition of the request topic before the first send. So an
-interrupted publication can be resumed, and a repeated publication finds that it is done.
+It names the orphans and the last position of each partition of the request topic before the first send.
 """
 
 import json
@@ -49,6 +48,7 @@ def prepare(
     """
     earlier = _read(output, plan.name)
     if earlier is not None:
+        # an interrupted publication is resumed, and a repeated publication is done already
         return earlier, False
     topic = settings.topics.requests[0]
     with admin_for(settings) as admin:
@@ -57,6 +57,7 @@ def prepare(
             raise ConfigError(f"{topic} is not partitioned, and the audit writes its requests to fixed partitions")
         fresh = replace(plan, after=admin.last_positions(topic))
     asked.keep(output, plan.name, orphans)
+    # after the orphans, since an unfinished plan is resumed with them
     _write(output, fresh)
     return fresh, True
 
@@ -68,8 +69,8 @@ def finish(output: Output, plan: PublicationPlan) -> None:
 
 def plans(output: Output) -> list[PublicationPlan]:
     """Return all publications of this folder, oldest first. Raises UnavailableError."""
-    found = [_read(output, name.removesuffix(".json")) for name in output.names(_FOLDER)]
-    return sorted((plan for plan in found if plan is not None), key=lambda plan: plan.at_ms)
+    all_plans = [_read(output, name.removesuffix(".json")) for name in output.names(_FOLDER)]
+    return sorted((plan for plan in all_plans if plan is not None), key=lambda plan: plan.at_ms)
 
 
 def unfinished(output: Output, filters: FindingFilters) -> list[PublicationPlan]:

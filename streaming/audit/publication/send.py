@@ -1,11 +1,8 @@
 """Sends a deletion request for each orphan of a plan to the request topic, each exactly once.
 
 1. The plan is durable before the first request is sent (publication_plan.py).
-2. Findings are numbered. The requests of a partition are sent in that order, under a producer name that the broker
-   grants to one producer at a time. So the stored requests of an interrupted run are a prefix, and the last stored
-   number identifies it.
-3. A later run reads that number from the topic and continues after it. It does not rely on the broker's deduplication,
-   because brokers disable deduplication on topics of pulsar/system, whatever the topic's policy is.
+2. Findings are numbered, and the requests of a partition are sent in that order. A later run reads the last stored
+   number from the topic and continues after it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -51,6 +48,8 @@ def send(settings: Settings, orphans: DataFrame, plan: PublicationPlan, *, is_fr
         orphans.where(is_class(FindingClass.ORPHAN))
         .withColumn(c.TARGET_PARTITION, target)
         .repartition(partitions, c.TARGET_PARTITION)
+        # The stored requests of an interrupted run are a prefix, which the last stored number identifies: they are sent
+        # in this order, under a producer name that the broker grants to one producer at a time.
         .sortWithinPartitions(c.TARGET_PARTITION, a.NUMBER)
         .foreachPartition(_Publisher(settings, plan, per_second / running, is_fresh))
     )
@@ -78,6 +77,8 @@ class _Publisher:
         )
         for row in rows:
             number = row[a.NUMBER]
+            # not by the broker's deduplication: brokers disable it on topics of pulsar/system, whatever the topic's
+            # policy is
             if number > last:
                 pace.wait_for(1)
                 key = row[c.REFERENCE_KEY].encode()

@@ -164,8 +164,8 @@ def _ages(orphans: DataFrame) -> tuple[Amount, ...]:
     bucket = F.lit(AGES[-1][0])
     for label, below in reversed(AGES[:-1]):
         bucket = F.when(F.col(a.AGE_SECONDS) < below, label).otherwise(bucket)
-    found = {amount.label: amount for amount in _amounts(orphans, bucket, F.lit(""))}
-    return tuple(found.get(label, Amount(label, "", 0, 0)) for label, _below in AGES)
+    by_label = {amount.label: amount for amount in _amounts(orphans, bucket, F.lit(""))}
+    return tuple(by_label.get(label, Amount(label, "", 0, 0)) for label, _below in AGES)
 
 
 def _samples(findings: DataFrame, finding_class: FindingClass) -> tuple[FindingSample, ...]:

@@ -51,8 +51,10 @@ def in_short(result: AuditResult, summary: Summary) -> str:
     """Return one line for a log."""
     counts = [f"{summary.of(name).count} {name}" for name in FindingClass if summary.of(name).count]
     complete = "complete" if result.certificate.is_complete else "incomplete"
-    found = ", ".join(counts) or "no findings"
-    return f"{complete}, {result.totals['ledgers']} ledgers, {found}, {size_text(summary.orphans.size_bytes)} orphaned"
+    classes = ", ".join(counts) or "no findings"
+    return (
+        f"{complete}, {result.totals['ledgers']} ledgers, {classes}, {size_text(summary.orphans.size_bytes)} orphaned"
+    )
 
 
 def propose(console: Terminal, summary: Summary, commands: Commands, *, publishes: bool) -> None:

@@ -1,7 +1,4 @@
-"""Lists the objects in the buckets of tiered_storage.allowed, and reads the topics that unreferenced objects name.
-
-A bucket that can't be listed makes the audit incomplete, but never makes anything an orphan.
-"""
+"""Lists the objects in the buckets of tiered_storage.allowed, and reads the topics that unreferenced objects name."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +59,7 @@ class ListObjectsTask:
                             rows = []
                     yield pa.RecordBatch.from_pylist(rows, schema=a.OBJECT)
                 except (UnavailableError, RefusedError) as error:
+                    # a bucket that can't be listed makes the audit incomplete, but never makes anything an orphan
                     problem = {a.PATH: bucket_path(label), c.DETAIL: str(error)}
                     yield pa.RecordBatch.from_pylist([problem], schema=a.OBJECT)
 

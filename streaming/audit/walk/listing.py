@@ -1,7 +1,4 @@
-"""Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list them.
-
-A listing returns only ids. The audit reads the metadata only of ledgers without a reference.
-"""
+"""Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list them."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +56,7 @@ def ids_in(
             base = int(folder.removeprefix(root).replace("/", "")) * 10_000
             for name in children:
                 if _LEAF.fullmatch(name):
+                    # ids only: the metadata is read only of ledgers without a reference
                     ids.append(base + int(name[1:]))
                 else:
                     problems.append((f"{folder}/{name}", "not the name of a ledger"))
@@ -97,16 +95,16 @@ def _below(
     store: MetadataStore, folders: Sequence[str], pattern: re.Pattern[str] | None, problems: list[Problem]
 ) -> list[str]:
     """Return the children of all folders, ascending. The root (pattern None) also has znodes that are no ledgers."""
-    found: list[str] = []
+    paths: list[str] = []
     for folder, children in zip(folders, store.children_many(folders), strict=True):
         if isinstance(children, Unreadable):
             problems.append((folder, children.detail))
         for name in children if isinstance(children, list) else ():
             if pattern is None or pattern.fullmatch(name):
-                found.append(f"{folder}/{name}")
+                paths.append(f"{folder}/{name}")
             else:
                 problems.append((f"{folder}/{name}", "not the name of a ledgers folder"))
-    return sorted(found)
+    return sorted(paths)
 
 
 def _name(path: str) -> str:

@@ -78,11 +78,11 @@ class _Walk:
     pace: Limiter
 
     def below(self, folders: Sequence[str]) -> list[str]:
-        found: list[str] = []
+        paths: list[str] = []
         self.pace.wait_for(len(folders))
         for folder, children in zip(folders, self.store.children_many(folders), strict=True):
             if isinstance(children, Unreadable):
                 self.problems.append((folder, children.detail))
             elif children:
-                found += [f"{folder}/{name}" for name in children]
-        return sorted(found)
+                paths += [f"{folder}/{name}" for name in children]
+        return sorted(paths)

@@ -31,10 +31,8 @@ class Walk:
     buckets: tuple[str, ...]  # labels (columns.STORE) of the buckets that may be listed
 
     def ledgers_and_objects(self) -> tuple[DataFrame, DataFrame]:
-        """List ledgers (audit_columns.LISTED) and objects as pairs (reference_join.pairs_of) at the same time.
-
-        The order of these two does not matter: both only have to be listed before the references are read.
-        """
+        """List ledgers (audit_columns.LISTED) and objects as pairs (reference_join.pairs_of)."""
+        # at the same time: both only have to be listed before the references are read
         with ThreadPoolExecutor(2) as pool:
             # so that each thread's Spark jobs carry its own phase's name
             ledgers, pairs = (pool.submit(inheritable_thread_target(phase)) for phase in (self._ledgers, self._pairs))

@@ -1,7 +1,6 @@
 """Reads every reference to a ledger in ZooKeeper: in topics' lists, their cursors, and schema locators.
 
-udfs/references.py finds the references in a znode, for the audit as for the service. This walk only finds suspects. The
-checks read each suspect's owner again, so a reference that the walk missed costs time, but never a ledger.
+udfs/references.py finds the references in a znode, for the audit as for the service.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,6 +63,8 @@ class ReferenceReader:
         schemas = [path for path in paths if path.startswith(f"{SCHEMAS_ROOT}/")]
         topics = [path for path in paths if path.startswith(f"{MANAGED_LEDGERS_ROOT}/")]
         rows = [row for path in schemas for row in _schema_rows(path, nodes[path])]
+        # a cursor may be created after this: the checks read each suspect's owner again, so a reference that the walk
+        # missed costs time, but never a ledger
         children = self._children(topics, rows)
         cursors = self._cursors(children)
         for path in topics:
@@ -71,13 +72,13 @@ class ReferenceReader:
         return rows
 
     def _children(self, topics: Sequence[str], rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        by_topic: dict[str, list[str]] = {}
         self._pace.wait_for(len(topics))
         for path, names in zip(topics, self._store.children_many(topics), strict=True):
-            found[path] = names if isinstance(names, list) else []
+            by_topic[path] = names if isinstance(names, list) else []
             if isinstance(names, Unreadable):
                 rows.append(_problem(path, f"its cursors can't be listed: {names.detail}"))
-        return found
+        return by_topic
 
     def _cursors(self, children: Mapping[str, list[str]]) -> dict[str, _Node]:
         paths = [f"{topic}/{name}" for topic, names in children.items() for name in names]

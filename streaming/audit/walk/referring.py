@@ -31,14 +31,14 @@ def referring_to(store: MetadataStore, ledger_id: int, pace: Limiter) -> Referri
         ledger_id: the ledger.
         pace: the rate at which znodes are read or listed, so that the search does not slow ZooKeeper for brokers.
     """
-    found, reader = Referring(), ReferenceReader(store, pace)
-    for paths in _owners(store, found.unreadable, pace):
+    referring, reader = Referring(), ReferenceReader(store, pace)
+    for paths in _owners(store, referring.unreadable, pace):
         for row in reader.rows(paths):
             if row.get(a.PATH):
-                found.unreadable.append(row[a.PATH])
+                referring.unreadable.append(row[a.PATH])
             elif row[c.LEDGER_ID] == ledger_id and row.get(a.IN_BOOKKEEPER):
-                found.owners.append((row[c.COMPONENT], row[a.MANAGED_LEDGER]))
-    return found
+                referring.owners.append((row[c.COMPONENT], row[a.MANAGED_LEDGER]))
+    return referring
 
 
 def _owners(store: MetadataStore, unreadable: list[str], pace: Limiter) -> Iterator[list[str]]:

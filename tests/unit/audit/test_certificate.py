@@ -69,7 +69,9 @@ def test_suspects_without_an_answer_of_brokers_make_an_audit_incomplete_if_the_f
     found = unjudged([("a/b", 217, "maybe loaded: no answer in time"), ("c/d", 1, "")], [("/managed-ledgers/c", "no")])
     certificate = replace(CERTIFICATE, unreadable=tuple(found))
 
-    assert found == [("/managed-ledgers/a/b", "217 not judged; one of them: maybe loaded: no answer in time")]
+    assert found == [
+        ("/managed-ledgers/a/b", "217 suspects could not be judged, such as: maybe loaded: no answer in time")
+    ]
     assert not certificate.is_complete
     assert certificate.faults_within(FindingFilters(tenant="a"))
     assert not certificate.faults_within(FindingFilters(tenant="c"))
