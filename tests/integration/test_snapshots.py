@@ -610,7 +610,7 @@ def test_run_creates_and_moves_guards_if_configured(
     def check() -> str:
         return " ".join(CliRunner().invoke(app, ["check", "--config", str(own.config)]).output.split())
 
-    assert "namespaces with segments have none: " in check()
+    assert "namespaces with segments have no guard: " in check()
     process = own.start("run", log=tmp_path / "run.txt")
     try:  # run creates the guards one after the other
         wait_for(lambda: "namespaces with segments, all guarded" in check(), "all guards")
@@ -684,7 +684,7 @@ def test_an_audit_of_ledgers_shows_snapshots_too(service: Deployment, tmp_path: 
     service.run("audit", "--recheck-seconds", "1", "--out", str(tmp_path / "report"), code=4, seconds=600)
     report = (tmp_path / "report" / "report.html").read_text()
     assert "Transaction-buffer snapshots" in report
-    assert "They were not audited" not in report
+    assert "Snapshots were not audited" not in report
     assert "SEGMENT" in report or "OWNER_GONE" in report
 
 

@@ -77,6 +77,7 @@ def segments_topics(
         try:
             if isinstance(node, Znode):
                 row[s.SEGMENT_LEDGERS] = [each.ledger_id for each in parse_managed_ledger(node.data).ledgers]
+            # an unknown guard counts as missing
             row |= _guard(admin, topic, views[managed_ledger_name(topic)])
         except (ReaperError, FormatError) as error:
             row[c.DETAIL] = str(error)
@@ -87,6 +88,7 @@ def segments_topics(
 def _guard(admin: PulsarAdmin, topic: str, view: BrokerView) -> dict[str, Any]:
     row: dict[str, Any] = {s.KEEPS_ALL: admin.retention(topic) == NO_LIMIT}
     if view.presence is not Presence.PRESENT or not view.is_loaded:
+        # a question about a topic that no broker has loaded would load it
         return row | {c.DETAIL: view.detail or "no broker has it loaded, and asking for its guard would load it"}
     stats = admin.internal_stats(topic)
     if stats.has_subscription(GUARD):
@@ -143,12 +145,12 @@ class SchemaTask:
 
 def foreign_versions(admin: SnapshotAdmin, namespace: str) -> dict[str, int]:
     """Return system topic -> how many of its schema versions are not the brokers'."""
-    found = {}
+    versions = {}
     for kind in IN_ORDER:
         definitions = admin.schemas(system_topic(namespace, kind)).values()
         if foreign := sum(origin_of(kind, text) is SchemaOrigin.FOREIGN for text in definitions):
-            found[str(kind)] = foreign
-    return found
+            versions[str(kind)] = foreign
+    return versions
 
 
 def topic_facts(row: Mapping[str, Any], most_bytes: int, *, is_segmented: bool | None) -> TopicFacts:
@@ -178,8 +180,8 @@ def topic_facts(row: Mapping[str, Any], most_bytes: int, *, is_segmented: bool |
 def finding_batches(namespace: str, findings: Iterable[SnapshotFinding]) -> Iterator[pa.RecordBatch]:
     """Yield findings as columns.FINDING."""
     rows = []
-    for each in findings:
-        rows.append(_finding(namespace, each))
+    for finding in findings:
+        rows.append(_finding(namespace, finding))
         if len(rows) >= _FINDINGS_PER_BATCH:
             yield pa.RecordBatch.from_pylist(rows, schema=s.FINDING)
             rows = []
@@ -207,8 +209,8 @@ def _named(row: Mapping[str, Any]) -> NamedSegment:
 
 
 def _position(row: Mapping[str, Any], ledger: str, entry: str) -> Position:
-    found = row[ledger]
-    return (-1, -1) if found is None else (found, row[entry])
+    ledger_id = row[ledger]
+    return (-1, -1) if ledger_id is None else (ledger_id, row[entry])
 
 
 def _buffer(row: Mapping[str, Any]) -> BufferFacts | None:

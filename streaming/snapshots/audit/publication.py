@@ -1,7 +1,4 @@
-"""Requests tombstones for the orphans of a snapshot audit from the service, which checks each orphan twice again.
-
-A repeated request does no harm: a key that has a tombstone by then is ALREADY_GONE.
-"""
+"""Requests tombstones for the orphans of a snapshot audit from the service, which checks each orphan twice again."""
 
 import logging
 from collections.abc import Iterator
@@ -52,6 +49,7 @@ def publish(settings: Settings, found: DataFrame) -> int:
             yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], position))
 
     with admin_for(settings) as admin:
+        # without a plan: a repeated request does no harm, since a key that has a tombstone by then is ALREADY_GONE
         report = publish_lines(settings, admin, lines())
     if report.invalid:
         log.warning("%d orphans were not requested: %s", len(report.invalid), report.invalid[0][1])

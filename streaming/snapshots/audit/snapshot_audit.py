@@ -1,8 +1,7 @@
 """An audit of transaction-buffer snapshots: two passes, and the findings that both agree on.
 
-Each pass reads indexes before segments, requests the topics afterwards, and judges. Brokers write during the reads, so
-a pass may meet a topic between two writes: a segment whose index is not written yet, or a ledger that was trimmed after
-its last commit. A finding of the second pass alone is TOO_YOUNG.
+Each pass reads indexes before segments, requests the topics afterwards, and judges. A finding of the second pass alone
+is TOO_YOUNG.
 """
 
 from collections.abc import Sequence
@@ -68,15 +67,17 @@ class SnapshotAudit:
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
             phase.processed(len(namespaces), "namespaces")
-        found = first = self._pass(tools, namespaces, "First pass", 1)
+        findings = first = self._pass(tools, namespaces, "First pass", 1)
         suspicious = [row[0] for row in first.select(a.NAMESPACE).distinct().collect()]
         if suspicious:
+            # Brokers write during the reads, so a pass may meet a topic between two writes: a segment whose index is
+            # not written yet, or a ledger that was trimmed after its last commit.
             self.phases.wait(WAITING, self.options.recheck_seconds)
-            found = agreed(first, self._pass(tools, sorted(suspicious), "Second pass", 2))
+            findings = agreed(first, self._pass(tools, sorted(suspicious), "Second pass", 2))
         if self.options.verify_only:
-            found = found.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
+            findings = findings.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
         zxid_end = newest_zxid(self.settings)
-        stages.keep(FINDINGS, found.orderBy(*_IDENTITY))
+        stages.keep(FINDINGS, findings.orderBy(*_IDENTITY))
         self.output.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
         return AuditResult(
             audit_id=audit_id,
@@ -90,11 +91,13 @@ class SnapshotAudit:
 
     def _loaded(self, tools: PhaseTools, namespaces: Sequence[str]) -> list[str]:
         """Return the namespaces that can be read without loading a topic; in the second pass they may be fewer."""
-        found = loaded(tools.store, clients_for(self.settings).broker, namespaces)
-        tools.completeness.problems += found.problems
-        if found.left_out:
-            tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + len(found.left_out)
-        return found.namespaces
+        by_loading = loaded(tools.store, clients_for(self.settings).broker, namespaces)
+        tools.completeness.problems += by_loading.problems
+        if by_loading.left_out:
+            tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + len(
+                by_loading.left_out
+            )
+        return by_loading.namespaces
 
     def _pass(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
         if self.only_loaded:
@@ -121,8 +124,8 @@ class SnapshotAudit:
             listed["topics"] = max(owners.count(c.TOPIC_NAME), listed.get("topics", 0))
             phase.processed(owners.count(c.TOPIC_NAME), "topics")
         with self.phases.phase(f"{name}: judging"):
-            found = self._findings(messages.rows, owners.rows, segments.rows, locations)
-            return stages.keep(f"findings-{number}", found).rows
+            findings = self._findings(messages.rows, owners.rows, segments.rows, locations)
+            return stages.keep(f"findings-{number}", findings).rows
 
     def _findings(self, messages: DataFrame, owners: DataFrame, segments: DataFrame, locations: DataFrame) -> DataFrame:
         schema = from_arrow_schema(s.FINDING)
@@ -168,8 +171,8 @@ def message_findings(messages: DataFrame) -> DataFrame:
 
 def _foreign(messages: DataFrame) -> DataFrame:
     is_unknown = F.col(s.FAULT) == str(Fault.UNKNOWN_SCHEMA)
-    found = F.when(is_unknown, str(SnapshotClass.UNKNOWN)).otherwise(str(SnapshotClass.FOREIGN))
-    return _of_messages(snapshot_joins.foreign(messages), found, F.col(s.FAULT))
+    finding_class = F.when(is_unknown, str(SnapshotClass.UNKNOWN)).otherwise(str(SnapshotClass.FOREIGN))
+    return _of_messages(snapshot_joins.foreign(messages), finding_class, F.col(s.FAULT))
 
 
 def _blocking(messages: DataFrame) -> DataFrame:

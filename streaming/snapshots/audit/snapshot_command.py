@@ -171,11 +171,11 @@ def last_audit(
     """Return the last audit as audited() does, restricted to the filters. Raises ConfigError if it covered less."""
     covered, chosen = remembered_filters(output).scope, filters.scope
     if not f"{chosen}/".startswith(covered and f"{covered}/"):
-        raise ConfigError(f"the last audit of them covered {covered} only")
-    result, found = remembered(output), output.load(spark, FINDINGS)
+        raise ConfigError(f"the last snapshot audit covered only {covered}: run `ledger-reaper snapshots audit`")
+    result, findings = remembered(output), output.load(spark, FINDINGS)
     if chosen:
-        found = found.where(F.concat(a.NAMESPACE, F.lit("/")).startswith(f"{chosen}/"))
-    return replace(result, totals={**result.totals, **totals(found)}), snapshot_report.groups_of(found)
+        findings = findings.where(F.concat(a.NAMESPACE, F.lit("/")).startswith(f"{chosen}/"))
+    return replace(result, totals={**result.totals, **totals(findings)}), snapshot_report.groups_of(findings)
 
 
 def further(settings: Settings, options: AuditOptions, *, last: bool = False) -> Further:

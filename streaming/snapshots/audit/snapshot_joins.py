@@ -1,7 +1,6 @@
 """Spark's joins of the snapshot audit: messages with owners, indexes with the segments that they name, ids with ids.
 
-The rules are in udfs/snapshots/topic_findings.py; this module collects their facts. A sender can publish any
-number of values, so a task holds VALUES_AT_ONCE of them at a time; an index is bounded by the size of a message.
+The rules are in udfs/snapshots/topic_findings.py; this module collects their facts.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -14,6 +13,8 @@ from udfs.snapshots.keys import KEEPER, SnapshotKind
 from udfs.snapshots.topic_findings import IndexState
 from udfs.snapshots.values import Fault
 
+# A sender can publish any number of values, so a task holds so many of them at a time. An index is bounded by the size
+# of a message.
 VALUES_AT_ONCE = 5_000
 _TOPIC = (a.NAMESPACE, c.TOPIC_NAME)
 _PLACE = (a.NAMESPACE, s.LEDGER, s.ENTRY)
@@ -54,8 +55,8 @@ def ids(segments: DataFrame, owners: DataFrame) -> DataFrame:
     """Return for each topic how many ids are in several of its segments, and how many distinct ids still count."""
     ledgers = owners.select(c.TOPIC_NAME, F.explode(s.LEDGERS).alias(s.MARKER_LEDGER), F.lit(True).alias("_lives"))
     marked = segments.where(F.col(s.IS_READABLE)).join(ledgers, [c.TOPIC_NAME, s.MARKER_LEDGER], "left")
-    each = marked.select(*_TOPIC, "_lives", F.explode(F.arrays_zip(s.MOST, s.LEAST)).alias("_id"))
-    by_id = each.groupBy(*_TOPIC, "_id").agg(F.count(F.lit(1)).alias("_times"), F.max("_lives").alias("_lives"))
+    exploded = marked.select(*_TOPIC, "_lives", F.explode(F.arrays_zip(s.MOST, s.LEAST)).alias("_id"))
+    by_id = exploded.groupBy(*_TOPIC, "_id").agg(F.count(F.lit(1)).alias("_times"), F.max("_lives").alias("_lives"))
     return by_id.groupBy(*_TOPIC).agg(
         F.count_if(F.col("_times") > 1).alias(s.DOUBLED_IDS),
         F.count_if(F.coalesce("_lives", F.lit(False))).alias(s.LIVE_IDS),

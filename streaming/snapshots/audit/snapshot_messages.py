@@ -1,8 +1,4 @@
-"""Spark's task that reads the snapshot topics of namespaces: every message becomes a row, with any content.
-
-Indexes are read before segments, and a broker writes a segment before the index that names it. So a segment that an
-index names here existed when the segments were read, unless it is gone.
-"""
+"""Spark's task that reads the snapshot topics of namespaces: every message becomes a row, with any content."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -31,6 +27,8 @@ from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 
+# Indexes before segments: a broker writes a segment before the index that names it, so a segment that an index names
+# here existed when the segments were read, unless it is gone.
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
 _BATCH_BYTES = 8 * 1024 * 1024  # of values: a batch of rows takes a few times that
@@ -38,15 +36,15 @@ _BATCH_BYTES = 8 * 1024 * 1024  # of values: a batch of rows takes a few times t
 
 def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
     """Return the namespaces that have one of the topics, and what could not be listed. Raises UnavailableError."""
-    found = find_namespaces(store)
+    listing = find_namespaces(store)
     prefix, suffix = f"{MANAGED_LEDGERS_ROOT}/", "/persistent"
-    names = [path[len(prefix) : -len(suffix)] for path in found.paths if path.startswith(prefix)]
+    names = [path[len(prefix) : -len(suffix)] for path in listing.paths if path.startswith(prefix)]
     chosen = [name for name in names if _is_chosen(name, filters)]
     paths = [managed_ledger_path(system_topic(name, kind)) for name in chosen for kind in IN_ORDER]
     nodes = store.read_many(paths)
     per = len(IN_ORDER)
     present = [any(nodes[number * per : (number + 1) * per]) for number in range(len(chosen))]
-    return [name for name, is_present in zip(chosen, present, strict=True) if is_present], list(found.problems)
+    return [name for name, is_present in zip(chosen, present, strict=True) if is_present], list(listing.problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +125,7 @@ def _messages(topics: SnapshotTopics, namespace: str, kind: SnapshotKind) -> Ite
     rows = _Rows(namespace)
     for read in topics.compacted(namespace, kind):
         yield from rows.add(read, is_raw=False)
+    # as a recovering broker reads them: only this read shows whether a segment is there (decision 30)
     if kind is SnapshotKind.SEGMENT:
         for read in topics.stored(namespace, kind):
             yield from rows.add(read, is_raw=True)

@@ -33,7 +33,7 @@ INCOMPLETE = (
 _WHOLE = ("class", "reason", "messages", "bytes")
 _ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
 _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
-_HEADS = ("class", "reason", "topic", "what is found", "messages", "bytes")
+_HEADS = ("class", "reason", "topic", "finding", "messages", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def in_short(result: AuditResult) -> str:
 
 def failed_section(why: str) -> str:
     """Return the section of a page that explains why there are no findings."""
-    return section(_TITLE, f"<p class='note'>They were not audited: {escape(why)}</p>")
+    return section(_TITLE, f"<p class='note'>Snapshots were not audited: {escape(why)}</p>")
 
 
 def html_section(groups: Sequence[FindingGroup], result: AuditResult) -> str:
@@ -143,7 +143,7 @@ def page(result: AuditResult, groups: Sequence[FindingGroup]) -> str:
         f"<title>Snapshot audit {escape(result.audit_id)}</title><style>{STYLE}</style></head><body><main>"
         f"<header><h1>Snapshot audit {stamp}</h1><p class='dim'>{started} UTC · {escape(result.audit_id)}</p></header>"
         f"{html_section(groups, result)}"
-        f"{section('Classes', table(('class', 'meaning', 'findings'), meanings, numbers={2}, codes={0}))}"
+        f"{section('Classes of findings', table(('class', 'meaning', 'findings'), meanings, numbers={2}, codes={0}))}"
         f"{section('Completeness certificate', certificate(result.certificate))}</main></body></html>"
     )
 
@@ -154,8 +154,8 @@ def _table(groups: Sequence[FindingGroup]) -> Table:
     for name in _HEADS:
         is_number = name in ("messages", "bytes")
         shown.add_column(name, overflow="fold", justify="right" if is_number else "left", no_wrap=name in _WHOLE)
-    for each in groups[:_SHOWN]:
-        amounts = (f"{each.count:,}", size_text(each.size_bytes))
-        cells = (each.finding_class, each.reason, each.topic, each.detail, *amounts)
-        shown.add_row(*map(cell, cells), style=_STYLES.get(each.finding_class, ""))
+    for group in groups[:_SHOWN]:
+        amounts = (f"{group.count:,}", size_text(group.size_bytes))
+        cells = (group.finding_class, group.reason, group.topic, group.detail, *amounts)
+        shown.add_row(*map(cell, cells), style=_STYLES.get(group.finding_class, ""))
     return shown

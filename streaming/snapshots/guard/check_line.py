@@ -1,7 +1,4 @@
-"""The line of `check` about snapshots: whether every namespace with segments has a guard or unlimited retention.
-
-A guard keeps the messages after it, so it is compared with the positions that indexes name, as in the audit.
-"""
+"""The line of `check` about snapshots: whether every namespace with segments has a guard or unlimited retention."""
 
 from collections.abc import Sequence
 
@@ -40,9 +37,9 @@ def guard_line(settings: Settings, clients: CommandClients) -> Line:
 def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Line:
     """The same with these clients; loads no topic. Raises UnavailableError."""
     namespaces, problems = namespaces_with_snapshots(store, FindingFilters())
-    found = loaded(store, broker, namespaces)
-    problems += found.problems
-    rows = segments_topics(store, broker, topics.admin, found.namespaces)
+    readable = loaded(store, broker, namespaces)
+    problems += readable.problems
+    rows = segments_topics(store, broker, topics.admin, readable.namespaces)
     without: list[str] = []
     late: list[str] = []
     for row in rows:
@@ -54,14 +51,18 @@ def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Lin
             problems += [(namespace, row[c.DETAIL])] if row[c.DETAIL] else []
             continue
         try:
+            # a guard keeps the messages after it, so it is compared with the positions that indexes name, as in the
+            # audit
             if not is_guarded(topics, namespace):
                 late.append(namespace)
         except ReaperError as error:
             problems.append((namespace, str(error)))
-    says = [f"{len(without)} of {len(rows)} namespaces with segments have none: {_some(without)}"] if without else []
-    says += [f"{len(late)} have one that is after segments which indexes name: {_some(late)}"] if late else []
+    says = (
+        [f"{len(without)} of {len(rows)} namespaces with segments have no guard: {_some(without)}"] if without else []
+    )
+    says += [f"{len(late)} have a guard that is after segments which indexes name: {_some(late)}"] if late else []
     says += [f"{problems[0][0]}: {problems[0][1]}"] if problems else []
-    left_out = len(found.left_out) - len(found.problems)
+    left_out = len(readable.left_out) - len(readable.problems)
     unread = f"{left_out} namespaces with snapshots were left out, since brokers do not have them loaded"
     says += [unread] if left_out else []
     if without or late:
@@ -72,7 +73,7 @@ def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Lin
             what=_WHAT,
             status=Status.NOTE,
             says="; ".join(says),
-            do="let this service list the topics and read their indexes",
+            do="give the role of pulsar.token_file permission to list the topics and to read their indexes",
         )
     guarded = f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments"
     return Line(what=_WHAT, status=Status.OK, says="; ".join([*([guarded] if rows or not says else []), *says]))

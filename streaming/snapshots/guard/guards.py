@@ -83,10 +83,10 @@ class Guards:
 
         Raises UnavailableError if that fails, so that nothing is done without a guard.
         """
-        for each in self.keep([namespace]):
-            if each.error:
-                raise UnavailableError(f"no guard for {namespace}, so nothing was done: {each.error}")
-            return each.position
+        for state in self.keep([namespace]):
+            if state.error:
+                raise UnavailableError(f"no guard for {namespace}, so nothing was done: {state.error}")
+            return state.position
         return BEFORE_ALL
 
     def hold(self, namespace: str, places: Collection[Position]) -> None:

@@ -1,11 +1,9 @@
 """`ledger-reaper snapshots migrate`: convert a topic's snapshot from one form to another (udfs/snapshots/migration.py).
 
-1. The topic must not be loaded, as its broker would write its own form over the new one. This is checked right before
-   each message.
+1. The topic must not be loaded. This is checked right before each message.
 2. The journal has the topic's snapshots of every form before the first message is sent.
 3. The new form is complete before the old form goes. An interrupted migration is run again.
-4. Segments are guarded before the index that names them is sent. Afterwards everything is read again: the new form must
-   have exactly the ids of the old form.
+4. Afterwards everything is read again: the new form must have exactly the ids of the old form.
 """
 
 from collections import Counter
@@ -67,7 +65,7 @@ class Migrated:
 
     def describe(self) -> str:
         """Return lines for the terminal."""
-        verb = "would go" if self.is_dry else "went"
+        verb = "would be converted" if self.is_dry else "was converted"
         replayed = self.ids - self.kept
         again = f", and its broker finds {replayed} again as it replays the topic" if replayed else ""
         line = (
@@ -105,7 +103,7 @@ class Migrations:
         old = self.form(topic, stored)
         kind = FORMS[to]
         if old.kind is None:
-            raise SafetyError(f"{topic} has no snapshot")
+            raise SafetyError(f"{topic} has no snapshot to migrate")
         if old.kind is kind and not _left_over(stored, kind):
             raise SafetyError(f"the snapshot of {topic} is in the form {to} already")
         is_segmented, most_bytes = self.topics.more.broker_settings()
@@ -140,7 +138,7 @@ class Migrations:
         An interrupted migration and the runs that resume it are one migration.
         """
         pending: list[RepairEntry] = []
-        found: list[RepairEntry] = []
+        last_run: list[RepairEntry] = []
         newest = ""
         for entry in self.journal.of(_name(topic)):  # newest first
             pending.append(entry)
@@ -153,9 +151,9 @@ class Migrations:
             if newest and entry.is_done:
                 break
             newest = newest or entry.name
-            found = run
+            last_run = run
         values: dict[SnapshotKind, dict[str, bytes]] = {}
-        for entry in found:
+        for entry in last_run:
             kind, _, key = entry.key.partition("/")
             values.setdefault(SnapshotKind(kind), {})[key] = entry.replaced
         return Replaced(newest, values)
@@ -198,7 +196,7 @@ class Migrations:
         """Return the form that counts. Raises SafetyError if it can't be read, or must be repaired first."""
         ledgers = TopicReader(self.topics, self.store).ledgers(topic)
         if not ledgers:
-            raise SafetyError(f"ZooKeeper does not have {topic}, or it has no ledger")
+            raise SafetyError(f"ZooKeeper does not have {topic}, or the topic has no ledger: check the name")
         index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)
         try:
             form = migration.current(stored, topic, ledgers, (max(ledgers), 1 << 40))
@@ -244,8 +242,10 @@ class Migrations:
             def send(message: SnapshotMessage) -> Position:
                 if message.kind not in senders:
                     senders[message.kind] = stack.enter_context(self.sender(system_topic(namespace, message.kind)))
+                # until the index names them, nothing else keeps the new segments from being trimmed
                 if message.kind is SnapshotKind.INDEX and message.value is not None:
                     self.guards.hold(namespace, places)
+                # before each message: the topic's broker would write its own form over the new one
                 self.refuse_loaded(topic)
                 # allowed: no broker has the topic, messages of the old form go only after the new form is complete,
                 # and the journal has what is replaced
@@ -265,8 +265,8 @@ class Migrations:
         if kind is SnapshotKind.PARTS:
             ensure(self.topics.admin, namespace)
             return
-        for each in (SnapshotKind.SEGMENT, SnapshotKind.INDEX) if kind is SnapshotKind.INDEX else (kind,):
-            self.topics.admin.create_topic(system_topic(namespace, each))
+        for topic_kind in (SnapshotKind.SEGMENT, SnapshotKind.INDEX) if kind is SnapshotKind.INDEX else (kind,):
+            self.topics.admin.create_topic(system_topic(namespace, topic_kind))
         if kind is SnapshotKind.INDEX:
             self.guards.require(namespace)
 

@@ -1,9 +1,7 @@
 """Snapshots in parts (apache/pulsar#16042) on a real compacted topic: written message by message, and recovered.
 
 The topic is ours, beside Pulsar's three: `transaction_buffer_snapshot_parts` of the user topic's namespace. The rules
-of writing and recovering are in udfs/snapshots/snapshot_parts.py. Without a compaction threshold nothing
-would keep the topic's ledgers, so the topic gets a threshold, and the cursor of compaction must exist, before the
-first message.
+of writing and recovering are in udfs/snapshots/snapshot_parts.py.
 """
 
 import time
@@ -91,7 +89,9 @@ class PartsTopic:
                 continue
             (keys.discard if read.is_null else keys.add)(read.key)
             if len(keys) > MOST_KEYS:
-                raise RefusedError(f"{self.topic} has more than {MOST_KEYS} keys of {owner}: who publishes there?")
+                raise RefusedError(
+                    f"{self.topic} has more than {MOST_KEYS} keys of {owner}: find out who publishes there"
+                )
         return keys
 
 
@@ -119,6 +119,8 @@ def ensure(admin: PartsAdmin, namespace: str, sleep: Callable[[float], None] = t
     """
     topic = f"persistent://{namespace}/{SnapshotKind.PARTS}"
     admin.create_topic(topic)
+    # without a threshold nothing would keep the topic's ledgers; the cursor of compaction must exist before the first
+    # message
     admin.set_compaction_threshold(topic, size_bytes=COMPACT_ABOVE_BYTES)
     for _try in range(_TRIES):
         if COMPACTION_CURSOR in admin.internal_stats(topic).cursors:

@@ -4,7 +4,7 @@
    keeps the rest.
 2. Parts count before an index, and an index before a single snapshot (udfs/snapshots/migration.py). So messages of the
    migration that count before the old form get tombstones, once the old form was read and has every aborted id that a
-   broker would not find again. Messages that count after the old form stay: the topic's broker may read them.
+   broker would not find again.
 3. If the old form can't be restored, the undo is refused before anything is removed. An interrupted undo is run again.
 """
 
@@ -67,10 +67,11 @@ class MigrationUndo:
         """Remove the messages that count before the old form, and check that the old form counts."""
         stored = self.migrations.stored(topic)
         self._refuse_loss(topic, kind, stored)
-        new = {each: set(keys) - set(old.get(each, ())) for each, keys in stored.keys.items()}
+        new = {form_kind: set(keys) - set(old.get(form_kind, ())) for form_kind, keys in stored.keys.items()}
+        # messages that count after the old form stay: the topic's broker may read them
         messages = list(migration.retired(topic, kind, new))
-        for each, of_kind in groupby(messages, key=lambda message: message.kind):
-            with self.migrations.sender(system_topic(namespace_of(topic), each)) as sender:
+        for form_kind, of_kind in groupby(messages, key=lambda message: message.kind):
+            with self.migrations.sender(system_topic(namespace_of(topic), form_kind)) as sender:
                 for message in of_kind:
                     self.migrations.refuse_loaded(topic)
                     # allowed: no broker has the topic, and the old form was read and has all ids of this message,

@@ -1,7 +1,4 @@
-"""Topics that lost data ledgers to the service, by its receipts: ids of transactions in those ledgers can be trimmed.
-
-Only topics in snapshots.trim_namespaces are returned: a trim adds an entry to a topic, which an operator has to allow.
-"""
+"""Topics that lost data ledgers to the service, by its receipts: ids of transactions there can be trimmed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -32,4 +29,5 @@ def topics_with_deleted_ledgers(settings: Settings) -> list[str]:
 def allowed_of(rows: Iterator[Mapping[str, Any]], allowed: frozenset[str]) -> set[str]:
     """Return the topics of receipts that are in one of these tenants or namespaces."""
     topics = {str(row[c.TOPIC_NAME]) for row in rows} if allowed else set()
+    # a trim adds an entry to a topic, which an operator has to allow
     return {topic for topic in topics if {tenant_of(topic), namespace_of(topic)} & allowed}

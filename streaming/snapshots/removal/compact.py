@@ -1,8 +1,7 @@
 """`ledger-reaper snapshots compact`: remove the visible tombstones in a namespace's segments topic.
 
 While a reader gets a tombstone, brokers answer 500 when a client deletes a loaded topic of the namespace. Such a failed
-deletion leaves tombstones itself. A compaction alone would show the tombstones again at the next one, since no new
-message follows them; so a live record is sent first. A guard comes before that: brokers trim what is compacted.
+deletion leaves tombstones itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +45,9 @@ def compact(namespace: str, topics: SegmentsTopics, guard: Callable[[str], objec
     nulls = _nulls(namespace, topics)
     if not nulls:
         return 0
+    # brokers trim what is compacted, also segments that indexes name
     guard(namespace)
+    # a live record: without a new message after the tombstones, the next compaction would show them again
     topics.send(namespace, SnapshotKind.SEGMENT, *keeper_of(namespace))
     if not topics.compact(namespace, SnapshotKind.SEGMENT):
         raise UnavailableError(f"the compaction of the segments of {namespace} has not ended yet: try again later")

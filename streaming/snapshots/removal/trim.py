@@ -2,8 +2,7 @@
 
 A broker drops such ids only when a transaction ends on their topic, and only whole segments. On a topic without further
 transactions they stay for ever. This command commits an empty transaction there, which an operator has to request: it
-adds an entry to the topic. It is refused where it could do harm: a broker that trims segments which share ids can
-forget all its ids (seen on Pulsar 4.0.8), and a broker that loads the topic for it may seal ids twice right before.
+adds an entry to the topic.
 """
 
 import time
@@ -104,6 +103,7 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
     """Explain why nothing may be committed on a topic; "" if it may."""
     if facts.in_metadata is not Presence.PRESENT:
         return facts.detail or "ZooKeeper does not have the topic, or it could not be read"
+    # a broker that trims segments which share ids can forget all its ids (seen on Pulsar 4.0.8)
     if facts.doubled_ids:
         return f"{facts.doubled_ids} ids are in several segments, and a trim can lose them all: repair it first"
     if lost_segments_of(facts):
@@ -121,6 +121,7 @@ def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
     buffer: the broker's transaction buffer, with its segments.
     """
     facts, value = state.facts, state.index.value if state.index is not None else None
+    # the commit loads the topic, and its broker would seal the ids of such an index twice right before
     if is_half_replayed(facts):
         return "its index was written during a replay, and the next load would seal every id twice: repair it"
     if buffer is not None and buffer.state in RECOVERING:

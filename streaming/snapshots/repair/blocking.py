@@ -3,8 +3,7 @@
 A broker that loads a topic decodes every message of the namespace's indexes, or of its single snapshots, and closes the
 topic at the first message that it can't decode (seen on Pulsar 4.0.8). Compaction keeps such a message while it is the
 last of its key, so another message has to replace it:
-1. A key that names a topic of the namespace gets an empty snapshot, with which a broker replays the topic: that loses
-   nothing, whatever the topic's broker does. Any other key gets a tombstone; no broker ever reads that key.
+1. A key that names a topic of the namespace gets an empty snapshot. Any other key gets a tombstone.
 2. The bytes are in the journal before anything is sent. Only messages that the operator was shown are replaced, and
    never a value of the topic that its key names.
 3. Then the topic is compacted, and read again to verify that no such message is left.
@@ -66,12 +65,12 @@ def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKin
 def _chosen(
     topics: Compacted, namespace: str, kinds: Collection[SnapshotKind], is_chosen: Callable[[ReadValue], bool]
 ) -> list[ReadValue]:
-    found: list[ReadValue] = []
+    chosen: list[ReadValue] = []
     for kind in READ_WHOLE:
         for read in topics.compacted(namespace, kind) if kind in kinds else ():
-            if is_chosen(read) and len(found) < MOST:
-                found.append(read)
-    return found
+            if is_chosen(read) and len(chosen) < MOST:
+                chosen.append(read)
+    return chosen
 
 
 def named(messages: Sequence[ReadValue]) -> str:
@@ -88,10 +87,10 @@ def describe(read: ReadValue) -> str:
 def in_doubt(namespace: str, messages: Sequence[ReadValue]) -> str:
     """Report messages that were kept though brokers may be unable to decode them, and what an operator can do."""
     return (
-        f"{namespace}: brokers may be unable to decode {len(messages)} messages, which stay since a topic or brokers "
-        f"of another version may need them: {named(messages)}. If topics of the namespace do not load, and no broker "
+        f"{namespace}: {len(messages)} messages stay that brokers may be unable to decode, because a topic, or brokers "
+        f"of another version, may need them: {named(messages)}. If topics of the namespace do not load, and no broker "
         f"of another version ever used it, `ledger-reaper snapshots repair --unknown-schemas --namespace {namespace}` "
-        "removes those that are no value of their own topic; docs/snapshots.md shows how to remove such a value"
+        "removes those that are not a value of their own topic; docs/snapshots.md shows how to remove such a value"
     )
 
 
@@ -135,12 +134,12 @@ class Blocking:
         """
         count, others = 0, list[str]()
         kinds = self.store.kinds(namespace)
-        known = 0
+        journaled = 0
         for kind in (each for each in READ_WHOLE if each in kinds):
             newest: dict[str, RepairEntry] = {}
             for entry in self.journal.of(system_topic(namespace, kind)):
                 newest.setdefault(entry.key, entry)
-            known += len(newest)
+            journaled += len(newest)
             for key, now in self._latest(namespace, kind, newest).items():
                 entry = newest[key]
                 has = _TOMBSTONE if now is None or now.is_null else now.data
@@ -149,18 +148,18 @@ class Blocking:
                     count += 1
                 elif has != entry.replaced:
                     others.append(key)
-        if not known:
-            raise ConfigError(f"the journal {self.journal.folder.location} holds no message of {namespace}")
+        if not journaled:
+            raise ConfigError(
+                f"the journal {self.journal.folder.location} holds no message of {namespace} that was removed"
+            )
         return count, others
 
     def _last_of_their_keys(
         self, namespace: str, kind: SnapshotKind, chosen: Mapping[Position, ReadValue]
     ) -> Iterator[ReadValue]:
-        """Yield the messages that compaction keeps: the last of their keys.
-
-        They are judged again: the schemas are requested after the messages were read, so that they include every schema
-        that a broker of another version registered in between.
-        """
+        """Yield the messages that compaction keeps: the last of their keys."""
+        # they are judged again, by schemas that are requested after the messages were read: a broker of another version
+        # may have registered a schema in between
         keys = {read.key for read in chosen.values()}
         last = {read.key: read for read in self.store.compacted(namespace, kind) if read.key in keys}
         return (read for read in last.values() if read.key and read.is_blocking and read.position in chosen)
@@ -198,8 +197,10 @@ def _refuse_value(read: ReadValue) -> None:
 
 def _replacement(read: ReadValue) -> bytes | None:
     """Return the value that replaces a message; None: a tombstone."""
+    # no broker ever reads such a key
     if not read.topic:
         return None
+    # with an empty snapshot a broker replays the topic: that loses nothing, whatever the topic's broker does
     if read.kind is SnapshotKind.INDEX:
         return empty_index(read.topic)
     return encode_snapshot(Snapshot(read.topic, BEFORE_ALL, aborts_of([])))

@@ -1,9 +1,7 @@
 """The journal of repairs: every message that they replaced, so that `snapshots undo` can restore it.
 
-1. An entry is a file NUMBER-TOPIC-SUFFIX.json, written before anything is sent and never changed. NUMBER is the time in
-   ms, or the last entry's number plus 1: later entries have higher numbers, even if the clock was set back. TOPIC is a
-   digest of the topic's name, so that an unreadable file of another topic can be skipped. SUFFIX keeps two processes
-   from writing the same file. Older versions wrote NUMBER.json.
+1. An entry is a file NUMBER-TOPIC-SUFFIX.json, written before anything is sent and never changed. Older versions wrote
+   NUMBER.json.
 2. Empty files beside an entry record progress: the same name with .sent, once the new message is published; .done, once
    the repair that started with the entry was verified. Entries of older versions have neither, and count as sent and
    done. For a migration, the first entry of a run has them: .sent, once all entries of the run are written; .done, once
@@ -103,7 +101,10 @@ class RepairJournal:
             "end": list(end),
         }
         last = max((number for number, _name, _topic in _entries(self.folder.names())), default=-1)
+        # later entries have higher numbers, even if the clock was set back
         number = max(self.clock.now_ms(), last + 1)
+        # with the topic's digest, so that an unreadable file of another topic can be skipped; the suffix keeps two
+        # processes from writing the same file
         name = f"{number:015d}-{_digest(old.topic)}-{self.suffix()}{_ENTRY}"
         self.folder.write(name, json.dumps(entry).encode())
         return name
@@ -134,6 +135,7 @@ class RepairJournal:
             content = json.loads(self.folder.read(name) or b"")
         if isinstance(content, dict):
             return content
+        # an earlier entry may be older than what this one replaced (decision 32)
         if is_ours:
             raise SafetyError(f"the journal's file {name} is no JSON object: {_CHECK_IT}")
         log.warning("the journal's file %s/%s is no JSON object, and was skipped", self.folder.location, name)

@@ -1,11 +1,9 @@
 """`ledger-reaper snapshots undo`: restore the index that the last repair of a topic replaced.
 
 1. The current index goes to the journal first, so that another undo restores it.
-2. Before the old index is sent, and after it, the guard is moved before the segments that it names. The guard may have
-   passed them while no index named them, and a trim would take them.
-3. An index that would leave the topic worse off than before the repair is not restored: more of its segments are lost
+2. An index that would leave the topic worse off than before the repair is not restored: more of its segments are lost
    by now, it was written during a replay, or it belongs to another topic.
-4. An interrupted undo reports whether the old index is in place, and what it replaced.
+3. An interrupted undo reports whether it published the old index, and what that replaced.
 """
 
 from dataclasses import dataclass
@@ -28,14 +26,14 @@ class RepairUndo:
     def undo(self) -> tuple[str, str]:
         """Restore the index; returns the journal's names of it and of the current index.
 
-        A broker that replays a topic seals its ids again, and writes indexes of its own after the repair's within a
-        second. So the current index goes to the journal first, and another undo restores that. Raises ConfigError if
-        the journal has no repair, and SafetyError if the undo is refused, also if more segments of the old index are
-        lost by now than when it was replaced. So the topic is at most as broken as before the repair.
+        Raises ConfigError if the journal has no repair, and SafetyError if the undo is refused, also if more segments
+        of the old index are lost by now than when it was replaced. So the topic is at most as broken as before the
+        repair.
         """
         session = self.session
         seen = session.latest()
         name, old, lost = self._replaced_last(seen.data)
+        # the guard may have passed the segments of the old index while no index named them, and a trim would take them
         session.hold(self._checked(old, lost))
         session.unload()
         now = session.latest()
@@ -44,6 +42,8 @@ class RepairUndo:
                 f"{session.topic}: its index was written during the undo; disconnect its clients, and try again"
             )
         self._checked(old, lost)
+        # a broker that replays a topic writes indexes of its own within a second after the repair's, and another undo
+        # must be able to restore the current one
         kept = session.record(now, old, Act.UNDO)
         with interruption(session.topic, "undo", _left(session.topic, name, kept, "is or may be published")):
             # allowed: the replaced index is in the journal, no index was written since the topic was unloaded, no more
@@ -93,9 +93,9 @@ class RepairUndo:
             sent = self.session.publication_of(entry, now)
             if sent is Sent.UNKNOWN:  # earlier entries may be older than the index that the topic has had since
                 raise SafetyError(
-                    f"{topic}: it is not known whether {entry.name} in {journal.folder.location} was published, since "
-                    "the topic of indexes does not reach back to it any more. If it was not, move that file away, and "
-                    "try again. Nothing was sent"
+                    f"{topic}: whether the index of {entry.name} in {journal.folder.location} was published is not "
+                    "known, because the topic of indexes no longer has messages of that time. Nothing was sent. If you "
+                    "know that it was not published, move that file away and run the command again"
                 )
             if sent is Sent.NO:
                 continue

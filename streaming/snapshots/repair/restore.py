@@ -1,15 +1,12 @@
 """`ledger-reaper snapshots undo --removed|--migrated`: publish again what the service or a migration removed.
 
 1. The bytes come from the journal, the newest of each key. A key that has a value by now keeps it.
-2. A guard is created first, so that the messages are not trimmed at once. A segment before the guard may be trimmed at
-   any time, and counts as gone: the guard passed it while no index named it. A loaded topic is refused: its broker has
-   its own list of aborted transactions, and would write over the restored one.
+2. A guard is created first, and a loaded topic is refused.
 3. Segments go before the index of their topic. An index names segments by position: if the old position of a segment is
    not kept any more, the restored index names the position where that very segment is now, with the same number and
-   last marker. An index is refused if any of its segments is missing: its topic would not load. All segments must be
-   stored or in the journal before anything is sent, and stored before the index is sent.
-4. Of parts, `end` goes last: without it, the other parts do not count.
-5. Nothing is deleted, and nothing is published that is not in the journal. An interrupted undo is run again.
+   last marker. All segments must be stored or in the journal before anything is sent, and stored before the index is
+   sent.
+4. Nothing is deleted, and nothing is published that is not in the journal. An interrupted undo is run again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,6 +84,7 @@ class Restores:
         if not values:
             raise ConfigError(f"the journal holds no message about {topic} that was removed")
         self._refuse_loaded(topic)
+        # first, so that the messages are not trimmed at once
         guard = self.guard(namespace)
         has_value = {kind: self._with_value(topic, kind, values, guard) for kind in {kind for kind, _key in values}}
         missing = {what: value for what, value in values.items() if what[1] not in has_value[what[0]]}
@@ -119,6 +117,8 @@ class Restores:
         for read in self.topics.compacted(namespace_of(topic), kind):
             if read.topic == topic:
                 is_ours = isinstance(read.value, Segment) and encode_segment(read.value) == values.get((kind, read.key))
+                # a segment before the guard may be trimmed at any time, and counts as gone: the guard passed it while
+                # no index named it
                 is_free = read.is_null or (is_ours and read.position <= guard)
                 (keys.discard if is_free else keys.add)(read.key)
         return keys
@@ -158,8 +158,8 @@ class Restores:
         gone = [(number, marker) for number, position, marker in rows if not _is_at(position, number, stored)]
         if lost := [named[0] for named in gone if named not in now]:
             raise SafetyError(
-                f"{topic}: segments {_some(lost)} were published again and are not where they were sent to, so its "
-                "index was not restored. Try again"
+                f"{topic}: segments {_some(lost)} were published again and can't be read at their positions, so its "
+                "index was not restored. Run the command again"
             )
         is_whole = not old.tail.rows and list(named_segments(index)) == list(named_segments(old))
         return moved_index(old if is_whole else index, {named: now[named] for named in gone})
@@ -170,6 +170,7 @@ def _is_at(position: Position, number: int, stored: Mapping[Position, Named]) ->
 
 
 def _by_key(what: tuple[SnapshotKind, str]) -> tuple[bool, str]:
+    # of parts, `end` goes last: without it, the other parts do not count
     part = part_key_of(what[1])
     return part is not None and part.number is None, what[1]
 

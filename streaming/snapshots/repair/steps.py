@@ -4,7 +4,7 @@ The steps of a repair: guard, unload, record, publish, load, verify.
 
 1. A working topic is refused, and so is a topic about which any fact is unknown. A topic with doubled ids works, and is
    replayed all the same.
-2. The guard comes first: without a guard, a repaired topic is broken again within a minute.
+2. The guard comes first.
 3. The replaced index is in the journal, on disk, before the new index is sent; so it is with an undo.
 4. Right before that, the topic is read again, and nothing is sent if its index has changed.
 5. Then the topic is loaded, and loaded again if its broker writes no index that could be loaded (a fault of Pulsar's).
@@ -82,13 +82,17 @@ class Repairs:
         if unfinished is not None and (refusal_of(state.facts, remedy) or is_half_replayed(state.facts)):
             return _resume(session, state, unfinished, remedy)
         _refuse(state, remedy)
+        # without a guard, a repaired topic is broken again within a minute
         session.guard()
         session.unload()
         again = session.state()
         _refuse(again, remedy)
         old = again.index
         if old is None or state.index is None or old.position != state.index.position:
-            raise SafetyError(f"{topic}: its index was written while it was being repaired; check it again")
+            raise SafetyError(
+                f"{topic}: its index has changed during the repair, and nothing was sent: disconnect the topic's "
+                "clients, and run the command again"
+            )
         new = empty_index(topic) if remedy is Remedy.REPLAY else _republished(session, again)
         is_half = is_half_replayed(again.facts)
         name = session.record(old, new, Act.REPAIR_OF_HALF if is_half else Act.REPAIR)
@@ -186,7 +190,7 @@ def _resume(session: Session, state: TopicState, entry: RepairEntry, remedy: Rem
         value=index_of(entry.name, entry.replaced),
         data=entry.replaced,
     )
-    session.say(f"{topic}: resumes a repair that was interrupted or not verified ({entry.name} in the journal)")
+    session.say(f"{topic}: resuming a repair that was interrupted or not verified ({entry.name} in the journal)")
     with interruption(topic, "repair", _left(topic, "is published")):
         states = [state, session.reader.read_with(topic, replaced)]
         done = _finish(session, entry.name, states, entry.by, is_whole=not entry.is_again)
@@ -215,9 +219,11 @@ def _finish(session: Session, name: str, states: Sequence[TopicState], new: byte
         ledgers = session.reader.ledgers(topic)
         ids = all_known_ids(state.known_ids_with(ledgers) for state in states)
     if buffer.aborted < len(ids.certain):
-        found = f"{buffer.aborted} aborted ids, and its old snapshot has {len(ids.certain)} that must be there"
+        shortfall = f"{buffer.aborted} aborted ids, and its old snapshot has {len(ids.certain)} that must be there"
         read = why or f"a reader gets {delivered} entries, none of them aborted"
-        raise SafetyError(f"{topic} is loaded and has {found}; {read}: keep consumers away until the cause is known")
+        raise SafetyError(
+            f"{topic} is loaded and has {shortfall}; {read}: keep consumers away until the cause is known"
+        )
     not_verified = ignorance(ids, is_whole=is_whole) or why
     if not not_verified:  # also if its broker has written no index: later messages will cause that, not this repair
         session.journal.mark_done(name)
@@ -270,17 +276,26 @@ def _to_be_republished(state: TopicState) -> tuple[Index, list[NamedSegment]]:
     index = complete_part_of(old) if isinstance(old, Index) else None
     kept = {(number, marker) for number, _position, marker in named_segments(index)} if index is not None else set()
     if not kept:  # an empty index is a replay of the whole topic, which was not requested
-        raise SafetyError(f"{topic}: nothing before maxReadPosition can be kept: use --replay")
+        raise SafetyError(
+            f"{topic}: its index names no segment before its maxReadPosition, so nothing of it can be kept: run the "
+            "command with --replay"
+        )
     lost = [segment for segment in lost_segments_of(state.facts) if (segment.sequence, segment.marker) in kept]
     missing = [segment.sequence for segment in lost if (segment.sequence, segment.marker) not in state.values]
     if index is None or missing:
         some = ", ".join(map(str, missing[:_NAMED]))
-        raise SafetyError(f"{topic}: the compacted topic has no segments {some} either, so only a replay can repair it")
+        raise SafetyError(
+            f"{topic}: the compacted topic has no segments {some} either, so only a replay can repair it: run the "
+            "command with --replay"
+        )
     if state.facts.doubled_ids:
         twice = f"{state.facts.doubled_ids} ids are in several of its segments"
-        raise SafetyError(f"{topic}: {twice}, so only a replay can repair it")
+        raise SafetyError(f"{topic}: {twice}, so only a replay can repair it: run the command with --replay")
     if len({segment.sequence for segment in state.facts.named}) < len(state.facts.named):
-        raise SafetyError(f"{topic}: its index names a segment's number twice, so only a replay can repair it")
+        raise SafetyError(
+            f"{topic}: its index names a segment's number twice, so only a replay can repair it: run the command with "
+            "--replay"
+        )
     return index, lost
 
 

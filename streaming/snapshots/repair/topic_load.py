@@ -1,8 +1,5 @@
 """Loads a topic from the repair's index, never from an index that was written during a replay.
 
-A broker writes indexes while it replays a topic. They name the segments that it has sealed so far, and have no
-maxReadPosition: a broker that loads such an index takes its ids, replays the whole topic, and seals the ids again. So
-if no broker has the topic loaded, the repair replaces such an index by its own before it loads the topic.
 
 A broker of Pulsar 4.0.8 writes segments one after another, and an index after the last segment. It queues the next
 segment on another thread just before it clears its busy flag. If that thread still sees the flag set, it gives up. Then
@@ -52,6 +49,8 @@ class Loading:
         while True:
             buffer = None
             try:
+                # A broker writes indexes while it replays a topic, without a maxReadPosition: a broker that loads such
+                # an index takes its ids, replays the whole topic, and seals the ids again.
                 if more.buffer(topic) is None:
                     self._replace_half()
                 session.loader.load(topic)
@@ -64,14 +63,15 @@ class Loading:
                 return buffer
             if clock.now_ms() >= start_ms + _PATIENCE_MS:
                 raise UnavailableError(
-                    f"{topic} has a new index and is not loaded after {_PATIENCE_MINUTES} minutes. If its broker is "
-                    "still reading the topic, wait for it. If its log reports that the recovery failed, "
-                    f"`ledger-reaper snapshots undo --topic {topic}` restores the old index." + trouble
+                    f"{topic} has a new index, and its broker has not loaded it within {_PATIENCE_MINUTES} minutes. If "
+                    "the broker is still reading the topic, run the same command again later. If the broker's log "
+                    f"reports that the recovery failed, `ledger-reaper snapshots undo --topic {topic}` restores the "
+                    "old index." + trouble
                 )
             if (now_ms := clock.now_ms()) - said_ms >= _SAY_MS:
                 said_ms = now_ms
                 state = "not loaded" if buffer is None else buffer.state
-                session.say(f"{topic} is not ready after {(now_ms - start_ms) // 1_000} seconds: {state}")
+                session.say(f"{topic} is not ready after {(now_ms - start_ms) // 1_000} seconds; its state: {state}")
             session.sleep(_WAIT_SECONDS)
 
     def first_index(self) -> tuple[str, int]:
@@ -154,7 +154,7 @@ class IndexWait:
             missing, segments = self._missing()
             if not missing or segments > FEW_SEGMENTS:
                 return missing, load
-            self.say(f"{missing}, and nothing changes any more: the topic is loaded again ({load + 1} of {LOADS})")
+            self.say(f"{missing}, and its broker writes no more: loading the topic again ({load + 1} of {LOADS})")
             self.again()
         return self._missing()[0], LOADS
 
@@ -181,7 +181,7 @@ class IndexWait:
                 seen, changed_ms = now, now_ms
             if now_ms - said_ms >= _SAY_MS:
                 said_ms = now_ms
-                self.say(f"has waited for its broker's index for {(now_ms - start_ms) // 1_000} seconds: {missing}")
+                self.say(f"waiting for its broker's index, {(now_ms - start_ms) // 1_000} seconds so far: {missing}")
             if now_ms - changed_ms >= self.quiet_seconds * 1_000 or now_ms - start_ms >= _PATIENCE_MS:
                 return missing, segments
             self.sleep(_WAIT_SECONDS)

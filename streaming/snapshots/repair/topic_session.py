@@ -111,10 +111,8 @@ class Session:
             raise UnavailableError(f"no guard for {self.topic}: {error}") from error
 
     def unload(self) -> None:
-        """Make the broker close the topic, if it has it loaded.
-
-        A broker that is asked to unload a topic which it does not have loads it first, from the current index.
-        """
+        """Make the broker close the topic, if it has it loaded."""
+        # a broker that is asked to unload a topic which it does not have loads it first, from the current index
         if self.topics.more.buffer(self.topic) is not None:
             self.loader.unload(self.topic)
 
@@ -125,26 +123,26 @@ class Session:
     def publish(self, value: bytes) -> Position:
         """Publish an index, and return its position. The caller states why that is allowed there.
 
-        The caller has held the segments that the index names. They are held again afterwards: while no index named
-        them, a guard that moved in the meantime may have passed them.
+        The caller has held the segments that the index names.
         """
         index = decode_index(value)
         try:
             with self.sender(system_topic(self.namespace, SnapshotKind.INDEX)) as sender:
                 return sender.send(self.topic, value)
         finally:
+            # held again: while no index named the segments, a guard that moved in the meantime may have passed them
             self.hold(index)
 
     def publication_of(self, entry: RepairEntry, now: bytes) -> Sent:
         """Find out whether the index of a journal entry was published. now: the current index.
 
-        A process that was killed between the broker's acknowledgement and the mark left its index in the topic. Its
-        absence is conclusive only while the topic still retains that position.
+        The absence of the index is conclusive only while the topic still retains that position.
         """
         if entry.was_sent or entry.by == now:
             return Sent.YES
         after = entry.position if entry.end == BEFORE_ALL else entry.end
         for read in self.topics.stored(self.namespace, SnapshotKind.INDEX):
+            # the process was killed between the broker's acknowledgement and the mark
             if read.topic == entry.topic and read.data == entry.by and read.position > after:
                 return Sent.YES
         ledgers = dict(self._index_ledgers())  # requested after the read, so that no trim in between goes unnoticed

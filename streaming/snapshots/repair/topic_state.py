@@ -116,11 +116,7 @@ class TopicReader:
         }
 
     def _values(self, namespace: str, topic: str, named: set[Named]) -> dict[Named, Segment]:
-        """Return the values of these segments in the compacted topic, where a broker does not read them.
-
-        A key contains only a topic and a number, and a broker that replays a topic counts from 0 again. So a value is
-        the segment that the index names only if the last marker matches, too.
-        """
+        """Return the values of these segments in the compacted topic, where a broker does not read them."""
         latest: dict[int, Segment] = {}
         numbers = {number for number, _marker in named}
         for read in self.topics.compacted(namespace, SnapshotKind.SEGMENT) if named else ():
@@ -128,6 +124,8 @@ class TopicReader:
                 latest.pop(read.sequence, None)
                 if isinstance(read.value, Segment):
                     latest[read.sequence] = read.value
+        # A key contains only a topic and a number, and a broker that replays a topic counts from 0 again. So a value is
+        # the segment that the index names only if the last marker matches, too.
         return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in named}
 
 

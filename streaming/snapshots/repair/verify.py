@@ -1,8 +1,4 @@
-"""Verification of a repaired topic: it is read as a client does, and the result states how far that proves anything.
-
-A reader gets nothing after the first open transaction, and its end is before that transaction. So the end that a broker
-reports to a reader may be long before the topic's last entry, and proves nothing about the entries in between.
-"""
+"""Verification of a repaired topic: it is read as a client does, and the result states how far that proves anything."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -31,7 +27,7 @@ class Verification:
         known: ids of aborted transactions. Raises SafetyError at a message of such a transaction.
         """
         count = 0
-        self.say(f"{topic} is loaded, and is read once as a client does")
+        self.say(f"{topic} is loaded; reading it once, as a client does")
         try:
             hidden = self._hidden(topic)
             for transaction in self.loader.delivered(topic):
@@ -39,7 +35,7 @@ class Verification:
                 if transaction is not None and transaction in known:
                     raise SafetyError(
                         f"{topic}: a reader got a message of aborted transaction {transaction}: keep consumers away, "
-                        f"and `ledger-reaper snapshots undo --topic {topic}`"
+                        f"and restore the old index with `ledger-reaper snapshots undo --topic {topic}`"
                     )
                 if count % _SAY_ENTRIES == 0:
                     self.say(f"{topic}: {count} entries read")
@@ -52,10 +48,14 @@ class Verification:
 
         The last entry is requested first: later messages are out of scope.
         """
+        # requested first: later messages are out of scope
         last = self.topics.admin.internal_stats(topic).last
         buffer = self.topics.more.buffer(topic)
         if buffer is None:
             raise UnavailableError("its broker does not have it loaded any more")
+        # A reader gets nothing after the first open transaction, and its end is before that transaction. So the end
+        # that a broker reports to a reader may be long before the topic's last entry, and proves nothing about the
+        # entries in between.
         if buffer.max_read >= last:
             return ""
         return (

@@ -66,10 +66,8 @@ class BrokerLoader:
             pass
 
     def delivered(self, topic: str) -> Iterator[tuple[int, int] | None]:
-        """Yield the transaction of each entry that a reader gets, up to the current end.
-
-        The reader reads the topic's own ledgers: a compacted reader would get only the last message of each key.
-        """
+        """Yield the transaction of each entry that a reader gets, up to the current end."""
+        # from the topic's own ledgers: a compacted reader would get only the last message of each key
         return read_to_the_end(topic, lambda after: opened(self.settings, topic, after, creates=False))
 
 
@@ -87,6 +85,7 @@ def read_to_the_end(
         timeouts += 1
         with reader_after(at) as reader:
             end = reader.last if end is None else end
+            # no end: a broker that skips many aborted messages is silent for long
             with suppress(ReceiveTimeout):
                 while end is not None and at < end and end[1] >= 0:
                     at, data = reader.next(_PATIENCE_SECONDS)

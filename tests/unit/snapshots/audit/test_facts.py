@@ -90,11 +90,11 @@ def _index(place: Position) -> ReadValue:
             Admin(GUARDED),
             (70, 1),
             Status.NOTE,
-            "1 have one that is after segments which indexes name: t/ns",
+            "1 have a guard that is after segments which indexes name: t/ns",
             id="behind it",
         ),
         pytest.param(Admin(retentions=(-1, -1)), (70, 1), Status.OK, "all guarded", id="retention"),
-        pytest.param(Admin(), (70, 1), Status.NOTE, "1 of 1 namespaces with segments have none: t/ns", id="none"),
+        pytest.param(Admin(), (70, 1), Status.NOTE, "1 of 1 namespaces with segments have no guard: t/ns", id="none"),
         pytest.param(Admin(is_up=False), (70, 1), Status.NOTE, "no broker answers", id="no answer"),
     ],
 )

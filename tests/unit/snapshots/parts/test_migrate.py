@@ -55,7 +55,7 @@ def test_a_dry_run_sends_nothing_and_creates_nothing(journal: Folder) -> None:
     broker = single()
     done = migrations(broker, journal).migrate(TOPIC, "segments", is_dry=True)
     assert (done.values, done.tombstones, broker.sent, set(broker.topics)) == (3, 0, [], {SnapshotKind.SINGLE})
-    assert "would go from single to segments" in done.describe()
+    assert "would be converted from single to segments" in done.describe()
     assert entries(journal) == []
 
 

@@ -215,7 +215,7 @@ def test_an_index_is_not_sent_where_a_segment_that_was_sent_is_not_found_again()
             return iter([])
 
     world = Forgetful()
-    with pytest.raises(SafetyError, match="are not where"):
+    with pytest.raises(SafetyError, match="can't be read at their positions"):
         world.run(JOURNAL)
     assert [key for key, _value in world.sent] == [segment(0), segment(1)]
 
