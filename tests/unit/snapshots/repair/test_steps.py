@@ -81,7 +81,7 @@ def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index
         ),
         pytest.param(
             {"meanwhile": read_at(SnapshotKind.INDEX, TOPIC, OLD, (1, 2)), "is_loaded": True, "state": "Initializing"},
-            "its index was written while",
+            "its index has changed during the repair",
             id="somebody writes its index",
         ),
     ],
