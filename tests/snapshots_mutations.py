@@ -522,8 +522,8 @@ SNAPSHOTS_LINES = (
     (
         "an undo of a migration restores what its first run found",
         MIGRATE,
-        "            found = run\n",
-        "            found = found or run\n",
+        "            last_run = run\n",
+        "            last_run = last_run or run\n",
     ),
     (
         "an undo of a migration reads the current messages before it sends anything",
@@ -678,7 +678,7 @@ SNAPSHOTS_LINES = (
     (
         "a check reads no snapshot topic that is not loaded",
         CHECK,
-        "topics.admin, found.namespaces)",
+        "topics.admin, readable.namespaces)",
         "topics.admin, namespaces)",
     ),
     (

@@ -1,8 +1,6 @@
 """The baseline: how many ledgers each owner's sources named in the last trusted read; later reads are compared with it.
 
-The baseline is rebuilt from the certificates in the receipts (udfs.completeness), so it survives a restart. If a
-topic's list suddenly names far fewer ledgers, the baseline keeps the old count, and nothing of the topic is deleted
-until an operator has checked the topic and run `ledger-reaper accept`.
+The baseline is rebuilt from the certificates in the receipts (udfs.completeness), so it survives a restart.
 """
 
 import json
@@ -53,6 +51,8 @@ class Baseline:
         named = [(key, baseline_in(text)) for key, text in certificates]
         with self._lock:
             for key, now in named:
+                # a topic whose list suddenly names far fewer ledgers keeps the old count: nothing of it is deleted
+                # until an operator has checked the topic and run `ledger-reaper accept`
                 if now is not None and not self._is_less(key, now):
                     owners = self._tenants.setdefault(tenant_of_key(key), {})
                     owners[key] = _new_baseline(owners.pop(key, None), now)
@@ -67,8 +67,10 @@ class Baseline:
                 if reference.presence is Presence.GONE and self._of(key) is not None:
                     gone[tenant_of_key(key)].append(key)
             losses = {
-                tenant: Losses(len(known), len(gone[tenant]), gone[tenant][0]) if tenant in gone else Losses(len(known))
-                for tenant, known in self._tenants.items()
+                tenant: Losses(len(owners), len(gone[tenant]), gone[tenant][0])
+                if tenant in gone
+                else Losses(len(owners))
+                for tenant, owners in self._tenants.items()
             }
         return doubts(losses, most=self.policy.max_shrink, above=self.policy.shrink_applies_above)
 
@@ -87,9 +89,9 @@ class Baseline:
                 self._tenants.clear()
             for name in tenants:
                 self._tenants.pop(name.removesuffix(_OF_TENANT), None)
-            for known in self._tenants.values() if topics else ():
-                for key in [key for key in known if owner_of(key).name in topics]:
-                    del known[key]
+            for owners in self._tenants.values() if topics else ():
+                for key in [key for key in owners if owner_of(key).name in topics]:
+                    del owners[key]
 
     def _of(self, key: str) -> Counts | None:
         return self._tenants.get(tenant_of_key(key), {}).get(key)
@@ -97,11 +99,11 @@ class Baseline:
     def _forget_some(self) -> None:
         """Reduce tenants to equal shares of owners_at_most; what a smaller tenant leaves unused goes to the others."""
         left = self.owners_at_most
-        for done, known in enumerate(sorted(self._tenants.values(), key=len)):
+        for done, owners in enumerate(sorted(self._tenants.values(), key=len)):
             share = left // (len(self._tenants) - done)
-            for key in list(islice(known, max(0, len(known) - share))):
-                del known[key]
-            left -= len(known)
+            for key in list(islice(owners, max(0, len(owners) - share))):
+                del owners[key]
+            left -= len(owners)
 
     def _is_less(self, key: str, now: Counts) -> bool:
         most, above = self.policy.max_shrink, self.policy.shrink_applies_above

@@ -1,8 +1,4 @@
-"""The driver's cache of references.
-
-A cached reference is only a hint: the delete checks the owner's znode version (streaming.sweep.ledgers). An outdated
-reference therefore costs time, but can't delete anything that is in use.
-"""
+"""The driver's cache of references."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -49,6 +45,8 @@ class InUseCache:
         """
         with self._lock:
             distinct = list(dict.fromkeys(keys))
+            # a cached reference is only a hint: the delete checks the owner's znode version, so an outdated reference
+            # costs time, but can't delete anything that is in use
             oldest_ms = self.clock.now_ms() - self.refresh_ms
             due = [key for key in distinct if not self._is_fresh(key, oldest_ms)]
             self.counts.hits += len(distinct) - len(due)

@@ -1,9 +1,7 @@
 """Finds losses: ledgers and objects that a sweep kept as in use, and that are gone although their owners name them.
 
-1. A loss may be our doing if the journal, which is written before each delete, names it within the last hour. An older
-   delete can't be the cause, because the sweep that kept the ledger read it; no lost task lives longer than an hour.
-2. Any other loss has another cause. A broker that deletes a topic or a schema deletes its ledgers first and the list
-   that names them last, so the check is repeated after growing pauses as long as at most one tenant has losses.
+1. A loss may be our doing if the journal, which is written before each delete, names it within the last hour.
+2. Any other loss has another cause. The check is repeated, after growing pauses, while at most one tenant has losses.
 """
 
 import threading
@@ -60,11 +58,13 @@ class LossCheck:
         columns = [c.REFERENCE_KEY, c.LEDGER_ID, c.LEDGER_TYPE, c.UUID, c.AT_MS]
         kept: Sequence[_Row] = list(rows(self.state_dir, condition, columns=columns))
         ours = self._ours(kept)
+        # losses that may be ours first: they stop the service whatever the others are
         kept = _bounded(sorted(kept, key=lambda row: _identity(row) not in ours))
         missing = Missing()
         for pause_s in self.pauses_s:
             if not kept:
                 return Missing()
+            # a broker that deletes a topic or a schema deletes its ledgers first and the list that names them last
             stop.wait(pause_s)
             kept = self._lost(kept)
             missing = _missing(kept, ours)
@@ -76,6 +76,8 @@ class LossCheck:
         """Return the identities of those rows that the journal names: this service may have deleted them."""
         if not kept:
             return set()
+        # an older delete can't be the cause, because the sweep that kept the ledger read it; no lost task lives longer
+        # than this
         since_ms = min(row[c.AT_MS] for row in kept) - _OURS_MS
         where = ds.field("ledger_id").isin(sorted({row[c.LEDGER_ID] for row in kept}))
         ledgers = entries(self.state_dir, JournalQuery(since_ms, where, ("ledger_id",)))

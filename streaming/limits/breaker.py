@@ -49,6 +49,7 @@ class Breaker:
         try:
             return dict(json.loads(node.data))
         except ValueError:
+            # what can't be read holds all deletes
             return {"why": f"{self.path} can't be parsed; find out why, then `ledger-reaper resume --limit`"}
 
     def _write(self, state: dict[str, Any]) -> None:

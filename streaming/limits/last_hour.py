@@ -1,8 +1,6 @@
 """Reads the deletes of the last hour at a start, from the receipts and from the journal.
 
-The journal covers a run that ended before its receipts: a ledger that is in the journal, has no receipt and does not
-exist any more counts as deleted, no matter by whom. The earlier run can't delete the others later, because the epoch
-has advanced. An object in tiered storage and a snapshot's message count without a check that they are gone.
+The journal covers a run that ended before its receipts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,11 +32,14 @@ def _ledgers(state_dir: str, store: MetadataStore, since_ms: int, with_receipt: 
     query = journal.JournalQuery(since_ms, columns=("at_ms", "ledger_id", "path", "reference_key"))
     rows = _newest(journal.entries(state_dir, query), with_receipt)
     nodes = store.read_many([row["path"] for row in rows])
+    # A ledger without a receipt that does not exist any more counts as deleted, no matter by whom. The earlier run
+    # can't delete the others later, because the epoch has advanced.
     yield from (row for row, node in zip(rows, nodes, strict=True) if not isinstance(node, Znode))
 
 
 def _objects(state_dir: str, since_ms: int, with_receipt: set[Any]) -> Iterator[dict[str, Any]]:
     query = journal.JournalQuery(since_ms, columns=("at_ms", "ledger_id", "uuid", "reference_key"))
+    # these count without a check that they are gone
     rows = chain(journal.object_entries(state_dir, query), journal.snapshot_entries(state_dir, query))
     yield from _newest(rows, with_receipt)
 

@@ -50,6 +50,7 @@ class TenantHolds:
             if version is None:
                 if self.store.create(self.path, data, parents=True):
                     return before, after
+            # with the version that was read, so that a concurrent change is not lost
             elif self.store.set_data(self.path, data, version=version) is not None:
                 return before, after
 

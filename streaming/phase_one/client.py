@@ -212,5 +212,5 @@ def checked_request(  # noqa: PLR0913  PIP-186's parameters
 ) -> PendingDelete:
     """Return the request for PIP-186's arguments. Raises ValueError for an invalid combination."""
     if (ledger_type is LedgerType.OFFLOAD_LEDGER) != (context is not None):
-        raise ValueError(f"context is for OFFLOAD_LEDGER only, which needs it; ledger_type is {ledger_type}")
+        raise ValueError(f"ledger_type is {ledger_type}: OFFLOAD_LEDGER needs a context, and no other type takes one")
     return request_for(topic, ledger_id, component, context=context, cursor_name=cursor_name)

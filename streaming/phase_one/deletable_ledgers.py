@@ -7,8 +7,7 @@
    marks, and the next call continues: this is PIP-129's check and retry.
 4. To shorten a key, the remaining marks are first written under a new key, and only then is the old key removed.
 5. Marks that could not be read again are not written, nor marks that make a topic's znode larger than
-   MOST_ZNODE_BYTES: a broker whose write ZooKeeper refuses retries it for ever, and serves no other topic while it
-   does.
+   MOST_ZNODE_BYTES.
 """
 
 import random
@@ -222,7 +221,9 @@ class DeletableLedgers:
         self._properties.update(topic, properties)
         stored = self._required(topic).info.properties
         if not properties.items() <= stored.items():
-            raise UnavailableError(f"the broker accepted marks of {topic}, and ZooKeeper has none; mark again")
+            raise UnavailableError(
+                f"the broker accepted the marks of {topic}, but ZooKeeper does not have them: mark the ledgers again"
+            )
 
     def _required(self, topic: str) -> _Topic:
         required = self._topic(topic)
@@ -265,6 +266,7 @@ def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[D
 
 def _properties(marks: Marks) -> dict[str, str]:
     """Return properties for all these marks, under new keys."""
+    # never rewritten: a key has no version, so a rewrite could undo a concurrent write (decision 37)
     return properties_of(marks, secrets.token_hex(8))
 
 
@@ -278,11 +280,12 @@ def _refuse_v1(topic: str) -> None:
 
 def _refuse_too_large(topic: _Topic, properties: Mapping[str, str]) -> None:
     size = topic.znode_bytes + sum(len(key) + len(value) for key, value in properties.items())
+    # a broker whose write ZooKeeper refuses retries it for ever, and serves no other topic while it does
     if properties and size > MOST_ZNODE_BYTES:
         raise RefusedError(
             f"with these marks the znode of {topic.name} would have {size // 1024} KiB, and we write at most "
-            f"{MOST_ZNODE_BYTES // 1024}: ZooKeeper accepts 1024 by default (jute.maxbuffer), and a broker whose write "
-            "it refuses can't continue; call remove_all_deletable_ledgers, or mark fewer ledgers"
+            f"{MOST_ZNODE_BYTES // 1024} KiB: ZooKeeper accepts 1024 KiB by default (jute.maxbuffer), and a broker "
+            "whose write it refuses can't continue; call remove_all_deletable_ledgers, or mark fewer ledgers"
         )
 
 
@@ -292,8 +295,9 @@ def _refuse_unreadable(topic: _Topic, properties: Mapping[str, str]) -> None:
     after = read_marks({**topic.info.properties, **properties})
     if set(after.unreadable).difference(topic.marked.unreadable):
         raise RefusedError(
-            f"these marks of {topic.name} could not be read again: a topic can have {MOST_IDS} marked ledgers, and "
-            "uploads whose driver's properties fit a request; call remove_all_deletable_ledgers, or mark fewer ledgers"
+            f"these marks of {topic.name} could not be read again: a topic can have at most {MOST_IDS} marked ledgers, "
+            "and the driver's properties of an upload must fit into a request; call remove_all_deletable_ledgers, or "
+            "mark fewer ledgers"
         )
 
 

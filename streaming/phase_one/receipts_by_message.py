@@ -74,9 +74,9 @@ def newest_receipts(state_dir: str, message_ids: Collection[str], since_ms: int)
 def finished_uploads(state_dir: str, uploads: Collection[tuple[int, str]], since_ms: int) -> set[tuple[int, str]]:
     """Return the uploads (ledger id, UUID) that are deleted or gone according to a receipt since then.
 
-    An upload never exists again, because UUIDs are unique. A request for an upload with an older receipt gets a new
-    receipt. Raises UnavailableError.
+    A request for an upload with an older receipt gets a new receipt. Raises UnavailableError.
     """
+    # a receipt is proof for good: an upload never exists again, because UUIDs are unique
     condition = (
         ds.field(c.LEDGER_ID).isin(sorted({ledger_id for ledger_id, _uuid in uploads}))
         & (ds.field(c.LEDGER_TYPE) == str(LedgerType.OFFLOAD_LEDGER))

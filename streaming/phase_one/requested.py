@@ -1,8 +1,4 @@
-"""Remembers the requests for a topic's marks, so that a repeated call does not repeat requests that are hopeless.
-
-A request that became a dead letter would most often become one again, and each is more work for the operator. Only
-requests that we have sent count, by their message ids: other clients can send dead letters that name the same ledger.
-"""
+"""Remembers the requests for a topic's marks, so that a repeated call does not repeat requests that are hopeless."""
 
 from collections.abc import Sequence
 
@@ -38,9 +34,12 @@ class Requested:
             ids = [message_id for message_id, _at_ms in sent.values()]
             receipts = newest(ids, min(at_ms for _id, at_ms in sent.values()))
             for name, (message_id, at_ms) in sent.items():
+                # by the ids of requests that we have sent: other clients can send dead letters that name the same
+                # ledger
                 if message_id in receipts and receipts[message_id].outcome is Outcome.DEAD_LETTER:
                     self._dead[name] = at_ms
                     del self._sent[name]
+        # the request would most often become a dead letter again, and each is more work for the operator
         dead = [name for name, at_ms in self._dead.items() if now_ms - at_ms < AFTER_DEAD_LETTER_MS]
         ledgers = [name for name in dead if isinstance(name, int)]
         return marks.without(ledgers, [name for name in dead if not isinstance(name, int)])

@@ -1,7 +1,6 @@
 """Topics for which a server did not answer: each waits by itself, longer each time, and delays no other topic.
 
-A broker may answer 5xx for a topic for ever, and a tenant can have many such topics. So a failed topic comes after all
-others until the broker answers. Only failures of several topics in a row suggest an outage.
+A failed topic comes after all others until the broker answers.
 """
 
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ class Failing:
             loaded_until_ms: until when the newest sign that it is loaded is valid; 0: no new sign.
             now_ms: the time, in ms since 1970.
         """
+        # a broker may answer 5xx for a topic for ever, and a tenant can have many such topics
         pause_ms = FIRST_PAUSE_MS
         if (wait := self._waits.get(topic)) is not None:
             pause_ms = min(2 * wait.pause_ms, LONGEST_PAUSE_MS)
@@ -77,10 +77,7 @@ class Failing:
 
 
 class FailureStreak:
-    """Failures of different topics in a row: the first five suggest an outage, then ten, twenty, …
-
-    So in an outage everything pauses again and again, and many topics that fail by themselves rarely cause a pause.
-    """
+    """Failures of different topics in a row: the first five suggest an outage, then ten, twenty, …"""
 
     def __init__(self) -> None:
         self._topics: set[str] = set()
@@ -91,6 +88,7 @@ class FailureStreak:
         self._topics.add(topic)
         if len(self._topics) < self._outage_at:
             return False
+        # in an outage everything pauses again and again, and many topics that fail by themselves rarely cause a pause
         self._outage_at *= 2
         return True
 

@@ -2,9 +2,7 @@
 
 1. A broker is asked only about a topic that it has loaded: the topic's znodes give a sign, no cursor was closed since,
    and then the brokers are asked whether one of them has it loaded (docs/decisions/0006).
-2. Few topics a minute are asked about, so that the load on brokers is negligible. A topic whose sign expires before its
-   turn is left out until it changes again.
-3. Every failure is logged once, counted, and ends nothing. A failure of a topic delays no other topic: everything
+2. Every failure is logged once, counted, and ends nothing. A failure of a topic delays no other topic: everything
    pauses only if ZooKeeper does not answer, or several topics in a row fail.
 """
 

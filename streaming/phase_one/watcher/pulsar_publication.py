@@ -1,11 +1,7 @@
 """Publication on Pulsar: to topics.watch, with a producer of a fixed name for each partition.
 
-1. We read from the topic which requests an interrupted run has stored. A broker may also be killed after it has stored
-   requests and before it has answered; then Pulsar's client sends them again by itself, and the broker's deduplication
-   drops them, by the producer's name and the request's number. So the topic is outside pulsar/system, where brokers
-   deduplicate nothing.
-2. The topic is created or checked at the first use, so that the watcher can start while no broker runs. Faults of other
-   request topics hold the service, not the watcher.
+1. We read from the topic which requests an interrupted run has stored.
+2. The topic is created or checked at the first use. Faults of other request topics hold the service, not the watcher.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +40,7 @@ class PulsarPublication:
     def ends(self) -> dict[str, Position]:
         """Return partition -> position of its newest message."""
         with self._access.admin(self._settings) as admin:
+            # not before, so that the watcher can start while no broker runs
             if not self._is_checked:
                 ensure_topic(admin, self._settings, self.topic)
                 self._is_checked = True
@@ -65,6 +62,9 @@ class PulsarPublication:
                 if send.number > last:
                     properties = {WATCH_ID: f"{sender}/{send.number}"}
                     # the client ignores sequence id 0
+                    # A broker may be killed after it has stored requests and before it has answered: then Pulsar's
+                    # client sends them again by itself, and the broker's deduplication drops them, by the producer's
+                    # name and this number. So the topic is outside pulsar/system, where brokers deduplicate nothing.
                     yield Copy(sequence_id=send.number + 1, key=send.key, payload=send.payload, properties=properties)
 
         return self._access.publish(self._settings, partition, name, copies(), is_exclusive=False)

@@ -1,13 +1,11 @@
 """Publishes the watcher's durable, numbered requests, each exactly once.
 
-1. A request waits for two_phase.send_delay_seconds, in which most brokers delete the ledger themselves. If any list
-   names the ledger after the delay, the request is dropped.
+1. A request waits for two_phase.send_delay_seconds. If any list names the ledger after the delay, the request is
+   dropped.
 2. Requests are sent in the order of their numbers. A note contains the number up to which all requests are done, and
-   the ends of the partitions at that time. The outbox reads what an interrupted run sent after that, before it sends
-   more.
+   the ends of the partitions at that time.
 3. The numbers belong to a sender, whose name is in the note. For another topic, or a state older than its sender's last
-   request (restored from a backup), the outbox takes a new sender: a duplicate request is harmless, but a request that
-   counts as sent and is not would be lost.
+   request (restored from a backup), the outbox takes a new sender.
 """
 
 import json
@@ -124,6 +122,7 @@ class RequestOutbox:
 
         Raises what saving the state raises; then create a new outbox.
         """
+        # in this time most brokers delete the ledger themselves
         aged = takewhile(lambda kept: kept.at_ms + self._delay_ms <= now_ms, self._watched.requests.values())
         due = list(islice(aged, _MOST_AT_ONCE))
         if not due:
@@ -144,6 +143,7 @@ class RequestOutbox:
 
     def _take_new_sender(self, ends: Mapping[str, Position], now_ms: int) -> None:
         """Take another name; requests sent under an earlier name do not count."""
+        # a duplicate request is harmless, but a request that counts as sent and is not would be lost
         number = self._note().number if NOTE in self._watched.notes else -1
         self._write(_Note(f"watch-{secrets.token_hex(8)}", number, ends), now_ms)
         self._knows_all, self._is_older = True, False
@@ -159,6 +159,7 @@ class RequestOutbox:
                     partition,
                     note.sender,
                     sends,
+                    # what an interrupted run sent after the note is read before more is sent
                     None if knows_all else note.after[partition],
                     self._knows,
                 )

@@ -1,8 +1,4 @@
-"""Reads every znode that refers to ledgers, in batches, and the znodes that a hint names.
-
-A znode counts as gone only if ZooKeeper, asked for its path, answers that it does not exist: a listing without the
-znode may be older than the znode, and a failed listing proves nothing.
-"""
+"""Reads every znode that refers to ledgers, in batches, and the znodes that a hint names."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
@@ -43,6 +39,8 @@ class ZnodeScan:
         for nodes in self._listed():
             listed.update(nodes)
             yield nodes
+        # A znode counts as gone only if ZooKeeper, asked for its path, answers that it does not exist: a listing
+        # without the znode may be older than the znode, and a failed listing proves nothing.
         for paths in _batches(path for path in list(known) if path not in listed):
             yield self._read(paths)
 

@@ -3,17 +3,10 @@
 1. After each complete scan we list the ledgers with higher ids than all before. Ledgers that no znode names are
    candidates. Usually the broker is about to write its list, and the next scan finds them there.
 2. A candidate gets a request after it has been a candidate for long enough, if one of the brokers that ran at its
-   creation has ended its session since. No record shows which broker created a ledger, so it may be any of them.
-3. In addition, the ledger's own metadata must name an owner, and that owner's broker must not need it: often only the
-   broker names the compacted ledger of a topic.
-4. Ledgers from before the very first scan are left to the audit.
-5. The next scan finds a ledger that was written after a ledger with a higher id, because it starts at the highest id of
-   a scan earlier. If a folder can't be listed, the next scans start at the same id again, for an hour.
-6. Above the limit we read every candidate and drop those that are gone or named by their own topic's cursors. If there
+   creation has ended its session since.
+3. In addition, the ledger's own metadata must name an owner, and that owner's broker must not need it.
+4. Above the limit we read every candidate and drop those that are gone or named by their own topic's cursors. If there
    are still too many, each tenant keeps the same number. The rest is left to the audit, with an alarm.
-7. A ledger that vanished from a list between two scans has a request already; after a crash, the waiting requests show
-   that. Only a ledger that was created, dropped and requested since the last scan, before a crash, gets a second
-   request, which finds the ledger gone.
 """
 
 import json
@@ -144,6 +137,7 @@ class UnlistedLedgers:
         """
         brokers = broker_sessions(self._store)
         if note is None:
+            # ledgers from before the very first scan are left to the audit
             return Candidates(newest_id=max(self._ids_above(-1), default=-1), brokers=brokers).text(), []
         before = candidates_of(note)
         from_id = before.newest_id if before.from_id is None else before.from_id
@@ -155,6 +149,9 @@ class UnlistedLedgers:
         waiting = {
             ledger_id: candidate
             for ledger_id, candidate in sorted(waiting.items())
+            # A ledger that vanished from a list between two scans has a request already. Only one that was created,
+            # dropped and requested since the last scan, before a crash, gets a second request, which finds the ledger
+            # gone.
             if (ledger_id, "") not in named and ledger_id not in requested
         }
         due = [ledger_id for ledger_id, candidate in waiting.items() if self._is_due(candidate, brokers, now_ms)]
@@ -166,6 +163,8 @@ class UnlistedLedgers:
         behind = before.behind + 1 if self._unlisted else 0
         if behind == _MOST_SCANS_BEHIND + 1:
             log.error("ALARM: folders of ledgers can't be listed for an hour: only the audit finds the ledgers in them")
+        # The highest id of a scan earlier, so that the next scan finds a ledger that was written after a ledger with a
+        # higher id. If a folder can't be listed, the next scans start at the same id again, for an hour.
         if behind == 0 or behind > _MOST_SCANS_BEHIND:
             from_id = before.newest_id
         after = Candidates(
@@ -201,6 +200,7 @@ class UnlistedLedgers:
         return {ledger_id: candidate for ledger_id, candidate in waiting.items() if ledger_id in kept}
 
     def _is_due(self, candidate: Candidate, brokers: frozenset[str], now_ms: int) -> bool:
+        # no record shows which broker created a ledger, so it may be any that ran then
         return now_ms - candidate.since_ms >= self._patience_ms and bool(candidate.brokers - brokers)
 
     def _requests_for(self, ledger_ids: Sequence[int]) -> tuple[list[PendingDelete], set[int]]:
@@ -216,6 +216,7 @@ class UnlistedLedgers:
                     claims[ledger_id] = claim
                 else:
                     settled.add(ledger_id)  # not Pulsar's, or no request can name its owner
+        # with the brokers: often only the broker names the compacted ledger of a topic
         references = self._loader.load(key_of(claim) for claim in claims.values())
         requests = []
         for ledger_id, claim in claims.items():

@@ -115,6 +115,7 @@ def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event,
         store = connections.store(settings)
         stack.callback(store.close)
         name = settings.service.name + WATCH
+        # a lock of its own: a service and a separate watcher, or two services with the same name, never publish twice
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
         _hold(settings, store, connections.admin)
         hints = connections.hints(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
@@ -177,8 +178,8 @@ def _hold(
         with open_admin(settings) as admin:
             identity.hold(identity.of_cluster(settings, store, admin), settings.state_dir)
     except UnavailableError:
-        known = identity.known_instance_id(settings.state_dir)
-        if known != identity.instance_id_of(store, settings.zookeeper.ledgers_root):
+        recorded_id = identity.known_instance_id(settings.state_dir)
+        if recorded_id != identity.instance_id_of(store, settings.zookeeper.ledgers_root):
             raise
 
 

@@ -4,10 +4,7 @@
    authority: a missed event delays a request by that minute, and never loses a ledger.
 2. The names in a znode are committed before anything depends on them. A vanished name is committed together with its
    request, and the request is published later, from the committed state (request_outbox.py).
-3. The names in a znode that can't be read or parsed stay those of the last scan.
-4. While a tenant's quota of waiting requests is used up, its vanished names count as present, and a later scan finds
-   them again. So memory is bounded, and other tenants do not wait.
-5. The first start accepts the names that exist. Later starts compare them with the known names.
+3. The first start accepts the names that exist. Later starts compare them with the known names.
 """
 
 import logging
@@ -209,10 +206,13 @@ class Watcher:
                 kept = _kept(path, node)
                 had, has = _names(path, before, kept)
             except (FormatError, ValueError, OverflowError, struct.error):  # no znode may end the watching
+                # its names stay those of the last scan
                 self._unparsable.add(path)
                 continue
             self._unparsable.discard(path)
             gone = vanished(had, has or {}) if had is not None else []
+            # The tenant's quota of waiting requests is used up: these names count as present, and a later scan finds
+            # them again. So memory is bounded, and other tenants do not wait.
             if left := changes.request(path, gone):
                 self._delay(path, len(left))
                 kept = packed({**(has or {}), **{name_of(request): request for request in left}})
@@ -238,7 +238,7 @@ class Watcher:
         tenant = tenant_of(path)
         if self._full_at_scan.get(tenant, -1) < self.scans - 1:
             log.warning(
-                "so many requests of tenant %s wait that %d more, of %s, are left to the next scan",
+                "tenant %s has used up its quota of waiting requests: %d vanished names, of %s, wait for the next scan",
                 *(tenant, count, path[:200]),
             )
         self._full_at_scan[tenant] = self.scans

@@ -129,8 +129,8 @@ class Session:
         try:
             with self.sender(system_topic(self.namespace, SnapshotKind.INDEX)) as sender:
                 return sender.send(self.topic, value)
+        # held again afterwards: while no index named the segments, a guard that moved meanwhile may have passed them
         finally:
-            # held again: while no index named the segments, a guard that moved in the meantime may have passed them
             self.hold(index)
 
     def publication_of(self, entry: RepairEntry, now: bytes) -> Sent:

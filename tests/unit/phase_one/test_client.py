@@ -77,7 +77,7 @@ def test_starting_and_closing_twice_is_harmless(memory: Memory, client: LedgerDe
 @pytest.mark.parametrize("ledger_type", [LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER])
 def test_a_context_is_for_an_offloaded_ledger_alone(client: LedgerDeletionClient, ledger_type: LedgerType) -> None:
     context = OffloadContext(uuid=UUID) if ledger_type is LEDGER else None
-    with pytest.raises(ValueError, match="context is for OFFLOAD_LEDGER only"):
+    with pytest.raises(ValueError, match="OFFLOAD_LEDGER needs a context, and no other type takes one"):
         client.send_pending_delete_ledger(TOPIC, 5, context, DATA, ledger_type)
 
 

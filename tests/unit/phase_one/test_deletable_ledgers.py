@@ -223,7 +223,7 @@ def test_a_mark_that_the_broker_accepted_and_zookeeper_does_not_have_is_no_mark(
     with pytest.raises(UnavailableError):
         topic.api().mark_deletable_ledgers(topic.name, [5])
     topic.properties = _Forgetful(topic.tree)
-    with pytest.raises(ReaperError, match="ZooKeeper has none"):
+    with pytest.raises(ReaperError, match="ZooKeeper does not have them"):
         topic.api().mark_deletable_ledgers(topic.name, [5])
 
 
