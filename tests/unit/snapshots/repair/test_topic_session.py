@@ -30,7 +30,7 @@ def test_a_topic_that_reaches_back_and_has_no_such_index_says_that_it_was_not_se
 def test_one_that_does_not_reach_back_any_more_says_nothing_and_an_undo_is_refused(journal: Folder) -> None:
     world, name = _without_its_mark(journal)
     world.trimmed, sent = 1, len(world.sent)
-    with pytest.raises(SafetyError, match=f"whether the index of {name} .* was published is not known.*Nothing was sent"):
+    with pytest.raises(SafetyError, match=f"whether the index of {name} .* is not known.*Nothing was sent"):
         repairs(world, journal, ManualClock(2_000)).undo(TOPIC)
     assert len(world.sent) == sent
     assert repairs(world, journal, ManualClock(2_000)).repair(TOPIC).went_on  # which verifies, and sends nothing
