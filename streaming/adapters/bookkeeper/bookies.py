@@ -64,6 +64,8 @@ class HttpBookies:
             trusted: set[str] = set()
             if unread := [entry for entry, answer in answers.items() if answer is not True and answer]:
                 controls = control()
+                # a bookie counts only if it could read a control entry before and after: it may lose its access in
+                # between
                 able_before = able(urls, controls)
                 answers |= read(unread)
                 trusted = set(able(able_before, controls))

@@ -4,9 +4,6 @@
    fails, and its answer is not valid HTTP if a sender's property breaks a header. So requests have short timeouts.
 2. A missing answer is an outage, and no reason to give the entry up, unless the broker returns another entry at that
    time (control_entries.py).
-3. A proxy before the broker answers 502, 503 or 504 if it can't forward such headers, and also while a topic is being
-   moved. So the entry is requested again after a control entry was returned. Brokers themselves answer 503 for a topic
-   that is being moved, so after a 503 only the caller can decide, by the time that has passed.
 """
 
 import time
@@ -87,13 +84,16 @@ class AdminEntries:
         elif control is Control.SHOWN and not _may_pass(answer):
             return answer
         if control is Control.SHOWN:
-            # the broker was slow, or the topic was being moved, when this entry was requested
+            # The broker was slow, or the topic was being moved, when this entry was requested. A proxy answers 502, 503
+            # or 504 while a topic is being moved, and also if it can't forward a sender's headers.
             answer = self._request(position, FULL_TIMEOUT_SECONDS)
         else:
             self.admin.internal_stats(self.partition)  # raises an error if no broker answers at all
         if not self.controls.gives_up:
             if control is Control.NOT_SHOWN:
                 raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}; do its bookies answer?")
+            # brokers themselves answer 503 for a topic that is being moved, so only the caller can decide, by the time
+            # that has passed
             if _may_pass(answer) and (
                 control is Control.NONE_STORED or answer.status == HTTPStatus.SERVICE_UNAVAILABLE
             ):
@@ -107,8 +107,8 @@ class AdminEntries:
             raise UnavailableError(f"{self.partition}: the broker answered a request for an entry with {answer.status}")
         if answer is not None and answer.status in _NO_PERMISSION:
             raise RefusedError(
-                f"{self.partition}: the broker refuses to return an entry ({answer.status}); our role needs permission "
-                "to read messages of this topic through the admin API"
+                f"{self.partition}: the broker refuses to return an entry ({answer.status}); give the role of "
+                "pulsar.token_file permission to read messages of this topic through the admin API"
             )
         return answer
 

@@ -1,17 +1,14 @@
 """Asks the brokers as the second source of references: the state of loaded topics, and the existence of others.
 
 1. The state of a topic that no broker has loaded is not requested, because that would load it (docs/decisions/0006).
-   The same request for a topic that does not exist assigns its bundle and creates the namespace's __change_events.
    Instead, the list of its namespace, which is read once, shows whether a topic exists.
 2. A broker gets requests only for topics that it has loaded itself, in threads of its own, and no redirect is followed.
-   So a broker that hangs does not delay other brokers' topics, and a topic that moves is not loaded by a request.
 3. Anything but a complete answer is UNREADABLE, which counts as in use. While a broker does not list its loaded topics,
    that applies to every topic that no other broker has loaded. If no answer concerns the topic itself, the view
    is_unavailable: nothing is known to be wrong with the topic.
-4. Each partition is requested separately: partitioned-internalStats omits partitions that failed.
-5. All requests together have a deadline, first for the lists of loaded topics and then for the topics. A topic without
+4. All requests together have a deadline, first for the lists of loaded topics and then for the topics. A topic without
    an answer by then is UNREADABLE.
-6. Tenants share the threads of a broker fairly, and hanging is recorded per tenant (silence.py), so no tenant can delay
+5. Tenants share the threads of a broker fairly, and hanging is recorded per tenant (silence.py), so no tenant can delay
    the topics of another.
 """
 
@@ -100,6 +97,8 @@ class AdminBroker:
         }
         unloaded = [name for name in topics if topics[name] not in loaded.hosts]
         views |= self._existing(unloaded, loaded, topics, frozenset(existing), deadline)
+        # the same request for a topic that does not exist would assign its bundle and create the namespace's
+        # __change_events
         asks = {name: (loaded.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in views}
         # with its own deadline, so that lists that hang take no time from the topics
         views |= self._all(asks, self._deadline(len(asks)))
@@ -247,6 +246,8 @@ class AdminBroker:
                 return _unavailable(loaded.error)
             if topic not in loaded.topics:
                 return BrokerView(presence=Presence.UNREADABLE, detail=f"{host} has just unloaded it")
+            # of each partition: partitioned-internalStats omits partitions that failed. A redirect is not followed,
+            # because the topic is moving and the request would load it.
             answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
             return view_of(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
 
@@ -293,6 +294,7 @@ class AdminBroker:
             calls[host][name] = (tenant, partial(_tried, ask, host, deadline))
         sent: dict[str, BrokerCall[_Tried]] = {}
         for host, of_host in calls.items():
+            # in threads of its own, so that a broker that hangs does not delay other brokers' topics
             sent |= self._threads.ask(host, of_host, deadline)
         return sent
 

@@ -1,8 +1,5 @@
 """Reads compacted topics: the latest message of each key, and all messages after the compaction horizon.
 
-Frames are read without pulsar-client here too (frames.py): tenants may publish to a system topic, and some messages end
-a process that reads them with pulsar-client (docs/findings.md).
-
 A broker does not report where a compacted reader ends: the topic's last message may be a tombstone that compaction has
 removed. So the entries are counted: the compacted ledger has a known number of entries, and after its horizon the
 topic's own entries follow up to the last. A broker sends a reader no markers and no entries whose metadata it can't
@@ -39,6 +36,8 @@ def read_compacted(
     left = _Left(stats)
     if left.is_nothing:
         return
+    # without pulsar-client here too: tenants may publish to a system topic, and some messages end a process that reads
+    # them with pulsar-client (docs/findings.md)
     with opened(settings, topic, BEFORE_ALL, compacted=True) as reader, suppress(ReceiveTimeout):
         while not left.is_nothing and not left.is_unsent(reader.last):
             position, data = reader.next(_TIMEOUT_SECONDS)
@@ -49,6 +48,7 @@ def read_compacted(
         return
     if left.compacted > 0:
         raise UnavailableError(f"{topic}: the broker sends nothing more, and these are missing: {left}")
+    # a broker sends a reader no markers and no entries whose metadata it can't parse
     yield from fallback_entries(settings, admin, topic, list(spans_of(stats.ledgers, Range(left.position, stats.last))))
     after = admin.internal_stats(topic)
     if (after.compacted, after.horizon) != (stats.compacted, stats.horizon):

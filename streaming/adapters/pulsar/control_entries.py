@@ -3,7 +3,7 @@
 A broker whose bookies do not answer still returns a topic's stats from its memory, but no entry. So before an entry is
 given up, other entries are requested with the same timeout, in this order: an entry of the same ledger that was
 returned or sent before, others of that ledger, of neighbouring ledgers, of the topic's other partitions, and of other
-topics. A sender can make its own entries unreadable, but not those of others.
+topics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -108,6 +108,7 @@ class ControlEntries:
                 yield self.partition, position
         if self._shown_elsewhere is not None:
             yield self._shown_elsewhere
+        # a sender can make its own entries unreadable, but not those of others
         for other in self._other_partitions():
             with suppress(ReaperError):
                 yield from ((other, position) for position in [*self._stored(other, None)][:2])

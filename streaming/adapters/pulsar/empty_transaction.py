@@ -1,7 +1,6 @@
 """Commits an empty transaction on a topic, whose only purpose is that the broker trims aborted ids.
 
-Pulsar's Python client has no transactions, so the protocol is implemented here, with the first coordinator. A
-transaction that is not ended, because this process dies, contains no message and ends by its timeout.
+Pulsar's Python client has no transactions, so the protocol is implemented here, with the first coordinator.
 """
 
 from streaming.adapters.pulsar.frames import Connection, owner_of
@@ -32,6 +31,7 @@ def commit_nothing(settings: PulsarSettings, topic: str) -> tuple[int, int]:
         started = connection.ask(api.BaseCommand(type=NEW, new_txn=new), NEW_DONE).new_txn_response
         _checked(started, "no transaction can be started")
         most, least = started.txnid_most_bits, started.txnid_least_bits
+        # if this process dies before the end, the transaction contains no message and ends by its timeout
         add = api.CommandAddPartitionToTxn(
             request_id=connection.next_request(), txnid_most_bits=most, txnid_least_bits=least, partitions=[topic]
         )

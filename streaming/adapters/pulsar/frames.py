@@ -2,9 +2,7 @@
 
 Pulsar's own clients decode what a sender wrote before they return it. The C++ client (pulsar-client) ends the process
 for some batches and allocates gigabytes for some compressed messages; the Java client skips what it can't decode.
-1. A reader's subscription is not durable and ends with its connection, so nothing is acknowledged.
-2. One entry is in memory at a time; TCP slows down a broker that sends faster.
-3. Brokers count messages, not entries, and stop sending to a reader that has used all its permits.
+One entry is in memory at a time; TCP slows down a broker that sends faster.
 """
 
 import socket
@@ -199,6 +197,7 @@ class FrameReader:
             sub_type=0,
             consumer_id=1,
             request_id=connection.next_request(),
+            # the subscription ends with its connection, so nothing is acknowledged
             durable=False,
             start_message_id=start,
             read_compacted=compacted,
@@ -220,6 +219,7 @@ class FrameReader:
         while True:
             command, data = self._connection.receive(deadline)
             if command.type == MESSAGE:
+                # brokers count messages, not entries, and stop sending to a reader that has used all its permits
                 self._permits_left -= messages_in(data)
                 return _position(command.message.message_id), data
             if command.type == CLOSE_CONSUMER:

@@ -1,12 +1,11 @@
 """HTTP client of Pulsar's admin API: follows redirects with the token, distinguishes faults, and bounds every call.
 
-1. A broker that does not own a topic answers 307. HTTP clients drop Authorization when the host changes, so redirects
-   are followed here. After a redirect, too, the token is only sent over TLS, or to this machine.
+1. A broker that does not own a topic answers 307. After a redirect, too, the token is only sent over TLS, or to this
+   machine.
 2. Connection failures, timeouts, 429 and 5xx are retried for a limited time; then the outcome is unknown
    (UnavailableError).
 3. If admin_url names several brokers, each retry goes to the next of them, and each broker is tried at least once.
-4. A host that hangs costs little time, because this process remembers it (silence.py). After a redirect the host that
-   hung is remembered, not the host that redirected.
+4. A host that hangs costs little time, because this process remembers it (silence.py).
 """
 
 import json
@@ -257,6 +256,7 @@ class PulsarHttp:
                 raise FailedAnswerError(_host(location), url, received.status, received.reason)
             if received.status not in _REDIRECTING:
                 return Answer(received.status, received.json(), received.reason)
+            # followed here, because HTTP clients drop Authorization when the host changes
             location = urljoin(location, received.headers.get("location", ""))
             params = {}  # the Location contains them
         text = f"{url} is redirected too often; do the brokers advertise the right addresses?"
@@ -273,6 +273,7 @@ class PulsarHttp:
         host = _host(url)
         tenant = "" if what else _tenant(url)
         what = what or host
+        # of this URL: after a redirect to another machine without TLS, the token must not be sent
         own_headers = self._headers(url)
         try:
             patience = silence.patience(what, max(0.0, deadline - time.monotonic()), tenant)

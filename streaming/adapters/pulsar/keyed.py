@@ -1,13 +1,4 @@
-"""Produces keyed messages to compacted topics to which brokers produce as well.
-
-1. Its access mode is Shared: other modes disconnect the broker's producer from a system topic, or wait for it forever.
-2. It has no schema, so that it registers none: brokers accept any schema on a system topic, and treat it as the latest.
-3. It does not compress values: a broker uses the bytes at a segment's position as the value, without decompressing them
-   (seen on Pulsar 4.0.8: the topic did not load).
-4. It compresses tombstones with LZ4, through a second producer: this client does not mark an uncompressed tombstone as
-   empty, so compaction would keep it forever (seen on Pulsar 4.0.8 with pulsar-client 3.13).
-5. It sends one message per entry, since an index names a segment only by its entry.
-"""
+"""Produces keyed messages to compacted topics to which brokers produce as well."""
 
 from contextlib import suppress
 from types import TracebackType
@@ -33,6 +24,8 @@ class KeyedSender:
         """Connect. Raises UnavailableError."""
         self._client = new_client(self._settings)
         try:
+            # uncompressed: a broker uses the bytes at a segment's position as the value, without decompressing them
+            # (seen on Pulsar 4.0.8: the topic did not load)
             self._values = self._producer(pulsar.CompressionType.NONE)
         except UnavailableError:
             self._close()
@@ -53,13 +46,18 @@ class KeyedSender:
 
     def _tombstone_producer(self) -> pulsar.Producer:
         if self._tombstones is None:
+            # this client does not mark an uncompressed tombstone as empty, so compaction would keep it forever (seen on
+            # Pulsar 4.0.8 with pulsar-client 3.13)
             self._tombstones = self._producer(pulsar.CompressionType.LZ4)
         return self._tombstones
 
     def _producer(self, compression: pulsar.CompressionType) -> pulsar.Producer:
         try:
+            # Access mode Shared (the default): other modes disconnect the broker's producer from a system topic, or
+            # wait for it forever. No schema: brokers accept any schema on a system topic, and treat it as the latest.
             return self._client.create_producer(
                 self._topic,
+                # an index names a segment only by its entry, so each entry has one message
                 batching_enabled=False,
                 compression_type=compression,
                 send_timeout_millis=self._settings.timeout_seconds * 1000,

@@ -24,8 +24,9 @@ class LastMessageAdmin(Protocol):
 def reports_last_message(settings: PulsarSettings, admin: LastMessageAdmin, partition: str) -> bool:
     """Ask the broker for the last message through a reader and through the admin API, as the connector does.
 
-    The two answers differ after an open transaction. Raises UnavailableError, RefusedError.
+    Raises UnavailableError, RefusedError.
     """
+    # both, because the two answers differ after an open transaction
     with opened(settings, partition, BEFORE_ALL) as reader:
         if reader.last is None:
             return False

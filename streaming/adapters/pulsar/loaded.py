@@ -1,13 +1,10 @@
 """Asks brokers which topics they have loaded, without loading any.
 
 1. ZooKeeper names the brokers that run (/loadbalance/brokers, with every load manager). Each broker answers for itself,
-   from its memory at that moment: `broker-stats/bookieops` of 4.0.8 iterates over the loaded topics. It needs the
-   permissions of a superuser, and 200 bytes and 0.1 ms per topic. `broker-stats/topics` is up to a minute old, and
-   `/metrics` has 7 kB per topic.
+   from its memory at that moment.
 2. An answer is used for a few seconds. A topic that was loaded since then seems not loaded, so a deletion must not rely
    on that (docs/decisions/0006). A topic that was unloaded since then may be loaded again by a request for it.
-3. A topic that no answer names is loaded nowhere only if every broker answered. If several brokers advertise the same
-   address (a load balancer's, for example), any of them may answer, so the topics that each has loaded are unknown.
+3. A topic that no answer names is loaded nowhere only if every broker answered.
 """
 
 import json
@@ -100,6 +97,7 @@ class LoadedTopics:
         Args:
             deadline: of time.monotonic().
         """
+        # behind a load balancer's address, for example, any of the brokers may answer
         if host in self._shared:
             return LoadedAt(error=f"several brokers advertise {host}: the topics that each has loaded are unknown")
         if not silence.is_due(f"{host}{KIND}"):  # the thread that sent the last request may still hold the lock
@@ -119,6 +117,8 @@ class LoadedTopics:
 
     def _ask(self, host: str, deadline: float) -> LoadedAt:
         try:
+            # Of 4.0.8, this call iterates over the loaded topics: 200 bytes and 0.1 ms per topic. `broker-stats/topics`
+            # is up to a minute old, and `/metrics` has 7 kB per topic.
             answer = self._http.get_from(host, "v2/broker-stats/bookieops", deadline=deadline, kind=KIND)
         except ReaperError as error:
             return LoadedAt(error=str(error))

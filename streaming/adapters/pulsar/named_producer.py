@@ -1,9 +1,7 @@
 """Publishes under a producer name that the broker gives to one producer at a time, and returns the message ids.
 
-1. While this producer has the name, no earlier producer of that name is connected. Messages of an earlier producer may
-   still be on their way from the broker to the bookies: settle() waits for them, so that a later read includes them.
-2. Any tenant may publish to the request topic, so the access mode is Shared, and nothing relies on the broker's
-   deduplication.
+While this producer has the name, no earlier producer of that name is connected. Messages of an earlier producer may
+still be on their way from the broker to the bookies: settle() waits for them, so that a later read includes them.
 """
 
 import time
@@ -102,6 +100,8 @@ class NamedProducer:
         deadline = time.monotonic() + self._settings.timeout_seconds
         while True:
             try:
+                # access mode Shared, because any tenant may publish to the request topic; nothing relies on the
+                # broker's deduplication
                 return opened.create_producer(
                     self._topic,
                     producer_name=self._name,

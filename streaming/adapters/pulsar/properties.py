@@ -1,7 +1,6 @@
 """Implements TopicProperties with the admin API: the owner broker writes the topic's znode, with its own version check.
 
-The owner broker loads the topic if necessary. Requests name a partition: for the name of a partitioned topic, a broker
-would write elsewhere (PartitionedTopicMetadata). Brokers have no such call for V1 names (tenant/cluster/ns), and answer
+The owner broker loads the topic if necessary. Brokers have no such call for V1 names (tenant/cluster/ns), and answer
 404 (seen on 4.0.8).
 """
 
@@ -20,6 +19,8 @@ class PulsarTopicProperties:
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
         """Write these properties and keep the others. Raises UnavailableError (they may be written), RefusedError."""
+        # the caller names a partition: for the name of a partitioned topic, a broker would write elsewhere
+        # (PartitionedTopicMetadata)
         answer = self._http.ask("PUT", f"{topic_path(topic)}/properties", body=dict(properties))
         if not answer.ok:
             raise refusal(answer, f"write properties of {topic}")

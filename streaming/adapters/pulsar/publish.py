@@ -2,7 +2,6 @@
 
 send_all uses none of these, since a duplicate request is harmless.
 
-Unless is_exclusive is False, the access mode is exclusive with fencing, so a forgotten second instance is disconnected.
 The Python client ignores sequence id 0, so sequence ids start at 1.
 """
 
@@ -121,6 +120,7 @@ def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRe
         producer = opened.create_producer(
             topic,
             block_if_queue_full=True,
+            # few requests become an entry each, so that waiting requests can be counted exactly
             batching_enabled=len(first) == _BULK,
             batching_type=pulsar.BatchingType.KeyBased,
             batching_max_publish_delay_ms=5,
@@ -152,6 +152,7 @@ def _producer(opened: Any, settings: PulsarSettings, topic: str, name: str, *, i
     return opened.create_producer(
         topic,
         producer_name=name,
+        # with fencing, a forgotten second instance is disconnected
         access_mode=modes.ExclusiveWithFencing if is_exclusive else modes.Shared,
         batching_enabled=False,
         block_if_queue_full=True,

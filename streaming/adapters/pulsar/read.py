@@ -1,8 +1,4 @@
-"""Reads topics up to a given position, without a durable subscription: nothing is acknowledged.
-
-Frames are read without pulsar-client (frames.py, entries.py): a hostile message can end a process that reads it with
-pulsar-client, or let it allocate gigabytes (docs/findings.md).
-"""
+"""Reads topics up to a given position, without a durable subscription: nothing is acknowledged."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -90,6 +86,8 @@ def _for_check(settings: PulsarSettings) -> PulsarSettings:
 def _read(
     settings: PulsarSettings, admin: PulsarAdmin, partition: str, spans: Sequence[EntrySpan]
 ) -> Iterator[StoredMessage]:
+    # without pulsar-client: a hostile message can end a process that reads it with pulsar-client, or let it allocate
+    # gigabytes (docs/findings.md)
     for position, message in fallback_entries(settings, admin, partition, spans):
         yield _stored(partition, position, message)
 

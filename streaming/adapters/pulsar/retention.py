@@ -1,8 +1,4 @@
-"""Reads the retention of a topic: the topic's own policy, else its namespace's, else the brokers' default.
-
-The policy that is "applied" is not requested: a 4.0.8 broker that has not read the namespace's policies recently may
-then wait 30 s for itself.
-"""
+"""Reads the retention of a topic: the topic's own policy, else its namespace's, else the brokers' default."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -30,6 +26,8 @@ class Retentions:
     def of(self, topic: str) -> Retention:
         """Return the retention in force. Raises UnavailableError, RefusedError."""
         base = base_topic(topic)  # a partition has no policies of its own
+        # not the policy that is "applied": a 4.0.8 broker that has not read the namespace's policies recently may then
+        # wait 30 s for itself
         own = self._http.get(f"{topic_path(base)}/retention")
         if not own.ok and own.status != _NO_TOPIC_POLICIES:
             raise refusal(own, f"read the retention of {base}")

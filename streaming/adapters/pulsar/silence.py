@@ -1,9 +1,7 @@
 """Remembers targets that hang: after two timeouts in a row a target gets only a short attempt from time to time.
 
 A target is a host, or one kind of request to a host. The whole process shares the memory, so a broker that hangs costs
-all callers together a few seconds, not one timeout per topic. Any answer resets a target. Each failed attempt doubles
-the timeout of the next and the pause before it, so a slow broker is used again, and a broker that hangs permanently
-costs at most a sixth of the time.
+all callers together a few seconds, not one timeout per topic. Any answer resets a target.
 
 A tenant can let requests about its own topics hang, so these timeouts count for the tenant first:
 
@@ -163,6 +161,8 @@ def _slow(what: str) -> str:
 
 def _patience_s(tries: int) -> float:
     """Return the timeout of the next attempt after so many failed attempts."""
+    # doubled after each failure, as is the pause before it: a slow broker is used again, and a broker that hangs
+    # permanently costs at most a sixth of the time
     return TRY_SECONDS * 2.0 ** min(tries, _DOUBLINGS)
 
 

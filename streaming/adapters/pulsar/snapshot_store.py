@@ -1,8 +1,4 @@
-"""A sweep's access to a cluster's snapshot topics: reads them, sends tombstones, and requests compactions.
-
-1. Nothing is sent to a topic that does not exist: only brokers create these topics.
-2. Producers are kept until the store is closed: a namespace has at most three of them.
-"""
+"""A sweep's access to a cluster's snapshot topics: reads them, sends tombstones, and requests compactions."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -79,6 +75,7 @@ class SnapshotStore:
         if topic not in self._senders:
             if topic not in self._topics.present(namespace):
                 raise RefusedError(f"{topic} does not exist, and only brokers create it")
+            # kept until the store is closed: a namespace has at most three of them
             self._senders[topic] = self._stack.enter_context(KeyedSender(self._settings, topic))
         return self._senders[topic].send(key, value)
 

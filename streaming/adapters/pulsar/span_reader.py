@@ -1,8 +1,4 @@
-"""Reads spans of a partition's entries through readers, and yields the entries that the broker did not send as well.
-
-A reader gets no markers, no messages of uncommitted transactions, and no entry whose metadata the broker can't parse.
-After the first message of an open transaction it gets nothing at all.
-"""
+"""Reads spans of a partition's entries through readers, and yields the entries that the broker did not send as well."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -52,6 +48,7 @@ def _read_with_readers(
             has_timed_out = yield from _read_on(reader, remaining)
         # wrong numbers in a sender's metadata can stop a reader; a new reader continues after them
         readers = 0 if not has_timed_out or remaining.next is None or remaining.next[0] != ledger else readers + 1
+        # after the first message of an open transaction a reader gets nothing at all
         if remaining.next is not None and reader.last is not None and remaining.next > reader.last:
             break
 
@@ -69,6 +66,7 @@ def _read_on(reader: FrameReader, remaining: "_Positions") -> Generator[SpanEntr
         except ReceiveTimeout:
             return True
         while remaining.next is not None and remaining.next < position:
+            # a marker, a message of an aborted transaction, or an entry whose metadata the broker can't parse
             yield SpanEntry(remaining.take(), None, is_passed_over=True)
         if remaining.next == position:
             yield SpanEntry(remaining.take(), data)

@@ -1,8 +1,6 @@
 """Threads that send requests to brokers: a pool for each broker, which tenants share fairly.
 
-Of the requests of one call of ask(), a request of the tenant with the fewest requests in flight comes next. A tenant
-whose requests hang therefore occupies threads only while the call has no requests of other tenants. A second call at
-the same time waits for these threads until the requests time out.
+A second call at the same time waits for the threads until the first call's requests time out.
 """
 
 import time
@@ -121,6 +119,7 @@ class _FairQueue(Generic[T]):
                 self._in_flight[finished] -= 1
             if not self._left:
                 return None
+            # a tenant whose requests hang occupies threads only while the call has no requests of other tenants
             tenant = min(self._left, key=self._in_flight.__getitem__)
             future, call = self._left[tenant].popleft()
             if not self._left[tenant]:

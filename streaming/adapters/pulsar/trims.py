@@ -1,8 +1,4 @@
-"""Implements TrimFacts with the admin API of Pulsar 4.0.8.
-
-1. A request for internalStats loads the topic, so the caller checks is_loaded first (loaded.py).
-2. Retention is read from the policies that were set (retention.py).
-"""
+"""Implements TrimFacts with the admin API of Pulsar 4.0.8."""
 
 from collections.abc import Callable
 
@@ -43,6 +39,7 @@ class PulsarTrimFacts:
 
     def internal_stats(self, topic: str) -> InternalStats:
         """Return internalStats. Raises RefusedError, and UnavailableError also for an unknown format."""
+        # this loads the topic, so the caller checks is_loaded first (loaded.py)
         answer = self._http.get(f"{topic_path(topic)}/internalStats")
         if not answer.ok:
             raise refusal(answer, f"read internalStats of {topic}")

@@ -11,8 +11,6 @@ A block contains rows, and after them the offset of every 16th row (a restart po
 rows contain the number of bytes that they share with the row before. Each block is followed by the kind of its
 compression (1 byte) and its checksum (XXH3, 4 bytes).
 
-The properties deliberately omit the session that created the file, and its number: a reader derives the keys of its
-block cache from them, and would confuse the blocks of two files with equal entries.
 """
 
 import struct
@@ -206,6 +204,8 @@ def _row(begin: int, value_bytes: int) -> np.dtype[Any]:
 
 def _properties(counts: dict[str, bytes]) -> bytes:
     """Create the block of properties, which readers need and RocksDB's tools show."""
+    # The session that created the file, and its number, are omitted: a reader derives the keys of its block cache from
+    # them, and would confuse the blocks of two files with equal entries.
     fixed = {
         "block.based.table.index.type": struct.pack("<I", 0),
         "block.based.table.prefix.filtering": b"0",

@@ -1,8 +1,4 @@
-"""Limits the rate of requests to an object store after it answers SlowDown, and then raises the rate again.
-
-More concurrent requests make a throttled store slower (measured: 64% of the limit with 8 batches in flight, 98% with
-2), so a 503 reduces the keys per second of all threads of the process together.
-"""
+"""Limits the rate of requests to an object store after it answers SlowDown, and then raises the rate again."""
 
 import time
 from collections import deque
@@ -55,6 +51,8 @@ class AdaptivePace:
                 return
             self._forget(now_s)
             observed = sum(units for start_s, units in self._taken if start_s <= now_s) / _WINDOW_S
+            # of all threads of the process together: more concurrent requests make a throttled store slower (measured:
+            # 64% of the limit with 8 batches in flight, 98% with 2)
             self.rate = max(_FLOOR, _CUT * (observed if self.rate is None else min(observed, self.rate)))
             self._cut_s = self._changed_s = now_s
             self._next_s = max(self._next_s, now_s)

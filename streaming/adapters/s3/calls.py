@@ -1,11 +1,10 @@
 """The client of a bucket, shared by all threads. It classifies every answer as absent, refused or unknown.
 
 1. SlowDown, 5xx, timeouts and broken connections are retried for `patience_seconds`; then the outcome is unknown
-   (UnavailableError). boto3's own retries are off, so that only this module waits.
+   (UnavailableError).
 2. After that, the bucket gets no requests for `rest_seconds`, and then a single attempt, or a few if it answers that
-   it is overloaded: a chunk with requests for this bucket must not delay the requests for other buckets.
+   it is overloaded.
 3. A missing bucket is a refusal, never a missing object. Refused credentials are read again if their file changed.
-4. Errors contain the store's code and message, and neither contains a secret.
 """
 
 import base64
@@ -138,6 +137,7 @@ class S3Calls:
         if not self._rests_until_s:
             return self.settings.patience_seconds
         left_s = self._rests_until_s - time.monotonic()
+        # a chunk with requests for this bucket must not delay the requests for other buckets
         if left_s > 0:
             raise UnavailableError(f"{self._name()} did not answer; the next attempt is in {left_s:.0f} s")
         return 0.0
@@ -184,6 +184,7 @@ class S3Calls:
             "connect_timeout": min(_CONNECT_SECONDS, settings.timeout_seconds),
             "read_timeout": settings.timeout_seconds,
             "max_pool_connections": settings.concurrency + 8,
+            # boto3's own retries are off, so that only this module waits
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             # stores other than AWS have no DNS name for each bucket, and support fewer checksums
             "s3": {"addressing_style": "path" if settings.endpoint else "auto"},
@@ -257,4 +258,5 @@ def _is_throttled(error: Exception) -> bool:
 
 def _text(error: Exception) -> str:
     """Return code and message as one short line."""
+    # the store's code and message, neither of which contains a secret
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
