@@ -314,7 +314,7 @@ def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception
         log.info("waiting retries are processed again")
         board.show(WAITING_RETRIES, None)
     else:
-        log.error("waiting retries are parked, and the topics go on. A pass failed: %s", one_line(why))
+        log.error("waiting retries are parked, and other requests continue. A pass failed: %s", one_line(why))
         board.show(
             WAITING_RETRIES,
             ParkedQuery(topic=settings.topics.retry, why=one_line(why), since_ms=clock.now_ms(), failures=failures),

@@ -111,7 +111,9 @@ def release(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> 
 def release_state(settings: Settings, store: MetadataStore) -> str:
     """Forget the state directory of the service; return a message about the new state."""
     was_recorded = Ownership(store, settings.zookeeper.own_root, settings.service.name).release_state()
-    return "the next start chooses its state directory" if was_recorded else "no state directory was recorded"
+    if was_recorded:
+        return "released the state directory: the next start may use another"
+    return "no state directory was recorded"
 
 
 def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:

@@ -205,7 +205,7 @@ def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
     for topic, messages in report.to.items():
         yield f"  {messages:,} to {topic}"
     for state, letters in report.skipped.items():
-        yield f"{letters:,} left alone: {state}"
+        yield f"{letters:,} skipped: {state}"
     for why, letters in report.stays.items():
         yield f"{letters} stay: {why}"
 

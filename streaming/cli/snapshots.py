@@ -217,7 +217,8 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
         raise SafetyError(
             f"{topic} is not verified: {done.not_verified}. Keep consumers away until you have seen that a reader gets "
             f"no message of an aborted transaction; `ledger-reaper snapshots undo --topic {topic}` restores the "
-            "replaced index, with which the topic is as broken as before (but never an index of half a replay)"
+            "replaced index, with which the topic is as broken as before (an index that a broker wrote during a replay "
+            "is never restored)"
         )
 
 
@@ -280,14 +281,16 @@ def trim(
             if isinstance(done, Left):
                 if topic:
                     raise done.error
-                say(str(done.error) if done.is_refused else f"{done.topic} was left: {done.error}")
+                say(str(done.error) if done.is_refused else f"{done.topic} was not trimmed: {done.error}")
                 left += [] if done.is_refused else [done]
             else:
                 say(done.describe())
     if left:
         names = ", ".join(unfinished.topic for unfinished in left[:_NAMED])
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        raise UnavailableError(f"{len(left)} of {len(chosen)} topics were left, try again: {names}{more}")
+        raise UnavailableError(
+            f"{len(left)} of {len(chosen)} topics were not trimmed, run the command again: {names}{more}"
+        )
 
 
 @app.command()

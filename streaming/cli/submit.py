@@ -14,11 +14,12 @@ def submit_args(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     command: Annotated[
-        list[str] | None, typer.Argument(help="The command to run there, with its options (after `--`)")
+        list[str] | None,
+        typer.Argument(help="Command to run on the cluster, with its options, after `--`", show_default="run"),
     ] = None,
-    master: Annotated[str, typer.Option("--master", help="Master of Spark", show_default="spark.master")] = "",
+    master: Annotated[str, typer.Option("--master", help="Spark's master URL", show_default="spark.master")] = "",
     deploy_mode: Annotated[
-        str, typer.Option("--deploy-mode", help="Where the driver runs: client, cluster")
+        str, typer.Option("--deploy-mode", help="Where the driver runs: client (this machine) or cluster")
     ] = "client",
     dist: Annotated[Path, typer.Option("--dist", help="Folder that `make dist` built")] = Path("dist"),
     image: Annotated[str, typer.Option("--image", help="Container image, for Kubernetes")] = "",
@@ -28,7 +29,9 @@ def submit_args(  # noqa: PLR0913  typer reads each option from a parameter
     driver_host: Annotated[
         str, typer.Option("--driver-host", help="Address at which executors reach the driver", show_default="Spark's")
     ] = "",
-    conf: Annotated[list[str] | None, typer.Option("--conf", help="Further property of Spark (key=value)")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", help="Spark property, key=value; may be given several times")
+    ] = None,
     unless_local: Annotated[bool, typer.Option("--unless-local", help="Print nothing if the master is local")] = False,
     as_json: Json = False,
 ) -> None:

@@ -72,7 +72,7 @@ class AgreedClock:
         self._store.set_data(self.path, b"")
         node = read_own(self._store, self.path)
         if node is None:
-            raise UnavailableError(f"{self.path} was deleted; another program removes our znodes")
+            raise UnavailableError(f"{self.path} was deleted: find out which program deletes below zookeeper.own_root")
         local_ms = self._clock.now_ms()
         skew_ms = local_ms - node.mtime_ms
         if abs(skew_ms) > _MAX_SKEW_MS and not self._is_skew_logged:

@@ -37,7 +37,10 @@ class Epoch:
         ).encode()
         version = write_own(store, path, data)
         if version is None:
-            raise SafetyError(f"{path} was deleted while this instance started: another program deletes below {root}")
+            raise SafetyError(
+                f"{path} was deleted while this instance started: find out which program deletes below {root}, and "
+                "start again"
+            )
         return cls(store, path, version)
 
     def still_mine(self) -> bool:

@@ -1,11 +1,4 @@
-"""Checks at each start that BookKeeper and the buckets are ours, and that the brokers write to this ZooKeeper.
-
-1. A ledger's metadata names its topic, not its Pulsar cluster. If two clusters keep ledgers in one BookKeeper, the
-   ledgers of the other cluster look leaked, and nothing in BookKeeper distinguishes them: the operator must declare it.
-2. An object names its Pulsar cluster, but clusters may share a name. The operator declares that for each bucket.
-3. Lists that no broker writes any more (from before a move, or another cluster's) never name new ledgers. One of our
-   topics proves that the lists are current: its list names the ledger that its broker writes to.
-"""
+"""Checks at each start that BookKeeper and the buckets are ours, and that the brokers write to this ZooKeeper."""
 
 import logging
 import time
@@ -31,6 +24,8 @@ _PAUSE_S = 1.0
 
 def require_exclusive_bookkeeper(settings: Settings) -> None:
     """Raise ConfigError unless the operator declared that no other Pulsar cluster keeps ledgers in this BookKeeper."""
+    # A ledger's metadata names its topic, not its Pulsar cluster. If two clusters keep ledgers in one BookKeeper, the
+    # ledgers of the other cluster look leaked, and nothing in BookKeeper distinguishes them.
     if not settings.safety.exclusive_bookkeeper:
         raise ConfigError(
             "declare that this BookKeeper belongs to this Pulsar cluster alone: safety.exclusive_bookkeeper = true. "
@@ -41,6 +36,7 @@ def require_exclusive_bookkeeper(settings: Settings) -> None:
 
 def require_declared_buckets(settings: Settings) -> None:
     """Raise ConfigError unless the operator declared for each allowed bucket who else offloads there."""
+    # an object names its Pulsar cluster, but clusters may share a name
     if missing := undeclared([bucket for bucket in settings.tiered_storage.allowed if not bucket.is_declared]):
         raise ConfigError(missing)
 
@@ -88,6 +84,7 @@ def require_brokers_store(store: MetadataStore, broker: Broker, partition: str, 
         listed = _listed(store, managed_ledger_path(name))
         if view.presence is Presence.UNREADABLE:
             raise UnavailableError(f"{partition}: its broker did not report its ledgers: {view.detail}")
+        # lists that no broker writes any more (from before a move, or another cluster's) never name new ledgers
         if listed is not None and _newest(view) in listed:
             return f"ledger {_newest(view)} of {partition} is in ZooKeeper's list"
     if not view.is_loaded:
@@ -112,5 +109,5 @@ def _listed(store: MetadataStore, path: str) -> frozenset[int] | None:
     try:
         in_use = in_use_ids(node.data)
     except FormatError as error:
-        raise SafetyError(f"a list of ours can't be parsed: {error}") from error
+        raise SafetyError(f"the list of ledgers in {path} can't be parsed: {error}") from error
     return frozenset((*in_use.ids, *in_use.bookkeeper_free))

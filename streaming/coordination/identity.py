@@ -1,7 +1,4 @@
-"""The cluster and instance that a directory belongs to: the first start records them, later starts compare.
-
-Another cluster at the same address has other ledgers with the same ids, so any difference stops the start.
-"""
+"""The cluster and instance that a directory belongs to: the first start records them, later starts compare."""
 
 import getpass
 import json
@@ -98,6 +95,7 @@ def compare(identity: ClusterIdentity, directory: str) -> bool:
         for key, value in asdict(identity).items()
         if recorded.get(key) != value
     ]
+    # another cluster at the same address has other ledgers with the same ids
     if differences:
         raise SafetyError(
             f"{shown(directory)} belongs to another cluster or instance: {'; '.join(differences)}. "

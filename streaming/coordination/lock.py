@@ -1,7 +1,6 @@
 """The lock of an instance: no second process of the same name runs. streaming/deletion/instance.py takes it.
 
-A stalled process may still believe that it holds the lock, so the lock alone does not protect deletes. The epoch
-(epoch.py) does: each transaction checks its version, so the deletes of an outdated run have no effect.
+A stalled process may still believe that it holds the lock, so only the epoch (epoch.py) protects deletes.
 """
 
 import contextlib
@@ -43,14 +42,12 @@ class Holder:
     token: str
 
     def is_alive(self) -> bool:
-        """Whether the process certainly runs: on this host, and it started before it took the lock.
-
-        A process on another host can't be checked. A container that is started again keeps its host name, and often
-        gets the same pid, so the start time is compared too.
-        """
+        """Whether the process certainly runs: on this host, and it started before it took the lock."""
+        # a process on another host can't be checked
         if self.host != socket.gethostname():
             return False
         try:
+            # a container that is started again keeps its host name, and often gets the same pid
             return psutil.Process(self.pid).create_time() < _seconds(self.since) + _ROUNDING_S
         except (psutil.Error, ValueError):
             return False
@@ -116,6 +113,7 @@ class InstanceLock:
                 continue
             if holder.token == ours.token:  # an earlier create succeeded, but its answer was lost
                 break
+            # only the end of its session shows that another host has died (decision 28)
             if holder.is_alive() or waited >= self.patience_s:
                 raise _refusal(self._name, self.path, holder)
             if not waited:

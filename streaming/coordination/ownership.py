@@ -3,8 +3,6 @@
 1. A topic belongs to the first service that starts with it. The service keeps it while stopped, as it keeps its
    checkpoint, until the topic is deleted or `ledger-reaper release` releases it.
 2. A service's state directory is identified by the id of its receipts table.
-3. Each topic has one znode, and the service that creates it owns the topic. If two services start at once, ZooKeeper
-   refuses one of them.
 """
 
 import contextlib
@@ -57,6 +55,8 @@ class Ownership:
         created = []
         try:
             for topic in claimed:
+                # the service that creates the znode owns the topic: if two services start at once, ZooKeeper refuses
+                # one of them
                 if self._store.create(self._path(topic), data, parents=True):
                     created.append(topic)
                 else:

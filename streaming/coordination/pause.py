@@ -27,10 +27,7 @@ class PauseNote:
 class Pause:
     """The znode <root>/pause, which every instance of the cluster reads before it deletes.
 
-    A pause with an end contains its duration (`for_ms`), which starts at ZooKeeper's time of the write, so that the
-    clock of the operator's machine has no influence. Executors use no clock; a service's driver ends the pause once the
-    agreed clock has passed its end. The znode stays after a pause has ended, so that versions never repeat: otherwise
-    the end of one pause could end a later one.
+    Executors use no clock; a service's driver ends the pause once the agreed clock has passed its end.
     """
 
     def __init__(self, store: MetadataStore, root: str, *, clock: Clock | None = None) -> None:
@@ -43,6 +40,8 @@ class Pause:
 
         Raises SafetyError, which describes the present pause, if there is one and force is not set; UnavailableError.
         """
+        # a duration, which starts at ZooKeeper's time of the write: the clock of the operator's machine has no
+        # influence
         end = {} if for_ms is None else {"for_ms": for_ms}
         data = json.dumps({"who": operator_name(), "since": iso_time(self._clock), "why": why} | end).encode()
         while not self._store.create(self.path, data, parents=True):
@@ -68,6 +67,7 @@ class Pause:
 
     def end(self, pause: PauseNote) -> bool:
         """End this pause only; return False if it has ended or was replaced. Raises UnavailableError."""
+        # the znode stays, so that versions never repeat: otherwise the end of one pause could end a later one
         return self._store.set_data(self.path, _ENDED, version=pause.version) is not None
 
     def ended(self, agreed_ms: Callable[[], int]) -> PauseNote | None:

@@ -1,8 +1,4 @@
-"""Records which tasks of a bounded sweep have started, so that a repeated task deletes nothing.
-
-Spark's attempt number does not show a repetition: it counts within one attempt of a stage, and a stage restarts with
-number 0 when an executor is lost together with its shuffle files, while the first runs of its tasks may continue.
-"""
+"""Records which tasks of a bounded sweep have started, so that a repeated task deletes nothing."""
 
 from secrets import token_hex
 
@@ -29,6 +25,8 @@ def is_first_run(store: MetadataStore, plan: str, task: int) -> bool:
     If ZooKeeper's answer to the first call was lost, no call returns True, and the chunk is planned again.
     Raises UnavailableError, and RefusedError if another plan has replaced this one.
     """
+    # Spark's attempt number does not show a repetition: it counts within one attempt of a stage. A stage restarts with
+    # number 0 when an executor is lost together with its shuffle files, and the first runs of its tasks may continue.
     return store.create(f"{plan}/{task}", b"")
 
 

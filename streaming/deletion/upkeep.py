@@ -76,11 +76,11 @@ class Upkeep:
         try:
             result = self._reconcile()
         except ReaperError as error:
-            log.warning("accounts not checked, again later: %s", error)
+            log.warning("not checked whether every message has a receipt, checked again later: %s", error)
             return list(self._gaps.values())
         self._metrics.unaccounted(result)
         if result.doubt:
-            log.warning("accounts checked only in part, again later: %s", result.doubt)
+            log.warning("checked only in part whether every message has a receipt, again later: %s", result.doubt)
         for gap in result.gaps:
             log.error("ALARM, not accounted for: %s. Stop the service, keep its state, and run `check`.", gap)
         self._gaps |= result.gaps_by_kind

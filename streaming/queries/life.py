@@ -257,7 +257,7 @@ class ManagedQuery:
             self._parked_since_ms = self._tools.now_ms()
         self.why = why
         # a warning: it mostly recovers at once, through the fallback; an error is logged if that fails too
-        message = f"is parked, and the other topics go on. Its query failed: {self._reason()}"
+        message = f"is parked, and the other topics continue. Its query failed: {self._reason()}"
         self._log(self.query.topics[0], message, level=logging.WARNING)
         self._tools.slow_down(self.query.name)
         self._tools.close_client(self.query.name)

@@ -1,11 +1,7 @@
 """Creates an archive of class data sharing, so that Java loads and checks the service's classes once for all starts.
 
-1. If there is no archive yet, the driver's JVM lists the classes that it loads. After the first messages were read, a
-   separate process (this module, run as a program) creates the archive from that list. It uses only idle CPU time, and
-   continues if the service ends first.
-2. An archive fits one Java, one class path and one set of options. Its name is a digest of those, and the JVM compares
-   them again and ignores an archive that does not fit.
-3. A missing archive fails no start, and no archive is created if the cache is not writable or memory or disk are short.
+If there is no archive yet, the driver's JVM lists the classes that it loads. After the first messages were read, a
+separate process (this module, run as a program) creates the archive from that list. A missing archive fails no start.
 """
 
 import contextlib
@@ -60,6 +56,7 @@ def options(spark: "SparkSettings", jars: Sequence[Path], scratch: Path, cache: 
     try:
         name = _digest(spark, jars)
         folder = (cache or default_cache()) / FOLDER
+        # the JVM compares Java, class path and options again, and ignores an archive that does not fit
         archive = folder / f"{name}.jsa"
         if _is_ours(archive):
             with contextlib.suppress(OSError):
@@ -159,6 +156,7 @@ def _start(folder: Path, class_list: Path, command: Sequence[str]) -> bool:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # it continues if the service ends first
             start_new_session=True,
         )
     except Exception as error:  # the service works without an archive

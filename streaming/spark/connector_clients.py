@@ -1,11 +1,8 @@
 """Gives each start of a query its own Pulsar client in this JVM, and closes that client after the query has ended.
 
-1. The connector closes its readers only after a batch that it has read completely. A reader that a failed batch leaves
-   open reconnects, at once and for ever, to the entry that broke its connection, and breaks the connection of all
-   readers of its client: the connector could never again read a topic that failed a few times.
-2. An option without effect distinguishes the clients (queries/source.py), because the connector keeps a client for each
-   set of options.
-3. Separate executors close clients that are not used for CACHED_IN_EXECUTORS.
+The connector closes its readers only after a batch that it has read completely. A reader that a failed batch leaves
+open reconnects, at once and for ever, to the entry that broke its connection, and breaks the connection of all readers
+of its client: the connector could never again read a topic that failed a few times.
 """
 
 import contextlib
@@ -21,6 +18,7 @@ from pyspark.sql import SparkSession
 log = logging.getLogger("ledger-reaper")
 
 TIMEOUT = "spark.pulsar.client.cache.timeout"
+# separate executors close clients that are not used for so long
 CACHED_IN_EXECUTORS = "1h"
 _CACHED_IN_DRIVER = "87600h"  # the driver asks once, and uses its client as long as the query runs
 _OPTION = "statsIntervalSeconds"
@@ -47,6 +45,7 @@ class ConnectorClients:
         self.close(query)
         with self._guard:
             number = self._open[query] = next(self._numbers)
+        # an option without effect, because the connector keeps a client for each set of options
         return {f"pulsar.client.{_OPTION}": str(number)}
 
     def close(self, query: str) -> None:

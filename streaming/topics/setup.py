@@ -137,7 +137,7 @@ def subscribe_to(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]
     if partitions > MOST_PARTITIONS:
         return [
             f"{topic} has {partitions} partitions, and a topic of the pattern may have {MOST_PARTITIONS}: all other "
-            "topics would wait while each of them is checked. List it in topics.requests, or ask for fewer."
+            "topics would wait while each of them is checked. List it in topics.requests, or recreate it with fewer."
         ]
     admin.ensure_subscription(topic, settings.topics.subscription)
     return _deviations(admin, settings, topic) + _evictions(admin, topic)

@@ -2,9 +2,7 @@
 
 A sender gives its messages ascending numbers, in a property, and sends the messages of a partition in that order, under
 a producer name that the broker grants to one producer at a time. So the stored messages are a prefix, and the highest
-number determines it. Call this only while the producer name is ours. The broker's deduplication is no substitute:
-brokers disable it on topics of pulsar/system, whatever the topic's policy is, and elsewhere forget a producer that was
-away for hours.
+number determines it. Call this only while the producer name is ours.
 """
 
 import time
@@ -25,6 +23,8 @@ def last_stored(settings: Settings, partition: str, after: Position, name: str, 
 
     Raises UnavailableError, RefusedError.
     """
+    # The broker's deduplication is no substitute: brokers disable it on topics of pulsar/system, whatever the topic's
+    # policy is, and elsewhere forget a producer that was away for hours.
     return max((number for number, _message in stored(settings, partition, after, name, of)), default=-1)
 
 

@@ -98,7 +98,7 @@ def test_each_odd_message_ends_in_one_receipt_and_valid_requests_are_processed(
     assert service.outcomes() == expected, output[-4000:]
     reckoning = reckon(service.settings)
     assert (reckoning.open, reckoning.wrong) == (0, [])
-    assert "is parked, and the other topics go on" in output
+    assert "is parked, and the other topics continue" in output
     check = service.call("check")
     assert "PROBLEM" not in check
 
@@ -121,7 +121,7 @@ def test_a_failed_query_leaves_no_reader_on_the_broker_and_a_query_that_cannot_p
             publish(send, partitions[1], *["valid"] * 5)
             before = service.outcomes().total()
             wait_until(lambda: service.outcomes().total() >= before + 16, running, log)  # noqa: B023
-        assert "is parked, and the other topics go on" in log.read_text()
+        assert "is parked, and the other topics continue" in log.read_text()
         wait_until(lambda: not readers(), running, log, seconds=60)
         wait_until(lambda: f"{first} is read again" in log.read_text(), running, log)
         before = service.outcomes().total()

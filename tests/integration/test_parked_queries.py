@@ -165,7 +165,7 @@ def test_a_topic_whose_subscription_can_not_be_reset_is_parked_and_its_requests_
         service.config.write_text(text.replace(cluster.addresses.admin, front))
         output = service.run("run", "--until-idle", seconds=400)
         assert "no topic is parked" in service.call("check")  # the fallback has processed all its messages
-    assert f"{other} is parked, and the other topics go on" in output
+    assert f"{other} is parked, and the other topics continue" in output
     assert f"{first} is parked" not in output
     assert "has been held by another client for 90 s" in output
     assert service.outcomes() == {("ALREADY_GONE", "NOT_FOUND"): 2}

@@ -123,7 +123,7 @@ def test_a_batch_whose_checkpoint_file_can_not_be_written_is_processed_once(
         service.request(payload(topic, ledger_id) for ledger_id in leaked[:15])
 
         output = " ".join(service.run("run", "--until-idle").split())
-        assert "is parked, and the other topics go on. Its query failed" in output
+        assert "is parked, and the other topics continue. Its query failed" in output
         assert "AccessDenied" in output
         assert service.outcomes() == Counter({("DELETED", "UNREFERENCED"): 15})
 

@@ -669,7 +669,7 @@ def test_topics_whose_ledgers_the_service_deleted_are_trimmed_if_their_namespace
     own.config.write_text(own.config.read_text() + f"[snapshots]\ntrim_namespaces = [{allowed}]\n")
     with _away(segmented, away.space):
         output = own.call(*trim, code=3)
-    assert f"1 of 2 topics were left, try again: {away.topic}" in output
+    assert f"1 of 2 topics were not trimmed, run the command again: {away.topic}" in output
     assert f" segments of {scene.topic}" in output
     assert ("WASTE", "DEAD_IDS") not in reasons_for(findings(own, "--namespace", scene.space), scene.topic)
 

@@ -97,7 +97,7 @@ class LoadedTopics:
         Args:
             deadline: of time.monotonic().
         """
-        # behind a load balancer's address, for example, any of the brokers may answer
+        # any of the brokers may answer at such an address, which may be a load balancer's
         if host in self._shared:
             return LoadedAt(error=f"several brokers advertise {host}: the topics that each has loaded are unknown")
         if not silence.is_due(f"{host}{KIND}"):  # the thread that sent the last request may still hold the lock

@@ -19,8 +19,8 @@ class PulsarTopicProperties:
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
         """Write these properties and keep the others. Raises UnavailableError (they may be written), RefusedError."""
-        # the caller names a partition: for the name of a partitioned topic, a broker would write elsewhere
-        # (PartitionedTopicMetadata)
+        # The caller names a partition: for the name of a partitioned topic, a broker would write the properties to its
+        # PartitionedTopicMetadata instead.
         answer = self._http.ask("PUT", f"{topic_path(topic)}/properties", body=dict(properties))
         if not answer.ok:
             raise refusal(answer, f"write properties of {topic}")

@@ -258,5 +258,5 @@ def _is_throttled(error: Exception) -> bool:
 
 def _text(error: Exception) -> str:
     """Return code and message as one short line."""
-    # the store's code and message, neither of which contains a secret
+    # the store's code and message contain no secret
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -18,7 +18,7 @@ def check_lines(result: CheckResult, topic: str = "") -> Iterator[str]:
         yield f"note: {note}"
     units = sum(state.units for state in result.queues)
     verdict = (
-        ("this topic is well" if topic else "all is well") if result.is_sound else f"{len(result.findings)} findings"
+        ("no fault in this topic" if topic else "no fault") if result.is_sound else f"{len(result.findings)} findings"
     )
     yield f"{verdict}: {len(result.queues)} queues, {units} units, commitlog up to {result.log_end}"
 

@@ -18,9 +18,11 @@ _MOST_QUEUES = 2_000
 
 def plan_page(plan: Plan) -> str:
     """Format the plan as a page."""
-    verdict = "This store can be converted." if not plan.refusals else f"{len(plan.refusals)} reasons not to convert."
+    verdict = (
+        "This store can be converted." if not plan.refusals else f"{len(plan.refusals)} reasons against a conversion."
+    )
     rows = [line.split(None, 1) for line in lines(plan)]
-    return _page("RocketMQ: plan of an upgrade", verdict, not plan.refusals, _table((), rows))
+    return _page("RocketMQ: plan for the upgrade to RocksDB", verdict, not plan.refusals, _table((), rows))
 
 
 def check_page(result: CheckResult) -> str:
@@ -33,7 +35,7 @@ def check_page(result: CheckResult) -> str:
     body = _table(("finding", "topic", "queue", "from offset", "units", "what"), findings) if findings else ""
     body += "".join(f"<p>{escape(note)}</p>" for note in result.notes)
     body += _table(("topic", "queue", "first", "next", "next of the file queue", "units"), result.queues[:_MOST_QUEUES])
-    return _page("RocketMQ: check of a store", verdict, result.is_sound, body)
+    return _page("RocketMQ: check of the queues in RocksDB", verdict, result.is_sound, body)
 
 
 def _page(title: str, verdict: str, is_sound: bool, body: str) -> str:

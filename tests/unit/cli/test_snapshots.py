@@ -119,8 +119,8 @@ def _trim(monkeypatch: pytest.MonkeyPatch, path: Path, *topics: str) -> tuple[in
 def test_if_a_topic_cannot_be_trimmed_the_others_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, output = _trim(monkeypatch, tmp_path, "a", "b", "c", "d", "e")
     assert [line.split()[-1] for line in output.splitlines() if "has dropped" in line] == ["c", "e"]
-    assert "b was left: no broker answers" in output
-    assert output.endswith("2 of 5 topics were left, try again: b, d")
+    assert "b was not trimmed: no broker answers" in output
+    assert output.endswith("2 of 5 topics were not trimmed, run the command again: b, d")
     assert code == UnavailableError.exit_code
 
 

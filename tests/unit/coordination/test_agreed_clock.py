@@ -101,5 +101,5 @@ def test_during_an_outage_no_age_is_judged_and_waits_continue() -> None:
 def test_a_deleted_clock_znode_is_an_error() -> None:
     scene = Scene()
     scene.delete(scene.agreed.path)
-    with pytest.raises(UnavailableError, match="another program removes our znodes"):
+    with pytest.raises(UnavailableError, match="find out which program deletes below"):
         scene.agreed.now_ms()

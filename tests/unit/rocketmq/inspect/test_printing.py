@@ -17,11 +17,11 @@ WRONG = CheckResult(queues=QUEUES, findings=(MISSING, CHECKPOINT), notes=(), che
 
 
 def test_a_sound_store_is_one_line_and_the_notes() -> None:
-    assert list(check_lines(WELL)) == ["note: a note", "all is well: 2 queues, 10 units, commitlog up to 100"]
+    assert list(check_lines(WELL)) == ["note: a note", "no fault: 2 queues, 10 units, commitlog up to 100"]
 
 
 def test_with_a_topic_nothing_is_printed_about_others() -> None:
-    assert list(check_lines(WELL, "T"))[-1] == "this topic is well: 2 queues, 10 units, commitlog up to 100"
+    assert list(check_lines(WELL, "T"))[-1] == "no fault in this topic: 2 queues, 10 units, commitlog up to 100"
 
 
 def test_of_a_topic_each_queue_has_a_line() -> None:

@@ -11,8 +11,8 @@ def test_a_page_has_the_output_of_the_command(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     assert "This store can be converted." in plan_page(plan_of(paths(tmp_path)))
     (tmp_path / "abort").write_bytes(b"")
-    assert "1 reasons not to convert." in plan_page(plan_of(paths(tmp_path)))
-    assert "all is well" in check_page(WELL)
+    assert "1 reasons against a conversion." in plan_page(plan_of(paths(tmp_path)))
+    assert "no fault: " in check_page(WELL)
     assert "it is missing from the database" in check_page(WRONG)
 
 
