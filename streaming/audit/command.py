@@ -64,6 +64,7 @@ class Section:
 
     html: str = ""  # its section of the report
     faults: tuple[str, ...] = ()  # why the operator must check it
+    left_out: int = 0  # namespaces that were not audited, because no broker has all their snapshot topics loaded
 
 
 # Runs another audit on the session, until the event is set.
@@ -173,17 +174,21 @@ class AuditCommand:
             urls = self.request.options.bookies or http_addresses(bookies.registered())
             space = account(self.settings, self.output, bookies, urls, SystemClock().now_ms())
             report, further = self._write(result, summary, space)
-        self._show(result, selected, summary, space, report)
-        return Findings(result=result, selected=selected, summary=summary, report=report, further=further)
+        findings = Findings(result=result, selected=selected, summary=summary, report=report, further=further)
+        self._show(findings, space)
+        return findings
 
-    def _show(self, result: AuditResult, selected: DataFrame, summary: Summary, space: Space, report: str) -> None:
+    def _show(self, findings: Findings, space: Space) -> None:
+        result, summary, filters = findings.result, findings.summary, self.request.options.filters
         if self.request.is_quiet:
-            log.info("audit %s: %s; report: %s", result.audit_id, terminal_report.in_short(result, summary), report)
+            log.info(
+                "audit %s: %s; report: %s", result.audit_id, terminal_report.in_short(result, summary), findings.report
+            )
         elif self.request.as_json:
-            _print_json(selected, result, summary, self.request.options.filters)
+            _print_json(findings.selected, totals_of(result, summary, filters, left_out=findings.further.left_out))
         else:
-            terminal_report.show(Terminal(), result, summary, space, scope_text(self.request.options.filters))
-            Terminal().print(cell(f"Report: {report}"), soft_wrap=True)
+            terminal_report.show(Terminal(), result, summary, space, scope_text(filters))
+            Terminal().print(cell(f"Report: {findings.report}"), soft_wrap=True)
             terminal_report.propose(Terminal(), summary, self._commands(), publishes=self.request.publish)
         if elsewhere := missing_elsewhere(result, summary):
             log.error("%s outside the filters of this audit; run it without filters", missing_text(elsewhere))
@@ -286,7 +291,7 @@ def missing_elsewhere(result: AuditResult, summary: Summary) -> int:
     return int(everywhere) - summary.of(FindingClass.MISSING).count
 
 
-def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters) -> dict[str, Any]:
+def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters, *, left_out: int) -> dict[str, Any]:
     """Return the last line of --json: the totals of its rows, and those of the whole cluster."""
     chosen = {
         name: {"count": summary.of(FindingClass(name)).count, "bytes": summary.of(FindingClass(name)).size_bytes}
@@ -297,6 +302,7 @@ def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters) ->
         "complete": not result.certificate.faults_within(filters),
         "totals": {**result.totals, **chosen},
         "missing_elsewhere": missing_elsewhere(result, summary),
+        "snapshot_namespaces_left_out": left_out,
     }
 
 
@@ -309,8 +315,8 @@ def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
         )
 
 
-def _print_json(selected: DataFrame, result: AuditResult, summary: Summary, filters: FindingFilters) -> None:
+def _print_json(selected: DataFrame, totals: dict[str, Any]) -> None:
     lines = selected.select(F.to_json(F.struct(*_JSON_FIELDS), {"ignoreNullFields": "false"}))
     for row in lines.toLocalIterator(prefetchPartitions=True):
         say_json_line(row[0])
-    say_json(totals_of(result, summary, filters))
+    say_json(totals)

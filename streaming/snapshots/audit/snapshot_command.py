@@ -205,7 +205,8 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
             return Section(snapshot_report.failed_section(why), (f"snapshots were not audited: {why}",))
         _log(result, groups)
         faults = tuple(f"snapshots: {each}" for each in shortcomings(result, options.filters))
-        return Section(snapshot_report.html_section(groups, result), faults)
+        left_out = result.certificate.listed.get(NOT_LOADED, 0)
+        return Section(snapshot_report.html_section(groups, result), faults, left_out)
 
     return section
 

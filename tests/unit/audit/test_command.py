@@ -36,14 +36,14 @@ def test_missing_data_and_an_incomplete_audit_need_an_operator() -> None:
 def test_an_unreadable_path_outside_the_filters_is_no_fault() -> None:
     blocked = replace(RESULT, certificate=BLOCKED)
     assert faults_to_check(blocked, SUMMARY, FindingFilters(tenant="public"), "report.html") == []
-    assert totals_of(blocked, SUMMARY, FindingFilters(tenant="public"))["complete"] is True
-    assert totals_of(blocked, SUMMARY, FindingFilters(tenant="shop"))["complete"] is False
+    assert totals_of(blocked, SUMMARY, FindingFilters(tenant="public"), left_out=0)["complete"] is True
+    assert totals_of(blocked, SUMMARY, FindingFilters(tenant="shop"), left_out=0)["complete"] is False
 
 
 def test_totals_count_the_selected_rows_and_missing_data_elsewhere() -> None:
     everything = {"ORPHAN": {"count": 217, "bytes": 9}, "MISSING": {"count": 3, "bytes": 9}}
     whole = replace(RESULT, totals={"ledgers": 400, "objects": 0, "in_use": 180, **everything})
-    assert totals_of(whole, LOST, FindingFilters(tenant="public")) == {
+    assert totals_of(whole, LOST, FindingFilters(tenant="public"), left_out=4) == {
         "complete": True,
         "totals": {
             "ledgers": 400,
@@ -53,6 +53,7 @@ def test_totals_count_the_selected_rows_and_missing_data_elsewhere() -> None:
             "MISSING": {"count": 1, "bytes": 10},
         },
         "missing_elsewhere": 2,
+        "snapshot_namespaces_left_out": 4,
     }
 
 

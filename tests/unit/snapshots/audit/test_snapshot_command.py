@@ -147,6 +147,7 @@ def test_the_audit_of_ledgers_says_how_many_namespaces_it_left_out(
     _finds(monkeypatch, replace(result, certificate=replace(result.certificate, listed={NOT_LOADED: 2})))
     section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event())
     assert section.faults == ()
+    assert section.left_out == 2
     for said in (caplog.text, section.html):
         assert "2 namespaces" in said
         assert "`ledger-reaper snapshots audit` loads and reads them" in said
