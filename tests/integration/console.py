@@ -1,4 +1,8 @@
-"""Runs many commands in one child process, so that Spark starts only once."""
+"""Runs many commands in one child process, so that Python, its modules and the JVM start only once.
+
+The process serves all consoles of a test process, one command at a time. Its JVM has the options of the first
+configuration. A test that kills a command, or changes its environment, starts a process for it instead.
+"""
 
 import contextlib
 import io
@@ -9,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from streaming.__main__ import run_command
@@ -21,12 +26,11 @@ _SECONDS = 300
 class Console:
     """Runs commands of one deployment, one at a time."""
 
-    pool: ProcessPoolExecutor
     config: str
 
-    def run(self, *arguments: str, code: int | tuple[int, ...] = 0) -> str:
+    def run(self, *arguments: str, code: int | tuple[int, ...] = 0, seconds: float = _SECONDS) -> str:
         """Run a command; return its output on both streams. Fail unless the exit code fits `code`."""
-        exit_code, text = self.pool.submit(_call, [*arguments, "--config", self.config]).result(_SECONDS)
+        exit_code, text = _process().submit(_call, [*arguments, "--config", self.config]).result(seconds)
         assert exit_code in (code if isinstance(code, tuple) else (code,)), text[-4000:]
         return text
 
@@ -37,12 +41,21 @@ class Console:
 
 
 @contextlib.contextmanager
-def console(config: str) -> Iterator[Console]:
-    """Open a console for a configuration file."""
+def process() -> Iterator[None]:
+    """End the process of all consoles when the block ends, if a command started it."""
+    try:
+        yield
+    finally:
+        if _process.cache_info().currsize:
+            _process().shutdown()
+            _process.cache_clear()
+
+
+@cache
+def _process() -> ProcessPoolExecutor:
     classes = {shared_classes.CLASS_PATH: shared_classes.class_path()}
     spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawning, initializer=_set_environment, initargs=(classes,)) as pool:
-        yield Console(pool, config)
+    return ProcessPoolExecutor(1, spawning, initializer=_set_environment, initargs=(classes,))
 
 
 def _set_environment(variables: dict[str, str]) -> None:

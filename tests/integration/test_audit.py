@@ -35,7 +35,7 @@ from tests.integration.audit_world import (
     Contents,
 )
 from tests.integration.conftest import Deployment, deployment
-from tests.integration.console import Console, console
+from tests.integration.console import Console
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import LedgerState
 
@@ -76,12 +76,11 @@ class World:
 def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     service = deployment(cluster, tmp_path_factory.mktemp("audit"), extra="\n[audit]\nevery_seconds = 20\n")
     contents = audit_world.create(cluster)
-    with console(str(service.config)) as commands:
-        states = {ledger_id: found.state for ledger_id, found in ledger_list.every_ledger(cluster).items()}
-        created = World(service, commands, cluster, contents, states)
-        *created.findings, created.last = commands.json("audit", *RECHECK, code=4)
-        created.after = bookie.list_ledgers(cluster)
-        yield created
+    states = {ledger_id: found.state for ledger_id, found in ledger_list.every_ledger(cluster).items()}
+    created = World(service, service.console, cluster, contents, states)
+    *created.findings, created.last = created.console.json("audit", *RECHECK, code=4)
+    created.after = bookie.list_ledgers(cluster)
+    yield created
     audit_world.remove_foreign(cluster)
 
 
@@ -241,7 +240,7 @@ def test_published_orphans_are_deleted_and_nothing_else_changes(world: World) ->
     assert world.console.json("backlog") == published
     bookie_url = world.cluster.addresses.bookie_http
     before = read_disk(bookie_url, 5).reclaimed_bytes
-    output = world.service.run("run", "--until-idle")
+    output = world.console.run("run", "--until-idle")
     topics.fill(world.cluster, LIVE, 1, [], entry_bytes=60_000)  # a bookie does not compact the log that it writes to
     topics.wait_for(
         lambda: read_disk(bookie_url, 5).reclaimed_bytes > before + (1 << 20), "space to return", seconds=60

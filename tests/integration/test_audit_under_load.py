@@ -24,7 +24,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.offloaded_ledgers import attempts, give_up_bookkeeper_copies
 from streaming.sandbox.orphans import WORKER, consume_and_trim
 from tests.integration.conftest import Deploy
-from tests.integration.console import Console, console
+from tests.integration.console import Console
 from udfs.formats.managed_ledger import in_use_ids
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import LedgerState
@@ -218,7 +218,8 @@ def test_no_ledger_in_use_is_listed_or_lost_while_brokers_work_and_leak(cluster:
     listed: set[int] = set()
     counts: list[int] = []  # true orphans of each audit
     deadline = time.monotonic() + SECONDS
-    with console(str(service.config)) as commands, ThreadPoolExecutor(1) as pool:
+    commands = service.console
+    with ThreadPoolExecutor(1) as pool:
         with _Load(cluster).running() as load:
             while time.monotonic() < deadline or len(counts) < 3:
                 is_hit = len(counts) % 3 == 2

@@ -252,7 +252,7 @@ def test_a_frozen_part_is_stuck_until_it_is_resumed(cluster: Cluster) -> None:
     cluster.wait_ready(Part.S3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_cluster_runs_beside_the_first_and_keeps_its_state(cluster: Cluster, tmp_path: Path) -> None:
     home = tmp_path / "second"
     others = pids(cluster)

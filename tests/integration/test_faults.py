@@ -163,7 +163,7 @@ def _run_while_zookeeper_stalls(scene: Scene) -> int:
             time.sleep(4)  # its session is 6 s
         code = running.wait(240)
     if code != 0:  # the session was lost: the service stopped by itself, and is started again
-        scene.service.run("run", "--until-idle")
+        scene.service.console.run("run", "--until-idle")
     return code
 
 
@@ -203,7 +203,7 @@ def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> Non
         position = ":".join(row["message_id"].split(":")[:2])
         output = service.call("check", code=4)
         assert f"1 messages were read and have no receipt, such as {position}" in " ".join(output.split())
-        assert "ALARM" in service.run("run", "--until-idle", code=1)
+        assert "ALARM" in service.console.run("run", "--until-idle", code=1)
     finally:
         table.restore(complete)
 
@@ -217,7 +217,7 @@ def test_the_service_waits_for_a_broker_that_dies_during_a_batch(scene: Scene) -
         cluster_faults.restart(scene.cluster, Part.BROKER)
         code = running.wait(240)
     if code != 0:  # the connector may fail its query; nothing was committed, and the next run repeats the batch
-        scene.service.run("run", "--until-idle")
+        scene.service.console.run("run", "--until-idle")
     scene.check()
 
 
@@ -234,7 +234,7 @@ def test_a_worker_and_a_bookie_that_are_killed_during_a_batch_lose_nothing(scene
         cluster_faults.restart(scene.cluster, Part.BOOKIE)
         code = running.wait(240)
     if code != 0:  # the only executor fails with its worker; nothing was committed, and the next run repeats the batch
-        scene.service.run("run", "--until-idle")
+        scene.service.console.run("run", "--until-idle")
     scene.check()
 
 
@@ -273,7 +273,7 @@ def test_a_full_disk_of_the_state_directory_stops_deletes_until_there_is_space(
         finally:
             kill(running)
         if code != 0:
-            scene.service.run("run", "--until-idle")
+            scene.service.console.run("run", "--until-idle")
         scene.check()
     finally:
         subprocess.run(["umount", "-l", str(state)], check=True)

@@ -52,7 +52,7 @@ def answered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Answ
     bucket = {"endpoint": cluster.addresses.s3, "bucket": cluster.bucket, "exclusive": True}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([bucket]))
-        service.run("run", "--until-idle")
+        service.console.run("run", "--until-idle")
     return Answered(
         service=service,
         small=small,

@@ -93,7 +93,7 @@ def test_each_odd_message_ends_in_one_receipt_and_valid_requests_are_processed(
     expected += dead(Reason.UNREADABLE)
     expected[VALID] += 5  # four compressed messages, and the only message of the batch that declares more
 
-    output = service.run("run", "--until-idle", seconds=300)
+    output = service.console.run("run", "--until-idle")
 
     assert service.outcomes() == expected, output[-4000:]
     reckoning = reckon(service.settings)
@@ -103,6 +103,7 @@ def test_each_odd_message_ends_in_one_receipt_and_valid_requests_are_processed(
     assert "PROBLEM" not in check
 
 
+@pytest.mark.long
 def test_a_failed_query_leaves_no_reader_on_the_broker_and_a_query_that_cannot_plan_is_stopped(
     service: Deployment, send: Senders, cluster: Cluster, tmp_path: Path
 ) -> None:

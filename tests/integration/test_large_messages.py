@@ -103,10 +103,11 @@ def _processed(cluster: Cluster, here: Path) -> Small:
     kept = payload(topic, listed[0]) + BLANKS
     _send_compressed(service, kept, 1, (CompressionType.ZSTD,))
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
-    service.run("run", "--until-idle")
+    service.console.run("run", "--until-idle")
     return Small(service, leaked, bookie.list_ledgers(cluster), kept)
 
 
+@pytest.mark.long
 def test_copies_fit_a_broker_with_a_small_message_size_and_delay_no_request(small: Small) -> None:
     assert small.service.outcomes() == {
         ("DELETED", "UNREFERENCED"): 5,

@@ -25,7 +25,6 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
-from tests.integration.console import console
 from tests.integration.test_faults import sweeper_of
 from tests.integration.test_watch import PATIENCE_SECONDS, owner_of, retrying
 from udfs.formats.errors import FormatError
@@ -249,17 +248,16 @@ def test_leaked_cursor_ledgers_are_orphans_after_a_quiet_period_and_wait_without
     service = deployment(cluster, tmp_path)
     leaked = _leak_cursor_ledgers(cluster, topic)
     scope, log = ("--recheck-seconds", "1", "--namespace", "public/default"), tmp_path / "run.log"
-    with console(str(service.config)) as commands:  # the default period is 6 h
-        assert leaked <= _ids(commands.json("audit", *scope, code=(0, 4)), "OPEN")
+    # the default period is 6 h
+    assert leaked <= _ids(service.console.json("audit", *scope, code=(0, 4)), "OPEN")
     text = service.config.read_text()
     service.config.write_text(text.replace("[safety]", f'[safety]\nopen_quiet_period = "{QUIET_SECONDS}s"'))
-    with console(str(service.config)) as commands:
 
-        def are_orphans() -> bool:
-            return leaked <= _ids(commands.json("audit", *scope, code=(0, 4)), "ORPHAN")
+    def are_orphans() -> bool:
+        return leaked <= _ids(service.console.json("audit", *scope, code=(0, 4)), "ORPHAN")
 
-        topics.wait_for(are_orphans, "the audit to list them as orphans", seconds=PATIENCE_SECONDS)
-        commands.run("audit", *scope, "--publish", "--yes", code=(0, 4))
+    topics.wait_for(are_orphans, "the audit to list them as orphans", seconds=PATIENCE_SECONDS)
+    service.console.run("audit", *scope, "--publish", "--yes", code=(0, 4))
 
     service.call("pause")
     with killed_at_the_end(service.start("run", log=log)) as running:

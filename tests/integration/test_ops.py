@@ -117,7 +117,7 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
     }
     assert not {"REAL_TOPIC", "DELAY_TIME", "RECONSUMETIMES", "ORIGIN_MESSAGE_ID", "REASON"} & set(sent.properties)
 
-    service.run("run", "--until-idle")
+    service.console.run("run", "--until-idle")
 
     with command_clients(service.settings) as opened:
         assert backlog_count.backlog_of(service.settings, opened.pulsar)["messages"] == 0
@@ -156,7 +156,7 @@ def test_a_dead_letter_is_replayed_to_its_own_topic_or_stays(cluster: Cluster, d
         admin.ensure_subscription(theirs, service.settings.topics.subscription)
         with client(service.settings.pulsar) as opened:
             opened.create_producer(theirs).send(payload(topic, foreign))
-        service.run("run", "--until-idle")
+        service.console.run("run", "--until-idle")
         assert service.outcomes() == {("DEAD_LETTER", "OTHER_TENANT"): 1}
 
         assert json.loads(service.call("dlq", "replay", "--all", "--dry-run", "--json"))["to"] == {theirs: 1}
@@ -184,6 +184,7 @@ def _exists(cluster: Cluster, ledger_id: int) -> bool:
     return part_clients.znode_exists(cluster.addresses.zookeeper, ledger_list.path_of(ledger_id))
 
 
+@pytest.mark.long
 def test_a_replay_that_is_killed_is_resumed_and_sends_each_message_once(
     cluster: Cluster, deploy: Deploy, tmp_path: Path
 ) -> None:

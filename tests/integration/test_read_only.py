@@ -129,9 +129,9 @@ def test_no_inspecting_command_loads_a_topic_and_a_sweep_deletes_only_the_orphan
     service = deploy(extra="\n[watch]\npoll_seconds = 1\nmark_ahead = true\nunlisted_after_seconds = 1\n")
     before = world.untouched()
 
-    output = service.run("audit", "--recheck-seconds", "1", "--tenant", tenant)
+    output = service.console.run("audit", "--recheck-seconds", "1", "--tenant", tenant)
     assert "snapshots of 1 namespace were left out" in output
-    service.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--verify-only")
+    service.console.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--verify-only")
     read_only(Inspection(before, world.untouched()))
 
     orphan = max(world.orphans)
@@ -144,8 +144,8 @@ def test_no_inspecting_command_loads_a_topic_and_a_sweep_deletes_only_the_orphan
     _watch(service, tmp_path / "watch.log")
     read_only(Inspection(before, world.untouched()))
 
-    service.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--publish", "--yes")
-    service.run("run", "--until-idle", seconds=500)
+    service.console.run("audit", "--recheck-seconds", "1", "--tenant", tenant, "--publish", "--yes")
+    service.console.run("run", "--until-idle", seconds=500)
     read_only(Inspection(before, world.untouched(), world.orphans))
     deleted = {row["ledger_id"] for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"}
     assert deleted >= world.orphans

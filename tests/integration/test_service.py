@@ -98,7 +98,7 @@ def processed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pro
             *(payload(gone, ledger_id) for ledger_id in owned),
         ]
     )
-    service.run("run", "--until-idle")
+    service.console.run("run", "--until-idle")
     return Processed(
         service=service,
         topic=topic,
@@ -192,7 +192,7 @@ def test_a_checkpoint_of_another_cluster_is_refused(processed: Processed) -> Non
     identity = identity_file.read_text()
     identity_file.write_text(identity.replace('"instance_id": "', '"instance_id": "another-'))
     try:
-        output = processed.service.run("run", "--until-idle", code=4)
+        output = processed.service.console.run("run", "--until-idle", code=4)
     finally:
         identity_file.write_text(identity)
     assert "belongs to another cluster" in output
@@ -234,20 +234,20 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
     leaked = leak(cluster, topic, 60)
     service = deployment(cluster, here, limits="max_deletes_per_hour_per_owner = 40")
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
-    until_idle = service.run("run", "--until-idle", code=4)
+    until_idle = service.console.run("run", "--until-idle", code=4)
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
         held_log, while_held = log.read_text(), bookie.list_ledgers(cluster)
-        second = service.run("run", "--until-idle", code=4)
+        second = service.console.run("run", "--until-idle", code=4)
         same = _with_the_port_of(service, held_log)
-        on_port, other = same.run("run", code=4), _with_another_name(same).run("run", code=2)
+        on_port, other = same.console.run("run", code=4), _with_another_name(same).console.run("run", code=2)
         check = service.call("check", code=4)
         receipts, resume = service.call("receipts"), service.call("resume", "--limit")
         wait_until(lambda: len(service.receipts()) == 60, running, log)
         stop(running)
     outputs = (second, on_port, other, running.pid, check, receipts, resume)
     held = Held(until_idle, held_log, set(leaked), while_held, *outputs, service.outcomes())
-    service.run("run", "--until-idle")
+    service.console.run("run", "--until-idle")
     return held
 
 

@@ -22,7 +22,7 @@ from tests.integration.conftest import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 LEDGERS = 250
 
@@ -39,10 +39,10 @@ class Stop(NamedTuple):
     "stop",
     [
         pytest.param(Stop(True, signal.SIGTERM, False), id="SIGTERM to spark-submit"),
-        pytest.param(Stop(True, signal.SIGTERM, True), id="spark-submit by systemd", marks=pytest.mark.long),
-        pytest.param(Stop(False, signal.SIGTERM, True), id="run by systemd", marks=pytest.mark.long),
-        pytest.param(Stop(True, signal.SIGINT, True), id="spark-submit by Ctrl-C", marks=pytest.mark.long),
-        pytest.param(Stop(False, signal.SIGINT, True), id="run by Ctrl-C", marks=pytest.mark.long),
+        pytest.param(Stop(True, signal.SIGTERM, True), id="spark-submit by systemd"),
+        pytest.param(Stop(False, signal.SIGTERM, True), id="run by systemd"),
+        pytest.param(Stop(True, signal.SIGINT, True), id="spark-submit by Ctrl-C"),
+        pytest.param(Stop(False, signal.SIGINT, True), id="run by Ctrl-C"),
     ],
 )
 def test_a_signal_during_a_batch_stops_between_two_effects_and_names_what_runs_again(

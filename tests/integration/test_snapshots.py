@@ -680,12 +680,15 @@ def test_topics_whose_ledgers_the_service_deleted_are_trimmed_if_their_namespace
     wait_for(is_trimmed, f"the trim of {away.topic}, which is back")
 
 
-def test_an_audit_of_ledgers_shows_snapshots_too(service: Deployment, tmp_path: Path, doubled: Scene) -> None:
+def test_an_audit_of_ledgers_shows_snapshots_too(service: Deployment, tmp_path: Path, hostile: Scene) -> None:
+    # loads the namespace's snapshot topics; the audit of ledgers leaves out topics that no broker has loaded
+    *found, _last = findings(service, "--namespace", hostile.space)
+    assert found
     service.run("audit", "--recheck-seconds", "1", "--out", str(tmp_path / "report"), code=4, seconds=600)
     report = (tmp_path / "report" / "report.html").read_text()
     assert "Transaction-buffer snapshots" in report
     assert "Snapshots were not audited" not in report
-    assert "SEGMENT" in report or "OWNER_GONE" in report
+    assert [line for line in found if line["reason"] not in report] == []
 
 
 def test_brokers_that_write_single_snapshots_again_are_reported(

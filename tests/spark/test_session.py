@@ -167,8 +167,18 @@ spark.stop()
     ("option", "expected"),
     [
         pytest.param("", ["127.0.0.1 answers", "127.0.0.2 refused"], id="by default"),
-        pytest.param('ui_address = "127.0.0.2"', ["127.0.0.1 refused", "127.0.0.2 answers"], id="another address"),
-        pytest.param('ui_address = "0.0.0.0"', ["127.0.0.1 answers", "127.0.0.2 answers"], id="every address"),
+        pytest.param(
+            'ui_address = "127.0.0.2"',
+            ["127.0.0.1 refused", "127.0.0.2 answers"],
+            id="another address",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            'ui_address = "0.0.0.0"',
+            ["127.0.0.1 answers", "127.0.0.2 answers"],
+            id="every address",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_the_ui_listens_on_the_configured_address_and_can_not_end_a_job(
@@ -251,7 +261,7 @@ def test_options_of_spark_submit_override_our_configuration(tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("address", "has_ui"), [("", False), ("127.0.0.1", True)])
+@pytest.mark.parametrize(("address", "has_ui"), [("", False), pytest.param("127.0.0.1", True, marks=pytest.mark.long)])
 def test_under_spark_submit_there_is_a_ui_only_if_its_environment_names_an_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, *, has_ui: bool
 ) -> None:

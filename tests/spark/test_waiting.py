@@ -343,7 +343,15 @@ class Sleeper(Table):
         super().create_checkpoint(*args, **kwargs)
 
 
-@pytest.mark.parametrize("call", ["delete", "optimize", "vacuum", "create_checkpoint"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "delete",
+        pytest.param("optimize", marks=pytest.mark.long),
+        "vacuum",
+        pytest.param("create_checkpoint", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_is_suspended_for_days_while_it_prunes_removes_no_rows_of_a_newer_run(
     spark: SparkSession, tmp_path: Path, call: str
 ) -> None:

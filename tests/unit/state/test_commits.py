@@ -213,7 +213,7 @@ def test_a_commit_that_is_refused_for_ever_ends(path: Path) -> None:
 VALUES = st.lists(st.lists(st.one_of(st.none(), st.integers(-5, 5)), max_size=4), max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(files=VALUES, wanted=st.integers(-5, 5))
 def test_statistics_leave_out_no_row_that_meets_a_condition(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[int | None]], wanted: int

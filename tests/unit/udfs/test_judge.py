@@ -469,6 +469,7 @@ def _with_its_own_ledger(case: Case) -> tuple[Case, LedgerFacts]:
     return replace(case, ledger=about), about
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("component", OF_LEDGERS)
 @pytest.mark.parametrize("presence", [Presence.PRESENT, Presence.GONE])
 def test_some_of_the_drawn_facts_allow_a_delete(component: LedgerComponent, presence: Presence) -> None:
