@@ -1,6 +1,5 @@
 """Forged and true requests for the same ledger or upload in one batch, on the real cluster."""
 
-import json
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -49,10 +48,9 @@ def answered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Answ
             _upload_request(cluster, owner, upload_ledger, shared_upload),
         ]
     )
-    bucket = {"endpoint": cluster.addresses.s3, "bucket": cluster.bucket, "exclusive": True}
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("LEDGER_REAPER__TIERED_STORAGE__ALLOWED", json.dumps([bucket]))
-        service.console.run("run", "--until-idle")
+    text = service.config.read_text()
+    service.config.write_text(text.replace("cluster_names_are_unique = true", "exclusive = true"))
+    service.console.run("run", "--until-idle")
     return Answered(
         service=service,
         small=small,
