@@ -230,11 +230,15 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     assert _is_readable(cluster, ledger_id)
 
     bookies = bookies_for(service.settings, clients_for(service.settings).store)
-    # after a pause longer than its ZooKeeper session, the bookie registers again
-    topics.wait_for(lambda: bool(http_addresses(bookies.registered())), "the bookie's registration")
-    urls = http_addresses(bookies.registered())
     positions = [(ledger_id, 9), (NOWHERE, 0)]
-    assert bookies.readable(urls, positions, lambda: control) == [True, False]
+
+    def answers() -> list[bool | None]:
+        return bookies.readable(http_addresses(bookies.registered()), positions, lambda: control)
+
+    # after a pause longer than its ZooKeeper session, the bookie registers again
+    topics.wait_for(lambda: None not in answers(), "the bookie's answers")
+    assert answers() == [True, False]
+    urls = http_addresses(bookies.registered())
     assert bookies.readable(urls, positions, lambda: [(NOWHERE, 0)]) == [True, None]
 
     _delete_journaled(cluster, service.settings, ledger_id)
