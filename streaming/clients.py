@@ -1,6 +1,6 @@
 """Opens and closes all clients.
 
-1. Executors keep their clients from batch to batch, as Spark keeps its worker processes (clients_for).
+1. Executors keep their clients from batch to batch (clients_for).
 2. A command opens its own clients and closes them when it ends (command_clients).
 """
 
@@ -47,7 +47,7 @@ Client = TypeVar("Client")
 
 
 class _PerProcess(Generic[Client]):
-    """Keeps a client per key. A forked process opens its own, because it must not share sockets."""
+    """Keeps a client per key and process."""
 
     def __init__(self) -> None:
         self._clients: dict[tuple[int, Hashable], Client] = {}
@@ -55,6 +55,7 @@ class _PerProcess(Generic[Client]):
 
     def get(self, key: Hashable, open_client: Callable[[], Client]) -> Client:
         """Return this process's client for the key, opened by the first call."""
+        # a forked process must not share its parent's sockets
         own = (os.getpid(), key)
         with self._lock:
             if own not in self._clients:
@@ -76,10 +77,7 @@ class Clients:
 
 
 class CommandClients:
-    """The clients of a command. The store connects at its first use; the others are created at their first use.
-
-    So a command that needs only ZooKeeper, such as `pause`, works with any fault in Pulsar or its settings.
-    """
+    """The clients of a command. The store connects at its first use; the others are created at their first use."""
 
     def __init__(
         self,
@@ -93,6 +91,8 @@ class CommandClients:
         self.store = store
         self.bookies = bookies
         self.objects = objects  # returns the client of an allowed bucket; raises ValueError for other buckets
+        # at the first use: a command that needs only ZooKeeper, such as `pause`, works with any fault in Pulsar or its
+        # settings
         self._open_pulsar = open_pulsar
         self._open_broker = open_broker
 

@@ -260,7 +260,7 @@ def who_offloads(configured: BucketSettings) -> str:
 
 
 def bucket(settings: Settings, configured: BucketSettings) -> str:
-    """Check that the bucket accepts our credentials. Does not try to delete, which changes a bucket with versions."""
+    """Check that the bucket accepts our credentials."""
     s3 = S3Settings(
         endpoint=configured.endpoint,
         bucket=configured.bucket,
@@ -274,6 +274,7 @@ def bucket(settings: Settings, configured: BucketSettings) -> str:
         first = next(iter(objects.list_keys()), None)
     finally:
         objects.close()
+    # no delete is tried, because it changes a bucket with versions
     content = "it is empty" if first is None else "objects can be listed"
     return f"{configured.endpoint or 'AWS'}: {content} (the right to delete was not tried)"
 

@@ -1,8 +1,4 @@
-"""Loads pyarrow without numpy and pandas, for commands that start no Spark.
-
-pyarrow imports both when it is imported itself, only to recognize their values. This takes longer than the whole work
-of such a command. If they can't be found at that moment, pyarrow works without them.
-"""
+"""Loads pyarrow without numpy and pandas, for commands that start no Spark."""
 
 import sys
 from collections.abc import Iterator
@@ -24,6 +20,8 @@ class _Nowhere(MetaPathFinder):
 def load_datasets() -> None:
     """Load pyarrow.dataset. Nothing is hidden in a process that has loaded pyarrow, numpy or pandas already."""
     if not sys.modules.keys() & {"pyarrow", *_LEFT_OUT}:
+        # pyarrow imports both only to recognize their values, which takes longer than the whole work of such a command.
+        # If they can't be found at that moment, pyarrow works without them.
         with _without_them():
             import pyarrow.dataset  # noqa: F401  loaded here, used elsewhere
 

@@ -51,18 +51,18 @@ def list_groups(
     chosen = filters((), reason, owner, _older_than_ms(older_than))
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        found = groups(settings, clients.pulsar, chosen, SystemClock().now_ms())
+        letter_groups = groups(settings, clients.pulsar, chosen, SystemClock().now_ms())
     if json_lines:
-        for group in found:
+        for group in letter_groups:
             say_json(asdict(group))
         return
-    if not found:
+    if not letter_groups:
         say("no dead letters")
         return
     table = Table()
     for name in ("state", "reason", "messages", "age", "owner"):
         table.add_column(name, justify="right" if name == "messages" else "left", overflow="fold")
-    for group in found:
+    for group in letter_groups:
         owner = group.owner.removeprefix("persistent://")
         table.add_row(*map(cell, (group.state, group.reason, group.messages, group.age, owner)))
     Terminal().print(table)

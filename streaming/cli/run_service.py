@@ -65,6 +65,6 @@ def jars(
     if to is not None:
         names = copied(to, fetches_logged())
     else:
-        found = fetched_jars(settings_of(config))
-        names = [*found.everywhere, *found.driver]
+        service_jars = fetched_jars(settings_of(config))
+        names = [*service_jars.everywhere, *service_jars.driver]
     say(",".join(map(str, names)))

@@ -145,9 +145,9 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.rocketmq import server
 
-    found = rocketmq_facts(server.attach(home)) if server.is_here(home) else facts(sandbox.attach(home))
-    _print(found, as_json=as_json)
-    if not found["running"]:
+    cluster_facts = rocketmq_facts(server.attach(home)) if server.is_here(home) else facts(sandbox.attach(home))
+    _print(cluster_facts, as_json=as_json)
+    if not cluster_facts["running"]:
         raise typer.Exit(UnavailableError.exit_code)
 
 
@@ -205,13 +205,13 @@ def _say(text: str) -> None:
 
 def _broker_settings(lines: Sequence[str]) -> dict[str, str]:
     """Parse KEY=VALUE. Raises ConfigError."""
-    found = {}
+    settings = {}
     for line in lines:
         key, equals, value = line.partition("=")
         if not key.strip() or not equals or not line.isprintable():
             raise ConfigError(f"--broker-setting {line!r}: expected KEY=VALUE, a line of broker.conf")
-        found[key.strip()] = value.strip()
-    return found
+        settings[key.strip()] = value.strip()
+    return settings
 
 
 def _stop_brokers(home: Path, lines: Mapping[str, str]) -> None:

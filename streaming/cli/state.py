@@ -42,13 +42,13 @@ def state_fault(settings: "Settings", config: Path) -> ReaperError | None:
 
     try:
         filesystem, path = open_filesystem(settings.state_dir)
-        found = filesystem.get_file_info(path).type
+        file_type = filesystem.get_file_info(path).type
     except OSError as error:
         return UnavailableError(f"the state directory {settings.state.dir} can't be read: {error}")
-    if found is FileType.Directory:
+    if file_type is FileType.Directory:
         return None
     named = f"The key state.dir in {config} names it"
-    if found is not FileType.NotFound:
+    if file_type is not FileType.NotFound:
         return ConfigError(f"{settings.state.dir} is a file, not a directory. {named}: name a directory")
     where = "" if is_on_s3(settings.state.dir) else ", on this machine"
     return NoStateError(

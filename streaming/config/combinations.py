@@ -88,7 +88,8 @@ def _plain(location: str) -> str:
 
 
 def _tenant_faults(topics: TopicSettings) -> list[str]:
-    """Refuse retries in an untrusted tenant's topic: that tenant could write retries of other tenants' requests."""
+    """Refuse retries in an untrusted tenant's topic."""
+    # that tenant could write retries of other tenants' requests
     trusted = set(topics.trusted_tenants)
     tenants = {tenant_of(topic) for topic in topics.requests}
     if topics.pattern is not None:

@@ -58,16 +58,14 @@ def load(path: str | Path | None) -> Settings:
 
 
 def _moved_directories(settings: Settings, file: Path | None) -> list[str]:
-    """Refuse a new directory if the working directory has an old one: earlier versions resolved paths from there.
-
-    A start with empty directories would forget what the earlier runs have accepted, deleted and delayed.
-    """
+    """Refuse a new directory if the working directory has an old one: earlier versions resolved paths from there."""
     if file is None:
         return []
     faults = []
     for key, location in (("state.dir", settings.state.dir), ("checkpoints.dir", settings.checkpoints.dir)):
         new, folder = Path(location), file.parent.resolve()
         old = Path.cwd() / new.relative_to(folder) if new.is_relative_to(folder) else new
+        # a start with empty directories would forget what the earlier runs have accepted, deleted and delayed
         if old != new and (old / _USED).is_file() and not new.exists():
             faults.append(
                 f"{key}: a relative path is relative to the folder of the configuration file, which gives {new}. That "

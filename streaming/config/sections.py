@@ -71,10 +71,11 @@ ListenAddress = Annotated[str, AfterValidator(_ip_address)]
 
 
 def _seconds_or_never(text: Any) -> int:
-    """Parse a duration; "never" and 0 are 0. A number without a unit is refused, because it may be meant in days."""
+    """Parse a duration; "never" and 0 are 0."""
     if str(text).strip().lower() in ("0", "never"):
         return 0
     try:
+        # a number without a unit is refused, because it may be meant in days
         return seconds_of(str(text), "the duration")
     except ConfigError as error:
         raise ValueError(f'{error}, or "never"') from error

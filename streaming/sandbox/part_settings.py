@@ -73,6 +73,7 @@ def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
         "bookieId": f"bookie-{part.number - 1}",  # with the default host:port, cookies would refuse another port
         "bookiePort": spec.port(part, "bookie"),
         "advertisedAddress": spec.listen,
+        # without it, a bookie listens on every address
         "listeningInterface": interface_of(spec.listen),
         "allowLoopback": True,
         "journalDirectories": data / "journal",
@@ -201,7 +202,7 @@ def metadata_service_uri(spec: Spec) -> str:
 
 
 def interface_of(listen: str) -> str:
-    """Return the name of the interface with this address; a bookie without an interface listens on every address.
+    """Return the name of the interface with this address.
 
     Raises ConfigError if no interface of this machine has the address.
     """

@@ -1,7 +1,6 @@
 """Starts processes that outlive the command, finds them again from later commands, and ends them.
 
-A pid may have been reused by another process, and start times change with the clock. So each process has a random token
-in its environment, and signals go only to a process with that token.
+Each process has a random token in its environment, and signals go only to a process with that token.
 """
 
 import contextlib
@@ -66,6 +65,7 @@ def find(record: Path) -> psutil.Process | None:
     for pid in [recorded.pid] if has_pid else psutil.pids():
         try:
             process = psutil.Process(pid)
+            # a pid may have been reused by another process, and start times change with the clock
             if _environment(process, _EXEC_SECONDS if has_pid else 0.0).get(TOKEN_VARIABLE) == recorded.token:
                 return process
         except psutil.Error:
@@ -98,13 +98,11 @@ def send(record: Path, number: signal.Signals) -> bool:
 
 
 def stop(record: Path, *, grace_seconds: float) -> bool:
-    """End the recorded process by SIGTERM, later by SIGKILL; return when it is gone. False if it did not run.
-
-    A frozen process (SIGSTOP) is resumed, or it could not handle SIGTERM.
-    """
+    """End the recorded process by SIGTERM, later by SIGKILL; return when it is gone. False if it did not run."""
     process = find(record)
     if process is not None:
         send(record, signal.SIGTERM)
+        # a frozen process (SIGSTOP) could not handle SIGTERM
         send(record, signal.SIGCONT)
         if not _ended(process, grace_seconds):
             kill(record)
@@ -131,13 +129,11 @@ def _ended(process: psutil.Process, seconds: float) -> bool:
 
 
 def _may_hold_a_port(process: psutil.Process) -> bool:
-    """Whether the process may still hold a port. A zombie does not.
-
-    An unreadable environment does not prove that the sockets are closed, and neither does the end of the first thread.
-    """
+    """Whether the process may still hold a port."""
     try:
         if not process.is_running():
             return False
+        # a zombie holds none, but the end of the first thread does not prove that the sockets are closed
         if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
             return True
         os.waitpid(process.pid, os.WNOHANG)

@@ -79,11 +79,9 @@ class Keeper:
 
 
 def s3_app() -> App:
-    """Create moto's S3 as a WSGI application without moto's other services.
-
-    moto's own dispatcher guesses the service from the signature. It mistakes some signatures of jclouds (SigV2, base64
-    with slashes) for the credential scope of a service that does not exist, and answers 500.
-    """
+    """Create moto's S3 as a WSGI application without moto's other services."""
+    # moto's own dispatcher guesses the service from the signature. It mistakes some signatures of jclouds (SigV2,
+    # base64 with slashes) for the credential scope of a service that does not exist, and answers 500.
     app: App = create_backend_app("s3")
     return app
 

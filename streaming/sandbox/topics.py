@@ -19,10 +19,8 @@ SETTLE_SECONDS = 30.0
 
 
 def fill(cluster: Cluster, topic: str, ledgers: int, subscriptions: Sequence[str], *, entry_bytes: int = 64) -> int:
-    """Create the subscriptions and publish enough to fill `ledgers` ledgers; return how many entries were sent.
-
-    Without a subscription the broker would trim the entries at once.
-    """
+    """Create the subscriptions and publish enough to fill `ledgers` ledgers; return how many entries were sent."""
+    # without a subscription the broker would trim the entries at once
     part_clients.subscribe(cluster.serving.pulsar, topic, subscriptions)
     return publish(cluster, topic, ledgers * ENTRIES_PER_LEDGER, entry_bytes=entry_bytes)
 

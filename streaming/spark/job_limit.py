@@ -1,8 +1,7 @@
 """Limits how long Spark jobs may run, because the connector never finishes some batches.
 
-Only time during which a task of the jobs runs counts, because jobs also wait for the tasks of other jobs. The content
-of such a batch may fill the JVM's memory. Then the JVM answers slowly or with an error, and the limit must work even
-so: only the end of the jobs frees the memory.
+The content of such a batch may fill the JVM's memory. Then the JVM answers slowly or with an error, and the limit must
+work even so: only the end of the jobs frees the memory.
 """
 
 import contextlib
@@ -23,8 +22,6 @@ _POLL_S = 0.5
 def limited(spark: SparkSession, seconds: Callable[[], float], what: str) -> Iterator[None]:
     """Cancel the jobs that this thread runs in the block after seconds() of running; then raise ReaperError.
 
-    The error is no UnavailableError, because another try would take as long again.
-
     seconds: is called repeatedly, because the limit may change.
     """
     context = spark.sparkContext
@@ -38,6 +35,7 @@ def limited(spark: SparkSession, seconds: Callable[[], float], what: str) -> Ite
         yield
     except Exception as error:
         if watch.is_over:
+            # no UnavailableError: another try would take as long again
             raise ReaperError(f"{what} took longer than {watch.limit_s:.0f} s and was given up") from error
         raise
     finally:
@@ -62,6 +60,7 @@ class _Watch:
         while not self.ended.wait(_POLL_S):
             is_running = self._may_be_running()
             since_s, checked_s = checked_s, time.monotonic()
+            # without a task, the jobs wait for the tasks of other jobs
             if is_running:
                 self._ran_s += checked_s - since_s
             if not self.is_over:

@@ -1,11 +1,7 @@
 """Configures Spark for checkpoints on an object store, through Hadoop's S3A (our own access: streaming.config.stores).
 
-1. Spark gets the endpoint and the region of the configuration, even if the environment contains others, and reads
-   credentials where AWS's own tools do: variables, profile files, the machine's role. A configuration never contains
-   credentials.
-2. Spark writes each file under another name and then renames it, which S3A does by copying a single object: the file is
-   complete or absent, and a failed write fails the batch. AbortableStreamBasedCheckpointFileManager, which was written
-   for S3, only logs that a file could not be written, and the batch continues as if it had been.
+Spark gets the endpoint and the region of the configuration, even if the environment contains others. It writes each
+file under another name and then renames it, so that the file is complete or absent, and a failed write fails the batch.
 """
 
 import os
@@ -29,12 +25,15 @@ def spark_conf(settings: Settings) -> dict[str, str]:
     """Return Spark's options for checkpoints on an object store; empty if they are on a disk. None is a secret."""
     if not is_on_s3(settings.checkpoints.dir):
         return {}
+    # it renames, which S3A does by copying a single object. AbortableStreamBasedCheckpointFileManager, which was
+    # written for S3, only logs that a file could not be written, and the batch continues as if it had been
     manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     return {
         "spark.sql.streaming.checkpointFileManagerClass": manager,
         f"{_HADOOP}endpoint": endpoint_of(settings.s3),
         f"{_HADOOP}endpoint.region": settings.s3.region,
         f"{_HADOOP}path.style.access": "true",  # pyarrow does the same if it is given an endpoint
+        # where AWS's own tools read them: variables, profile files, the machine's role; a configuration contains none
         f"{_HADOOP}aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
         f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # a file of a kilobyte needs no temporary file
         f"{_HADOOP}directory.marker.retention": "keep",  # or each write would delete the markers above it
@@ -48,6 +47,7 @@ def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
         yield
     except Exception as error:
         fault = _OF_SDK.search(str(error)) if is_on_s3(checkpoints.dir) else None
+        # ours state more than Java's, and the caller decides by their class
         if fault is None or isinstance(error, UnavailableError | SafetyError | ConfigError):
             raise
         raise UnavailableError(f"the checkpoints at {checkpoints.dir} can't be read or written: {fault[0]}") from error

@@ -1,8 +1,4 @@
-"""Creates a folder for Spark's temporary files per process; the process, or the next one after a kill, removes it.
-
-Spark and its native libraries remove their files only if the JVM ends by itself, so a service that is killed now and
-then would fill /tmp.
-"""
+"""Creates a folder for Spark's temporary files per process; the process, or the next one after a kill, removes it."""
 
 import atexit
 import contextlib
@@ -24,15 +20,16 @@ _OURS = re.compile(r"ledger-reaper-\d+-[0-9a-f]{8}")  # other programs may use t
 def claim(root: Path) -> Path:
     """Create a folder in root for this process, and remove folders of processes that have ended.
 
-    A process holds a lock on its folder; the lock ends with the process, even if it is killed. Raises ConfigError if
-    root can't be written.
+    Raises ConfigError if root can't be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root, wait=True):  # so that no other process removes the folder before it is locked
             folder = root / f"ledger-reaper-{os.getpid()}-{secrets.token_hex(4)}"
             folder.mkdir()
-            _lock(folder, wait=False)  # the lock stays until the process ends
+            _lock(folder, wait=False)  # the lock stays until the process ends, even if it is killed
+            # Spark and its native libraries remove their files only if the JVM ends by itself: a service that is killed
+            # now and then would fill the disk
             for other in root.iterdir():
                 if _OURS.fullmatch(other.name) and other != folder:
                     _remove_unless_held(other)

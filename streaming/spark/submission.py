@@ -2,8 +2,7 @@
 
 1. Workers have Spark, Python 3.11 and Java. The archive (or the image) contains everything else, and no task needs any
    file of the driver's disk.
-2. A secret is never part of the line, and never a property of Spark, which its UI shows. Executors read secrets where
-   the driver does: in the files that the configuration names, which every host must have at the same path.
+2. A secret is never part of the line, and never a property of Spark, which its UI shows.
 3. Nothing here sets the address on which the driver listens, except for a local master, unless the caller does.
 """
 
@@ -83,11 +82,13 @@ def needs(submission: Submission) -> Iterator[str]:
         return
     settings = submission.settings
     if not is_on_s3(settings.state.dir):
-        yield f"Every host needs state.dir, as one and the same: {settings.state.dir}"
+        yield f"Every host must reach the same folder at state.dir, {settings.state.dir}"
     if submission.in_cluster and not is_on_s3(settings.checkpoints.dir):
-        yield f"Every host where the driver may run needs checkpoints.dir, the same one: {settings.checkpoints.dir}"
+        folder = settings.checkpoints.dir
+        yield f"Every host where the driver may run must reach the same folder at checkpoints.dir, {folder}"
     if is_on_s3(settings.state.dir) or is_on_s3(settings.checkpoints.dir):
         yield "Every host needs credentials for S3 where AWS's tools read them: in its environment, or in a file"
+    # executors read secrets where the driver does: in the files that the configuration names
     for path in [] if submission.secret else secret_files(settings):
         yield f"Every host needs this file: {path}"
 
@@ -190,6 +191,7 @@ def _variables(submission: Submission, environment: Mapping[str, str]) -> list[s
         variables["SPARK_LOCAL_DIRS"] = spark.local_dir
     if is_on_s3(submission.settings.checkpoints.dir) and _PROFILES[0] in environment:
         variables[_PROFILES[1]] = environment[_PROFILES[0]]
+    # in a cluster, a driver does not get the environment of spark-submit
     if submission.in_cluster or not variables:
         return []
     return ["env", *(f"{key}={value}" for key, value in variables.items())]

@@ -2,8 +2,7 @@
 
 1. A key that spark-submit was given (--conf, --master, a properties file) keeps the value that it was given.
 2. If that value contradicts ours for a key in FIXED, the start is refused with the reason.
-3. Only the environment of the JVM sets the address of Spark's UI (SPARK_LOCAL_IP; every address without it).
-   spark-submit has started the JVM already, so there is no UI unless its environment contains the variable.
+3. There is no UI unless spark-submit's environment contains its address.
 """
 
 import os
@@ -76,6 +75,8 @@ def chosen(spark: "SparkSettings", environment: Mapping[str, str]) -> dict[str, 
     """Return the part of [spark] that a running JVM with this environment can still take."""
     if spark.ui_address in EVERYWHERE or environment.get(_LOCAL_IP):
         return {"spark.ui.port": str(spark.ui_port)}
+    # spark-submit has started the JVM already, and without SPARK_LOCAL_IP in its environment, the UI would listen on
+    # every address
     return {"spark.ui.port": str(spark.ui_port), "spark.ui.enabled": "false"}
 
 

@@ -1,11 +1,4 @@
-"""Starts Spark's Python workers with the modules loaded that all of them need, and without Spark's archives.
-
-A worker is a fork of this process. Modules are loaded once before the fork; in each worker, loading them would cost
-0.9 s of CPU.
-
-Each task clears Python's import caches, and reading the 4,000 names of Spark's core jar and pyspark.zip again costs
-0.2 s of CPU before the first row. If PySpark is installed, neither archive is needed.
-"""
+"""Starts Spark's Python workers with the modules loaded that all of them need, and without Spark's archives."""
 
 import contextlib
 import gc
@@ -36,6 +29,8 @@ LIBRARIES = (
 
 def without_archives(path: Sequence[str]) -> list[str]:
     """Return the search path without archives if PySpark is found without them, else the whole path."""
+    # each task clears Python's import caches, and reading the 4,000 names of Spark's core jar and pyspark.zip again
+    # costs 0.2 s of CPU before the first row
     folders = [entry for entry in path if not entry.endswith(_ARCHIVES)]
     return folders if PathFinder.find_spec("pyspark", folders) is not None else list(path)
 
@@ -50,6 +45,7 @@ def load_libraries() -> None:
 if __name__ == "__main__":
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
+    # a worker is a fork of this process: in each worker, loading them would cost 0.9 s of CPU
     load_libraries()
     # Loaded modules stay. A task holds thousands of rows, none of them in a cycle; searching them for cycles again and
     # again would take a quarter of its time.

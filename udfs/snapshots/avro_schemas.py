@@ -113,7 +113,8 @@ def origins(
     known = {version.to_bytes(_BYTES, "big"): origin_of(kind, text) for version, text in definitions.items()}
     if is_unknown_foreign:
         known = {
-            version: SchemaOrigin.FOREIGN if each is SchemaOrigin.UNKNOWN else each for version, each in known.items()
+            version: SchemaOrigin.FOREIGN if origin is SchemaOrigin.UNKNOWN else origin
+            for version, origin in known.items()
         }
     # schemas can be deleted: where another version of Pulsar may have been, a version that is gone may be its
     other = SchemaOrigin.UNKNOWN if SchemaOrigin.UNKNOWN in known.values() else SchemaOrigin.UNREGISTERED

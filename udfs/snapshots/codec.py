@@ -213,15 +213,15 @@ def _read(schema: Any, data: bytes, at: int) -> tuple[dict[str, Any], int]:
     stream.seek(at)
     try:
         # as in Java, text that is not UTF-8 is no error
-        found: Any = schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
+        record: Any = schemaless_reader(stream, schema, None, handle_unicode_errors="replace")
     except _NO_AVRO as error:
         raise FormatError(f"the bytes from {at} on, of {len(data)}, can't be decoded: {error!r}") from None
-    return dict(found), stream.tell()
+    return dict(record), stream.tell()
 
 
 def _read_to_end(schema: Any, data: bytes, at: int) -> dict[str, Any]:
-    found, end = _read(schema, data, at)
+    record, end = _read(schema, data, at)
     if end != len(data):
         # Java's reader ignores them
-        raise NotOursError(f"{len(data) - end} bytes follow the end of the value", found["topicName"] or "")
-    return found
+        raise NotOursError(f"{len(data) - end} bytes follow the end of the value", record["topicName"] or "")
+    return record

@@ -89,17 +89,17 @@ def is_keeper(topic: str) -> bool:
 
 def part_key_of(key: str) -> PartKey | None:
     """Parse the key of a part; None for any other key."""
-    found = _PART.fullmatch(key)
-    if found is None or not is_topic(found[5]):
+    match = _PART.fullmatch(key)
+    if match is None or not is_topic(match[5]):
         return None
-    capacity = Capacity(int(found[2]), int(found[3]))
-    return PartKey(int(found[1]), capacity, None if found[4] == "end" else int(found[4]), found[5])
+    capacity = Capacity(int(match[2]), int(match[3]))
+    return PartKey(int(match[1]), capacity, None if match[4] == "end" else int(match[4]), match[5])
 
 
 def segment_key_of(key: str) -> SegmentKey | None:
     """Parse the key of a segment; None for any other key."""
-    found = _SEGMENT.fullmatch(key)
-    return SegmentKey(int(found[1]), found[2]) if found and is_topic(found[2]) else None
+    match = _SEGMENT.fullmatch(key)
+    return SegmentKey(int(match[1]), match[2]) if match and is_topic(match[2]) else None
 
 
 def is_topic(key: str) -> bool:

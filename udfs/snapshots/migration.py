@@ -91,11 +91,11 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
         return StoredForm(kind, in_parts.max_read, in_parts.aborts)
     if kind is SnapshotKind.INDEX:
         read = decode_index(stored.latest[kind][topic])
-        found = segments.recover(read, stored.segments_at, newest)
+        aborts = segments.recover(read, stored.segments_at, newest)
         named = [stored.segments_at[position].ids.rows for _number, position, _marker in segments.named_segments(read)]
-        if found.rows < sum(named) + read.tail.rows:  # then the position of an id's marker is not known
+        if aborts.rows < sum(named) + read.tail.rows:  # then the position of an id's marker is not known
             raise FormatError(f"the index of {topic} and its segments contain ids twice: repair it first")
-        return StoredForm(kind, read.max_read, trimmed(found, ledgers))
+        return StoredForm(kind, read.max_read, trimmed(aborts, ledgers))
     if kind is SnapshotKind.SINGLE:
         snapshot = decode_snapshot(stored.latest[kind][topic])
         return StoredForm(kind, snapshot.max_read, trimmed(snapshot.aborts, ledgers))
@@ -225,8 +225,8 @@ def _retired_segments(topic: str, keys: Keys) -> Iterator[SnapshotMessage]:
     """Yield tombstones for the index, then for the segments: no topic loads while its index names a missing segment."""
     if topic in keys.get(SnapshotKind.INDEX, ()):
         yield SnapshotMessage(SnapshotKind.INDEX, topic, None)
-    found: Iterable[SegmentKey | None] = map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ()))
-    for key in sorted(key for key in found if key and key.topic == topic):
+    segment_keys: Iterable[SegmentKey | None] = map(segment_key_of, keys.get(SnapshotKind.SEGMENT, ()))
+    for key in sorted(key for key in segment_keys if key and key.topic == topic):
         yield SnapshotMessage(SnapshotKind.SEGMENT, str(key), None)
 
 

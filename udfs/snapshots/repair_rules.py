@@ -125,13 +125,13 @@ def known_ids_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds
     certain: set[tuple[int, int]] = set()
     unknown: list[int] = []
     are_certain = False
-    for each in sorted(facts.named, key=lambda segment: segment.marker):
-        if each.marker[0] not in facts.ledgers:
+    for segment in sorted(facts.named, key=lambda named: named.marker):
+        if segment.marker[0] not in facts.ledgers:
             are_certain = False
             continue
-        value = values.get((each.sequence, each.marker))
+        value = values.get((segment.sequence, segment.marker))
         if value is None:
-            unknown.append(each.sequence)
+            unknown.append(segment.sequence)
         else:
             pairs = value.pairs()
             known.update(pairs)

@@ -46,8 +46,8 @@ def sealed(topic: str, pieces: Iterable[Aborts], ids: int, first: int = 0) -> Ge
     for piece in pieces:
         rows = joined([left, piece])
         whole = rows.rows // ids
-        for each in range(whole):
-            yield _segment(topic, first + each, rows.between(each * ids, (each + 1) * ids))
+        for number in range(whole):
+            yield _segment(topic, first + number, rows.between(number * ids, (number + 1) * ids))
         first += whole
         left = Aborts(*(column.copy() for column in rows.between(whole * ids, rows.rows)))
     return left.ids
@@ -101,10 +101,10 @@ def recovered(index: Index, value_at: Callable[[Position], Segment | None], newe
     a position. Raises FormatError like `recover`.
     """
     for sequence, position, marker in named_segments(index):
-        found = value_at(position)
-        if found is None or found.topic != index.topic:
+        segment = value_at(position)
+        if segment is None or segment.topic != index.topic:
             raise FormatError(f"segment {sequence} of {index.topic} is not at {position[0]}:{position[1]}")
-        yield _with_marker(found.ids, marker)
+        yield _with_marker(segment.ids, marker)
     yield _with_marker(index.tail, newest)
 
 

@@ -79,8 +79,8 @@ def write(
         present: all keys that have a value in the compacted topic now, also of other topics. They must have been read:
             the number of parts alone does not show what earlier snapshots left there.
     """
-    known = [key for key in map(part_key_of, present) if key is not None and key.topic == topic]
-    generation = _generation(known, capacity)
+    topic_keys = [key for key in map(part_key_of, present) if key is not None and key.topic == topic]
+    generation = _generation(topic_keys, capacity)
     number = 0
     before: Aborts | None = None
     for piece in split(aborts, capacity):
@@ -93,7 +93,7 @@ def write(
     yield PartMessage(
         str(end), encode_snapshot(Snapshot(topic, max_read, before if before is not None else aborts_of([])))
     )
-    stale = [key for key in known if key.generation != generation or (key.number or 0) > number]
+    stale = [key for key in topic_keys if key.generation != generation or (key.number or 0) > number]
     yield from _tombstones(stale)
 
 
@@ -121,13 +121,13 @@ def recover(latest: Mapping[str, bytes], topic: str, ledgers: Collection[int]) -
 
 def counting_of(keys: Iterable[str], topic: str) -> list[PartKey]:
     """Return the keys of the parts that count for a topic, in order, `end` last; none where no snapshot is complete."""
-    known = [key for key in map(part_key_of, keys) if key is not None and key.topic == topic]
-    ends = [key for key in known if key.number is None]
+    topic_keys = [key for key in map(part_key_of, keys) if key is not None and key.topic == topic]
+    ends = [key for key in topic_keys if key.number is None]
     if not ends:
         return []
     counting = max(ends, key=lambda key: key.generation)
     return sorted(
-        (key for key in known if (key.generation, key.capacity) == (counting.generation, counting.capacity)),
+        (key for key in topic_keys if (key.generation, key.capacity) == (counting.generation, counting.capacity)),
         key=lambda key: (key.number is None, key.number or 0),
     )
 

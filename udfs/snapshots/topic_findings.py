@@ -243,20 +243,22 @@ def _of_topic(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 
 
 def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
-    for each in facts.named:
-        if each.is_readable or each.marker[0] not in facts.ledgers:
+    for segment in facts.named:
+        if segment.is_readable or segment.marker[0] not in facts.ledgers:
             continue
-        where = f"{each.position[0]}:{each.position[1]}"
-        gone = "was trimmed" if each.position[0] not in facts.segment_ledgers else "has no readable segment there"
-        detail = f"its index names segment {each.sequence} at {where}, and that ledger {gone}: it will not load again"
+        where = f"{segment.position[0]}:{segment.position[1]}"
+        gone = "was trimmed" if segment.position[0] not in facts.segment_ledgers else "has no readable segment there"
+        detail = (
+            f"its index names segment {segment.sequence} at {where}, and that ledger {gone}: it will not load again"
+        )
         yield SnapshotFinding(
             finding_class=SnapshotClass.MISSING,
             reason=SnapshotReason.SEGMENT_LOST,
             topic=facts.topic,
             detail=detail,
             kind=SnapshotKind.SEGMENT,
-            key=str(SegmentKey(each.sequence, facts.topic)),
-            position=each.position,
+            key=str(SegmentKey(segment.sequence, facts.topic)),
+            position=segment.position,
         )
 
 
@@ -342,19 +344,19 @@ def _no_max_read(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     """
     if not is_half_replayed(facts):
         return
-    found = SnapshotClass.DANGER
+    finding_class = SnapshotClass.DANGER
     detail = (
         f"its index names {len(facts.named)} segments and no maxReadPosition: a broker that loads it replays the whole "
         "topic, and seals every id twice"
     )
     if is_replaying(facts):
-        found = SnapshotClass.UNKNOWN
+        finding_class = SnapshotClass.UNKNOWN
         detail = (
             f"its index names {len(facts.named)} segments and no maxReadPosition, and its broker is replaying it: "
             "wait until it is loaded, and audit again"
         )
     for value in facts.of(SnapshotKind.INDEX):
-        yield _of(facts, value, found, SnapshotReason.NO_MAX_READ, detail)
+        yield _of(facts, value, finding_class, SnapshotReason.NO_MAX_READ, detail)
 
 
 def _near_limit(facts: TopicFacts) -> Iterator[SnapshotFinding]:

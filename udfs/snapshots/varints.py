@@ -88,10 +88,10 @@ def _decoded(raw: NDArray[np.uint8], begin: int, ends: NDArray[np.intp]) -> Long
     longest = int(lengths.max())
     if longest > MOST_BYTES:
         raise FormatError(f"a number of {longest} bytes")
-    found = (raw[starts] & 0x7F).astype(np.uint64)
+    zigzag = (raw[starts] & 0x7F).astype(np.uint64)
     for byte in range(1, longest):
         longer = np.flatnonzero(lengths > byte)
         bits = (raw[starts[longer] + byte] & 0x7F).astype(np.uint64)
-        found[longer] |= bits << np.uint64(7 * byte)
-    values: Longs = ((found >> np.uint64(1)) ^ np.negative(found & np.uint64(1))).view(np.int64)
+        zigzag[longer] |= bits << np.uint64(7 * byte)
+    values: Longs = ((zigzag >> np.uint64(1)) ^ np.negative(zigzag & np.uint64(1))).view(np.int64)
     return values

@@ -1,7 +1,6 @@
 """ObjectStore over the S3 API, in bulk: a thousand keys per delete, and existence checks in few requests.
 
-An object counts as absent only if the store reports that for a bucket that exists. HEAD's 404 does not distinguish the
-two, so a request for the bucket itself follows it.
+An object counts as absent only if the store reports that for a bucket that exists.
 """
 
 from bisect import bisect_right
@@ -61,6 +60,7 @@ class S3Objects:
     def head_many(self, keys: Sequence[str]) -> list[StoredObject | Unreadable | None]:
         """Describe objects without their content, in the order of keys; None: does not exist."""
         heads = _gather(self._readers, self._head, keys)
+        # HEAD's 404 does not distinguish a missing object from a missing bucket
         if None in heads:
             self._require_bucket()
         return heads

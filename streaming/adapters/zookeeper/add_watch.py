@@ -1,9 +1,7 @@
 """ZooKeeper's addWatch (operation 106, servers since 3.6), which kazoo does not implement: the events of a whole tree.
 
 Wire format: the path and the mode; the answer is empty. A persistent recursive watch remains after an event, and
-reports each znode below its path that is created, changed or deleted. It ends with its connection. kazoo delivers an
-event only to watchers of exactly that path, so forward_events replaces kazoo's table of watchers by one that reports
-every path.
+reports each znode below its path that is created, changed or deleted. It ends with its connection.
 """
 
 from collections import defaultdict
@@ -40,6 +38,7 @@ class AddWatch:
 def forward_events(client: KazooClient, on_event: Callable[[str], None]) -> None:
     """Call on_event with the absolute path of each event, in the client's thread, until the session ends."""
     if not isinstance(client._data_watchers, _ForwardingWatchers):
+        # kazoo delivers an event only to watchers of exactly that path
         client._data_watchers = _ForwardingWatchers(on_event)
 
 

@@ -1,8 +1,6 @@
 """Implements ChangeHints with persistent recursive watches: paths below some znodes that ZooKeeper reported as changed.
 
-1. Watches end with their connection. After a lost connection or an expired session the session's count of losses has
-   changed; the next take() sets the watches again and reports a gap.
-2. If the server does not implement such watches, or does not answer, take() reports no paths and is_watching=False.
+If the server does not implement such watches, or does not answer, take() reports no paths and is_watching=False.
 """
 
 from collections.abc import Sequence
@@ -51,6 +49,7 @@ class ZooKeeperChanges:
 
     def _renew(self) -> bool:
         """Set the watches unless they are set; return True if this call set them."""
+        # watches end with their connection: after a loss, the next take() sets them again and reports a gap
         if not self._is_supported or self._set_at == self._session.losses:
             return False
         try:
@@ -65,7 +64,7 @@ class ZooKeeperChanges:
 
     def _set(self) -> int:
         client = self._session.client()
-        losses = self._session.losses
+        losses = self._session.losses  # before the watches are set: a loss in between must be noticed
         forward_events(client, self._on_event)
         for root in self._roots:
             self._session.call(AddWatch(self._session.absolute(root), self._watch_with))

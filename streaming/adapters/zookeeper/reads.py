@@ -1,13 +1,9 @@
 """Bulk reads over one connection, in requests that are large enough to be fast and small enough for the server.
 
-1. Requests carry many paths, and several requests are in flight. Their size follows the size of the answers, because
-   the server builds each answer in memory and must not be asked for a thousand large znodes at once.
-2. If the connection breaks while several requests are in flight, any of them may be the cause, so each is retried
-   alone. A request that breaks the connection alone is halved, down to an ordinary read of one path; if that breaks
-   the connection too, the path is Unreadable.
-3. Each read sees at least everything that was written anywhere in the ensemble before the call. A server that lags
-   catches up before it answers requests that follow a sync on the same connection. A new connection may lead to another
-   server, so each connection starts with a sync, and answers from a connection without a sync are read again.
+1. Requests carry many paths, and several requests are in flight. Their size follows the size of the answers.
+2. A request that breaks the connection alone is halved, down to an ordinary read of one path; if that breaks the
+   connection too, the path is Unreadable.
+3. Each read sees at least everything that was written anywhere in the ensemble before the call.
 """
 
 from collections import deque
@@ -56,11 +52,9 @@ class Sizes:
         self._paths: dict[tuple[int, str], int] = {}
 
     def probe(self, session: ZooKeeperSession) -> None:
-        """Find out, once, whether the server implements multiRead.
-
-        "Not implemented" overtakes the answers to earlier requests, which breaks kazoo's connection. The first
-        multiRead is therefore sent while no other request is in flight.
-        """
+        """Find out, once, whether the server implements multiRead."""
+        # while no other request is in flight: "not implemented" overtakes the answers to earlier requests, which breaks
+        # kazoo's connection
         if self._is_probed:
             return
         try:
@@ -74,11 +68,13 @@ class Sizes:
         return self._paths.get((operation, _tree(path)), _FIRST_PATHS_PER_REQUEST)
 
     def learn(self, operation: int, paths: Sequence[str], answers: Sequence[Answer]) -> None:
-        """Adjust the size towards _ANSWER_BYTES; it grows by at most half, because one small answer predicts little."""
+        """Adjust the size towards _ANSWER_BYTES."""
         size = max(1, sum(map(_size, answers)))
         key = (operation, _tree(paths[0]))
         now = self._paths.get(key, _FIRST_PATHS_PER_REQUEST)
+        # the server builds each answer in memory, and must not be asked for a thousand large znodes at once
         fitting = _ANSWER_BYTES * len(paths) // size
+        # it grows by at most half, because one small answer predicts little
         self._paths[key] = max(1, min(fitting, now + now // 2 + 1, _PATHS_PER_REQUEST))
 
 
@@ -124,10 +120,11 @@ class BulkRead:
         return answers
 
     def _take(self, span: range, answers: Sequence[Answer], *, is_fresh: bool) -> None:
-        """Store the answers; read them again if they came over another connection than the sync, as they may be old."""
+        """Store the answers, or read them again."""
         if is_fresh:
             self._store(span, answers)
         else:
+            # they came over another connection than the sync, and may be old
             self._count_loss("ZooKeeper's connection was replaced")
             self._again.append(span)
 
@@ -160,6 +157,8 @@ class BulkRead:
         if self._session.losses != self._synced_at:
             self._session.connect()
             self._synced_at = self._session.losses
+            # A server that lags catches up before it answers requests that follow a sync on the same connection. A new
+            # connection may lead to another server.
             self._session.send(Sync("/"))
         if self._is_single(span):
             request: Request = SingleRead(self._operation, self._paths[span.start])
@@ -194,6 +193,7 @@ class BulkRead:
     def _lost(self, span: range, error: ConnectionLostError) -> None:
         self._count_loss(str(error))
         if self._in_flight:
+            # any of them may have broken the connection, so each is retried alone
             self._again.extend([span, *(other for other, _pending, _synced_at in self._in_flight)])
             self._in_flight.clear()
         else:

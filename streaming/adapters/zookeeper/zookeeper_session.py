@@ -1,10 +1,7 @@
 """A ZooKeeper session through kazoo, with a deadline on every wait and no hidden queue of requests.
 
-1. kazoo silently queues requests while it has no connection; a request without a connection is refused instead.
-2. A request whose answer did not arrive in time may still be in kazoo's queue, and must not be sent later. The whole
-   client is abandoned, and the next call opens a new session.
-3. kazoo's thread dies of an error code that it does not know; a dead client is replaced.
-4. A client does not survive a fork; a child process opens a new client and leaves the parent's alone.
+A client that did not answer in time is abandoned, and the next call opens a new session. A client does not survive a
+fork; a child process opens a new client and leaves the parent's alone.
 """
 
 import contextlib
@@ -106,6 +103,7 @@ class ZooKeeperSession:
 
     def send(self, request: Request) -> Pending:
         """Send a request with absolute paths. Raises UnavailableError; then it was not sent."""
+        # kazoo silently queues requests while it has no connection
         client = self._connected()
         reply = client.handler.async_result()
         client._call(request, reply)
@@ -129,6 +127,7 @@ class ZooKeeperSession:
         except RuntimeError as error:  # an error code that kazoo does not know, inside a multi's answer
             raise ConnectionLostError(self._text(f"gave an answer that could not be read ({error})")) from error
         except pending.client.handler.timeout_exception:
+            # the request may still be in kazoo's queue, and must not be sent later
             self._abandon(pending.client)
             seconds = self._settings.operation_timeout_seconds
             raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
@@ -169,6 +168,7 @@ class ZooKeeperSession:
         with self._lock:
             if self._closed:
                 raise UnavailableError(self._text("is no longer in use: this session was closed"))
+            # kazoo's thread dies of an error code that it does not know
             if self._client is None or self._live is None or _is_dead(self._client):
                 self._losses += 1
                 self._client = client_for(self._settings)

@@ -1,8 +1,7 @@
 """Arrays that the tasks of a job's stage hand to those of the next: in files, while Spark carries only their positions.
 
 Spark's shuffle carries bytes out of a Python process, through the JVM and into another Python process, packed and
-checked on the way, which took more CPU time than everything that the tasks do with them. The files are in the folder in
-which the job writes its results, which every task can reach anyway.
+checked on the way, which took more CPU time than everything that the tasks do with them.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,12 +43,14 @@ SaveArray = Callable[[NDArray[Any] | bytes], StoredArray]
 @contextmanager
 def array_writer(folder: Path) -> Iterator[SaveArray]:
     """Yield a function that appends arrays to a new file of the folder."""
+    # a name that no other task uses: Spark may run a task twice
     path = folder / uuid4().hex
     with path.open("wb") as handle:
 
         def save(values: NDArray[Any] | bytes) -> StoredArray:
             at, size = handle.tell(), len(values) if isinstance(values, bytes) else values.nbytes
             handle.write(values if isinstance(values, bytes) else values.data)
+            # `note_covered` reads arrays back before this file is closed
             handle.flush()
             return StoredArray(str(path), at, size)
 

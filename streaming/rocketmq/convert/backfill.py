@@ -1,8 +1,7 @@
 """Converts a stopped broker's consume queues, topics, groups and offsets to RocksDB.
 
 Everything is created in a folder beside the consume queues, and moved into the store once all of it is complete
-(streaming/rocketmq/workspace/move.py). An interrupted run is resumed if the store has not changed since; otherwise its
-files are deleted.
+(streaming/rocketmq/workspace/move.py).
 """
 
 import os
@@ -144,6 +143,7 @@ class Backfill:
 
     def _sealed_for(self, fingerprint: str) -> Sealed | None:
         """Return an earlier run's sealed result for this state of the store; for another state it is taken back."""
+        # what a broker has written since is missing from such a result
         sealed = sealed_of(self.paths)
         if sealed is not None and (self.restart or sealed.fingerprint != fingerprint):
             take_back(self.paths, sealed, self.rename)
@@ -174,8 +174,12 @@ class Backfill:
         parts = [part_path(self.paths, work.number) for work in works]
         join(self.paths.staging / QUEUES, parts, inventory, inventory.checkpoint)
         write_databases(configuration, self._config_folder())
+        # brokers are kept out, other programs are not
         if inventory.fingerprint() != started.fingerprint:
-            raise SafetyError("the store has changed while it was read")
+            raise SafetyError(
+                "the store has changed while it was read: run the command again, and let no other program write to "
+                f"{self.paths.store}"
+            )
         kept = new_kept(self.paths, self.clock.now_ms())
         counts = (len(inventory.queues), inventory.units, inventory.log.end)
         return written, seal(self.paths, started, kept, counts), resumed, losses
@@ -210,6 +214,7 @@ class Backfill:
         started = Started(inventory.fingerprint(), self.rows_per_file)
         start(self.paths, started, restart=True)
         write_databases(configuration, self._config_folder())
+        # if this run ends before it has sealed the folder, the next one gives the database back to `follow`
         take_over(self.paths)
         kept = new_kept(self.paths, self.clock.now_ms())
         return seal(self.paths, started, kept, (len(inventory.queues), inventory.units, inventory.log.end))

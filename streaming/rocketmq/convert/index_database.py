@@ -1,8 +1,7 @@
 """The database that `follow` extends beside a running broker, by one atomic batch after another.
 
-A batch contains units, the `max` rows of their queues and CHECKPOINT, and is durable as a whole. So the database's own
-CHECKPOINT is where a run resumes, and a killed run may lag but never leaves a hole. CHECKPOINT is the start of the last
-indexed message; indexing a message again changes nothing.
+The database's own CHECKPOINT, the start of the last indexed message, is where a run resumes; indexing a message again
+changes nothing.
 """
 
 import bisect
@@ -63,6 +62,7 @@ class IndexDatabase:
             for indexed in (checkpoint, newest):
                 if 0 <= indexed <= checkpoint and self._agrees(log, indexed):
                     return indexed
+            # the broker has cut its log off: remove the rows of its last file, then of earlier files, until both agree
             before = [file.start for file in log.files if file.start < checkpoint]
             if len(before) < 2:  # nothing of the first file could be kept
                 raise OvertakenError("none of the indexed messages is in the commitlog any more")
@@ -95,6 +95,7 @@ class IndexDatabase:
                 new += part.units.rows
         bounds = [(rows.max_key(*name), rows.bound_value(ends[name].phy, ends[name].offset)) for name in added]
         if newest > (self.checkpoint if self.checkpoint is not None else -1):
+            # in the same batch as the units, which is durable as a whole: a killed run may lag, and never leaves a hole
             bounds.append((rows.checkpoint_key(), rows.checkpoint_value(newest)))
         deleted = [_all_of(name) for name in cleared]
         self._database.put_atomically(
@@ -112,6 +113,7 @@ class IndexDatabase:
         self._load()
         queues = {queue.range.key: queue for queue in inventory.queues}
         for name, queue in queues.items():
+            # before the first write, so that a refusal leaves the database as it was
             self._require_equal_ends(name, queue)
         deleted = [_all_of(name) for name in self._spans if name not in queues]
         deleted += [

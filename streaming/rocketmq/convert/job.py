@@ -3,13 +3,12 @@
 Three stages, with a shuffle after the first two:
 1. by part: read the units of a part, and find the section of the commitlog with each message: a file, or a share of a
    file if there are few files;
-2. by section: read the fixed parts of those messages, which contain the store time, so that a single task reads each
-   section, from its start to its end; and check whether they are messages of these queues;
+2. by section: read the fixed parts of those messages, which contain the store time, and check whether they are messages
+   of these queues;
 3. by part: combine units and store times, compare sizes, and write the part's file.
 
-A stage passes packed arrays to the next, one for each part and section, never single rows: 4 bytes of each unit to the
-second stage, and 8 bytes back. The arrays are in files of ours (streaming/rocketmq/convert/arrays.py), and Spark's
-shuffles carry only their positions. A task needs memory for the rows of one part.
+A stage passes packed arrays to the next, one for each part and section, never single rows. They are in files of ours
+(streaming/rocketmq/convert/arrays.py). A task needs memory for the rows of one part.
 """
 
 import bisect
@@ -130,6 +129,7 @@ class Job:
         log_tasks = min(sections, _MOST_TASKS)
         task_of = {work.number: index * tasks // len(works) for index, work in enumerate(works)}
         parts = spark.parallelize(works, tasks)
+        # one task for each section, which reads it from its start to its end
         by_log = parts.mapPartitions(self.by_log).partitionBy(log_tasks, lambda number: number * log_tasks // sections)
         headers = by_log.mapPartitions(self.with_headers)
         inputs = parts.map(lambda work: (work.number, work)).union(headers)
@@ -156,6 +156,7 @@ class Job:
                     if piece.is_last:
                         require_end(piece.files, piece.end)
                 for number, of_number in runs.items():
+                    # 4 bytes of each unit go to the second stage, and 8 come back: store time and size
                     positions = np.concatenate(messages.pop(number)).astype("<u4")
                     yield number, LogBlock(work.number, save(np.array(of_number, dtype=_RUN)), save(positions))
                 self.done.add(work.rows)

@@ -16,7 +16,8 @@ def join(folder: Path, parts: Iterable[Path], inventory: Inventory, checkpoint: 
     """
     folder.mkdir(parents=True)
     linked = []
-    for part in parts:  # RocksDB moves the files that it takes in, and an interrupted run needs them again
+    # RocksDB moves the files that it takes in, and an interrupted run needs them again
+    for part in parts:
         link = folder / f"{part.name}.link"
         link.hardlink_to(part)
         linked.append(str(link))
@@ -33,12 +34,10 @@ def join(folder: Path, parts: Iterable[Path], inventory: Inventory, checkpoint: 
 
 
 def offset_rows(inventory: Inventory, checkpoint: int | None) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows of the column family `offset`.
-
-    Every queue that ever had a message gets its `max`, which alone determines the offset of the next message.
-    """
+    """Yield the rows of the column family `offset`."""
     for queue in inventory.queues:
         live = queue.range
+        # also for a queue without rows: `max` alone determines the offset of the next message
         if live.end > 0:
             yield rows.max_key(live.topic, live.queue_id), rows.bound_value(max(queue.last_phy, 0), live.end - 1)
         if live.first < live.end:

@@ -46,6 +46,7 @@ class Survey(NamedTuple):
 def survey_of(paths: StorePaths, *, is_running: bool) -> Survey:
     """Check everything that could prevent the conversion of this store. is_running: whether its broker runs."""
     bad = list[str]()
+    # one by one, so that the operator gets all faults at once
     _attempt(lambda: require_own_folders(paths), bad)
     inventory = _attempt(lambda: inventory_of(paths), bad)
     two = _two_offset_files(paths)

@@ -1,9 +1,8 @@
 """Finds messages of the commitlog that are missing from the file queues, although a file queue has a later message.
 
 A conversion creates rows from the units of the file queues. If a queue lost a file, or ends too early, its rows would
-have a hole, at which a broker in RocksDB mode stops reading the queue. The units show which bytes of the log they
-cover; the messages between them are read one by one. A healthy store has few: half messages of transactions, and
-messages of deleted topics. A message that another queue covers (an LMQ queue) is found by `check`, not here.
+have a hole, at which a broker in RocksDB mode stops reading the queue. A message that another queue covers (an LMQ
+queue) is found by `check`, not here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -87,8 +86,7 @@ def unindexed_of(
 ) -> list[Unindexed]:
     """Return the messages before the last indexed message that are missing from their queues, by queue.
 
-    A broker itself indexes the messages that start after CHECKPOINT. Messages of deleted topics do not count, nor do
-    those of an earlier incarnation of a topic that was deleted and created again.
+    A broker itself indexes the messages that start after CHECKPOINT. Messages of deleted topics do not count.
 
     Args:
         spark: runs the search.
@@ -97,6 +95,8 @@ def unindexed_of(
         topics: those of topics.json; without any, no topic counts as deleted.
         rules: how the broker creates units of a record.
     """
+    # units show which bytes of the log they cover; a healthy store has few messages between them: half messages of
+    # transactions, and messages of deleted topics
     gaps = list(gaps_of(folder, inventory.log, inventory.checkpoint))
     if not gaps:
         return []
@@ -107,6 +107,7 @@ def unindexed_of(
         for gap in chunk:
             for topic, queue_id, offset, phy in _units(gap, rules):
                 end, last_phy = ends.get((topic, queue_id), (0, -1))
+                # of an earlier incarnation of a topic that was deleted and created again
                 is_earlier = phy < last_phy and (offset >= end or offset >= starts[topic, queue_id])
                 if not is_earlier and (not topics or is_kept(topic, topics)):
                     yield (topic, queue_id), offset, phy

@@ -14,15 +14,12 @@ _NOT_YET = {
 
 
 def require_accepted(paths: StorePaths, say: Say) -> None:
-    """Raise SafetyError for a store that `backfill` would refuse in any case.
-
-    A loss causes only a warning: `follow` drops nothing, and `backfill` refuses the store until the operator has
-    corrected the store or accepted the loss. Neither changes the result of `follow`.
-    """
+    """Raise SafetyError for a store that `backfill` would refuse in any case; warn about a loss."""
     facts = survey_of(paths, is_running=True).facts
     refusals = [refusal for refusal in refusals_of(facts) if refusal.code not in _NOT_YET]
     lasting = [refusal for refusal in refusals if refusal.code not in LOSSES]
     if lasting:
         raise SafetyError("\n".join(f"{refusal.code}: {refusal.text}" for refusal in lasting))
+    # only a warning: `follow` drops nothing, and the operator may still correct the store or accept the loss
     for refusal in refusals:
         say(f"warning: `backfill` refuses this store unless that changes: {refusal.code}: {refusal.text}")

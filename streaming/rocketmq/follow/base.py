@@ -1,8 +1,4 @@
-"""The base of `follow`: all units in the queue files of a running broker, up to the same message.
-
-A broker adds units to its queues in the order of its log. So at a second pass, all queues are complete up to the last
-message that any queue had at a first pass, and each queue is cut off there.
-"""
+"""The base of `follow`: all units in the queue files of a running broker, up to the same message."""
 
 import bisect
 import os
@@ -68,6 +64,8 @@ def snapshot_of(paths: StorePaths) -> tuple[Inventory, int]:
     """Return all queues up to the same message, and the start of that message; -1 if no queue has one."""
     first = inventory_of(paths, commitlog_being_written(paths.commitlog))
     last = max((queue.last_phy for queue in first.queues), default=-1)
+    # a broker adds units to its queues in the order of its log: at this pass, all queues are complete up to the last
+    # message that any queue had at the first
     second = inventory_of(paths, commitlog_being_written(paths.commitlog))
     return replace(second, queues=tuple(_up_to(queue, last) for queue in second.queues)), last
 

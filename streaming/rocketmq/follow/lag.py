@@ -23,8 +23,7 @@ class Lag(NamedTuple):
 class CaughtUp:
     """Whether a run has caught up: everything is indexed that the log had a few seconds ago.
 
-    A broker that never rests writes between any two passes, so the lag never becomes zero. Times are seconds of any
-    monotonic clock.
+    Times are seconds of any monotonic clock.
     """
 
     _since: float = field(default=0.0, init=False)
@@ -39,6 +38,7 @@ class CaughtUp:
             indexed: messages that start before this offset have their rows.
             is_all: this pass has reported everything that was complete.
         """
+        # a broker that never rests writes between any two passes, so the lag never becomes zero
         if 0 <= self._end <= indexed and now - self._since <= MOST_SECONDS:
             return True
         if is_all and (self._end < 0 or self._end <= indexed):

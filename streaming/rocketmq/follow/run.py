@@ -2,8 +2,7 @@
 
 The driver reads the end of the log, and writes a small file, a note, about the records that have become complete. These
 notes are the stream: each batch is a note, whose ranges of the log are read in the executors. The driver then writes
-their units into the database, in one atomic batch (streaming/rocketmq/convert/index_database.py). The state is in the
-database and not in Spark's checkpoint, so each start uses a new checkpoint.
+their units into the database, in one atomic batch (streaming/rocketmq/convert/index_database.py).
 """
 
 import json
@@ -104,7 +103,8 @@ class _Stream:
         self._batch_lock, self._is_over = threading.Lock(), False
 
     def run(self, *, until_caught_up: bool) -> Lag:
-        # Allowed here: the database contains everything that notes and checkpoint of an earlier run record.
+        # Allowed here: the database contains everything that notes and checkpoint of an earlier run record. Spark's
+        # checkpoint would be a second truth, so each start uses a new one.
         shutil.rmtree(self._folder, ignore_errors=True)
         (self._folder / "notes").mkdir(parents=True)
         log = commitlog_being_written(self._follow.paths.commitlog)
@@ -162,6 +162,7 @@ class _Stream:
             if failure is not None:
                 raise failure
             require_room(self._follow.paths)
+            # a broker may be writing just these bytes; what no broker writes stays bad
             bad_since = bad_since if news.bad else time.monotonic()
             if time.monotonic() - bad_since > _BAD_SECONDS:
                 raise SafetyError(f"the commitlog at {news.end}: {news.bad}")
@@ -200,6 +201,7 @@ class _Stream:
         ]
         name = f"{self._written_notes:012d}.json"
         aside = self._folder / f"{name}.aside"
+        # under another name first: Spark must not read half a note
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
         # Spark orders files by the time of their last change, in milliseconds: each note is later than the one before
         stamp_ns = (time.time_ns() // 1_000_000 + self._written_notes) * 1_000_000

@@ -1,7 +1,6 @@
 """Reads the end of a commitlog to which a broker writes: the records that have become complete since the last pass.
 
-Each pass starts with the last reported record. If other bytes are in its position now, the broker has crashed and
-truncated its log when it came back, and everything that was derived from that end is wrong.
+Each pass starts with the last reported record.
 """
 
 from dataclasses import dataclass, field
@@ -75,5 +74,6 @@ class Tail:
             return
         with mapped(file) as view:
             position = self._last - file.start
+            # the broker has crashed and truncated its log when it came back: what was derived from that end is wrong
             if bytes(view[position : position + c.HEADER_BYTES]) != self._head:
                 raise TruncatedError(f"another record starts at {self._last} than before")

@@ -57,11 +57,9 @@ def checkpoint_of(database: Database) -> int | None:
 
 
 def _require_sane(bounds: Mapping[QueueKey, Bounds], log: CommitLog) -> None:
-    """Raise SafetyError if a queue's rows are further apart than messages can be: the rows between can't be compared.
-
-    No log with this end can ever have had more messages.
-    """
+    """Raise SafetyError if a queue's rows are further apart than messages can be: those between can't be compared."""
     for (topic, queue_id), bound in bounds.items():
+        # no log with this end can ever have had more messages
         if bound.last - bound.first > log.end // RECORD_BYTES_MIN:
             raise SafetyError(
                 f"the consume queues' database has a damaged key: {topic.decode('utf-8', 'replace')}, queue {queue_id} "
@@ -123,7 +121,7 @@ def bound_findings(queues: Sequence[Queue], contents: StoreContents) -> Iterator
 
 
 def _is_wrong_min(bound: tuple[int, int], live: tuple[int, int], log_start: int) -> bool:
-    """A broker trusts the offset as long as the log contains that position, and searches for another otherwise."""
+    # a broker trusts the offset as long as the log contains that position, and searches for another otherwise
     return bound[1] != live[1] if bound[0] >= log_start else bound[1] > live[1]
 
 

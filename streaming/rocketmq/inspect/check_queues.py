@@ -45,10 +45,7 @@ def _span(bound: Bounds, queue: Queue | None) -> tuple[int, int]:
 
 
 def without_wild_max(inventory: Inventory, bounds: dict[QueueKey, Bounds]) -> dict[QueueKey, Bounds]:
-    """Remove each max that is after all rows and units of its queue, and whose message is not in the log.
-
-    Such a max may be damaged, and promise more units than a disk can hold; `bound_findings` judges it separately.
-    """
+    """Remove each max that is after all rows and units of its queue, and whose message is not in the log."""
     ranges = {queue.range.key: queue.range for queue in inventory.queues}
     sane = dict(bounds)
     for name, bound in bounds.items():
@@ -58,6 +55,7 @@ def without_wild_max(inventory: Inventory, bounds: dict[QueueKey, Bounds]) -> di
         if bound.max is None or bound.max[1] < max(live) or is_bare:
             continue
         if not _is_in_log(inventory.log, name, bound.max):
+            # it may be damaged, and promise more units than a disk can hold; `bound_findings` judges it separately
             sane[name] = bound._replace(max=None)
     return sane
 

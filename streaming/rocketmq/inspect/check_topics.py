@@ -19,11 +19,9 @@ def has_lmq(inventory: Inventory, bounds: Collection[QueueKey]) -> bool:
 
 
 def is_left_out(finding: Finding, bounds: dict[QueueKey, Bounds]) -> bool:
-    """Whether a finding is about messages of an LMQ queue that no broker in file mode creates: its name is no folder's.
-
-    A broker in RocksDB mode may have created the queue since, with a start after those messages.
-    """
+    """Whether a finding is about messages of an LMQ queue whose name can't be a folder's, as file mode needs."""
     is_path = finding.topic.startswith(LMQ_PREFIX) and b"/" in finding.topic
+    # a broker in RocksDB mode may have created the queue since, with a start after those messages
     first = bounds.get((finding.topic, finding.queue_id), Bounds()).first
     return is_path and finding.kind is FindingKind.NO_QUEUE and (first < 0 or finding.offset < first)
 
@@ -33,10 +31,11 @@ def without_deleted(findings: Sequence[Finding], topics: Collection[bytes]) -> t
 
     A broker in RocksDB mode deletes the rows of topics that are missing from its configuration, except LMQ queues and
     RocketMQ's own topics. If no topics are known, none counts as deleted. Neither does a topic whose units point to
-    messages of other queues: the commitlog has no message of that topic there, so its queues are damaged or copied.
+    messages of other queues.
     """
     if not topics:
         return list(findings), []
+    # the commitlog has no message of such a topic there, so its queues are damaged or copied
     foreign = {finding.topic for finding in findings if finding.kind in _FOREIGN}
     deleted = {
         finding.topic

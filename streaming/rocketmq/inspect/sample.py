@@ -45,12 +45,13 @@ class _Uncounted:
 
 
 def sample_of(inventory: Inventory) -> Sample:
-    """Convert a sample twice; the second time, its pages are in memory, and the CPU time is measured."""
+    """Convert a sample twice, and measure the CPU time of the second conversion."""
     work = _work(inventory)
     rate = _UNITS_PER_SECOND
     try:
         _convert(inventory.log, work)
         if work.rows >= _LEAST_TIMED:
+            # the second time, its pages are in memory
             started = time.process_time()
             _convert(inventory.log, work)
             rate = work.rows / max(time.process_time() - started, 1e-6)

@@ -39,9 +39,7 @@ class Numbering:
     """The number of each unit of each queue among all units.
 
     A topic that was deleted and created again counts its messages from 0 again, and the commitlog keeps the messages of
-    its earlier incarnation until they expire. Within an incarnation, a higher offset is later in the log. So of two
-    messages with the same offset, the later counts. A message after the end of its queue that starts before the last
-    known message (last_phy) belongs to an earlier incarnation.
+    its earlier incarnation until they expire.
     """
 
     firsts: Mapping[QueueKey, tuple[int, int, int, int]]  # first, end, units before the queue, last_phy
@@ -55,6 +53,7 @@ class Numbering:
     def is_of_earlier_incarnation(self, unit: Dispatch, phy: int) -> bool:
         """Whether the message at `phy`, whose unit is outside of its queue, belongs to a queue that was deleted."""
         _first, end, _before, last_phy = self.firsts.get((unit.topic, unit.queue_id), _NO_QUEUE)
+        # within an incarnation, a higher offset is later in the log
         return unit.offset >= end and phy < last_phy
 
 
@@ -132,7 +131,8 @@ class UnitJob:
         with opened(Path(self.rocksdb), read_only=True) as database:
             for work in works:
                 from_log = np.frombuffer(b"".join(walked.pop(work.number, [])), dtype=_UNIT)
-                # of units with the same offset, the later comes last
+                # of units with the same offset, the later comes last: it counts, and the earlier is of a queue that was
+                # deleted
                 from_log = from_log[np.lexsort((from_log["phy"], from_log["position"]))]
                 yield from self._compare(work, from_log, database)
                 self.done.add(work.rows)
@@ -196,10 +196,8 @@ def _of_database(piece: Piece, database: Database, log_start: int) -> UnitRun:
 
 
 def _require_found_by_key(piece: Piece, database: Database, keys: list[bytes], values: list[bytes]) -> None:
-    """Raise SafetyError if the database does not find a row by its key that it returned in order.
-
-    A broker reads rows by key, and a file whose index is wrong still has them all in order.
-    """
+    """Raise SafetyError if the database does not find a row by its key that it returned in order."""
+    # a broker reads rows by key, and a file whose index is wrong still has them all in order
     for key, value in zip(keys, values, strict=True):
         if database.get(DEFAULT_FAMILY, key) != value:
             topic, offset = piece.topic.decode("utf-8", "replace"), rows.decode_key(key).offset

@@ -3,7 +3,7 @@
 Such a broker resumes after the largest end of all file queues. In the middle of a rollback, some queues have their new
 units and others do not, and the broker would never index the missing units. Our hold on the broker's lock ends if this
 process is killed. So from before the first rename until after the last, the store contains a queue that no broker can
-load: a broker in file mode does not start if a queue file has another length than configured. RocksDB ignores folders.
+load. RocksDB ignores folders.
 """
 
 import os
@@ -22,6 +22,7 @@ def bar(paths: StorePaths, rename: Rename = os.replace) -> None:
     new = _aside(paths)
     (new / "0").mkdir(parents=True, exist_ok=True)
     file = new / "0" / ("0" * 20)
+    # a broker in file mode does not start if a queue file has another length than configured
     file.write_bytes(b"\0")  # brokers delete empty files
     flush(file)
     flush(new / "0")

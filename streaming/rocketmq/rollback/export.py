@@ -1,7 +1,7 @@
 """Writes topics, groups and offsets of RocksDB as the JSON files that a broker in file mode reads.
 
 Neither of RocketMQ's own tools is enough: the local tool does not work in 5.3.3, and the other exports no offsets, no
-forbidden groups and no versions. Neither knows that a broker with enableLmq=true reads another file.
+forbidden groups and no versions.
 """
 
 from pathlib import Path
@@ -91,6 +91,7 @@ def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configu
             f"{paths.config} has no file of offsets that shows which of the two the broker reads: name its "
             "configuration with --broker-conf, or use --lmq (enableLmq=true) or --no-lmq"
         )
+    # a broker with enableLmq=true reads its offsets from another file, which RocketMQ's own tools don't write
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
     rows = read_databases(paths.config)
     in_lines = any(has_lines(read_bounded(path)) for path in _written(paths, offsets))

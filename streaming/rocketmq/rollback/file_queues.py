@@ -7,9 +7,7 @@ with 5.3.3). So a rollback leaves the broker nothing to index.
 A topic that was deleted and created again in RocksDB mode counts its messages from 0 again, while the file queue still
 has the units of its earlier incarnation, which would hide the new messages from every consumer.
 
-A broker in file mode resumes after the largest end of all its file queues. So an interrupted run must not leave one
-queue with its new units and another without. All new files are created beside the store first, and renamed into it
-afterwards: until the first of those renames, every queue ends where it did.
+All new files are created beside the store first, and renamed into it afterwards.
 """
 
 import errno
@@ -99,6 +97,8 @@ def complete(
             for number, units in enumerate(appended):
                 _create(new / str(number), paths.consumequeue, units, database, per_file)
                 done = number + 1
+    # A broker in file mode resumes after the largest end of all its file queues, so an interrupted run must not leave
+    # one queue with its new units and another without: until the first of these renames, all queues end where they did.
     for number, units in enumerate(appended):
         _move_in(new / str(number), paths.consumequeue, units, kept, rename)
     shutil.rmtree(new, ignore_errors=True)
@@ -133,6 +133,8 @@ def _missing(queue: Both, database: Database, per_file: int) -> Iterator[Missing
     if not files.files:
         if following > 0:  # also without rows: the name of an empty file determines the offset of the next message
             yield new_queue
+    # such a topic counts its messages from 0 again, and the earlier units would hide the new messages from every
+    # consumer
     elif end > files.start and has_rows and not is_same_incarnation(queue, database):
         yield new_queue
     elif following > end and has_rows and first <= end:

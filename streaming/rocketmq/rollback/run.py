@@ -3,10 +3,7 @@
 The file queues get the units that only RocksDB has (streaming/rocketmq/rollback/file_queues.py explains why). If no
 broker has opened the databases since they were created, the JSON files are newer, and stay.
 
-An interrupted run is resumed unless a broker has worked on the store since. The order: all JSON files are created, the
-file queues are completed, the new JSON files replace the old, and the databases leave, the consume queues' CURRENT
-first. From before the first of these renames until after the last, no broker in file mode can start
-(streaming/rocketmq/rollback/barrier.py).
+An interrupted run is resumed unless a broker has worked on the store since.
 """
 
 import os
@@ -95,6 +92,7 @@ def rollback(
             return _ended(paths, started, rename)
         plan = started or _prepare(paths, aside, clock, offsets_of)
         kept = paths.own / plan.kept
+        # from before the first rename until after the last, no broker in file mode can start
         bar(paths, rename)
         if exists(paths.rocksdb):
             _complete(paths, kept, rename, is_new=started is None, show=_progress(say, clock))
@@ -110,7 +108,8 @@ def rollback(
 
 
 def _ended(paths: StorePaths, plan: RollbackPlan, rename: Rename) -> RolledBack:
-    """Let the broker start again. The plan is marked as done first, so that no later run resumes it."""
+    """Let the broker start again."""
+    # first, so that no later run resumes the plan
     write_plan(paths, replace(plan, done=True))
     unbar(paths, rename)
     # Allowed here: the folder is ours, and all of its files are in the store now.
@@ -185,11 +184,12 @@ def _topics_afterwards(paths: StorePaths, plan: RollbackPlan, aside: Path) -> fr
 def _require_no_gap(paths: StorePaths, aside: Path, topics: Collection[bytes]) -> None:
     """Raise SafetyError if a broker in file mode would skip a message, because it is missing in RocksDB too.
 
-    At its start, such a broker indexes the messages that *start after* the end of its file queues, and so skips the
-    message that starts exactly there (seen with 5.3.3). A message that is only in queues of deleted topics may be
-    skipped. What was prepared is deleted: the broker continues with RocksDB.
+    A message that is only in queues of deleted topics may be skipped. The prepared files are deleted: the broker
+    continues with RocksDB.
     """
     inventory = inventory_of(paths)
+    # at its start, such a broker indexes the messages that *start after* the end of its file queues, and so skips the
+    # message that starts exactly there (seen with 5.3.3)
     end = max([inventory.log.start, *(_end_of(queue) for queue in inventory.queues)])
     record = inventory.log.record_at(end)
     if record is not None and _is_read(record, topics):
@@ -221,8 +221,7 @@ def _valid_plan(paths: StorePaths, aside: Path) -> RollbackPlan | None:
     """Return what an interrupted run has prepared; None without one, or if a broker has worked since.
 
     A broker that opens a database writes another CURRENT, and a broker in file mode writes its JSON files again; both
-    make the prepared files older than the store. With the barrier in place, no broker in file mode can have worked: it
-    ends, and 5.5.0 writes the JSON files as it has read them.
+    make the prepared files older than the store.
     """
     plan = read_plan(paths)
     if plan is None:
@@ -232,6 +231,8 @@ def _valid_plan(paths: StorePaths, aside: Path) -> RollbackPlan | None:
     is_older = any(plan.currents.get(name) != current for name, current in _currents(paths).items())
     waiting = [name for name in plan.files if (aside / name).exists()]
     is_written = any(_stamp(paths.config / name) != plan.stamps[name] for name in waiting)
+    # while the barrier exists, no broker in file mode can have worked: it ends, and 5.5.0 writes the JSON files as it
+    # has read them
     return None if is_older or (is_written and not paths.barrier.exists()) else plan
 
 
@@ -268,6 +269,7 @@ def _prepare(paths: StorePaths, aside: Path, clock: Clock, offsets_of: m.Offsets
         )
     if m.OFFSETS in opened and not offsets_of:
         _require_no_lost_offsets(paths)
+    # a database that no broker has opened contains nothing new
     newer = [] if offsets_of is m.OffsetsOf.FILES else opened
     more = read_json(paths) if offsets_of is m.OffsetsOf.BOTH else None
     exported = write_json(paths, aside, newer, more) if newer else Exported(aside, {}, {})

@@ -89,11 +89,9 @@ def write_databases(configuration: Configuration, folder: Path) -> None:
 
 
 def other_database(paths: StorePaths) -> str:
-    """Return the folder of a database below config/ other than the three; "" if there is none.
-
-    With configManagerVersion=v2 or useSingleRocksDBForAllConfigs=true, a broker keeps topics, groups and offsets there,
-    and reads the three at its first start only, or not at all.
-    """
+    """Return the folder of a database below config/ other than the three; "" if there is none."""
+    # with configManagerVersion=v2 or useSingleRocksDBForAllConfigs=true, a broker keeps topics, groups and offsets
+    # there, and reads the three at its first start only, or not at all
     folders = (entry for entry in os.scandir(paths.config) if entry.is_dir() and entry.name not in DATABASES)
     return next((entry.path for entry in folders if exists(Path(entry.path))), "")
 
@@ -123,8 +121,7 @@ class LostOffsets(NamedTuple):
 def lost_offsets(configuration: Configuration, databases: Mapping[str, m.ConfigRows]) -> LostOffsets:
     """Compare the offsets; those of topics and groups that were deleted in RocksDB mode do not count as lost.
 
-    A broker that was switched to RocksDB without a backfill loses offsets in this way. Raises SafetyError for a damaged
-    row.
+    Raises SafetyError for a damaged row.
     """
     try:
         files = m.offsets_of_rows(rows_of(m.OFFSETS, configuration.tables[m.OFFSETS]))
@@ -135,6 +132,7 @@ def lost_offsets(configuration: Configuration, databases: Mapping[str, m.ConfigR
         database: rows_of(database, configuration.tables[database]).default.keys() - databases[database].default.keys()
         for database in (m.TOPICS, m.GROUPS)
     }
+    # a broker that was switched to RocksDB without a backfill loses offsets in this way
     missing, lower = list[str](), list[str]()
     for name, offsets in sorted(files.items()):
         topic, _, group = name.rpartition("@")

@@ -7,8 +7,7 @@ from streaming.rocketmq.failures import refused
 from streaming.rocketmq.store.paths import StorePaths
 from udfs.rocketmq.refusals import Code, crowded_text, used_percent
 
-# The broker writes while `follow` runs.
-_MARGIN_PERCENT = 2
+_MARGIN_PERCENT = 2  # the broker writes while `follow` runs
 
 
 class Disk(NamedTuple):

@@ -53,11 +53,9 @@ class Inventory:
 
     @property
     def checkpoint(self) -> int:
-        """The value of CHECKPOINT: the start of the last message that is in any queue.
-
-        At its start, a broker indexes the messages that start after CHECKPOINT. So it finds everything that is missing
-        from the queues, whether a broker stopped before its queues had all, or worked in file mode since.
-        """
+        """The value of CHECKPOINT: the start of the last message that is in any queue."""
+        # At its start, a broker indexes the messages that start after CHECKPOINT. So it finds everything that is
+        # missing from the queues, whether a broker stopped before its queues had all, or worked in file mode since.
         last = max((queue.last_phy for queue in self.queues), default=-1)
         return last if last >= 0 else self.log.end
 
@@ -70,8 +68,8 @@ class Inventory:
     def fingerprint(self) -> str:
         """Return a digest of the inputs of a conversion.
 
-        The inputs are the names, sizes and times of all files, which change if a broker works on the store; which file
-        of offsets counts; and the folders of the databases. Raises SafetyError if it is unknown which offsets count.
+        The inputs are the names, sizes and times of all files; which file of offsets counts; and the folders of the
+        databases. Raises SafetyError if it is unknown which offsets count.
         """
         digest = hashlib.sha256(
             "\n".join([offsets_name(self.paths), *map(str, (self.paths.rocksdb, self.paths.config)), ""]).encode()
@@ -80,6 +78,7 @@ class Inventory:
         listed += [file.path for file in self.log.files]
         listed += [str(self.paths.config / f"{name}{suffix}") for name in JSON_FILES for suffix in ("", ".bak")]
         for path in listed:
+            # changes if a broker works on the store
             digest.update(_stamp(path).encode())
         return digest.hexdigest()
 

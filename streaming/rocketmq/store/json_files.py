@@ -71,14 +71,14 @@ def _exists(config: Path, name: str) -> bool:
 def read_bounded(path: Path) -> str:
     """Read the text of a JSON file; "" without a file.
 
-    Raises SafetyError for a file that is too large or not UTF-8. A file that starts with neither { nor [ is refused
-    after its first 64 KiB: after a power cut, a file may have its full size and contain zeros.
+    Raises SafetyError for a file that is too large, is not UTF-8, or starts with neither { nor [.
     """
     try:
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             if size > JSON_BYTES_MAX:
                 raise SafetyError(f"{path} has {size} bytes, and at most {JSON_BYTES_MAX} of a JSON file are read")
+            # after a power cut, a file may have its full size and contain zeros
             data = handle.read(_HEAD_BYTES)
             if data.strip() and not data.lstrip().startswith((b"{", b"[")):
                 raise SafetyError(f"{path}, character {len(data) - len(data.lstrip())}: no object starts here")

@@ -52,10 +52,8 @@ def broker_kept_out(paths: StorePaths) -> Iterator[None]:
 
 
 def _require_one_store(paths: StorePaths) -> None:
-    """Raise SafetyError if a part of the store is outside of it, unless the configuration names the store.
-
-    A copy may have links into the store of a running broker, which holds another lock than ours.
-    """
+    """Raise SafetyError if a part of the store is outside of it, unless the configuration names the store."""
+    # a copy may have links into the store of a running broker, which holds another lock than ours
     root = paths.store.resolve()
     for folder in (paths.commitlog, paths.config, paths.consumequeue, paths.rocksdb):
         if not paths.is_named and not folder.resolve().is_relative_to(root):
@@ -68,15 +66,16 @@ def _require_one_store(paths: StorePaths) -> None:
 def require_own_folders(paths: StorePaths) -> None:
     """Raise SafetyError if a topic's or a queue's folder is a link, or is on another disk than the consume queues.
 
-    `rollback` renames files in these folders. The target of a link may belong to a running broker, and no rename moves
-    files to another disk. Brokers create neither links nor mount points.
+    `rollback` renames files in these folders. Brokers create neither links nor mount points.
     """
     if not paths.consumequeue.is_dir():
         return
     disk = paths.consumequeue.stat().st_dev
     for folder in _folders_of_queues(paths):
+        # its target may belong to a running broker
         if folder.is_symlink():
             raise SafetyError(f"{folder.path} is a link: put the folder itself there, with the broker stopped")
+        # no rename moves files to another disk
         if folder.stat().st_dev != disk:
             raise SafetyError(
                 f"{folder.path} is on another disk than {paths.consumequeue}: move it there, with the broker stopped"

@@ -128,9 +128,7 @@ def _has_indexed(file: LogFile) -> bool:
 def headers_of(file: LogFile, positions: Sequence[Longs]) -> list[c.RecordHeaders]:
     """Read the fixed parts of records, for several ascending runs of positions, in one pass over the file.
 
-    Where records are close together, the file is read in blocks that serve all runs: a mapped file would come page by
-    page into the memory of this process, and line by line into its caches, once for each run. Raises SafetyError, which
-    names file and byte, for a position at which no record starts.
+    Raises SafetyError, which names file and byte, for a position at which no record starts.
     """
     headers = [c.no_headers(len(run)) for run in positions]
     done = [0] * len(positions)
@@ -141,6 +139,8 @@ def headers_of(file: LogFile, positions: Sequence[Longs]) -> list[c.RecordHeader
         whole: NDArray[np.uint8] = np.frombuffer(view, dtype=np.uint8)
         for at in range(start_position, end, _READ_BYTES):
             ends = [int(np.searchsorted(run, at + _READ_BYTES)) for run in positions]
+            # Where records are close together, the file is read in blocks that serve all runs: a mapped file would come
+            # page by page into the memory of this process, and line by line into its caches, once for each run.
             is_dense = (sum(ends) - sum(done)) * _PAGE_BYTES >= _READ_BYTES
             log, start = (_filled(buffer, handle, at), at) if is_dense else (whole, 0)
             for number, run in enumerate(positions):
@@ -182,7 +182,8 @@ def mapped(file: LogFile) -> Iterator[memoryview]:
 
 
 def _end_of(files: list[LogFile], record_phy: int) -> int:
-    """Return the end of the last file that has records; brokers create the files after it in advance."""
+    """Return the end of the last file that has records."""
+    # brokers create the files after it in advance
     for file in reversed(files):
         start = record_phy - file.start if file.start <= record_phy < file.start + file.size else 0
         with mapped(file) as view:

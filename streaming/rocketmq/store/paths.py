@@ -29,7 +29,8 @@ class StorePaths:
 
     @property
     def own(self) -> Path:
-        """Our folder. It is beside the consume queues, so that renames can move files between them."""
+        """Our folder."""
+        # beside the consume queues, so that renames can move files between them
         return self.consumequeue.parent / OWN
 
     @property
@@ -101,7 +102,8 @@ def _root_of(store: Path | None, conf: BrokerConf) -> Path:
 
 
 def _commitlog_of(root: Path, conf: BrokerConf, *, is_named: bool) -> Path:
-    """Find the commitlog. A configuration that names another store does not describe this copy of it."""
+    """Find the commitlog."""
+    # a configuration that names another store does not describe this copy of it
     if not conf.commitlog or (conf.store and not is_named):
         return root / "commitlog"
     folder = Path(conf.commitlog)

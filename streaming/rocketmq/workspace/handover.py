@@ -1,8 +1,4 @@
-"""Hands the database of `follow` over to `backfill`, and back if `backfill` was interrupted.
-
-`follow` may have done hours of conversion. So a note beside a database in the staging folder records that it comes from
-`follow`; the database may go back as long as the staging folder is not sealed.
-"""
+"""Hands the database of `follow` over to `backfill`, and back if `backfill` was interrupted."""
 
 import shutil
 from pathlib import Path
@@ -15,6 +11,7 @@ from streaming.state.durable import flush
 
 def take_over(paths: StorePaths) -> None:
     """Move the database into the staging folder, which is new."""
+    # `follow` may have done hours of conversion: the note lets the next run give the database back
     write_note(paths.staging / FOLLOWED, {"from": str(paths.follow_queues)})
     paths.follow_queues.replace(paths.staging / QUEUES)
     flush(paths.staging)
@@ -42,10 +39,11 @@ def tidy_up(paths: StorePaths) -> None:
 
 
 def delete_follow_result(paths: StorePaths) -> None:
-    """Delete the result of `follow` at once, since half a database may look complete."""
+    """Delete the result of `follow`."""
     aside = _deleted(paths)
     shutil.rmtree(aside, ignore_errors=True)
     if paths.follow.exists():
+        # at once: half a database may look complete
         paths.follow.replace(aside)
         shutil.rmtree(aside)
 

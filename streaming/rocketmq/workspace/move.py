@@ -1,8 +1,7 @@
 """Moves the new databases into the store, and back out.
 
-RocksDB takes a folder for a database if it contains the file CURRENT. So everything else is moved in first, where no
-broker in file mode reads it, and CURRENT last: that single rename is the upgrade. A run that was interrupted before it
-has changed nothing that takes effect, and the next run resumes or reverts it. Moving out starts with CURRENT.
+RocksDB takes a folder for a database if it contains the file CURRENT, so that is moved in last. A run that was
+interrupted before has changed nothing that takes effect, and the next run resumes or reverts it.
 """
 
 import os
@@ -40,6 +39,7 @@ def move_in(paths: StorePaths, sealed: Sealed, rename: Rename = os.replace) -> N
     set_aside_queues(paths, kept, rename, ours=sealed)
     set_aside_databases(paths, kept, rename, ours=sealed)
     for name in DATABASES:
+        # no broker in file mode reads them
         _carry(paths.staging / CONFIG / name, paths.config / name, rename)
     flush(paths.config)
     for name in sorted(sealed.files.keys() - {CURRENT}):
@@ -74,8 +74,7 @@ def unfinished(paths: StorePaths) -> Sealed | None:
 def take_back(paths: StorePaths, sealed: Sealed, rename: Rename = os.replace) -> None:
     """Take out what an unfinished move has brought in, and delete it with the staging folder.
 
-    It touches only what SEALED lists with its inode, and nothing that a broker may have opened: no file of the queues'
-    database once a CURRENT exists, and no other database whose CURRENT differs from what we wrote.
+    It touches only what SEALED lists with its inode, and nothing that a broker may have opened.
     """
     if moved_of(paths) == sealed:  # it was written right before the last rename, which has not happened
         (paths.own / MOVED).unlink()
@@ -83,9 +82,11 @@ def take_back(paths: StorePaths, sealed: Sealed, rename: Rename = os.replace) ->
     removed = paths.staging / "taken-back"
     removed.mkdir(exist_ok=True)
     for name, inode in sealed.databases.items():
+        # a broker that opens a database writes another CURRENT
         if _is_ours(paths.config / name, inode) and _has_current(paths.config / name, sealed.currents[name]):
             rename(paths.config / name, removed / name)
     for name, inode in sealed.files.items():
+        # without a CURRENT, no broker has opened it
         if not (paths.rocksdb / CURRENT).exists() and _is_ours(paths.rocksdb / name, inode):
             rename(paths.rocksdb / name, removed / name)
     delete_staging(paths)
@@ -95,6 +96,7 @@ def set_aside_queues(paths: StorePaths, kept: Path, rename: Rename = os.replace,
     """Move the files of a consume queues' database, CURRENT first, into kept/consumequeue; those of `ours` stay."""
     our_inodes = set(ours.files.values()) if ours else set()
     others = [path for path in _plain_files(paths.rocksdb) if path.stat().st_ino not in our_inodes]
+    # without CURRENT, the rest is no database
     for path in sorted(others, key=lambda path: path.name != CURRENT):
         (kept / QUEUES).mkdir(parents=True, exist_ok=True)
         rename(path, kept / QUEUES / path.name)

@@ -72,6 +72,7 @@ def delete_staging(paths: StorePaths) -> None:
     aside = paths.own / "staging-thrown-away"
     remove(aside)
     if paths.staging.exists():
+        # by one rename, so that no later run resumes half a folder
         paths.staging.replace(aside)
         remove(aside)
 
@@ -110,6 +111,7 @@ def seal(paths: StorePaths, started: Started, kept: str, counts: tuple[int, int,
     for database in DATABASES:
         for name in _NOT_MOVED:
             remove(paths.staging / CONFIG / database / name)
+    # last: the note says that everything is complete
     write_note(paths.staging / _SEALED, asdict(sealed))
     return sealed
 

@@ -1,7 +1,7 @@
 """A network namespace for RocketMQ on machines that permit one, because the broker's HA port listens on every address.
 
 A process that does nothing else keeps the namespace open; its cable (a veth pair, by which only this machine reaches
-it) is removed with it. A namespace with `lo` alone is not enough: a producer hung in it.
+it) is removed with it.
 """
 
 import contextlib
@@ -50,10 +50,11 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _held(record: Path) -> int:
-    """Return the holder's pid once its namespace differs from ours: earlier, the cable would end here."""
+    """Return the holder's pid once its namespace differs from ours."""
     deadline = time.monotonic() + _SECONDS
     while (holder := process.find(record)) is not None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
+            # earlier, the cable would end here
             if _namespace(str(holder.pid)) != _namespace("self"):
                 return holder.pid
         time.sleep(0.05)
@@ -67,6 +68,7 @@ def _namespace(pid: str) -> Path:
 def _connect(pid: int, address: str) -> None:
     here, cable = f"{address.rpartition('.')[0]}.1", f"lr{secrets.token_hex(4)}"
     enter = ("nsenter", "--target", str(pid), "--net")
+    # `lo` alone is not enough: a producer hung in such a namespace
     _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     _ip("address", "add", f"{here}/30", "dev", cable)
     _ip("link", "set", cable, "up")

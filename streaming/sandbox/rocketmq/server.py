@@ -229,10 +229,11 @@ def is_here(root: Path) -> bool:
 
 
 def _settle(home: RocketHome, last: RocketSpec | None, version: str, *, is_running: bool) -> RocketSpec:
-    """Return the RocketSpec with addresses that exist: a namespace ends with the machine's uptime, or by `down`."""
+    """Return the RocketSpec with addresses that exist."""
     if last is not None and is_running:
         return replace(last, version=version)
-    network.end(home.network)  # it may have lost its processes
+    # a namespace ends with the machine's uptime, or by `down`; it may also have lost its processes
+    network.end(home.network)
     address = network.make(home.network, home.logs / "network.log", home.root)
     ports = pick(PORTS, last.ports if last else {})
     return (

@@ -44,7 +44,7 @@ def test_a_command_after_two_dashes_keeps_its_options(dist: Path) -> None:
 
 def test_the_files_that_every_host_needs_are_listed(dist: Path) -> None:
     _, requirements = run(dist, "--master", "spark://head:7077")
-    assert "state.dir, as one and the same: /shared/state" in requirements
+    assert "Every host must reach the same folder at state.dir, /shared/state" in requirements
     assert "this file: /etc/reaper/token" in requirements
     assert run(dist)[1] == ""  # no requirements on one machine
 

@@ -188,12 +188,12 @@ def said(wanted: Submission) -> str:
 def test_who_runs_it_elsewhere_is_told_what_hosts_need_and_nobody_else_is(tmp_path: Path) -> None:
     assert said(wanted(tmp_path, "local[2]")) == ""
     on_disk = said(wanted(tmp_path, YARN))
-    assert "needs state.dir, as one and the same: /shared/state" in on_disk
+    assert "must reach the same folder at state.dir, /shared/state" in on_disk
     assert "needs this file: /etc/secrets/token" in on_disk
     assert "checkpoints.dir" not in on_disk  # they are the driver's, which is here
     assert "S3" not in on_disk
     distant = said(wanted(tmp_path, YARN, deploy_mode="cluster"))
-    assert "the driver may run needs checkpoints.dir, the same one: /shared/checkpoints" in distant
+    assert "the driver may run must reach the same folder at checkpoints.dir, /shared/checkpoints" in distant
 
 
 def test_state_on_s3_needs_credentials_and_no_folder(tmp_path: Path) -> None:
