@@ -17,10 +17,10 @@ def pip_186_counters(registry: CollectorRegistry, metrics: Iterable[Metric]) -> 
 
 
 class Metrics:
-    """Counts since the start. One per process. It has a registry of its own, so that tests can have two."""
+    """Counts since the start. One per process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()  # of its own, so that tests can have two
         self._requests = Counter(
             "ledger_deletion_requests",
             "Processed requests, by query, outcome and reason",
@@ -115,13 +115,14 @@ class Metrics:
         self._waiting.set(retries)
 
     def unaccounted(self, accounts: Reconciliation) -> None:
-        """Show what is unaccounted for; an incomplete reconciliation never lowers a number."""
+        """Show what is unaccounted for."""
         gaps = {
             "messages": sum(len(partition.missing) for partition in accounts.partitions),
             "ledgers": sum(len(partition.trimmed) for partition in accounts.partitions),
             "requests": len(accounts.lost),
         }
         if accounts.unchecked:
+            # an incomplete reconciliation never lowers a number
             gaps = {what: max(n, self._gaps.get(what, 0)) for what, n in gaps.items()}
         else:
             self._reconciled.set_to_current_time()

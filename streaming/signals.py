@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 def on_signals(handle: Callable[[int], None]) -> Iterator[None]:
     """Call handle(number) when this process gets SIGTERM or SIGINT; the previous handlers return at the end.
 
-    Only the main thread can set handlers; in another thread this does nothing.
+    In another thread than the main thread, this does nothing.
     """
+    # Python lets only the main thread set handlers
     if threading.current_thread() is not threading.main_thread():
         yield
         return

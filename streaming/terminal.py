@@ -1,8 +1,6 @@
 """Writes to the terminal and the log so that texts of others are only displayed, and can do nothing else.
 
-Any client that may publish can choose names of topics, properties, payloads and the texts of errors. Escape sequences
-in them could move the cursor or change earlier lines, a newline could forge a line of the log, a mark of writing
-direction could show a name as another name, and square brackets are rich's markup. So:
+Any client that may publish can choose names of topics, properties, payloads and the texts of errors. So:
 1. A character that a terminal would not print is shown as its escape in Python (`\\x1b`, `\\u202e`).
 2. Within a line, a newline is escaped like such a character; if a text has several lines, those after the first are
    indented.
@@ -25,6 +23,8 @@ _INDENT = "    "
 
 def plain(text: object) -> str:
     """Return the text as one line that a terminal only prints."""
+    # escape sequences could move the cursor or change earlier lines, a newline could forge a line of the log, and a
+    # mark of writing direction could show a name as another name
     line = str(text)
     return line if line.isprintable() else "".join(map(_printable, line))
 
@@ -78,6 +78,7 @@ class Terminal(Console):
     """rich's console, with rules 1 and 3 for everything that it prints; markup must come as Text.from_markup."""
 
     def __init__(self, **how: Any) -> None:
+        # square brackets are rich's markup
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -88,12 +88,15 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
     from streaming.undo.restore_ledgers import Undone
 
     if report.count(Undone.FAILED):
-        raise RefusedError(f"{report.count(Undone.FAILED)} of {len(report.results)} could not be restored")
+        raise RefusedError(
+            f"{report.count(Undone.FAILED)} of {len(report.results)} could not be restored: the results FAILED show why"
+        )
     if report.count(Undone.TOO_LATE):
         raise RefusedError(f"{report.count(Undone.TOO_LATE)} of {len(report.results)} came too late: the data are gone")
     if report.count(Undone.UNREADABLE):
         raise RefusedError(
-            f"{report.count(Undone.UNREADABLE)} of {len(report.results)} can't be read while a bookie is away"
+            f"{report.count(Undone.UNREADABLE)} of {len(report.results)} can't be read while a bookie is away: start "
+            "it, and then read them as described above"
         )
     if ledger is not None and report.count(Undone.EXISTS):
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")

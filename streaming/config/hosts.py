@@ -30,10 +30,7 @@ def is_tls(url: str) -> bool:
 
 
 def may_carry_token(url: str) -> bool:
-    """True if a token may be sent to this URL of a single host: over TLS, or unencrypted to this machine itself.
-
-    The addresses of a name decide: neither `127.evil.example` nor a name without addresses is this machine.
-    """
+    """True if a token may be sent to this URL of a single host: over TLS, or unencrypted to this machine itself."""
     return is_tls(url) or _is_this_machine(urlsplit(url).hostname or "")
 
 
@@ -42,6 +39,7 @@ def _is_this_machine(host: str) -> bool:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)} if host else set()
     except (OSError, UnicodeError):  # UnicodeError: a label that is empty or too long for DNS
         return False
+    # the addresses of a name decide: neither `127.evil.example` nor a name without addresses is this machine
     return bool(addresses) and all(_is_loopback(address) for address in addresses)
 
 
