@@ -91,8 +91,6 @@ def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[s
 def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]) -> list[Problem]:
     """Return a problem for each namespace with suspects whose owners did not answer, brokers included.
 
-    Namespaces that the walk's problems concern are left out, since they are incomplete already.
-
     Args:
         counts: (namespace, number of such suspects, why one of them could not be judged).
         problems: what the walk could not read.
@@ -100,6 +98,7 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
     incomplete = [
         (f"{MANAGED_LEDGERS_ROOT}/{namespace}".rstrip("/"), f"{number} suspects could not be judged, such as: {detail}")
         for namespace, number, detail in counts
+        # a namespace that the walk's problems concern is incomplete already
         if not any(_concerns(path, namespace) for path, _detail in problems)
     ]
     # too many to name: then the audit is incomplete, whatever the filters select

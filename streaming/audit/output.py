@@ -103,7 +103,8 @@ class Output(Folder):
         return sorted(self.names(name), key=lambda file: file == _LAST)
 
     def _spark_path(self, name: str) -> str:
-        """Return the path for Spark, which without a scheme would use the cluster's default filesystem."""
+        """Return the path for Spark."""
+        # without a scheme, Spark would use the cluster's default filesystem
         return f"{self.location}/{name}" if "://" in self.location else f"file://{self.root}/{name}"
 
 

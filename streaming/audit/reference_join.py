@@ -105,7 +105,8 @@ def candidates(checked: DataFrame) -> DataFrame:
 
 
 def by_owner(suspects: DataFrame, tasks: int) -> DataFrame:
-    """Place an owner's suspects next to each other in one partition, so that a task reads the owner once."""
+    """Sort the suspects by owner, all of an owner in the same partition."""
+    # so that a task reads the owner once
     return suspects.repartition(tasks, c.REFERENCE_KEY).sortWithinPartitions(c.REFERENCE_KEY, c.LEDGER_ID)
 
 

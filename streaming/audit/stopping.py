@@ -109,7 +109,7 @@ def _wait(spark: SparkSession, thread: threading.Thread, stop: threading.Event) 
 
 
 def _cancel(spark: SparkSession, thread: threading.Thread) -> None:
-    """Cancel Spark's jobs until the thread has ended, without the Java stack trace that each failed job would log."""
+    """Cancel Spark's jobs until the thread has ended."""
     with contextlib.suppress(Exception):
         # each cancelled job would log a Java stack trace
         spark.sparkContext.setLogLevel("OFF")

@@ -38,11 +38,9 @@ def create_key(store: MetadataStore, root: str) -> None:
 
 
 def signing_key(store: MetadataStore, root: str) -> bytes:
-    """Read the key that signs sightings. Raises UnavailableError, also if there is no key.
-
-    Each worker reads it from ZooKeeper: inside a task it would be sent over Spark's network and written to its disks,
-    which Spark does not encrypt by default.
-    """
+    """Read the key that signs sightings. Raises UnavailableError, also if there is no key."""
+    # each worker reads it from ZooKeeper: inside a task it would be sent over Spark's network and written to its disks,
+    # which Spark does not encrypt by default
     node = read_own(store, f"{root}/{SECRET}")
     if node is None or not node.data:  # anyone could forge signatures of an empty key
         raise UnavailableError(f"{root}/{SECRET} is gone: start the service again, which creates it")

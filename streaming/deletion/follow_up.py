@@ -72,11 +72,9 @@ class FollowUp:
         raise failure
 
     def _tenants_with_losses(self, missing: Missing) -> set[str]:
-        """Return the tenants that lost ledgers since the operator last resumed, without Pulsar's own tenants.
-
-        So a loss of Pulsar's own tenants is never a single tenant's loss.
-        """
+        """Return the tenants that lost ledgers since the operator last resumed, without Pulsar's own tenants."""
         held = {tenant for tenant, why in self.tenants.now().items() if why.startswith(_LOST)}
+        # a loss of Pulsar's own tenants is never a single tenant's loss
         return (held | missing.tenants.keys()) - PULSARS_TENANTS
 
 

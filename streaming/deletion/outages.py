@@ -28,7 +28,7 @@ class Outages:
         """Repeat a step until no service is unavailable. A repeated step may already have been done in part.
 
         Raises StopRequestedError when the service is to stop, and any other failure of the step at once. A step that
-        loses its executors _MOST_LOSSES times in a row fails too, because it blocks all other work.
+        loses its executors _MOST_LOSSES times in a row fails too.
         """
         failures, losses = 0, 0
         while True:
@@ -38,6 +38,7 @@ class Outages:
             except Exception as error:
                 failure = translated(error)
                 losses = losses + 1 if isinstance(failure, WorkersLostError) else 0
+                # a step that loses its executors again and again blocks all other work
                 if not isinstance(failure, UnavailableError) or losses >= _MOST_LOSSES:
                     self.fail(failure)
                     raise failure from error

@@ -182,8 +182,9 @@ class Cluster:
             write_local_files(self.home, self.spec)
 
     def _refuse_to_move_a_member(self, part: Instance, spec: Spec) -> None:
-        """Raise ReaperError for a ZooKeeper whose ensemble runs, because the other members know its old ports."""
+        """Raise ReaperError for a ZooKeeper whose ensemble runs."""
         others = [other for other in spec.all_of(part.kind) if other != part and self.process(other) is not None]
+        # the other members know its old ports
         if part.kind is Part.ZOOKEEPER and others:
             down = f"`ledger-reaper sandbox down --home {self.home.root}`"
             raise ReaperError(
@@ -319,10 +320,11 @@ def _create_bucket_and_namespaces(cluster: Cluster) -> None:
 
 
 def _announce_addresses(cluster: Cluster) -> None:
-    """Write the addresses into Pulsar's record of the cluster, because a port may have changed."""
+    """Write the addresses into Pulsar's record of the cluster."""
     now = cluster.addresses
     path = f"clusters/{CLUSTER_NAME}"
     recorded = json.loads(_admin(cluster, "GET", path).text)
+    # a port may have changed
     if (recorded["serviceUrl"], recorded["brokerServiceUrl"]) != (now.admin, now.pulsar):
         _admin(cluster, "POST", path, body={**recorded, "serviceUrl": now.admin, "brokerServiceUrl": now.pulsar})
 

@@ -57,10 +57,8 @@ def http_any(method: str, url: str, path: str, *, body: Any = None) -> Reply:
 
 @cache
 def _http_client() -> httpx.Client:
-    """Return a client for all requests, because each new client would read the certificates again.
-
-    It keeps no connections, because tests kill the parts.
-    """
+    """Return a client for all requests, because each new client would read the certificates again."""
+    # it keeps no connections, because tests kill the parts
     return httpx.Client(follow_redirects=True, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 

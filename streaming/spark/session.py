@@ -146,10 +146,8 @@ def is_one_process(master: str) -> bool:
 
 
 def load_with_spark(jars: Sequence[Path], environment: MutableMapping[str, str]) -> None:
-    """Have the JVM that is started with this environment load these jars as it loads Spark's own, after them.
-
-    As spark.jars they would be copied twice, and none of their classes would be in the archive (classes.py).
-    """
+    """Have the JVM that is started with this environment load these jars as it loads Spark's own, after them."""
+    # as spark.jars they would be copied twice, and none of their classes would be in the archive (classes.py)
     entries = environment.get(_CLASS_PATH, "").split(":")
     environment[_CLASS_PATH] = ":".join(filter(None, dict.fromkeys((*entries, *map(str, jars)))))
 
@@ -183,16 +181,14 @@ def _require_s3a(spark: SparkSession) -> None:
 
 
 def end_jvm(exit_code: int) -> None:
-    """End spark-submit's JVM together with this process; otherwise the connector's threads keep it alive for ever.
-
-    On YARN the JVM that contains the driver ends by itself after this process. If it ended sooner, YARN would treat the
-    application as failed and run it again.
-    """
+    """End spark-submit's JVM together with this process; otherwise the connector's threads keep it alive for ever."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
     with contextlib.suppress(Py4JError, OSError):  # the JVM ends before it answers
         system = gateway.jvm.java.lang.System
+        # On YARN the JVM that contains the driver ends by itself after this process. If it ended sooner, YARN would
+        # treat the application as failed and run it again.
         if not submitted.is_yarns(system.getProperty):
             system.exit(exit_code)
 

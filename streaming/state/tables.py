@@ -225,10 +225,7 @@ def _added(commit: Path) -> Iterator[tuple[Path, int]]:
 
 
 class Durable:
-    """Flushes a table's commits to the disk, because deltalake does not wait for the disk. One per writer.
-
-    An object store has durably stored what it has acknowledged, so nothing is flushed there.
-    """
+    """Flushes a table's commits to the disk, because deltalake does not wait for the disk. One per writer."""
 
     def __init__(self, path: str) -> None:
         self._is_disk = "://" not in path
@@ -238,6 +235,7 @@ class Durable:
 
     def sync(self) -> None:
         """Return after all commits so far would survive a power loss. Raises SafetyError if the disk refuses."""
+        # an object store has durably stored what it has acknowledged
         if not self._is_disk:
             return
         log = self._path / "_delta_log"

@@ -188,7 +188,8 @@ class Waiting:
             self._durable.sync()
 
     def _was_ahead(self, now_ms: int) -> bool:
-        """Whether the clock was far ahead at the last pass, so that new messages would wait until that time."""
+        """Whether the clock was far ahead at the last pass."""
+        # new messages would wait until that time
         return now_ms < self._pass_ms - _SET_BACK_MS
 
     def _start_over(self) -> None:
@@ -200,7 +201,7 @@ class Waiting:
         self._pass_ms = self.done_ms = _BEFORE_ALL
 
     def _bound_delays(self, now_ms: int, *, version: int) -> None:
-        """Make rows due that would wait longer than the longest delay: a clock was fast at the write, or is slow now.
+        """Make rows due that would wait longer than the longest delay.
 
         Args:
             now_ms: the time, in ms since 1970.
@@ -208,6 +209,7 @@ class Waiting:
         """
         table = self._existing()
         latest_ms = now_ms + MAX_DELAY_MS
+        # a clock was fast at the write, or is slow now
         if any(batch.num_rows for batch in _scan(table, ds.field(c.READY_MS) > latest_ms, [c.READY_MS])):
             self._refuse_other(table, version)
             ready_ms = max(now_ms, self._pass_ms + 1)

@@ -119,7 +119,8 @@ def offload_buckets(settings: Settings, loader: InUseLoader) -> OffloadBuckets:
 
 
 def _by_turns(namespaces: Iterable[str]) -> list[str]:
-    """Order namespaces so that each tenant has one before any tenant has its second: those that hang are its own."""
+    """Order namespaces so that each tenant has one before any tenant has its second."""
+    # many hanging namespaces of a tenant must not come before those of others
     of_tenant: Counter[str] = Counter()
     turns = dict[str, int]()
     for namespace in namespaces:

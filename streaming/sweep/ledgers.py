@@ -235,8 +235,7 @@ class Sweeper:
     def _confirm_kept(self, kept: Sequence[LedgerJob], references: SweepReferences) -> None:
         """Read the kept ledgers again, and report those that vanished while their owner still refers to them.
 
-        Such a ledger was in use, and something other than this sweep deleted it. If its owner has released it since,
-        a broker deleted it, as brokers may.
+        Such a ledger was in use, and something other than this sweep deleted it.
         """
         # The znode of a compaction cursor names an old ledger until the broker writes the cursor again. A ledger that
         # names another owner may be released by that owner, and a client that may set a subscription's properties can
@@ -249,6 +248,7 @@ class Sweeper:
         if missing:
             references.reload({job.key for job in missing})
         for job in missing:
+            # if its owner has released it since, a broker deleted it, as brokers may
             if refers_to(references[job.key], job.request.ledger_id):
                 job.later(Reason.KEPT_AND_GONE, f"{job.key} refers to it, and {job.path} vanished during the sweep")
 

@@ -139,14 +139,14 @@ class OffloadSweeper:
     def _confirm_kept(self, store: ObjectStore, jobs: Sequence[OffloadJob]) -> None:
         """Check the kept objects again, and report those that vanished while their owner still refers to them.
 
-        Such an object was in use, and something other than this sweep deleted it. If its owner has released it since,
-        a broker deleted it, as brokers may.
+        Such an object was in use, and something other than this sweep deleted it.
         """
         kept = {_existing_key(job): job for job in jobs if job.is_in_use and _existing_key(job)}
         keys = list(kept)[:_CONFIRMED_AT_MOST]
         there = _from_store(lambda: store.existing(keys)) if keys else set()
         missing = [kept[key] for key in keys if key not in there]
         if missing:
+            # if its owner has released it since, a broker deleted it, as brokers may
             self._judge(missing, self._loader.load({job.key for job in missing}))
         for job in missing:
             if job.is_in_use:

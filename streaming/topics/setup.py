@@ -40,8 +40,7 @@ def ensure_request_topic(admin: TopicAdmin, settings: Settings, topic: str) -> N
     """Create or check the request topic to which a caller sends, with the caller's rights.
 
     A role that may only produce can neither create nor check topics. It may send if every partition has the service's
-    subscription, because then no message is trimmed that the service has not read. Raises ConfigError,
-    UnavailableError, and RefusedError if the topic or its subscription is missing.
+    subscription. Raises ConfigError, UnavailableError, and RefusedError if the topic or its subscription is missing.
     """
     try:
         ensure_topic(admin, settings, topic)
@@ -52,6 +51,7 @@ def ensure_request_topic(admin: TopicAdmin, settings: Settings, topic: str) -> N
                 f"{topic} does not exist, and this role may not create it; have its tenant's administrator create it, "
                 f"or the operator list it in topics.requests ({refusal})"
             ) from refusal
+        # with the service's subscription, no message is trimmed that the service has not read
         faults = _unsendable(admin, settings, topic, partitions)
         if faults:
             raise RefusedError("; ".join(faults)) from refusal

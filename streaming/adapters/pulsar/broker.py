@@ -254,7 +254,8 @@ class AdminBroker:
         return ask
 
     def _schema(self, topic: str) -> _Ask:
-        """Request a schema by the name of a loaded topic: a request by another name would assign that name's bundle."""
+        """Request a schema by the name of a loaded topic."""
+        # a request by another name would assign that name's bundle
 
         def ask(host: str, deadline: float) -> BrokerView:
             path = f"{topic_path(topic).replace('persistent/', 'schemas/', 1)}/schema"

@@ -107,11 +107,7 @@ def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) ->
 
 
 def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRequest]) -> int:
-    """Send requests to a topic by key; return how many were acknowledged. Raises UnavailableError.
-
-    Fewer than _BULK requests become an entry each, so that waiting requests can be counted exactly; _BULK or more are
-    batched.
-    """
+    """Send requests to a topic by key; return how many were acknowledged. Raises UnavailableError."""
     rest = iter(requests)
     first = list(islice(rest, _BULK))
     answers = _Answers()

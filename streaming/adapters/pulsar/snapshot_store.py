@@ -64,8 +64,7 @@ class SnapshotStore:
     def is_guarded(self, namespace: str) -> bool:
         """Whether unlimited retention, or a guard before all of them, protects the segments that indexes name.
 
-        A guard after a segment protects only later segments. Segments whose ledger is gone are ignored, because nothing
-        can protect them.
+        A guard after a segment protects only later segments. Segments whose ledger is gone are ignored.
         """
         return is_guarded(self._topics, namespace)
 
@@ -99,6 +98,7 @@ def is_guarded(topics: SnapshotTopics, namespace: str) -> bool:
     stats = topics.admin.internal_stats(topic)
     if not stats.has_subscription(GUARD):
         return False
+    # nothing can protect segments whose ledger is gone
     holds = Holds(frozenset(ledger for ledger, _entries in stats.ledgers))
     if system_topic(namespace, SnapshotKind.INDEX) in topics.present(namespace):
         for read in topics.compacted(namespace, SnapshotKind.INDEX):

@@ -75,7 +75,8 @@ class AskingThreads:
         return in_flight
 
     def end_all_but(self, used: Iterable[str]) -> None:
-        """End the threads of all other targets, because restarted brokers may have other addresses."""
+        """End the threads of all other targets."""
+        # restarted brokers may have other addresses
         with self._lock:
             for what in self._pools.keys() - set(used):
                 self._pools.pop(what).shutdown(wait=False)  # another thread may still wait for an answer

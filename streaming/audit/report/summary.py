@@ -91,10 +91,7 @@ class Summary:
 
 
 def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
-    """Select the findings that pass the filters; with max_bytes, only the oldest orphans that fit into it.
-
-    MISSING has no age and always passes older_than_seconds, because that filter selects orphans to delete.
-    """
+    """Select the findings that pass the filters; with max_bytes, only the oldest orphans that fit into it."""
     passes = F.lit(True)
     for name, value in (
         (c.TENANT, filters.tenant),
@@ -105,6 +102,7 @@ def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
             passes = passes & F.col(name).eqNullSafe(value)
     if filters.older_than_seconds:
         is_old = F.coalesce(F.col(a.AGE_SECONDS), F.lit(-1)) >= filters.older_than_seconds
+        # MISSING has no age, and the filter selects orphans to delete
         passes = passes & (is_old | is_class(FindingClass.MISSING))
     kept = findings.where(passes)
     return _within(kept, filters.max_bytes) if filters.max_bytes else kept

@@ -24,7 +24,7 @@ class Referring:
 def referring_to(store: MetadataStore, ledger_id: int, pace: Limiter) -> Referring:
     """Read every topic, cursor and schema in ZooKeeper, and return those that name the ledger. Raises UnavailableError.
 
-    A broker may know a ledger that ZooKeeper does not name yet; brokers are not asked, because they would load topics.
+    A broker may know a ledger that ZooKeeper does not name yet.
 
     Args:
         store: the metadata store.
@@ -32,6 +32,7 @@ def referring_to(store: MetadataStore, ledger_id: int, pace: Limiter) -> Referri
         pace: the rate at which znodes are read or listed, so that the search does not slow ZooKeeper for brokers.
     """
     referring, reader = Referring(), ReferenceReader(store, pace)
+    # brokers are not asked, because they would load topics
     for paths in _owners(store, referring.unreadable, pace):
         for row in reader.rows(paths):
             if row.get(a.PATH):

@@ -22,9 +22,10 @@ _SEGMENT = (*_PLACE, c.TOPIC_NAME, s.SEQUENCE)
 
 
 def read_of(messages: DataFrame) -> DataFrame:
-    """Return the messages of completely read namespaces: in others, unread messages would appear to be missing."""
+    """Return the messages of completely read namespaces."""
     messages = messages.where(~F.coalesce(F.col(c.TOPIC_NAME).endswith(f"/{KEEPER}"), F.lit(False)))  # our own record
     problems = messages.where(F.col(a.PATH).isNotNull()).select(a.NAMESPACE).distinct()
+    # in others, unread messages would appear to be missing
     return messages.where(F.col(a.PATH).isNull()).join(problems, a.NAMESPACE, "left_anti")
 
 

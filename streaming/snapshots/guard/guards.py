@@ -177,11 +177,9 @@ class Guards:
         return frozenset(gone)
 
     def _move(self, topic: str, guarded: GuardState, before: InternalStats, bound: Bound) -> GuardState:
-        """Move the guard forward so that it keeps the bound itself and everything after it.
-
-        It moves only to the start of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer.
-        """
+        """Move the guard forward so that it keeps the bound itself and everything after it."""
         admin, now = self.topics.admin, guarded.position
+        # only to the start of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer
         target = (bound.position[0], 0)
         if target[0] <= now[0] or target[0] not in dict(before.ledgers):
             return guarded

@@ -102,18 +102,17 @@ class Loading:
         self.ready()
 
     def _replace_half(self) -> None:
-        """Replace an index written during a replay, while no broker has the topic: the next load would take it."""
+        """Replace an index written during a replay, while no broker has the topic."""
         index = self.session.reader.latest_index(self.session.topic)
+        # the next load would take it
         if index is not None and isinstance(index.value, Index) and is_half(index.value):
             self._publish_again()
             # In the meantime a client may have caused a load from the replaced index.
             self.session.unload()
 
     def _publish_again(self) -> None:
-        """Replace the broker's incomplete index by the repair's.
-
-        With the broker's index, the topic's next load would seal every id again.
-        """
+        """Replace the broker's incomplete index by the repair's."""
+        # with the broker's index, the topic's next load would seal every id again
         session = self.session
         index = session.latest()
         if index.data == self.new:
