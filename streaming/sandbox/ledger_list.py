@@ -1,9 +1,11 @@
 """Reads the ledgers in BookKeeper's metadata and the topics that they name; creates synthetic ledgers for tests."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from streaming.errors import UnavailableError
 from streaming.sandbox import part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT
@@ -38,6 +40,17 @@ def every_ledger(cluster: Cluster) -> dict[int, LedgerMetadata]:
     return {
         ledger_id: parse_ledger_metadata(data) for path, data in raw.items() if (ledger_id := _id(path)) is not None
     }
+
+
+def listed_by_bookie(cluster: Cluster) -> set[int]:
+    """Return the ids that BookKeeper's ledger manager lists now. Raises UnavailableError.
+
+    The bookie's own admin API lists them: independent code like BookKeeper's shell, without a JVM start.
+    """
+    reply = part_clients.http_any("GET", cluster.serving.bookie_http, "api/v1/ledger/list")
+    if not reply.ok:
+        raise UnavailableError(f"the bookie does not list the ledgers: {reply.status} {reply.text[:200]}")
+    return {int(ledger_id) for ledger_id in json.loads(reply.text)}
 
 
 def orphans(cluster: Cluster, topic: str) -> Orphans:

@@ -87,7 +87,6 @@ COVERED = {
     "streaming.queries.completion": "tests/spark/test_completion.py",
     "streaming.queries.names": "tests/unit/queries/test_running.py",
     "streaming.queries.transforms": "tests/spark/test_transforms.py",
-    "streaming.sandbox.bookie": "tests/integration/test_cluster.py",
     "streaming.sandbox.part_clients": "tests/integration/test_cluster.py",
     "streaming.sandbox.cluster": "tests/integration/test_cluster.py",
     "streaming.sandbox.disk_usage": "tests/integration/test_cluster.py",

@@ -14,7 +14,7 @@ import pytest
 from kazoo.security import ACL, Id, Permissions
 
 from streaming.adapters.bookkeeper.bookie_http import read_disk
-from streaming.sandbox import bookie, ledger_list, part_clients, topics
+from streaming.sandbox import ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration import audit_world
 from tests.integration.audit_world import (
@@ -79,7 +79,7 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     states = {ledger_id: found.state for ledger_id, found in ledger_list.every_ledger(cluster).items()}
     created = World(service, service.console, cluster, contents, states)
     *created.findings, created.last = created.console.json("audit", *RECHECK, code=4)
-    created.after = bookie.list_ledgers(cluster)
+    created.after = ledger_list.listed_by_bookie(cluster)
     yield created
     audit_world.remove_foreign(cluster)
 

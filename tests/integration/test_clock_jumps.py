@@ -13,7 +13,7 @@ from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.upkeep import tidy_up
 from streaming.errors import UnavailableError
 from streaming.ports import Pulsar
-from streaming.sandbox import bookie, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.state import journal
@@ -53,7 +53,7 @@ def test_retries_wait_their_delay_despite_jumps_of_this_machines_clock(
 
     reckoning = reckon(service.settings)
     assert (reckoning.requests, reckoning.open, reckoning.wrong) == (requested, 0, [])
-    assert set(listed) <= bookie.list_ledgers(cluster)
+    assert set(listed) <= ledger_list.listed_by_bookie(cluster)
 
 
 def test_a_clock_that_is_a_year_ahead_expires_neither_journal_nor_receipts(

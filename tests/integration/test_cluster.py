@@ -15,7 +15,6 @@ import pytest
 from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdminSettings
 from streaming.errors import ReaperError
 from streaming.sandbox import (
-    bookie,
     cluster_faults,
     disk_usage,
     ledger_list,
@@ -106,7 +105,7 @@ def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cl
     assert len(leaked.schemas) == 3
     metadata = ledger_list.every_ledger(cluster)
     assert {metadata[ledger_id].state for ledger_id in leaked.every} == {LedgerState.CLOSED}
-    assert set(leaked.every) <= shell.list_ledgers(cluster) & bookie.list_ledgers(cluster)
+    assert set(leaked.every) <= shell.list_ledgers(cluster) & ledger_list.listed_by_bookie(cluster)
     assert len(topics.read_all(cluster, topic)) == orphans.KEPT_LEDGERS * topics.ENTRIES_PER_LEDGER
 
 
@@ -184,10 +183,10 @@ def test_synthetic_ledgers_look_like_real_ledgers(cluster: Cluster) -> None:
     try:
         assert ledger_list.owned(cluster, name).data == tuple(ids)
         assert "state=CLOSED" in shell.ledger_metadata(cluster, ids[0])
-        assert set(ids) <= bookie.list_ledgers(cluster)
+        assert set(ids) <= ledger_list.listed_by_bookie(cluster)
     finally:
         ledger_list.remove_synthetic(cluster, ids)
-    assert not set(ids) & bookie.list_ledgers(cluster)
+    assert not set(ids) & ledger_list.listed_by_bookie(cluster)
     assert ledger_list.owned(cluster, name).every == ()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.clients import admin_for
-from streaming.sandbox import bookie, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from tests.integration.conftest import Deploy, Deployment, leak, load_hook, new_topic, payload
@@ -92,7 +92,7 @@ def test_a_kill_at_any_effect_loses_and_repeats_nothing(
     reckoning = reckon(service.settings)
     assert (reckoning.requests, reckoning.open, reckoning.wrong) == (len(effects) * (BATCH + 2), 0, [])
     assert unreached == []
-    left = bookie.list_ledgers(cluster)
+    left = ledger_list.listed_by_bookie(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
 

@@ -20,7 +20,7 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.epoch import Epoch
 from streaming.in_use.loader import InUseLoader
-from streaming.sandbox import bookie, cluster_faults, ledger_list, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox import part_clients as sandbox_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
@@ -152,7 +152,7 @@ def battered(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Batt
         sleeper_code=sleeper_code,
         stalled_code=stalled_code,
         log=scene.log.read_text(),
-        listed_by_bookie=bookie.list_ledgers(cluster),
+        listed_by_bookie=ledger_list.listed_by_bookie(cluster),
     )
 
 
@@ -264,10 +264,12 @@ def test_a_full_disk_of_the_state_directory_stops_deletes_until_there_is_space(
             filler = state / "filler"
             _fill_up(filler)
             time.sleep(10)
-            there = set(scene.leaked) & bookie.list_ledgers(cluster)
+            there = set(scene.leaked) & ledger_list.listed_by_bookie(cluster)
             assert there, "all requests were processed before the disk was full"
             time.sleep(5)
-            assert set(scene.leaked) & bookie.list_ledgers(cluster) == there  # no delete without a journal entry
+            assert (
+                set(scene.leaked) & ledger_list.listed_by_bookie(cluster) == there
+            )  # no delete without a journal entry
             filler.unlink()
             code = running.wait(240)
         finally:
@@ -322,7 +324,7 @@ def test_an_owner_that_rolls_over_and_trims_between_read_and_delete_is_read_agai
     assert {swept[ledger_id].verdict.outcome for ledger_id in leaked} == {Outcome.DELETED}
     assert {swept[ledger_id].verdict.outcome for ledger_id in set(before) - set(listed)} == {Outcome.ALREADY_GONE}
     assert all(result.refreshed for result in swept.values())
-    left = bookie.list_ledgers(cluster)
+    left = ledger_list.listed_by_bookie(cluster)
     assert set(listed) <= left
     assert not left & set(leaked)
     assert topics.read_all(cluster, topic) == messages
@@ -342,7 +344,7 @@ def test_an_open_orphan_is_deleted_after_its_quiet_period_and_a_ledger_in_use_or
         topics.consume(cluster, topic, subscription, 3 * topics.ENTRIES_PER_LEDGER)
     cursors = topics.cursor_ledgers(cluster, topic)
     topics.trim(cluster, topic)
-    topics.wait_for(lambda: not {first, second} & bookie.list_ledgers(cluster), "trim")
+    topics.wait_for(lambda: not {first, second} & ledger_list.listed_by_bookie(cluster), "trim")
     with cluster_faults.crash_with_metadata_fault(cluster):  # a broker that stays alive would repeat the delete
         topics.delete_subscription(cluster, topic, "leaver")
     topics.publish(cluster, topic, 1)
@@ -386,7 +388,7 @@ def test_an_open_orphan_is_deleted_after_its_quiet_period_and_a_ledger_in_use_or
     kept = {second: Reason.NOT_CLOSED, current: Reason.IN_USE, cursors["keeper"]: Reason.IN_USE}
     assert reasons_after(29) == kept | {first: Reason.NOT_CLOSED, cursors["leaver"]: Reason.NOT_CLOSED}
     assert reasons_after(31) == kept | {first: Reason.UNREFERENCED, cursors["leaver"]: Reason.OWNER_GONE}
-    left = bookie.list_ledgers(cluster)
+    left = ledger_list.listed_by_bookie(cluster)
     assert set(kept) <= left
     assert not {first, cursors["leaver"]} & left
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.sandbox import bookie, part_clients, topics
+from streaming.sandbox import ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import Deployment, deployment, leak, new_topic, payload
 from udfs.formats.java_uuid import uuid_halves
@@ -75,7 +75,7 @@ def test_each_request_gets_its_own_verdict_and_its_own_owners_facts_at_the_first
         for ledger_id in answered.ledger_ids
         for topic, outcome in ((small, deleted), (large, refused))
     )
-    assert not set(answered.ledger_ids) & bookie.list_ledgers(cluster)
+    assert not set(answered.ledger_ids) & ledger_list.listed_by_bookie(cluster)
     listed = {topic: len(topics.data_ledgers(cluster, topic)) for topic in (small, large)}
     for row in rows:
         assert row["sources"].startswith(f"zookeeper={listed[row['topic']]}@")

@@ -15,7 +15,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
-from streaming.sandbox import bookie, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload, running_cluster
@@ -72,7 +72,7 @@ def test_two_thousand_messages_of_five_megabytes_and_valid_requests_fit_into_the
 
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 60, ("DEAD_LETTER", "TOO_LARGE"): 2_000}
     assert all(len(rows) == 1 for rows in service.final().values())
-    assert not bookie.list_ledgers(cluster) & set(leaked)
+    assert not ledger_list.listed_by_bookie(cluster) & set(leaked)
     letters = Counter((len(letter.payload), letter.properties[CUT_FROM]) for letter in _dead_letters(service))
     assert letters == {(MAX_REQUEST_BYTES + 1, str(5 * MIB)): 2_000}
 
@@ -104,7 +104,7 @@ def _processed(cluster: Cluster, here: Path) -> Small:
     _send_compressed(service, kept, 1, (CompressionType.ZSTD,))
     service.request(payload(topic, ledger_id) for ledger_id in leaked)
     service.console.run("run", "--until-idle")
-    return Small(service, leaked, bookie.list_ledgers(cluster), kept)
+    return Small(service, leaked, ledger_list.listed_by_bookie(cluster), kept)
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.sandbox import bookie, part_clients
+from streaming.sandbox import ledger_list, part_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION
 from streaming.sandbox.reckoning import reckon
@@ -64,7 +64,7 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
 ) -> None:
     service = deploy_on_s3(chunk_rows=100)
     leaked, listed = kill_repeatedly(cluster, service, tmp_path / "run.log", kills=3)
-    left = bookie.list_ledgers(cluster)
+    left = ledger_list.listed_by_bookie(cluster)
     assert not left & set(leaked)
     assert set(listed) <= left
 

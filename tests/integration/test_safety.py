@@ -8,7 +8,7 @@ import pytest
 
 from streaming.clients import admin_for
 from streaming.errors import ConfigError
-from streaming.sandbox import bookie, part_clients, topics
+from streaming.sandbox import ledger_list, part_clients, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.topics.setup import ensure_topics, faults_of
@@ -48,7 +48,7 @@ def test_forged_foreign_and_doubtful_requests_delete_nothing_and_get_their_reaso
         service.request([payload(topic, held)])
         wait_until(lambda: len(outcomes_of(held)) > 3, running, log)
         assert set(outcomes_of(held)) == {("RETRY", "SOURCE_SHRANK")}
-        assert held in bookie.list_ledgers(cluster)
+        assert held in ledger_list.listed_by_bookie(cluster)
         stop(running)
         with monkeypatch.context() as slower:  # else the retry is due again before the run is idle
             slower.setenv("LEDGER_REAPER__TWO_PHASE__RECONSUME_LATER_SECONDS", "20")
@@ -69,7 +69,7 @@ def test_forged_foreign_and_doubtful_requests_delete_nothing_and_get_their_reaso
     assert rows[in_use]["message_id"] != _FORGED["ORIGIN_MESSAGE_ID"]
     assert rows[in_use]["topic"] == topic
     assert "1 shrank" in log.read_text()
-    assert {in_use, foreign} <= bookie.list_ledgers(cluster)
+    assert {in_use, foreign} <= ledger_list.listed_by_bookie(cluster)
 
 
 def test_t10_a_request_topic_whose_messages_would_expire_is_refused(cluster: Cluster, deploy: Deploy) -> None:

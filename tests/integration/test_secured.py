@@ -19,8 +19,8 @@ from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.errors import ReaperError, RefusedError
 from streaming.phase_one.client import LedgerDeletionClient
-from streaming.sandbox import bookie, ledger_list, process, topics
 from streaming.sandbox import cluster as sandbox
+from streaming.sandbox import ledger_list, process, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
 from streaming.sandbox.part_clients import read_znodes
@@ -215,7 +215,7 @@ def test_a_role_without_rights_deletes_nothing_and_gets_a_hint(secured: Secured,
     assert completed.returncode in (1, 2)
     assert "rights" in completed.stderr
     assert "pulsar.token_file" in service.run("check", code=2)
-    assert set(secured.leaked[10:]) <= bookie.list_ledgers(secured.cluster)
+    assert set(secured.leaked[10:]) <= ledger_list.listed_by_bookie(secured.cluster)
 
 
 def test_a_token_with_a_foreign_signature_is_refused(secured: Secured) -> None:

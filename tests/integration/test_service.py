@@ -17,7 +17,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
-from streaming.sandbox import bookie, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import (
@@ -152,7 +152,7 @@ def test_leaks_are_deleted_and_everything_else_is_refused_with_its_reason(
     cursor_outcomes = ("DEAD_LETTER", "OTHER_COMPONENT"), ("ALREADY_GONE", "NOT_FOUND")
     assert processed.outcomes() in [expected + Counter([outcome]) for outcome in cursor_outcomes]
     assert all(len(rows) == 1 for rows in processed.service.final().values())
-    left = bookie.list_ledgers(cluster)
+    left = ledger_list.listed_by_bookie(cluster)
     assert not left & set(processed.leaked)
     assert set(processed.listed) <= left
     assert topics.read_all(cluster, processed.topic) == processed.messages
@@ -237,7 +237,7 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
     until_idle = service.console.run("run", "--until-idle", code=4)
     with killed_at_the_end(service.start("run", log=log)) as running:
         wait_until(lambda: "LIMIT REACHED" in log.read_text(), running, log)
-        held_log, while_held = log.read_text(), bookie.list_ledgers(cluster)
+        held_log, while_held = log.read_text(), ledger_list.listed_by_bookie(cluster)
         second = service.console.run("run", "--until-idle", code=4)
         same = _with_the_port_of(service, held_log)
         on_port, other = same.console.run("run", code=4), _with_another_name(same).console.run("run", code=2)
