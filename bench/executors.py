@@ -29,9 +29,9 @@ from streaming.sandbox.cluster import Cluster
 from streaming.state.journal import ParquetJournal
 from streaming.sweep.jobs import Job, SweepRules
 from streaming.sweep.ledgers import Sweeper
-from udfs.judge import Policy
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
+from udfs.verdicts.judge import Policy
 
 FIRST = 1_000_000
 EPOCH = "/bench-epoch"

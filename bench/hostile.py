@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.soak import TOPICS, Load, account, merged, rest
 from bench.supervisor import Supervisor, payload
-from streaming.adapters.pulsar.entries import fallback_entries
+from streaming.adapters.pulsar.readers.entries import fallback_entries
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings

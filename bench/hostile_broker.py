@@ -12,7 +12,7 @@ import statistics
 import time
 from contextlib import ExitStack
 
-from streaming.adapters.pulsar.broker import AdminBroker
+from streaming.adapters.pulsar.admin_api.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from tests.contract.test_hostile_broker import (
     Misbehave,

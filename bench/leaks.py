@@ -34,7 +34,7 @@ import pulsar
 
 from bench.session import command_line
 from bench.soak import merged
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings

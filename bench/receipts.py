@@ -72,7 +72,7 @@ def _s3(home: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "streaming.sandbox.s3_server", HOST, str(port), str(home / "objects")]
+    command = [sys.executable, "-m", "streaming.sandbox.parts.s3_server", HOST, str(port), str(home / "objects")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             while socket.socket().connect_ex((HOST, port)):

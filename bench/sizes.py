@@ -27,9 +27,10 @@ from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.receipts import Receipts
 from tests.tasks import Tasks
 from udfs import columns as c
-from udfs.completeness import certificate
 from udfs.formats.acl import OPEN, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
+from udfs.owners.completeness import certificate
+from udfs.owners.references import key_of
 from udfs.paths import Layout, ledger_path, topic_of
 from udfs.records import (
     Counts,
@@ -41,9 +42,8 @@ from udfs.records import (
     Presence,
     Reference,
 )
-from udfs.references import key_of
-from udfs.retry import retry_properties
-from udfs.wire import encode
+from udfs.requests.retry import retry_properties
+from udfs.requests.wire import encode
 
 CHUNK, FILES, LOT = 50_000, 4, 5_000
 NOW_MS = 1_795_000_000_000

@@ -1,4 +1,4 @@
-"""Measures the cost of checking whether the connector delivered a complete small batch (queries/completion.py).
+"""Measures the cost of checking whether the connector delivered a complete small batch.
 
     .venv/bin/python -m bench.small_batches [--batches 40] [--messages 10]
 
@@ -30,9 +30,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from bench.session import command_line, local_spark
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
-from streaming.queries.completion import Completion
+from streaming.queries.delivery.completion import Completion
+from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.names import checkpoint_of
-from streaming.queries.slots import ReadSlots
 from streaming.queries.transforms import messages
 from streaming.schemas import REQUESTS
 from streaming.spark.session import MESSAGES_PER_BATCH, NEEDED, ROWS_PER_BATCH

@@ -32,14 +32,12 @@ from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
 from streaming.state.journal import ParquetJournal
-from streaming.sweep.buckets import OffloadBuckets
 from streaming.sweep.jobs import Job
-from streaming.sweep.offload_jobs import OffloadRules
-from streaming.sweep.offloads import OffloadSweeper
+from streaming.sweep.tiered_storage.buckets import OffloadBuckets
+from streaming.sweep.tiered_storage.offload_jobs import OffloadRules
+from streaming.sweep.tiered_storage.offloads import OffloadSweeper
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.formats.offload_index import IndexEntry, index_name, object_name, parse_offload_index, serialize_offload_index
-from udfs.judge import Policy
-from udfs.judge_offload import OffloadPolicy
 from udfs.offload_target import Bucket
 from udfs.paths import LEDGERS_ROOT, Layout, managed_ledger_path
 from udfs.records import (
@@ -51,6 +49,8 @@ from udfs.records import (
     Outcome,
     PendingDelete,
 )
+from udfs.verdicts.judge import Policy
+from udfs.verdicts.judge_offload import OffloadPolicy
 
 HOST = "127.0.0.1"
 TOPIC = "public/default/persistent/bench"
@@ -204,7 +204,7 @@ def serve(options: argparse.Namespace) -> None:
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import run_simple
 
-    from streaming.sandbox.s3_server import s3_app
+    from streaming.sandbox.parts.s3_server import s3_app
 
     class Quiet(MotoRequestHandler):
         def log_request(self, *_: object, **__: object) -> None:

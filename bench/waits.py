@@ -41,7 +41,7 @@ from streaming.config.settings import Settings
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.part_clients import pulsar_client, zookeeper
+from streaming.sandbox.parts.part_clients import pulsar_client, zookeeper
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.classes import FOLDER
 from streaming.spark.ivy import default_cache

@@ -14,12 +14,12 @@ from streaming.beside import Beside, Work
 from streaming.clients import admin_for, clients_for
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_brokers_store, require_superuser
-from streaming.deletion.board import Board
-from streaming.deletion.idle import is_idle, only_retries_wait, stuck
 from streaming.deletion.instance import Identity, Instance, begin_instance
-from streaming.deletion.operator_action import OperatorAction
 from streaming.deletion.service import LedgerDeletionService
-from streaming.deletion.supervisor import Checks, Supervisor
+from streaming.deletion.supervision.board import Board
+from streaming.deletion.supervision.idle import is_idle, only_retries_wait, stuck
+from streaming.deletion.supervision.operator_action import OperatorAction
+from streaming.deletion.supervision.supervisor import Checks, Supervisor
 from streaming.errors import StopRequestedError
 from streaming.queries.checkpoints import refuse_changes, what_is_left
 from streaming.queries.names import queries_of

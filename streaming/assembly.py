@@ -9,7 +9,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.last_message import reports_last_message
+from streaming.adapters.pulsar.readers.last_message import reports_last_message
 from streaming.beside import Beside
 from streaming.clients import reader_for
 from streaming.clock import Clock, StartedClock
@@ -18,21 +18,21 @@ from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.agreed_clock import AgreedClock, PacedClock
-from streaming.deletion.board import Board
-from streaming.deletion.chunk import ChunkSweep
-from streaming.deletion.copies import PulsarCopies
+from streaming.deletion.chunks.chunk import ChunkSweep
+from streaming.deletion.chunks.copies import PulsarCopies
+from streaming.deletion.chunks.follow_up import FollowUp
+from streaming.deletion.chunks.held_tenants import HeldTenants
+from streaming.deletion.chunks.outbox import Outbox
+from streaming.deletion.chunks.owners import OwnersInUse
 from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.fallback import Fallback
-from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
-from streaming.deletion.held_tenants import HeldTenants
 from streaming.deletion.instance import Identity, Instance, coordination_of
 from streaming.deletion.outages import Outages
-from streaming.deletion.outbox import Outbox
-from streaming.deletion.owners import OwnersInUse
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
-from streaming.deletion.upkeep import Upkeep, tidy_up
+from streaming.deletion.supervision.board import Board
+from streaming.deletion.supervision.upkeep import Upkeep, tidy_up
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.loader import InUseLoader
@@ -46,12 +46,12 @@ from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar
 from streaming.queries.checkpoints import root_of
-from streaming.queries.completion import Completion
-from streaming.queries.fallback_reads import ReadRows
+from streaming.queries.delivery.completion import Completion
+from streaming.queries.delivery.fallback_reads import ReadRows
+from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.life import QueryTools
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
-from streaming.queries.slots import ReadSlots
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.accounting import reconcile
 from streaming.reconcile.markers import Markers
@@ -60,10 +60,10 @@ from streaming.spark.connector_clients import ConnectorClients
 from streaming.spark.java_errors import one_line
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
-from streaming.state.parked_queries import ParkedQuery
+from streaming.state.notes.parked_queries import ParkedQuery
+from streaming.state.notes.worked_off import WorkedOff
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
-from streaming.state.worked_off import WorkedOff
 from streaming.topics.setup import PATIENCE_SECONDS
 from udfs.blast_radius import Planned
 from udfs.paths import tenant_of

@@ -13,14 +13,14 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from streaming.adapters.bookkeeper.bookies import HttpBookies
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.broker import AdminBroker
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
+from streaming.adapters.pulsar.admin_api.broker import AdminBroker
+from streaming.adapters.pulsar.admin_api.loaded import running_brokers
+from streaming.adapters.pulsar.admin_api.offload_policies import BrokerOffload
+from streaming.adapters.pulsar.admin_api.properties import PulsarTopicProperties
+from streaming.adapters.pulsar.admin_api.trims import PulsarTrimFacts
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.loaded import running_brokers
-from streaming.adapters.pulsar.offload_policies import BrokerOffload
-from streaming.adapters.pulsar.properties import PulsarTopicProperties
-from streaming.adapters.pulsar.read import PulsarReader
-from streaming.adapters.pulsar.trims import PulsarTrimFacts
+from streaming.adapters.pulsar.readers.read import PulsarReader
 from streaming.adapters.zookeeper import zookeeper_session
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
 from streaming.adapters.zookeeper.store import ZooKeeperStore, store_for

@@ -1,19 +1,19 @@
 """The safety lines of requests to brokers for tests/mutation.py: each once, with the tests that must notice."""
 
-BROKER, LOADED = "streaming/adapters/pulsar/broker.py", "streaming/adapters/pulsar/loaded.py"
+BROKER, LOADED = "streaming/adapters/pulsar/admin_api/broker.py", "streaming/adapters/pulsar/admin_api/loaded.py"
 HTTP, SILENCE = "streaming/adapters/pulsar/http.py", "streaming/adapters/pulsar/silence.py"
-THREADS = "streaming/adapters/pulsar/threads.py"
-REFERENCES = "udfs/references.py"
+THREADS = "streaming/adapters/pulsar/admin_api/threads.py"
+REFERENCES = "udfs/owners/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
-LOADED_TESTS = "tests/unit/adapters/pulsar/test_loaded.py"
+LOADED_TESTS = "tests/unit/adapters/pulsar/admin_api/test_loaded.py"
 # the tests that must notice, by the changed file
 TESTS = {
     BROKER: (ADMIN_TESTS, HOSTILE_TESTS),
     LOADED: (LOADED_TESTS, ADMIN_TESTS, HOSTILE_TESTS),
     HTTP: (ADMIN_TESTS, HOSTILE_TESTS),
-    THREADS: ("tests/unit/adapters/pulsar/test_threads.py", HOSTILE_TESTS),
+    THREADS: ("tests/unit/adapters/pulsar/admin_api/test_threads.py", HOSTILE_TESTS),
     SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
-    REFERENCES: ("tests/unit/udfs/test_references.py",),
+    REFERENCES: ("tests/unit/udfs/owners/test_references.py",),
 }
 BROKERS = (
     (

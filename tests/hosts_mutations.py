@@ -1,13 +1,13 @@
 """The safety lines of state shared by many hosts for tests/mutation.py: each once, with the tests that must notice."""
 
-COMMITS, STORES = "streaming/state/commits.py", "streaming/state/object_store_options.py"
-LEFTOVERS = "streaming/state/leftovers.py"
+COMMITS, STORES = "streaming/state/delta/commits.py", "streaming/state/delta/object_store_options.py"
+LEFTOVERS = "streaming/state/delta/leftovers.py"
 OVERWRITING, SUBMISSION = "streaming/coordination/overwriting.py", "streaming/spark/submission.py"
 TASK, PACE = "streaming/sweep/task.py", "streaming/sweep/pace.py"
 # the tests that must notice, by the changed file
 TESTS = {
-    COMMITS: ("tests/unit/state/test_commits.py",),
-    LEFTOVERS: ("tests/unit/state/test_leftovers.py",),
+    COMMITS: ("tests/unit/state/delta/test_commits.py",),
+    LEFTOVERS: ("tests/unit/state/delta/test_leftovers.py",),
     STORES: ("tests/contract/test_state_stores.py",),
     OVERWRITING: ("tests/contract/test_overwriting.py",),
     SUBMISSION: ("tests/unit/spark/test_submission.py",),

@@ -45,7 +45,7 @@ UNIT_MARKS = ("-m", "not cluster and not slow")
 UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", *UNIT_MARKS)
 MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
-JUDGE_TESTS = ("tests/unit/udfs/test_judge.py", "tests/model/test_windows.py")
+JUDGE_TESTS = ("tests/unit/udfs/verdicts/test_judge.py", "tests/model/test_windows.py")
 MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
 WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
 PAUSE_TESTS = ("tests/contract/test_coordination.py", "tests/unit/cli/test_control.py", "-m", "not cluster")
@@ -62,18 +62,18 @@ class Mutation:
 
 
 JUDGE, REFERENCES, OWNERSHIP, SIGHTINGS = (
-    f"udfs/{name}.py" for name in ("judge", "references", "named_owner", "sightings")
+    f"udfs/{name}.py" for name in ("verdicts/judge", "owners/references", "owners/named_owner", "owners/sightings")
 )
 BLAST_RADIUS, DELETION = "udfs/blast_radius.py", "streaming/deletion"
 SWEEP, IN_USE, COORDINATION, LIMITS = (f"streaming/{name}" for name in ("sweep", "in_use", "coordination", "limits"))
 FILESYSTEM = "streaming/state/filesystem.py"
-JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/replay_target.py"
+JOURNAL, REPLAY_TARGET = "streaming/state/journal.py", "udfs/requests/replay_target.py"
 PUT_BACK = "streaming/snapshots/repair/restore.py"
 GUARDING = "udfs/snapshots/guard_rules.py"
-JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/judge_snapshot.py", "streaming/sweep/snapshot_sweep.py"
+JUDGE_SNAPSHOT, SNAPSHOTS = "udfs/verdicts/judge_snapshot.py", "streaming/sweep/snapshots/snapshot_sweep.py"
 WATCHER, MARKS = "streaming/phase_one/watcher", "streaming/phase_one/deletable_ledgers.py"
 AHEAD = "udfs/phase_one/trim_forecast.py"
-MASS_LOSS, OFFLOADS = "udfs/mass_loss.py", "udfs/judge_offload.py"
+MASS_LOSS, OFFLOADS = "udfs/owners/mass_loss.py", "udfs/verdicts/judge_offload.py"
 
 MUTATIONS = (
     Mutation(
@@ -148,7 +148,7 @@ MUTATIONS = (
     ),
     Mutation("only CLOSED ledgers", JUDGE, "    elif metadata.state is not LedgerState.CLOSED:", "    elif False:"),
     Mutation("never a ledger in recovery", JUDGE, "if metadata.state is LedgerState.OPEN and policy", "if policy"),
-    Mutation("an age counts from the last change", "udfs/ledger_facts.py", "max(times_ms)", "min(times_ms)"),
+    Mutation("an age counts from the last change", "udfs/verdicts/ledger_facts.py", "max(times_ms)", "min(times_ms)"),
     Mutation("min_age", JUDGE, "if unchanged_ms < policy.min_age_ms:", "if False:"),
     Mutation(
         "quarantine above the newest published ledger",
@@ -202,13 +202,13 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting for an OPEN ledger's quiet period costs no try",
-        "udfs/disposition.py",
+        "udfs/requests/disposition.py",
         " or verdict.wait_ms > 0:",
         ":",
     ),
     Mutation(
         "an OPEN ledger is tried again when its quiet period is over, in a week at the latest",
-        "udfs/disposition.py",
+        "udfs/requests/disposition.py",
         "verdict.wait_ms), MAX_DELAY_MS)",
         "verdict.wait_ms), 1 << 60)",
     ),
@@ -279,13 +279,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a tenant's topic names only the tenant's own ledgers",
-        "udfs/admission.py",
+        "udfs/requests/admission.py",
         "if tenant not in admission.trusted_tenants and",
         "if False and",
     ),
     Mutation(
         "a request topic has its own rights",
-        "udfs/admission.py",
+        "udfs/requests/admission.py",
         "if admission.is_request_topic(read_from):",
         "if False:",
     ),
@@ -303,13 +303,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a payload that is too large is not parsed",
-        "udfs/wire.py",
+        "udfs/requests/wire.py",
         "    if len(payload) > most_bytes:",
         "    if False:",
     ),
     Mutation(
         "a cut request keeps its topic, and with it its rights",
-        "udfs/retry.py",
+        "udfs/requests/retry.py",
         "return name in (REAL_TOPIC, REASON) or (",
         "return name == REASON or (",
     ),
@@ -384,7 +384,7 @@ MUTATIONS = (
     ),
     Mutation(
         "each retry of a publication reads the stored copies",
-        f"{DELETION}/outbox.py",
+        f"{DELETION}/chunks/outbox.py",
         "            self._started = chunk\n",
         "            pass\n",
     ),
@@ -400,7 +400,9 @@ MUTATIONS = (
     Mutation("another run's chunk stops this one", DELETION, "if summary.epochs != {self.epoch}:", "if False:"),
     Mutation("a chunk that ran twice is doubted", DELETION, "is_doubtful = any(", "is_doubtful = False and any("),
     Mutation("a chunk is counted once", DELETION, "        if self._counted < chunk:\n", "        if True:\n"),
-    Mutation("a forged number is bounded", "udfs/retry.py", 'min(int(digits or "0"), largest)', 'int(digits or "0")'),
+    Mutation(
+        "a forged number is bounded", "udfs/requests/retry.py", 'min(int(digits or "0"), largest)', 'int(digits or "0")'
+    ),
     Mutation("no chunk overtakes another", DELETION, "            self._finish_interrupted()\n", ""),
     Mutation(
         "a replaced instance publishes nothing",
@@ -409,7 +411,7 @@ MUTATIONS = (
         "            #",
     ),
     Mutation("deletes before a kill", LIMITS, "if not isinstance(node, Znode))", "if False)"),
-    Mutation("topics of Pulsar's own", "udfs/topic_pattern.py", "tenant not in PULSARS_TENANTS and ", ""),
+    Mutation("topics of Pulsar's own", "udfs/requests/topic_pattern.py", "tenant not in PULSARS_TENANTS and ", ""),
     Mutation("the earlier of two clocks", COORDINATION, "_Reading(min(local_ms, node.mtime_ms),", "_Reading(local_ms,"),
     Mutation("the later clock names the journal's days", JOURNAL, "_day(now_ms + self._ahead_ms)", "_day(now_ms)"),
     Mutation(
@@ -586,13 +588,13 @@ MUTATIONS = (
     ),
     Mutation(
         "an object that does not exist confirms nothing",
-        "streaming/sweep/offloaded.py",
+        "streaming/sweep/tiered_storage/offloaded.py",
         "    if head is None:",
         "    if False:",
     ),
     Mutation(
         "every upload of a ledger is requested",
-        "streaming/sweep/offloaded.py",
+        "streaming/sweep/tiered_storage/offloaded.py",
         "is_whole = bool(uuids) and len(located) == len(uuids)",
         "is_whole = True",
     ),
@@ -616,37 +618,37 @@ MUTATIONS = (
     ),
     Mutation(
         "the policies of all namespaces share one deadline",
-        "streaming/sweep/buckets.py",
+        "streaming/sweep/tiered_storage/buckets.py",
         "            wait(futures.values(), self.patience_seconds)\n",
         "            wait(futures.values())\n",
     ),
     Mutation(
         "hanging policies of a tenant delay no other tenant's",
-        "streaming/sweep/buckets.py",
+        "streaming/sweep/tiered_storage/buckets.py",
         "sorted(turns, key=turns.__getitem__)",
         "list(turns)",
     ),
     Mutation(
         "the end of a task does not wait for hanging policies",
-        "streaming/sweep/buckets.py",
+        "streaming/sweep/tiered_storage/buckets.py",
         "pool.shutdown(wait=False, cancel_futures=True)",
         "pool.shutdown(cancel_futures=True)",
     ),
     Mutation(
         "an unreadable policy of a namespace affects only its own requests",
-        "streaming/sweep/buckets.py",
+        "streaming/sweep/tiered_storage/buckets.py",
         "        except UnavailableError as error:\n            return Verdict(Outcome.RETRY",
         "        except NotImplementedError as error:\n            return Verdict(Outcome.RETRY",
     ),
     Mutation(
         "a delete carries the ETag of the object that was judged",
-        "streaming/sweep/offload_steps.py",
+        "streaming/sweep/tiered_storage/offload_steps.py",
         "if store.compares_etags() else {}",
         "if False else {}",
     ),
     Mutation(
         "an object that was stored again is not reported as deleted",
-        "streaming/sweep/offload_steps.py",
+        "streaming/sweep/tiered_storage/offload_steps.py",
         "if errors.get(key) == CHANGED and key in there:",
         "if False:",
     ),
@@ -704,7 +706,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an upload that is listed is in use (T2)",
-        "udfs/judge_offload.py",
+        "udfs/verdicts/judge_offload.py",
         "if (case.request.ledger_id, context.uuid) in case.reference.offloads:",
         "if False:",
     ),
@@ -784,7 +786,7 @@ MUTATIONS = (
     ),
     Mutation(
         "silence does not prove the end of a compacted topic",
-        "streaming/adapters/pulsar/compacted.py",
+        "streaming/adapters/pulsar/snapshots/compacted.py",
         "    if left.is_nothing:\n        return\n    if left.compacted > 0:\n",
         "    if True:\n        return\n    if left.compacted > 0:\n",
     ),
@@ -1087,7 +1089,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a guard counts only before all segments that indexes name",
-        "streaming/adapters/pulsar/snapshot_store.py",
+        "streaming/adapters/pulsar/snapshots/snapshot_store.py",
         "    return lowest is None or stats.mark_deleted(GUARD) < lowest\n",
         "    return True\n",
     ),
@@ -1099,13 +1101,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a segment that no broker can read at its position is lost",
-        "streaming/adapters/pulsar/snapshot_topics.py",
+        "streaming/adapters/pulsar/snapshots/snapshot_topics.py",
         "    if message.why is not None or message.content.is_null or message.content.is_plain:\n",
         "    if True:\n",
     ),
     Mutation(
         "segments are sent as brokers read them, not compressed",
-        "streaming/adapters/pulsar/keyed.py",
+        "streaming/adapters/pulsar/snapshots/keyed.py",
         "self._values = self._producer(pulsar.CompressionType.NONE)",
         "self._values = self._producer(pulsar.CompressionType.LZ4)",
     ),
@@ -1123,7 +1125,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an empty transaction has a minute, in milliseconds",
-        "streaming/adapters/pulsar/empty_transaction.py",
+        "streaming/adapters/pulsar/snapshots/empty_transaction.py",
         "_TIMEOUT_MS = 60_000 ",
         "_TIMEOUT_MS = 60 ",
     ),
@@ -1266,7 +1268,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an invalid bucket makes only its cursor unreadable",
-        "udfs/references.py",
+        "udfs/owners/references.py",
         '    if not 0 <= ledger_id <= MAX_LEDGER_ID:\n        raise FormatError(f"a delayed',
         '    if False:\n        raise FormatError(f"a delayed',
     ),
@@ -1305,17 +1307,17 @@ NARROWED |= {
     "only a znode that was read shows that a topic exists": ("tests/unit/in_use/test_loader.py",),
     "quarantine of a cursor's ledger": JUDGE_TESTS,
     "quarantine of a closed ledger without entries": JUDGE_TESTS,
-    "the policies of all namespaces share one deadline": ("tests/unit/sweep/test_offloads.py",),
-    "hanging policies of a tenant delay no other tenant's": ("tests/unit/sweep/test_offloads.py",),
-    "the end of a task does not wait for hanging policies": ("tests/unit/sweep/test_offloads.py",),
+    "the policies of all namespaces share one deadline": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
+    "hanging policies of a tenant delay no other tenant's": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
+    "the end of a task does not wait for hanging policies": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     "only CLOSED ledgers": JUDGE_TESTS,
     "never a ledger in recovery": JUDGE_TESTS,
     "an OPEN ledger's owner names a newer ledger": JUDGE_TESTS,
     "a newer ledger proves OPEN ledgers unused only if their owner writes ledgers in order": JUDGE_TESTS,
     "the quiet period of OPEN ledgers": JUDGE_TESTS,
-    "waiting for an OPEN ledger's quiet period costs no try": ("tests/unit/udfs/test_disposition.py",),
+    "waiting for an OPEN ledger's quiet period costs no try": ("tests/unit/udfs/requests/test_disposition.py",),
     "an OPEN ledger is tried again when its quiet period is over, in a week at the latest": (
-        "tests/unit/udfs/test_disposition.py",
+        "tests/unit/udfs/requests/test_disposition.py",
     ),
     "of two keys for OPEN ledgers the longer period counts": ("tests/unit/config/test_policies.py",),
     "the later clock names the journal's days": ("tests/unit/state/test_journal.py",),
@@ -1323,20 +1325,22 @@ NARROWED |= {
     "a clock that goes back hides no try from the journal": ("tests/unit/udfs/test_blast_radius.py",),
     "a resume by a clock that is ahead proves nothing": ("tests/unit/udfs/test_blast_radius.py",),
     "a new plan ends the previous plan": ("tests/unit/coordination/test_plans.py",),
-    "each retry of a publication reads the stored copies": ("tests/unit/deletion/test_outbox.py",),
+    "each retry of a publication reads the stored copies": ("tests/unit/deletion/chunks/test_outbox.py",),
     "a restored index names only segments that the guard keeps": ("tests/unit/snapshots/repair/test_restore.py",),
     "a topic that can't be trimmed does not stop the others": ("tests/unit/cli/test_snapshots.py",),
     "a topic that was not trimmed is no success": ("tests/unit/cli/test_snapshots.py",),
     "the next scan restores the message of a tombstone that was not verified": (
-        "tests/unit/sweep/test_snapshot_sweep.py",
+        "tests/unit/sweep/snapshots/test_snapshot_sweep.py",
     ),
-    "a tombstone counts as sent before it is tried": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "nothing is compacted while a tombstone is unsettled": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "a value that was written last is not replaced": ("tests/unit/sweep/test_snapshot_sweep.py",),
-    "a tombstone that is not ours is left as it is": ("tests/unit/sweep/test_snapshot_sweep.py",),
+    "a tombstone counts as sent before it is tried": ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
+    "nothing is compacted while a tombstone is unsettled": ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
+    "a value that was written last is not replaced": ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
+    "a tombstone that is not ours is left as it is": ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
     "check compares the guard's position": ("tests/unit/snapshots/audit/test_facts.py",),
     "a guard that was moved too far is moved back by the next run": ("tests/unit/snapshots/guard/test_guards.py",),
-    "a guard counts only before all segments that indexes name": ("tests/unit/adapters/pulsar/test_snapshot_store.py",),
+    "a guard counts only before all segments that indexes name": (
+        "tests/unit/adapters/pulsar/snapshots/test_snapshot_store.py",
+    ),
     "the ids of the old tail are checked after a repair": ("tests/unit/udfs/snapshots/test_repair_rules.py",),
     "a repair without known old ids is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
     "a repair without some of the old ids is not verified": ("tests/unit/snapshots/repair/test_steps.py",),
@@ -1364,10 +1368,12 @@ NARROWED |= {
     "a segment that no broker can read at its position is lost": (
         "tests/unit/snapshots/audit/test_snapshot_messages.py",
     ),
-    "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/test_keyed.py",),
+    "segments are sent as brokers read them, not compressed": ("tests/unit/adapters/pulsar/snapshots/test_keyed.py",),
     "a segments topic is compacted only after its guard exists": ("tests/unit/snapshots/removal/test_compact.py",),
     "tombstones that are compacted are followed by a live record": ("tests/unit/snapshots/removal/test_compact.py",),
-    "an empty transaction has a minute, in milliseconds": ("tests/unit/adapters/pulsar/test_empty_transaction.py",),
+    "an empty transaction has a minute, in milliseconds": (
+        "tests/unit/adapters/pulsar/snapshots/test_empty_transaction.py",
+    ),
     "marking sends no request for an unloaded topic": (MARKING_TESTS,),
     "marks of a topic that is not loaded wait": (MARKING_TESTS,),
     "no request is sent for a topic with closed cursors": (MARKING_TESTS,),
@@ -1397,7 +1403,7 @@ NARROWED |= {
     "a scan for unlisted ledgers returns to a folder that could not be listed": (
         "tests/unit/phase_one/watcher/test_unlisted.py",
     ),
-    "an invalid bucket makes only its cursor unreadable": ("tests/unit/udfs/test_references.py",),
+    "an invalid bucket makes only its cursor unreadable": ("tests/unit/udfs/owners/test_references.py",),
     "a request that can't be read again is not kept": (WATCHER_TESTS,),
     "a state from a backup adopts no stored request": ("tests/unit/phase_one/watcher/test_request_outbox.py",),
     "the operator declared other clusters that offload": ("tests/unit/coordination/test_exclusive.py",),
@@ -1405,22 +1411,24 @@ NARROWED |= {
         "tests/unit/coordination/test_exclusive.py",
     ),
     "the copy of an offloaded ledger is deleted only if tiered storage has the ledger": (
-        "tests/unit/sweep/test_offloaded.py",
+        "tests/unit/sweep/tiered_storage/test_offloaded.py",
     ),
-    "an object that does not exist confirms nothing": ("tests/unit/sweep/test_offloaded.py",),
-    "every upload of a ledger is requested": ("tests/unit/sweep/test_offloaded.py",),
-    "an unreadable policy of a namespace affects only its own requests": ("tests/unit/sweep/test_offloads.py",),
-    "a delete carries the ETag of the object that was judged": ("tests/unit/sweep/test_offloads.py",),
-    "an object that was stored again is not reported as deleted": ("tests/unit/sweep/test_offloads.py",),
+    "an object that does not exist confirms nothing": ("tests/unit/sweep/tiered_storage/test_offloaded.py",),
+    "every upload of a ledger is requested": ("tests/unit/sweep/tiered_storage/test_offloaded.py",),
+    "an unreadable policy of a namespace affects only its own requests": (
+        "tests/unit/sweep/tiered_storage/test_offloads.py",
+    ),
+    "a delete carries the ETag of the object that was judged": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
+    "an object that was stored again is not reported as deleted": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     "a store is tried before its comparison of ETags is relied on": (
         "tests/contract/test_object_store.py",
         "-k",
         "etag",
     ),
-    "our cluster's name is not guessed": ("tests/unit/sweep/test_offloads.py",),
+    "our cluster's name is not guessed": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     "a cluster's name proves nothing if another cluster may have the same name": (
-        "tests/unit/sweep/test_offloads.py",
-        "tests/unit/udfs/test_judge_offload.py",
+        "tests/unit/sweep/tiered_storage/test_offloads.py",
+        "tests/unit/udfs/verdicts/test_judge_offload.py",
     ),
     "the watcher's topic is read only where brokers deduplicate it": ("tests/unit/queries/test_running.py",),
     "a token goes over TLS or to this machine": ("tests/unit/config/test_hosts.py",),

@@ -11,11 +11,11 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.clients import CommandClients
 from streaming.clock import ManualClock
+from streaming.deletion.chunks.follow_up import FollowUp
+from streaming.deletion.chunks.outbox import Outbox
 from streaming.deletion.fair_lock import FairLock
-from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
 from streaming.deletion.outages import Outages
-from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.in_use.cache import InUseCache

@@ -6,14 +6,14 @@ LOADING, VERIFY = "streaming/snapshots/repair/topic_load.py", "streaming/snapsho
 SESSION, UNDO = "streaming/snapshots/repair/topic_session.py", "streaming/snapshots/repair/repair_undo.py"
 RULES, AUDIT = "udfs/snapshots/repair_rules.py", "udfs/snapshots/topic_findings.py"
 LOADER = "streaming/snapshots/repair/wiring.py"
-GUARD, ADMIN = "streaming/snapshots/guard/guards.py", "streaming/adapters/pulsar/admin.py"
+GUARD, ADMIN = "streaming/snapshots/guard/guards.py", "streaming/adapters/pulsar/admin_api/admin.py"
 TRIM = "streaming/snapshots/removal/trim.py"
 BLOCKING, MIGRATE = "streaming/snapshots/repair/blocking.py", "streaming/snapshots/parts/migrate.py"
-COMPACTED, VALUES = "streaming/adapters/pulsar/compacted.py", "udfs/snapshots/values.py"
+COMPACTED, VALUES = "streaming/adapters/pulsar/snapshots/compacted.py", "udfs/snapshots/values.py"
 COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/snapshot_command.py", "streaming/audit/command.py"
 PUT_BACK, STOPPING = "streaming/snapshots/repair/restore.py", "streaming/audit/stopping.py"
 UNDO_MIGRATION, FORMS = "streaming/snapshots/parts/undo_migration.py", "udfs/snapshots/migration.py"
-SCHEMA, TOPICS = "udfs/snapshots/avro_schemas.py", "streaming/adapters/pulsar/snapshot_topics.py"
+SCHEMA, TOPICS = "udfs/snapshots/avro_schemas.py", "streaming/adapters/pulsar/snapshots/snapshot_topics.py"
 READ, FACTS = (f"streaming/snapshots/audit/{name}.py" for name in ("snapshot_messages", "facts"))
 CHECK = "streaming/snapshots/guard/check_line.py"
 CLI, FINDINGS = "streaming/cli/snapshots.py", "streaming/snapshots/audit/snapshot_audit.py"
@@ -25,7 +25,7 @@ SNAPSHOTS_TESTS = {
     MIGRATE: (f"{_UNIT}/parts/test_migrate.py", f"{_UNIT}/parts/test_undo_migration.py"),
     UNDO_MIGRATION: (f"{_UNIT}/parts/test_undo_migration.py",),
     FORMS: ("tests/unit/udfs/snapshots/test_migration.py", f"{_UNIT}/parts/test_undo_migration.py"),
-    COMPACTED: ("tests/unit/adapters/pulsar/test_compacted.py",),
+    COMPACTED: ("tests/unit/adapters/pulsar/snapshots/test_compacted.py",),
     VALUES: ("tests/unit/udfs/snapshots/test_values.py",),
     COMMAND: (f"{_UNIT}/audit/test_snapshot_command.py",),
     LEDGERS_COMMAND: ("tests/unit/audit/test_command.py",),

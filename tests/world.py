@@ -13,9 +13,9 @@ from streaming.sweep.jobs import Job, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS, ROOT, custom_of, metadata, put
 from udfs.formats.ledger_metadata import serialize_v3
-from udfs.judge import Policy
 from udfs.paths import Layout, ledger_path
 from udfs.records import BrokerView, LedgerState, PendingDelete, Presence, Reference, Verdict
+from udfs.verdicts.judge import Policy
 
 EPOCH = "/ledger-reaper/epoch"
 POLICY = Policy(min_age_ms=5 * MINUTE_MS, above_newest_quarantine_ms=DAY_MS, absence_interval_ms=10 * MINUTE_MS)

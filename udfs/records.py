@@ -177,7 +177,7 @@ class LedgerFacts:
     path: str
     version: int
     metadata: LedgerMetadata | None  # None: it could not be parsed
-    last_change_ms: int  # the latest time that the znode or the metadata names (udfs.ledger_facts)
+    last_change_ms: int  # the latest time that the znode or the metadata names (udfs.verdicts.ledger_facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ class Counts:
 class Reference:
     """Everything that one owner refers to, as read at one moment, and the znode versions that this is based on."""
 
-    key: str  # names the owner (udfs.references.key_of)
+    key: str  # names the owner (udfs.owners.references.key_of)
     presence: Presence
     read_at_ms: int
     # (path, version) of every znode that was read and exists; a delete is allowed only while all have that version

@@ -13,13 +13,13 @@ from udfs import columns as c
 from udfs.entry_ranges import MessageAddress, runs_of
 from udfs.formats.internal_stats import Position
 from udfs.formats.message_id import MessagePosition, parse_message_id
+from udfs.owners.references import key_of
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
-from udfs.references import key_of
-from udfs.retry import CUT_FROM, due_ms, essential_properties, is_oversized
+from udfs.requests.retry import CUT_FROM, due_ms, essential_properties, is_oversized
+from udfs.requests.wire import decode
 from udfs.undelivered import UndeliveredMessage, refusal_of
 from udfs.units import ROW_BYTES
-from udfs.wire import decode
 
 # streaming/queries/transforms.py selects these from the connector's rows, in this order
 RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
@@ -34,7 +34,7 @@ def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: i
 
     A source's messages come one after the other, in ascending order. The connector delivers some again after it has
     lost its connection: repeated messages are dropped here, so that none gets into another chunk. If a dropped message
-    was not delivered before, queries/completion.py finds it missing.
+    was not delivered before, queries/delivery/completion.py finds it missing.
 
     Args:
         batches: the raw messages.

@@ -1,14 +1,14 @@
 """`ledger-reaper audit`: finds storage that no topic uses any more (orphans) and data that a topic has lost (missing).
 
 Modules:
-- udfs/finding_classes.py  the rules: when a ledger is ORPHAN, MISSING, UNKNOWN, ...
-- ledger_audit.py          the order of the phases, and why that order makes the rules safe
-- walk/                    phases 1 and 2: list every ledger and object, read every reference of every topic
-- reference_join.py        what was listed without a reference, and references to what was not listed
-- checks/                  phases 3 and 4: read each suspect and its topic again, twice, and apply the rules
-- findings.py              the result as one table; report/ shows it on the terminal and as HTML
-- certificate.py           what could not be read, and what is UNKNOWN because of that
-- publication/             --publish: one deletion request for each orphan, each exactly once
-- repeat/                  --watch, and audits beside the service
-- command.py               the command itself; explain.py is `ledger-reaper explain`
+- udfs/verdicts/finding_classes.py   the rules: when a ledger is ORPHAN, MISSING, UNKNOWN, ...
+- ledger_audit.py                    the order of the phases, and why that order makes the rules safe
+- walk/                              phases 1 and 2: list every ledger and object, read every reference of every topic
+- reference_join.py                  what was listed without a reference, and references to what was not listed
+- checks/                            phases 3 and 4: read each suspect and its topic again, twice, and apply the rules
+- findings.py                        the result as one table; report/ shows it on the terminal and as HTML
+- certificate.py                     what could not be read, and what is UNKNOWN because of that
+- publication/                       --publish: one deletion request for each orphan, each exactly once
+- repeat/                            --watch, and audits beside the service
+- command.py                         the command itself; explain.py is `ledger-reaper explain`
 """

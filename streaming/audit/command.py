@@ -39,8 +39,8 @@ from streaming.spark.java_errors import our_errors
 from streaming.spark.session import Jars, start
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs import columns as c
-from udfs.finding_classes import FindingClass
 from udfs.formats.bookie_info import http_addresses
+from udfs.verdicts.finding_classes import FindingClass
 
 log = logging.getLogger("ledger-reaper")
 

@@ -23,17 +23,17 @@ from streaming.coordination.identity import read_layout
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import MetadataStore, Unreadable
 from streaming.state import receipts
-from streaming.sweep.buckets import offload_buckets
 from streaming.sweep.jobs import Limiter
-from streaming.sweep.offloaded import OffloadedCopies
 from streaming.sweep.pace import Pace
+from streaming.sweep.tiered_storage.buckets import offload_buckets
+from streaming.sweep.tiered_storage.offloaded import OffloadedCopies
 from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs import columns as c
-from udfs.finding_classes import Unclaimed, claim_of
-from udfs.judge import NOT_ASKED, Case, judge, refers_to
+from udfs.owners.references import key_of
 from udfs.paths import ledger_path, topic_of
 from udfs.records import LedgerFacts, LedgerState, Outcome, PendingDelete, Reason, Reference, Verdict
-from udfs.references import key_of
+from udfs.verdicts.finding_classes import Unclaimed, claim_of
+from udfs.verdicts.judge import NOT_ASKED, Case, judge, refers_to
 
 _AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
 

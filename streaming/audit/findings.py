@@ -10,8 +10,8 @@ from streaming.audit import audit_columns as a
 from streaming.audit.certificate import MAX_NAMESPACES
 from streaming.audit.result import InUse
 from udfs import columns as c
-from udfs.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 from udfs.records import LedgerType
+from udfs.verdicts.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 
 _MS_PER_SECOND = 1000
 _NAMESPACES = 500

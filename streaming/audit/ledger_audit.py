@@ -4,7 +4,7 @@ The order of the phases proves that no ledger in use is reported as an orphan:
 1. All ledgers and objects are listed.
 2. After that, the references of every topic are read.
 3. A ledger that no reference names is a suspect. Each suspect is read again, and then its topic. The rules by which
-   the service deletes (udfs/judge.py) then decide.
+   the service deletes (udfs/verdicts/judge.py) then decide.
 4. After a pause, step 3 is repeated. Only a suspect on which both checks agree becomes an ORPHAN, or MISSING.
 """
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
-from streaming.state.commits import written
+from streaming.state.delta.commits import written
+from streaming.state.delta.spark_files import read_files
 from streaming.state.filesystem import Folder, below, folder_of, shown
-from streaming.state.spark_files import read_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,9 +21,10 @@ from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore
 from streaming.reconcile.backlog_count import backlog_of
-from streaming.state import hold, parked_queries, receipts, waiting, watcher_note
-from streaming.state.parked_queries import ParkedQuery
-from streaming.state.watcher_note import WatcherNote
+from streaming.state import receipts, waiting
+from streaming.state.notes import hold, parked_queries, watcher_note
+from streaming.state.notes.parked_queries import ParkedQuery
+from streaming.state.notes.watcher_note import WatcherNote
 from udfs import columns as c
 from udfs.units import HOUR_MS
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow.fs as pafs
 from pydantic import BaseModel
 
-from streaming.adapters.pulsar.read import check_connection, check_service
+from streaming.adapters.pulsar.readers.read import check_connection, check_service
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import Clock
@@ -32,10 +32,10 @@ from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.queries.checkpoints import root_of
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
-from streaming.state import watcher_note
+from streaming.state.delta.tables import opened
 from streaming.state.filesystem import open_filesystem, shown
-from streaming.state.parked_queries import noted
-from streaming.state.tables import opened
+from streaming.state.notes import watcher_note
+from streaming.state.notes.parked_queries import noted
 from streaming.terminal import count_of
 from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries

@@ -33,8 +33,8 @@ def receipts(
 ) -> None:
     """Show the results of requests: the newest as a table, or with --json all of them, the oldest first."""
     load_datasets()
-    from streaming.state import parked_queries
-    from streaming.state.hold import noted
+    from streaming.state.notes import parked_queries
+    from streaming.state.notes.hold import noted
     from streaming.state.outcomes import newest_of, receipts_of
 
     outcome = one_of(outcome, Outcome, "--outcome") if outcome is not None else None

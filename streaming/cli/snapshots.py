@@ -264,7 +264,7 @@ def trim(
     others are trimmed, and the exit code is 3.
     """
     settings = settings_of(config)
-    from streaming.adapters.pulsar.empty_transaction import commit_nothing
+    from streaming.adapters.pulsar.snapshots.empty_transaction import commit_nothing
     from streaming.snapshots.removal.candidates import topics_with_deleted_ledgers
     from streaming.snapshots.removal.trim import Left, Trims, trim_each
     from streaming.snapshots.repair.wiring import full_name, repairs_for

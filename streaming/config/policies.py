@@ -2,11 +2,11 @@
 
 from streaming.config.sections import LimitSettings
 from streaming.config.settings import Settings
-from udfs.admission import Admission
 from udfs.blast_radius import Limits
-from udfs.disposition import Delays
-from udfs.judge import Policy
 from udfs.offload_target import Bucket
+from udfs.requests.admission import Admission
+from udfs.requests.disposition import Delays
+from udfs.verdicts.judge import Policy
 
 
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
@@ -24,7 +24,7 @@ def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Translate [safety] and [two_phase] for udfs.judge."""
+    """Translate [safety] and [two_phase] for udfs.verdicts.judge."""
     safety = settings.safety
     return Policy(
         min_age_ms=safety.min_age_seconds * 1000,
@@ -49,7 +49,7 @@ def limits_of(settings: LimitSettings) -> Limits:
 
 
 def admission_of(settings: Settings) -> Admission:
-    """Translate [topics] and [safety] for udfs.admission."""
+    """Translate [topics] and [safety] for udfs.requests.admission."""
     return Admission(
         request_topics=frozenset({*settings.topics.requests, settings.topics.watch}),
         trusted_tenants=frozenset(settings.topics.trusted_tenants),
@@ -60,7 +60,7 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def delays_of(settings: Settings) -> Delays:
-    """Translate [two_phase] for udfs.disposition."""
+    """Translate [two_phase] for udfs.requests.disposition."""
     two_phase = settings.two_phase
     return Delays(
         base_ms=two_phase.reconsume_later_seconds * 1000,

@@ -33,7 +33,7 @@ def write_own(store: MetadataStore, path: str, data: bytes) -> int | None:
 
 
 def create_key(store: MetadataStore, root: str) -> None:
-    """Create the key that signs sightings (udfs.sightings), once per cluster. Raises UnavailableError."""
+    """Create the key that signs sightings (udfs.owners.sightings), once per cluster. Raises UnavailableError."""
     store.create(f"{root}/{SECRET}", token_hex(32).encode(), parents=True)
 
 

@@ -1,7 +1,7 @@
 """Processes the messages of a query on which the connector fails, without the connector, while the query does not run.
 
 1. If a batch was started but not committed, its whole range is read without the connector, processed like any batch,
-   and then committed as Spark would (queries/batches.py).
+   and then committed as Spark would (queries/delivery/batches.py).
 2. If no batch could be planned, everything after the last commit is processed, and nothing is committed. The next batch
    that Spark plans starts at the same position.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from streaming.adapters.pulsar.admin_entries import NOTHING_SHOWN, WITHHELD
+from streaming.adapters.pulsar.readers.admin_entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import SafetyError
 from streaming.ports import TopicAdmin
-from streaming.queries.batches import commit, next_number, unfinished
 from streaming.queries.checkpoints import committed_positions, location_of, partitions_of
-from streaming.queries.completion import Read, Spans, stored_spans
+from streaming.queries.delivery.batches import commit, next_number, unfinished
+from streaming.queries.delivery.completion import Read, Spans, stored_spans
 from streaming.queries.life import FallbackResult
 from streaming.queries.names import Query
 from streaming.state.filesystem import shown

@@ -12,7 +12,7 @@ from streaming.deletion.instance import Coordination
 from streaming.errors import FencedError, StopRequestedError
 from streaming.limits.enforcement import BlastRadius
 from streaming.metrics import Metrics
-from streaming.state import hold
+from streaming.state.notes import hold
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 

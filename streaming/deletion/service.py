@@ -1,7 +1,7 @@
 """Processes batches of requests, chunk by chunk, so that no request is lost and none is processed twice.
 
-1. A chunk is swept in the executors (chunk.py), and the sweep ends with a single commit of receipts. Then the chunk is
-   counted and published (outbox.py), and only then the next chunk starts.
+1. A chunk is swept in the executors (chunks/chunk.py), and the sweep ends with a single commit of receipts. Then the
+   chunk is counted and published (chunks/outbox.py), and only then the next chunk starts.
 2. Chunks of all queries run one after the other; the queries share a fair lock (fair_lock.py).
 3. A batch of RETRY is kept until its messages are due (retries.py), and then processed in the same way.
 """
@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streaming.clock import Clock
+from streaming.deletion.chunks.follow_up import FollowUp
+from streaming.deletion.chunks.outbox import Outbox
 from streaming.deletion.fair_lock import FairLock
-from streaming.deletion.follow_up import FollowUp
 from streaming.deletion.gate import Gate
 from streaming.deletion.outages import Outages
-from streaming.deletion.outbox import Outbox
 from streaming.deletion.retries import Retries
 from streaming.errors import SafetyError
-from streaming.queries.completion import Completed, Extent, Spans
-from streaming.queries.slots import ReadSlots
+from streaming.queries.delivery.completion import Completed, Extent, Spans
+from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.streams import Describe
 from streaming.queries.transforms import chunks_of, messages
 from streaming.schemas import RETRY
@@ -34,7 +34,7 @@ from udfs.units import CHUNK_REMAINDER, MAX_ROWS_PER_CHUNK
 
 
 class Sweep(Protocol):
-    """Sweeps the rows of a chunk, and commits their receipts if there are rows: deletion.chunk.ChunkSweep."""
+    """Sweeps the rows of a chunk, and commits their receipts if there are rows: deletion.chunks.chunk.ChunkSweep."""
 
     def __call__(self, query: str, batch_id: int, rows: DataFrame, chunk: int, /) -> None:
         """Raises what ChunkSweep does."""
@@ -42,7 +42,7 @@ class Sweep(Protocol):
 
 
 class Complete(Protocol):
-    """Adds to the delivered rows of a batch those that were not delivered: queries.completion.Completion."""
+    """Adds to the delivered rows of a batch those that were not delivered: queries.delivery.completion.Completion."""
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame, /) -> Completed:
         """Return the rows of the batch. The caller unpersists rows other than `delivered`."""
@@ -50,7 +50,7 @@ class Complete(Protocol):
 
 
 class NoteFallbackReads(Protocol):
-    """Records the entries of a batch that the fallback read: state.worked_off.WorkedOff.note."""
+    """Records the entries of a batch that the fallback read: state.notes.worked_off.WorkedOff.note."""
 
     def __call__(self, spans: Spans, /) -> None:
         """Record them."""
@@ -89,7 +89,8 @@ class LedgerDeletionService:
         delivered = messages(source, self.max_request_bytes, self.slots.most_tasks(query)).persist()
         rows = delivered
         try:
-            # first, so that all messages of the batch are processed before Spark commits it (queries/completion.py)
+            # first, so that all messages of the batch are processed before
+            # Spark commits it (queries/delivery/completion.py)
             completed = self.completed(query, batch_id, delivered)
             rows = completed.rows
             self.take(query, rows, batch_id, completed.extent)

@@ -12,8 +12,8 @@ from streaming.ports import TopicAdmin
 from streaming.state import receipts
 from udfs import columns as c
 from udfs.records import Outcome, Reason
-from udfs.replay_target import LetterOrigin, Stays, replay_target
-from udfs.retry import REAL_TOPIC, fitting
+from udfs.requests.replay_target import LetterOrigin, Stays, replay_target
+from udfs.requests.retry import REAL_TOPIC, fitting
 
 
 @dataclass(slots=True)

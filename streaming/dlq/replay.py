@@ -3,7 +3,8 @@
 1. A plan is written before the first message is sent: it contains every message, and the ends of the topics at that
    time. After an interruption, the next run sends what is missing of it.
 2. A letter goes to the request topic that it came from according to our receipts, or to a topic that the operator
-   names. It never gets more rights than it had (udfs.replay_target). Other letters stay, and the report gives reasons.
+   names. It never gets more rights than it had (udfs.requests.replay_target). Other letters stay, and the report gives
+   reasons.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from streaming.adapters.pulsar.named_producer import NamedProducer
-from streaming.adapters.pulsar.read import numbered
+from streaming.adapters.pulsar.readers.read import numbered
 from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
 from streaming.config.amounts import topic_from
@@ -30,11 +31,11 @@ from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.schemas import DLQ
 from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
 from udfs import columns as c
+from udfs.owners.references import key_of
 from udfs.paths import tenant_of
 from udfs.records import Outcome, PendingDelete, Reason
-from udfs.references import key_of
-from udfs.replay_target import Stays
-from udfs.retry import as_original
+from udfs.requests.replay_target import Stays
+from udfs.requests.retry import as_original
 
 log = logging.getLogger("ledger-reaper")
 

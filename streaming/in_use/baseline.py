@@ -1,6 +1,6 @@
 """The baseline: how many ledgers each owner's sources named in the last trusted read; later reads are compared with it.
 
-The baseline is rebuilt from the certificates in the receipts (udfs.completeness), so it survives a restart.
+The baseline is rebuilt from the certificates in the receipts (udfs.owners.completeness), so it survives a restart.
 """
 
 import json
@@ -12,12 +12,12 @@ from itertools import islice
 
 from streaming.coordination.own_znodes import read_own, write_own
 from streaming.ports import MetadataStore
-from udfs.completeness import baseline_in, is_unread, shrunk
-from udfs.judge import Policy
-from udfs.mass_loss import Doubts, Losses, doubts
+from udfs.owners.completeness import baseline_in, is_unread, shrunk
+from udfs.owners.mass_loss import Doubts, Losses, doubts
+from udfs.owners.references import owner_of, tenant_of_key
 from udfs.paths import schema_id_of
 from udfs.records import Counts, Presence, Reference
-from udfs.references import owner_of, tenant_of_key
+from udfs.verdicts.judge import Policy
 
 ALL = "*"
 _OF_TENANT = "/*"  # suffix of a tenant's name: all of its owners

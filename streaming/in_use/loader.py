@@ -1,6 +1,6 @@
 """Reads what owners refer to, in bulk, from their znodes in ZooKeeper and from their brokers.
 
-udfs.references unites the two sources. Ledgers of an owner that can't be read count as in use.
+udfs.owners.references unites the two sources. Ledgers of an owner that can't be read count as in use.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +10,7 @@ from streaming.clock import Clock
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ManagedLedgerInfo, parse_managed_ledger
-from udfs.paths import cursor_path, managed_ledger_path
-from udfs.records import BrokerView, Presence, Reference
-from udfs.references import (
+from udfs.owners.references import (
     COMPACTION_CURSOR,
     KeyOwner,
     ZnodeRead,
@@ -21,6 +19,8 @@ from udfs.references import (
     owner_of,
     reference_of,
 )
+from udfs.paths import cursor_path, managed_ledger_path
+from udfs.records import BrokerView, Presence, Reference
 from udfs.units import MIB
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
@@ -200,7 +200,7 @@ def _views_by_key(names: Mapping[str, str], ask: Callable[[Sequence[str]], list[
 
 
 def znode_read(path: str, node: Znode | Unreadable | None) -> ZnodeRead:
-    """Convert a znode that was read to the form of udfs.references."""
+    """Convert a znode that was read to the form of udfs.owners.references."""
     if node is None:
         return ZnodeRead(path)
     if isinstance(node, Unreadable):

@@ -16,11 +16,11 @@ from streaming.in_use.loader import InUseLoader
 from streaming.state.journal import JournalQuery, entries, object_entries
 from streaming.state.receipts import rows
 from udfs import columns as c
-from udfs.judge import refers_to
+from udfs.owners.references import tenant_of_key
 from udfs.paths import Layout, ledger_path
 from udfs.records import LedgerType, Reason, Reference
-from udfs.references import tenant_of_key
 from udfs.units import HOUR_MS
+from udfs.verdicts.judge import refers_to
 
 PAUSES_S = (5.0, 10.0, 15.0)  # before each check; an operator is needed only for losses that outlast all pauses
 _OURS_MS = HOUR_MS

@@ -8,8 +8,8 @@ import pyarrow.dataset as ds
 from streaming.in_use.baseline import Baseline, is_accepted, summary
 from streaming.state.receipts import certificates
 from udfs import columns as c
-from udfs.completeness import baseline_in
-from udfs.mass_loss import Doubts
+from udfs.owners.completeness import baseline_in
+from udfs.owners.mass_loss import Doubts
 from udfs.records import Counts, Reference
 from udfs.units import DAY_MS
 

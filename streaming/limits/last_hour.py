@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 from streaming.ports import MetadataStore, Znode
 from streaming.state import journal, receipts
 from udfs import columns as c
+from udfs.owners.references import tenant_of_key
 from udfs.records import Outcome
-from udfs.references import tenant_of_key
 
 
 def deletes_since(state_dir: str, store: MetadataStore, since_ms: int) -> Iterator[tuple[int, str, str]]:

@@ -101,7 +101,7 @@ def read_empty_batch(spark: "SparkSession", most_bytes: int) -> list["Row"]:
 
     most_bytes: as transforms.messages takes it.
     """
-    from streaming.queries.completion import delivered_runs
+    from streaming.queries.delivery.completion import delivered_runs
     from streaming.queries.transforms import messages
 
     source = spark.range(0, _TASKS, 1, _TASKS).where("id < 0").selectExpr(*_EMPTY_BATCH)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.admin import is_busy
+from streaming.adapters.pulsar.admin_api.admin import is_busy
 from streaming.errors import BusyError, FencedError, ReaperError, StopRequestedError, UnavailableError
 from streaming.ports import TopicAdmin
 from streaming.queries.names import Query
 from streaming.spark.java_errors import error_of, one_line
-from streaming.state.parked_queries import ParkedQuery
+from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.topics.setup import PATIENCE_SECONDS
 from udfs.formats.internal_stats import Position
 from udfs.query_life import (

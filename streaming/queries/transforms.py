@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from udfs import columns as c
-from udfs.retry import CUT_FROM, KEPT, MAX_ABOUT_BYTES, MAX_PROPERTY_BYTES
+from udfs.requests.retry import CUT_FROM, KEPT, MAX_ABOUT_BYTES, MAX_PROPERTY_BYTES
 from udfs.spark import annotate
 
 _ROWS_PER_TASK = 500  # below that, a second Python worker costs more than it brings

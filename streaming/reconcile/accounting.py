@@ -27,7 +27,7 @@ from streaming.reconcile.markers import Markers
 from streaming.reconcile.memory import Unread, UnreadMemory
 from streaming.reconcile.partition_entries import PartitionEntries, lost_ledgers, missing_of, split_at, to_remember
 from streaming.reconcile.positions import AccountedEntries, accounted
-from streaming.state.worked_off import Spans, WorkedOff
+from streaming.state.notes.worked_off import Spans, WorkedOff
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, tenant_of, topic_of
 from udfs.units import DAY_MS

@@ -23,7 +23,7 @@ from streaming.state import receipts, waiting
 from streaming.topics.matching import matched_topics
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.retry import ORIGIN_MESSAGE_ID
+from udfs.requests.retry import ORIGIN_MESSAGE_ID
 
 _ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB if its producer batches
 

@@ -54,7 +54,7 @@ class Confirmation:
     def _has_other_message(self, partition: str, position: Position, messages: Container[tuple[int, int, int]]) -> bool:
         """Whether an entry, read by itself, contains a message that is not among `messages`."""
         # If a broker delivers many entries to no subscriber, the reader requests only a few of them singly, and takes
-        # the rest for messages, including markers (adapters.pulsar.entries). So each entry is read by itself.
+        # the rest for messages, including markers (adapters.pulsar.readers.entries). So each entry is read by itself.
         in_entry = self.reader.read_entries(partition, [EntrySpan(*position, position[1])])
         return any((*position, message.batch_index) not in messages for message in in_entry)
 

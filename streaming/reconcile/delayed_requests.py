@@ -10,11 +10,11 @@ import pyarrow.dataset as ds
 from streaming.config.settings import Settings
 from streaming.ports import MessageReader
 from streaming.schemas import RETRY
-from streaming.state.tables import opened, scan
+from streaming.state.delta.tables import opened, scan
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Outcome
-from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
+from udfs.requests.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 from udfs.units import DAY_MS
 
 _ORIGIN, _CHUNK, _CODE = "origin", "chunk", "code"

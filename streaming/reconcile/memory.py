@@ -6,7 +6,7 @@ The service writes `accounts.json`, and `ledger-reaper accept --gaps` writes `ac
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streaming.state.notes import Note
+from streaming.state.notes.note import Note
 
 Unread = dict[str, dict[int, int]]  # partition -> ledger -> number of its entries
 Ledgers = dict[str, set[int]]  # by partition

@@ -13,8 +13,6 @@ from pathlib import Path
 import psutil
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.sandbox import launch, part_clients, process
-from streaming.sandbox.distribution import pulsar_home
 from streaming.sandbox.home import (
     BUCKET,
     CLUSTER_NAME,
@@ -31,7 +29,9 @@ from streaming.sandbox.home import (
     port_names,
 )
 from streaming.sandbox.local_config import write_local_files
-from streaming.sandbox.part_settings import interface_of
+from streaming.sandbox.parts import launch, part_clients, process
+from streaming.sandbox.parts.distribution import pulsar_home
+from streaming.sandbox.parts.part_settings import interface_of
 from streaming.spark.ivy import Progress, java, locked
 
 READY_SECONDS = 120.0

@@ -4,9 +4,9 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-from streaming.sandbox import part_clients, process
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT, Instance, Part
+from streaming.sandbox.parts import part_clients, process
 
 
 def kill(cluster: Cluster, part: Instance) -> None:

@@ -6,12 +6,13 @@ from functools import partial
 
 from streaming.config.hosts import each_url
 from streaming.errors import UnavailableError
-from streaming.sandbox import part_clients, topics
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
+from streaming.sandbox.parts import part_clients
 
 ROLLER = "persistent://public/default/entry-log-roller"
-FLUSH_SECONDS = 1.5  # part_settings.py: flushInterval
+FLUSH_SECONDS = 1.5  # parts/part_settings.py: flushInterval
 
 
 def entry_log_bytes(cluster: Cluster) -> int:

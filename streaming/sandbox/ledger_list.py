@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from streaming.errors import UnavailableError
-from streaming.sandbox import part_clients, topics
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT
+from streaming.sandbox.parts import part_clients
 from udfs.formats.ledger_metadata import parse_ledger_metadata, serialize_v3
 from udfs.formats.managed_ledger import parse_cursor
 from udfs.paths import Layout, cursor_path, ledger_id_of, ledger_path, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import LedgerMetadata, LedgerState
 
 BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
-LAYOUT = Layout.HIERARCHICAL  # part_settings.py: zk+hierarchical
+LAYOUT = Layout.HIERARCHICAL  # parts/part_settings.py: zk+hierarchical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

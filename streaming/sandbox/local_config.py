@@ -1,7 +1,7 @@
 """Writes the files that other commands need to use the cluster: a configuration, and S3 credentials."""
 
 from streaming.sandbox.home import BUCKET, REGION, Home, Spec, addresses
-from streaming.sandbox.launch import s3_environment
+from streaming.sandbox.parts.launch import s3_environment
 
 TEMPLATE = """\
 # `ledger-reaper sandbox up` writes this file at each start. All waits are cut to seconds: never use it in production.

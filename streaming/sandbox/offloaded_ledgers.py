@@ -9,9 +9,10 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from streaming.sandbox import cluster_faults, part_clients, topics
+from streaming.sandbox import cluster_faults, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
+from streaming.sandbox.parts import part_clients
 from udfs.formats.managed_ledger import LedgerInfo, parse_managed_ledger
 from udfs.formats.offload_index import index_name, object_name
 from udfs.paths import managed_ledger_name, managed_ledger_path

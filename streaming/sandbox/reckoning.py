@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.ports import StoredMessage
 from streaming.state import receipts
 from udfs import columns as c
 from udfs.records import Outcome
-from udfs.retry import ORIGIN_MESSAGE_ID, attempt_of
+from udfs.requests.retry import ORIGIN_MESSAGE_ID, attempt_of
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from streaming.errors import ReaperError
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT
-from streaming.sandbox.launch import java_environment
-from streaming.sandbox.part_settings import metadata_service_uri
+from streaming.sandbox.parts.launch import java_environment
+from streaming.sandbox.parts.part_settings import metadata_service_uri
 
 SHELL_SECONDS = 120
 _MEMORY = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=128m"

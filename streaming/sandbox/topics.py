@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streaming.errors import RefusedError, UnavailableError
-from streaming.sandbox import part_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
+from streaming.sandbox.parts import part_clients
 from udfs.paths import encode_cursor, managed_ledger_name
 
-ENTRIES_PER_LEDGER = 10  # part_settings.py: managedLedgerMaxEntriesPerLedger
+ENTRIES_PER_LEDGER = 10  # parts/part_settings.py: managedLedgerMaxEntriesPerLedger
 SETTLE_SECONDS = 30.0
 
 

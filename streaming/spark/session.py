@@ -28,7 +28,8 @@ _CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class 
 # The number of rows that the JVM sends to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # Its value for messages, whose sender chooses their size: a row has up to service.max_request_bytes of payload and
-# udfs.retry.MAX_ABOUT_BYTES of key and properties. With the defaults these are 32 MiB, in the JVM and in the worker.
+# udfs.requests.retry.MAX_ABOUT_BYTES of key and properties. With the defaults these are 32 MiB, in the JVM and in the
+# worker.
 MESSAGES_PER_BATCH = "100"
 
 # Every job relies on these; conf/spark-defaults.conf has the same for spark-submit.

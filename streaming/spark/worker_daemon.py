@@ -22,7 +22,7 @@ LIBRARIES = (
     "pydantic",
     # and our own modules that the tasks of a batch need
     "streaming.queries.transforms",
-    "streaming.state.commits",
+    "streaming.state.delta.commits",
     "streaming.sweep.task",
 )
 

@@ -21,8 +21,8 @@ from streaming.clock import Clock
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of, open_filesystem
 from udfs.offload_target import Bucket
+from udfs.owners.references import tenant_of_key
 from udfs.records import Reference
-from udfs.references import tenant_of_key
 from udfs.units import DAY_MS
 
 SCHEMA = pa.schema(

@@ -17,9 +17,20 @@ import pyarrow.dataset as ds
 
 from streaming import schemas
 from streaming.errors import SafetyError
-from streaming.state.commits import Work, commit, written
+from streaming.state.delta.commits import Work, commit, written
+from streaming.state.delta.tables import (
+    Durable,
+    Table,
+    complete,
+    created,
+    frame,
+    opened,
+    refuse_torn,
+    scan,
+    table_path,
+    tidy,
+)
 from streaming.state.filesystem import shown
-from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path, tidy
 from udfs import columns as c
 from udfs.records import Outcome
 

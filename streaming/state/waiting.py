@@ -22,11 +22,22 @@ from streaming import schemas
 from streaming.clock import Clock, SystemClock
 from streaming.errors import FencedError, SafetyError
 from streaming.state import receipts
-from streaming.state.commits import commit, has, written
+from streaming.state.delta.commits import commit, has, written
+from streaming.state.delta.tables import (
+    Durable,
+    Table,
+    complete,
+    created,
+    frame,
+    opened,
+    refuse_torn,
+    scan,
+    table_path,
+    tidy,
+)
 from streaming.state.filesystem import shown
-from streaming.state.tables import Durable, Table, complete, created, frame, opened, refuse_torn, scan, table_path, tidy
 from udfs import columns as c
-from udfs.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
+from udfs.requests.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
 from udfs.units import MINUTE_MS
 
 if TYPE_CHECKING:  # commands that only count waiting retries start without Spark

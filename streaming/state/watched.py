@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from streaming import schemas
-from streaming.state.commits import commit, written_here
-from streaming.state.leftovers import remove_leftovers
-from streaming.state.tables import Durable, Table, created, opened, refuse_torn, scan, table_path
+from streaming.state.delta.commits import commit, written_here
+from streaming.state.delta.leftovers import remove_leftovers
+from streaming.state.delta.tables import Durable, Table, created, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 
 TABLE = "watched"

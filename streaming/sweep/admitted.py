@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming import schemas
 from streaming.sweep.messages import RowDecoder
 from udfs import columns as c
-from udfs.admission import Admission
 from udfs.records import PendingDelete
+from udfs.requests.admission import Admission
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from streaming.state.journal import JournalEntry
-from udfs.completeness import certificate
-from udfs.judge import Policy, first_sight_ms, kept_by_shrinkage
+from udfs.owners.completeness import certificate
 from udfs.paths import Layout
 from udfs.records import Counts, Outcome, PendingDelete, Reason, Reference, Verdict
+from udfs.verdicts.judge import Policy, first_sight_ms, kept_by_shrinkage
 
 _NEEDS_SECOND_CHECK = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
 
@@ -35,7 +35,7 @@ class Swept:
     refreshed: bool = False  # the cached reference was out of date
     absent_since_ms: int | None = None
     length_bytes: int = 0
-    sources: str = ""  # what the owner's sources returned (udfs.completeness.certificate); "" if they were not read
+    sources: str = ""  # what the owner's sources returned (udfs.owners.completeness); "" if they were not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class OpenJob:
     """A job in progress."""
 
     given: Job  # as the sweep received it
-    key: str  # its reference key (udfs.references)
+    key: str  # its reference key (udfs.owners.references)
     verdict: Verdict | None = None
     judged_on: Reference | None = None  # the reference that the verdict rests on
     length_bytes: int = 0  # how much there is to delete

@@ -16,8 +16,8 @@ from streaming.in_use.loader import InUseLoader
 from streaming.ports import GuardResult, GuardStatus, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry
 from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, split_duplicates, swept_of
-from streaming.sweep.offloaded import Confirm
 from streaming.sweep.owner_references import SweepReferences
+from streaming.sweep.tiered_storage.offloaded import Confirm
 from streaming.sweep.transactions import (
     GuardedJobs,
     Nodes,
@@ -28,12 +28,12 @@ from streaming.sweep.transactions import (
     read_node,
     refused,
 )
-from udfs.judge import NOT_ASKED, Case, judge, refers_to
-from udfs.ledger_facts import facts_of
-from udfs.named_owner import names_another
+from udfs.owners.named_owner import names_another
+from udfs.owners.references import key_of
 from udfs.paths import ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, Outcome, Reason, Reference, Verdict
-from udfs.references import key_of
+from udfs.verdicts.judge import NOT_ASKED, Case, judge, refers_to
+from udfs.verdicts.ledger_facts import facts_of
 
 _Question = tuple[str, tuple[str, str, int | None]]  # a ledger's path, and what a verdict on it rests on
 _ROUNDS = 4  # a busy owner changes its list every few seconds; more rounds only add load, RETRY comes back anyway
@@ -125,7 +125,7 @@ class Sweeper:
             for job in pending:
                 if job.key in doubted:
                     job.verdict = self._verdict(job, nodes[job.path], references)
-        # the list still names these as offloaded: the copy in BookKeeper may be the last (offloaded.py)
+        # the list still names these as offloaded: the copy in BookKeeper may be the last (tiered_storage/offloaded.py)
         self._confirm_offloaded([job for job in pending if job.verdict == NOT_ASKED], nodes, references)
         return [job for job in pending if job.is_to_delete and nodes[job.path] is not None]
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from streaming.schemas import REQUESTS
 from udfs import columns as c
-from udfs.admission import Admission, admit, first_topic
 from udfs.formats.message_id import message_id_text
 from udfs.records import PendingDelete, Rejection
-from udfs.retry import ORIGIN_MESSAGE_ID, as_original
+from udfs.requests.admission import Admission, admit, first_topic
+from udfs.requests.retry import ORIGIN_MESSAGE_ID, as_original
+from udfs.requests.wire import MAX_REQUEST_BYTES, decode
 from udfs.undelivered import rejection_of
-from udfs.wire import MAX_REQUEST_BYTES, decode
 
 Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
-"""udfs.wire.decode."""
+"""udfs.requests.wire.decode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

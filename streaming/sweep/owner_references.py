@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from streaming.in_use.loader import InUseLoader
 from streaming.sweep.jobs import OpenJob
-from udfs.judge import is_above_newest
 from udfs.records import LedgerComponent, Presence, Reference
+from udfs.verdicts.judge import is_above_newest
 
 
 class SweepReferences:

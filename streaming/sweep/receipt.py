@@ -11,11 +11,11 @@ from streaming.schemas import REQUESTS
 from streaming.sweep.jobs import Swept
 from streaming.sweep.messages import Message
 from udfs import columns as c
-from udfs.disposition import Delays, dispose, next_look
+from udfs.owners.sightings import OWNER_ABSENT_SINCE, signed, subject_of
 from udfs.paths import base_topic, topic_of
 from udfs.records import Outcome, PendingDelete, Verdict
-from udfs.retry import attempt_of, dead_letter_properties, retry_properties
-from udfs.sightings import OWNER_ABSENT_SINCE, signed, subject_of
+from udfs.requests.disposition import Delays, dispose, next_look
+from udfs.requests.retry import attempt_of, dead_letter_properties, retry_properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ReceiptWriter:
     delays: Delays
     retry: CopyTopic
     dead_letter: CopyTopic
-    secret: bytes  # signs the sightings that the next check has to trust (udfs.sightings)
+    secret: bytes  # signs the sightings that the next check has to trust (udfs.owners.sightings)
     clock: Clock
 
     def receipt(self, message: Message, swept: Swept) -> dict[str, Any]:

@@ -26,23 +26,23 @@ from streaming.coordination.plans import is_first_run
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, SweepStore
 from streaming.state.journal import ParquetJournal, SnapshotEntry
-from streaming.sweep.buckets import offload_buckets, offload_policy
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.messages import Message, RowDecoder
-from streaming.sweep.offload_jobs import ObjectJournal, OffloadRules
-from streaming.sweep.offloaded import OffloadedCopies
-from streaming.sweep.offloads import OffloadSweeper
 from streaming.sweep.pace import Capped, Pace, Pausable
 from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
 from streaming.sweep.row_batches import row_batches
+from streaming.sweep.tiered_storage.buckets import offload_buckets, offload_policy
+from streaming.sweep.tiered_storage.offload_jobs import ObjectJournal, OffloadRules
+from streaming.sweep.tiered_storage.offloaded import OffloadedCopies
+from streaming.sweep.tiered_storage.offloads import OffloadSweeper
 from udfs import columns as c
 from udfs.blast_radius import DryRunPlan
 from udfs.formats.internal_stats import Position
+from udfs.owners.references import key_of, tenant_of_key
+from udfs.owners.sightings import absent_since_ms, subject_of
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
-from udfs.references import key_of, tenant_of_key
-from udfs.sightings import absent_since_ms, subject_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Worker:
     sweepers: Mapping[LedgerType, Callable[[], GroupSweeper]]  # created when the first request needs them
     writer: ReceiptWriter
     owners: tuple[Mapping[str, Reference], Mapping[str, Counts]]  # as in SweepTask
-    secret: bytes  # signs sightings (udfs.sightings)
+    secret: bytes  # signs sightings (udfs.owners.sightings)
     limiter: Limiter
     held: Mapping[str, str]  # as in SweepTask
 
@@ -261,9 +261,9 @@ def _offload_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, cl
 
 def _snapshot_sweeper(task: SweepTask, loader: InUseLoader, effects: _Effects, clock: Clock) -> GroupSweeper:
     # few batches have snapshot requests, and the codecs of their values take a while to load
-    from streaming.sweep.snapshot_jobs import Snapshots
-    from streaming.sweep.snapshot_stores import DryRunSnapshots, snapshots_for
-    from streaming.sweep.snapshot_sweep import SnapshotSweeper
+    from streaming.sweep.snapshots.snapshot_jobs import Snapshots
+    from streaming.sweep.snapshots.snapshot_stores import DryRunSnapshots, snapshots_for
+    from streaming.sweep.snapshots.snapshot_sweep import SnapshotSweeper
 
     @contextmanager
     def opened() -> Iterator[Snapshots]:

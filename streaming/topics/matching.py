@@ -3,7 +3,7 @@
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError
 from streaming.ports import TopicAdmin
-from udfs.topic_pattern import TopicPattern
+from udfs.requests.topic_pattern import TopicPattern
 
 
 def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from streaming.adapters.pulsar.publish import OutgoingRequest, send_all
 from streaming.config.settings import Settings
 from streaming.ports import TopicAdmin
 from streaming.topics.setup import ensure_request_topic
+from udfs.owners.references import key_of
 from udfs.records import PendingDelete, Rejection
-from udfs.references import key_of
-from udfs.wire import decode
+from udfs.requests.wire import decode
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from streaming.config.settings import Settings
 from streaming.errors import BusyError, ConfigError, RefusedError, StopRequestedError
 from streaming.ports import TopicAdmin
-from udfs.retry import LEAST_MESSAGE_BYTES
+from udfs.requests.retry import LEAST_MESSAGE_BYTES
 
 log = logging.getLogger("ledger-reaper")
 

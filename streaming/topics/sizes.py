@@ -1,9 +1,9 @@
 """Limits on the size of copies: a broker may be configured to accept less than Pulsar's 5 MiB (maxMessageSize)."""
 
-from streaming.adapters.pulsar.frames import largest_message
+from streaming.adapters.pulsar.readers.frames import largest_message
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError
-from udfs.retry import LEAST_MESSAGE_BYTES
+from udfs.requests.retry import LEAST_MESSAGE_BYTES
 
 
 def require_room_for_copies(settings: PulsarSettings, partition: str) -> int:

@@ -8,7 +8,7 @@ number determines it. Call this only while the producer name is ours.
 import time
 from collections.abc import Iterator
 
-from streaming.adapters.pulsar.read import numbered, read
+from streaming.adapters.pulsar.readers.read import numbered, read
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError

@@ -26,7 +26,7 @@ from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
-from udfs.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
+from udfs.owners.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
 

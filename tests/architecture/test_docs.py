@@ -16,9 +16,9 @@ from typer.main import get_command
 
 from streaming.cli.main import app
 from tests import invariants
-from tests.unit.udfs import test_wire
+from tests.unit.udfs.requests import test_wire
 from udfs.records import PendingDelete, Reason
-from udfs.wire import decode
+from udfs.requests.wire import decode
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -239,7 +239,7 @@ def test_no_page_names_a_place_that_only_one_machine_has_or_a_package_registry(p
 
 
 def _examples() -> Iterator[Any]:
-    """The examples of tests/unit/udfs/test_wire.py that are JSON, each under its id there."""
+    """The examples of tests/unit/udfs/requests/test_wire.py that are JSON, each under its id there."""
     for function, place in (
         (test_wire.test_requests_are_read, None),
         (test_wire.test_a_payload_that_is_no_json_object_is_refused, None),

@@ -14,7 +14,7 @@ import boto3
 from moto.s3.models import FakeDeleteMarker, s3_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from streaming.sandbox.s3_server import s3_app
+from streaming.sandbox.parts.s3_server import s3_app
 
 HOST = "127.0.0.1"
 BREAK = "break"  # as a fault's status: the connection ends without an answer

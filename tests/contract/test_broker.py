@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from streaming.adapters.memory.store import MemoryBroker
-from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.loaded import running_brokers
+from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.loaded import running_brokers
 from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.ports import Broker
 from streaming.sandbox.cluster import Cluster

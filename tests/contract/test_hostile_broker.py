@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from streaming.adapters.pulsar.broker import AdminBroker
+from streaming.adapters.pulsar.admin_api.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.adapters.pulsar.silence import silence
 from streaming.config.hosts import hosts_of

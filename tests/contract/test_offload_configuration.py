@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from streaming.adapters.pulsar.admin_api.offload_policies import BrokerOffload
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.offload_policies import BrokerOffload
 from streaming.errors import RefusedError, UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster

@@ -26,7 +26,7 @@ from streaming.config.settings import Settings
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.deletion.instance import begin_instance
 from streaming.errors import ConfigError, UnavailableError
-from streaming.state import hold
+from streaming.state.notes import hold
 from streaming.state.receipts import Receipts
 from tests.builders import ROOT, put
 from tests.contract.s3_server import S3Server, s3_running

@@ -10,8 +10,8 @@ import pytest
 from streaming.adapters.pulsar.publish import publish
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
-from streaming.deletion.copies import PulsarCopies, _Publisher, sequence_id
-from streaming.deletion.outbox import refuse_outdated
+from streaming.deletion.chunks.copies import PulsarCopies, _Publisher, sequence_id
+from streaming.deletion.chunks.outbox import refuse_outdated
 from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError, UnavailableError
 from streaming.ports import Copy
 from streaming.spark.java_errors import translated
@@ -22,8 +22,8 @@ from tests.contract.publish_broker import MAX_MESSAGE_BYTES, PublishBroker
 from tests.pulsar_fields import entry, key_value
 from udfs import columns as c
 from udfs.formats.entry import Entry, parse_entry
-from udfs.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
-from udfs.wire import decode, encode
+from udfs.requests.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
+from udfs.requests.wire import decode, encode
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
 THREE = [Copy(sequence_id=(1 << 20) + row, key=None, payload=b"{}", properties={}) for row in range(3)]

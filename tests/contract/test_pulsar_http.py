@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.http import PulsarHttp, answering, require_safe_token, topic_path
 from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of

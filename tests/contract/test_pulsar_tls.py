@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.frames import Connection
 from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.adapters.pulsar.publish import new_client
+from streaming.adapters.pulsar.readers.frames import Connection
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ReaperError
 from tests.certificates import certificate

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.errors import RefusedError, UnavailableError
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.snapshots.topic_findings import BufferFacts

@@ -21,11 +21,12 @@ from streaming.coordination import identity
 from streaming.coordination.identity import ClusterIdentity
 from streaming.errors import FencedError, UnavailableError
 from streaming.reconcile.memory import UnreadMemory
-from streaming.state import hold, journal, parked_queries, receipts
+from streaming.state import journal, receipts
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import ParquetJournal
+from streaming.state.notes import hold, parked_queries
+from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.outcomes import newest_of, receipts_of
-from streaming.state.parked_queries import ParkedQuery
 from streaming.state.receipts import Receipts
 from streaming.state.settlements import REPLAYED, REPLAYING, WRITTEN_OFF, PlanWriter, SettlementFolder
 from streaming.state.waiting import Waiting, outstanding

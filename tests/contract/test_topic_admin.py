@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import PulsarReader
+from streaming.adapters.pulsar.readers.read import PulsarReader
 from streaming.config.load import load
 from streaming.errors import RefusedError
 from streaming.ports import MessageReader, TopicAdmin

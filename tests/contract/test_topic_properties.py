@@ -8,8 +8,8 @@ import pytest
 
 from streaming.adapters.memory.properties import MemoryTopicProperties
 from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.pulsar.admin_api.properties import PulsarTopicProperties
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.properties import PulsarTopicProperties
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import TOPIC
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub

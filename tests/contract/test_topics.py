@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError

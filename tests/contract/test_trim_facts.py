@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from streaming.adapters.memory.trims import MemoryTrimFacts
+from streaming.adapters.pulsar.admin_api.trims import PulsarTrimFacts
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.trims import PulsarTrimFacts
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import CURSOR, TOPIC
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub

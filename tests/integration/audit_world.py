@@ -8,12 +8,13 @@ import contextlib
 import uuid
 from dataclasses import dataclass
 
-from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.ledger_list import Orphans
 from streaming.sandbox.offloaded_ledgers import attempts
 from streaming.sandbox.orphans import WORKER, consume_and_trim
+from streaming.sandbox.parts import part_clients
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import in_use_ids
 from udfs.formats.offload_index import index_name, object_name

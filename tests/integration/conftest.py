@@ -18,15 +18,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.config.load import CONF, load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError, RefusedError
 from streaming.ports import StoredMessage
-from streaming.sandbox import ledger_list, part_clients, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster, down, up
+from streaming.sandbox.parts import part_clients
 from streaming.spark import jars as artifacts
 from streaming.state.outcomes import receipts_of
 from streaming.topics.requests import publish_lines

@@ -16,7 +16,8 @@ from tests.integration.java_producer import JavaError, message
 from tests.integration.odd_messages import MIB, NEEDS_TRANSACTIONS, NO_MESSAGE, ODD, Senders
 from tests.integration.raw_producer import RefusedByBrokerError
 from tests.pulsar_fields import Value, key_value, metadata, single
-from udfs.retry import (
+from udfs.owners.sightings import OWNER_ABSENT_SINCE
+from udfs.requests.retry import (
     COPY_ID,
     DELAY_TIME,
     ORIGIN_MESSAGE_ID,
@@ -25,7 +26,6 @@ from udfs.retry import (
     RECONSUMETIMES,
     RETRY_TOPIC,
 )
-from udfs.sightings import OWNER_ABSENT_SINCE
 
 REFUSED = (RefusedByBrokerError, JavaError, pulsar.PulsarException, OSError, ValueError, TypeError, OverflowError)
 

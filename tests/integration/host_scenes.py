@@ -13,10 +13,11 @@ import pytest
 
 from streaming.clients import clients_for
 from streaming.limits.census import count_ledgers
-from streaming.sandbox import part_clients, topics
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import LEDGERS_ROOT, REGION
 from streaming.sandbox.ledger_list import every_ledger
+from streaming.sandbox.parts import part_clients
 from streaming.sandbox.reckoning import reckon
 from streaming.state import journal
 from tests.integration.conftest import Deployment, config_text, leak, new_topic, payload

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streaming.sandbox.distribution import pulsar_home
+from streaming.sandbox.parts.distribution import pulsar_home
 from tests.integration.java_commands import JavaCommands, JavaError
 from udfs.entry_ranges import MessageAddress
 

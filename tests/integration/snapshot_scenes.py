@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from streaming.adapters.pulsar.keyed import KeyedSender
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import UnavailableError
-from streaming.sandbox import part_clients, topics
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster, up
 from streaming.sandbox.home import Part
+from streaming.sandbox.parts import part_clients
 from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from tests.integration.conftest import Deployment, running_cluster
 from tests.integration.transactions import Transactions, TxnId, admin

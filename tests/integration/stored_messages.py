@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.span_reader import SpanEntry, read_spans
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
+from streaming.adapters.pulsar.readers.span_reader import SpanEntry, read_spans
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from udfs.entry_ranges import EntrySpan, MessageAddress, Range, spans_of
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
 from udfs.formats.entry_answer import entry_of
 from udfs.formats.internal_stats import BEFORE_ALL
-from udfs.retry import COPY_ID
+from udfs.requests.retry import COPY_ID
 from udfs.undelivered import UndeliveredMessage, found_in, found_in_bytes
 
 _EVERYTHING = (1 << 62, 1 << 62)

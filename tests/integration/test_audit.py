@@ -14,8 +14,9 @@ import pytest
 from kazoo.security import ACL, Id, Permissions
 
 from streaming.adapters.bookkeeper.bookie_http import read_disk
-from streaming.sandbox import ledger_list, part_clients, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.parts import part_clients
 from tests.integration import audit_world
 from tests.integration.audit_world import (
     COMPACTED,

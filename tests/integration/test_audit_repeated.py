@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
 from tests.integration.conftest import Deploy, Deployment, kill, stop, wait_until
 from udfs.records import LedgerState, PendingDelete
-from udfs.wire import decode
+from udfs.requests.wire import decode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(2400)]
 

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from streaming.errors import ReaperError
-from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.offloaded_ledgers import attempts, give_up_bookkeeper_copies
 from streaming.sandbox.orphans import WORKER, consume_and_trim
+from streaming.sandbox.parts import part_clients
 from tests.integration.conftest import Deploy
 from tests.integration.console import Console
 from udfs.formats.managed_ledger import in_use_ids

@@ -10,7 +10,7 @@ from streaming.clients import admin_for, clients_for, reader_for
 from streaming.clock import ManualClock, SystemClock
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.deletion.fair_lock import FairLock
-from streaming.deletion.upkeep import tidy_up
+from streaming.deletion.supervision.upkeep import tidy_up
 from streaming.errors import UnavailableError
 from streaming.ports import Pulsar
 from streaming.sandbox import ledger_list, topics

@@ -12,20 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streaming.adapters.pulsar.admin import AdminBroker, PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdminSettings
 from streaming.errors import ReaperError
-from streaming.sandbox import (
-    cluster_faults,
-    disk_usage,
-    ledger_list,
-    offloaded_ledgers,
-    orphans,
-    part_clients,
-    shell,
-    topics,
-)
+from streaming.sandbox import cluster_faults, disk_usage, ledger_list, offloaded_ledgers, orphans, shell, topics
 from streaming.sandbox.cluster import Cluster, State, down, up
 from streaming.sandbox.home import HOST, LEDGERS_ROOT, Part
+from streaming.sandbox.parts import part_clients
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerState
 

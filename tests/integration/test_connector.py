@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for, reader_for
 from streaming.clock import SystemClock
 from streaming.ports import Pulsar, StoredMessage
@@ -19,7 +19,7 @@ from streaming.reconcile.accounting import reconcile
 from streaming.reconcile.markers import Markers
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.distribution import pulsar_home
+from streaming.sandbox.parts.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.ivy import java
 from streaming.topics.setup import ensure_topics

@@ -29,7 +29,7 @@ RECORDING_AND_PUBLISHING = (
     "before:streaming.state.receipts:Receipts.append",
     "after:streaming.state.receipts:Receipts.append",
     "after:streaming.state.receipts:Receipts.append#1",
-    "after:streaming.deletion.copies:PulsarCopies.send",
+    "after:streaming.deletion.chunks.copies:PulsarCopies.send",
     "after:streaming.deletion.service:LedgerDeletionService._chunk",
     "after:streaming.deletion.service:LedgerDeletionService.process",
 )

@@ -21,12 +21,12 @@ from streaming.coordination import identity
 from streaming.coordination.epoch import Epoch
 from streaming.in_use.loader import InUseLoader
 from streaming.sandbox import cluster_faults, ledger_list, topics
-from streaming.sandbox import part_clients as sandbox_clients
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
+from streaming.sandbox.parts import part_clients as sandbox_clients
 from streaming.sandbox.reckoning import reckon
-from streaming.state.tables import opened
+from streaming.state.delta.tables import opened
 from streaming.sweep.jobs import Job, SweepRules
 from streaming.sweep.ledgers import Sweeper
 from tests.builders import DAY_MS, data_custom, metadata

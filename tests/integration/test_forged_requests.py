@@ -5,8 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.sandbox import ledger_list, part_clients, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.parts import part_clients
 from tests.integration.conftest import Deployment, deployment, leak, new_topic, payload
 from udfs.formats.java_uuid import uuid_halves
 from udfs.formats.offload_index import object_name

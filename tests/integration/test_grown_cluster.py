@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.memory.store import Faults
-from streaming.adapters.pulsar.broker import AdminBroker
+from streaming.adapters.pulsar.admin_api.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings
 from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
 from streaming.cli.sandbox import facts
@@ -33,9 +33,10 @@ from streaming.coordination.epoch import Epoch
 from streaming.errors import ReaperError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import Znode
-from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Further, Instance, Part, addresses
+from streaming.sandbox.parts import part_clients
 from streaming.sandbox.reckoning import reckon
 from streaming.sweep.jobs import Job, SweepRules
 from streaming.sweep.ledgers import Sweeper

@@ -36,7 +36,7 @@ from udfs.records import Reason
 
 pytestmark = [pytest.mark.cluster]
 
-COMMIT = "before:streaming.queries.batches:commit"  # the receipts are written, the batch is not committed
+COMMIT = "before:streaming.queries.delivery.batches:commit"  # the receipts are written, the batch is not committed
 NOWHERE = "public/default/persistent/nowhere"
 VALID = ("ALREADY_GONE", "NOT_FOUND")
 _ids = iter(range(6 * 10**15, 7 * 10**15))  # above every id of a real cluster

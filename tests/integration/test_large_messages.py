@@ -12,15 +12,15 @@ import pytest
 from pulsar import CompressionType
 
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload, running_cluster
-from udfs.retry import CUT_FROM
-from udfs.wire import MAX_REQUEST_BYTES, decode
+from udfs.requests.retry import CUT_FROM
+from udfs.requests.wire import MAX_REQUEST_BYTES, decode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

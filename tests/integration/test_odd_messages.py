@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.entries import fallback_entries
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.readers.entries import fallback_entries
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from streaming.sandbox import cluster_faults

@@ -14,17 +14,18 @@ import pytest
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
 from streaming.clock import SystemClock
-from streaming.sandbox import ledger_list, offloaded_ledgers, part_clients, topics
+from streaming.sandbox import ledger_list, offloaded_ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import HOST, Part
 from streaming.sandbox.offloaded_ledgers import Attempt, Offloads
+from streaming.sandbox.parts import part_clients
 from streaming.state.journal import object_entries
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, new_topic
 from udfs.formats.offload_index import parse_offload_index
-from udfs.named_owner import mismatch
+from udfs.owners.named_owner import mismatch
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, StoredObject
-from udfs.wire import encode
+from udfs.requests.wire import encode
 
 pytestmark = pytest.mark.cluster
 

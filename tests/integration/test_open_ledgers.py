@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from streaming.clock import ManualClock, SystemClock
-from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster, down, up
 from streaming.sandbox.home import Instance, Part
+from streaming.sandbox.parts import part_clients
 from streaming.sweep.jobs import Job
 from tests.builders import HOUR_MS, cursor_request, data_request
 from tests.contract.cutting_proxy import CuttingProxy, cutting_proxy

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for, bookies_for, clients_for, command_clients, reader_for
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
@@ -23,9 +23,10 @@ from streaming.dlq.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
 from streaming.errors import ConfigError, ReaperError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.reconcile import backlog_count
-from streaming.sandbox import cluster_faults, disk_usage, ledger_list, part_clients, shell, topics
+from streaming.sandbox import cluster_faults, disk_usage, ledger_list, shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
+from streaming.sandbox.parts import part_clients
 from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.settlements import SettlementFolder
 from streaming.topics.requests import publish_lines

@@ -19,9 +19,10 @@ from streaming.errors import RefusedError
 from streaming.phase_one.async_client import AsyncLedgerDeletionClient
 from streaming.phase_one.client import LedgerDeletionClient
 from streaming.phase_one.deletable_ledgers import MOST_ZNODE_BYTES, Removal, deletable_ledgers
-from streaming.sandbox import cluster_faults, offloaded_ledgers, part_clients, topics
+from streaming.sandbox import cluster_faults, offloaded_ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import CLUSTER_NAME, Part
+from streaming.sandbox.parts import part_clients
 from tests.integration.conftest import (
     Deploy,
     Deployment,

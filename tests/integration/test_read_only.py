@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.clients import broker_for
-from streaming.sandbox import ledger_list, part_clients, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.parts import part_clients
 from tests.integration.conftest import Deploy, Deployment, create_tenant, killed_at_the_end, stop, wait_until
 from tests.invariants import Inspection, Untouched, read_only
 from udfs.formats.managed_ledger import (

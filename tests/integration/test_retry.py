@@ -9,12 +9,12 @@ import pytest
 
 from streaming.adapters.pulsar.publish import client, publish
 from streaming.clients import admin_for, command_clients
-from streaming.deletion.copies import PulsarCopies
+from streaming.deletion.chunks.copies import PulsarCopies
 from streaming.ports import Copy
 from streaming.reconcile.backlog_count import backlog_of
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, stop
-from udfs.retry import COPY_ID
+from udfs.requests.retry import COPY_ID
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

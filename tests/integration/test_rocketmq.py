@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from streaming.sandbox import process
 from streaming.sandbox.home import HOST
+from streaming.sandbox.parts import process
 from streaming.sandbox.rocketmq.broker_home import RocketHome, RocketPart, StoreMode
 from streaming.sandbox.rocketmq.server import RocketMQ, down, up
 from tests.integration import rocket_load as load

@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from streaming.queries.checkpoints import committed_positions, location_of
-from streaming.sandbox import ledger_list, part_clients
+from streaming.sandbox import ledger_list
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION
+from streaming.sandbox.parts import part_clients
 from streaming.sandbox.reckoning import reckon
 from tests.contract.s3_server import s3_running
 from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, payload, wait_until

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.sandbox import part_clients, shell, topics
+from streaming.sandbox import shell, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import REGION
+from streaming.sandbox.parts import part_clients
 from streaming.state import journal
 from tests.integration.conftest import Deploy, Deployment, leak, wait_until
 from tests.integration.s3_scenes import kill_repeatedly, survive_an_outage_of_s3

@@ -8,9 +8,10 @@ import pytest
 
 from streaming.clients import admin_for
 from streaming.errors import ConfigError
-from streaming.sandbox import ledger_list, part_clients, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
+from streaming.sandbox.parts import part_clients
 from streaming.topics.setup import ensure_topics, faults_of
 from tests.integration.conftest import Deploy, kill, leak, new_topic, payload, stop, wait_until
 

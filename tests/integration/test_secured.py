@@ -15,15 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streaming.adapters.pulsar.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.config.load import load
 from streaming.errors import ReaperError, RefusedError
 from streaming.phase_one.client import LedgerDeletionClient
 from streaming.sandbox import cluster as sandbox
-from streaming.sandbox import ledger_list, process, topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
-from streaming.sandbox.part_clients import read_znodes
+from streaming.sandbox.parts import process
+from streaming.sandbox.parts.part_clients import read_znodes
 from tests.certificates import certificate
 from tests.contract.zookeeper_server import free_port
 from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until

@@ -14,7 +14,7 @@ import pytest
 from pulsar import CompressionType
 
 from streaming.adapters.pulsar.publish import client
-from streaming.adapters.pulsar.read import read
+from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
 from streaming.sandbox import ledger_list, topics
@@ -32,8 +32,8 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
-from udfs.retry import CUT_FROM
-from udfs.wire import MAX_REQUEST_BYTES
+from udfs.requests.retry import CUT_FROM
+from udfs.requests.wire import MAX_REQUEST_BYTES
 
 pytestmark = pytest.mark.cluster
 

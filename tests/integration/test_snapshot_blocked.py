@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.keyed import KeyedSender
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.repair.wiring import repairs_for

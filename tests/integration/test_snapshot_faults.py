@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.keyed import KeyedSender
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import SafetyError, UnavailableError
-from streaming.sandbox import part_clients, topics
+from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.parts import part_clients
 from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.repair.wiring import migrations_for, repairs_for
 from tests.integration.conftest import Deployment, _deployment

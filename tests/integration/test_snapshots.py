@@ -18,8 +18,8 @@ import pytest
 from pulsar.schema import AvroSchema, Record, String
 from typer.testing import CliRunner
 
-from streaming.adapters.pulsar.keyed import KeyedSender
-from streaming.adapters.pulsar.snapshot_store import GUARD, is_guarded
+from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD, is_guarded
 from streaming.cli.main import app
 from streaming.clients import admin_for
 from streaming.sandbox import topics
@@ -57,12 +57,12 @@ from tests.integration.snapshot_scenes import (
     wait_until_sealed,
 )
 from tests.integration.transactions import Transactions
+from udfs.requests.wire import encode
 from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
 from udfs.snapshots.repair_rules import complete_part_of
-from udfs.wire import encode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = 20261123

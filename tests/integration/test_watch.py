@@ -14,10 +14,11 @@ import pytest
 
 from streaming.phase_one.deletable_ledgers import deletable_ledgers
 from streaming.phase_one.watcher.pulsar_publication import WATCH_ID
-from streaming.sandbox import cluster_faults, ledger_list, part_clients, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import CLUSTER_NAME, Part
 from streaming.sandbox.orphans import WORKER, consume_and_trim
+from streaming.sandbox.parts import part_clients
 from tests.integration.conftest import (
     Deploy,
     Deployment,

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from streaming.sandbox import part_clients
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.distribution import pulsar_home
+from streaming.sandbox.parts import part_clients
+from streaming.sandbox.parts.distribution import pulsar_home
 from tests.integration.java_commands import JavaCommands
 
 TxnId = tuple[int, int]

@@ -35,9 +35,9 @@ from tests.builders import (
 from tests.model.storage import Storage
 from tests.world import ObservedTree, path_of
 from udfs.formats.managed_ledger import parse_cursor
+from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, KeyOwner, key_of, owner_of
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, KeyOwner, key_of, owner_of
 
 TOPICS = (TOPIC, f"{TOPIC}-partition-0")
 CURSORS = ("billing", "audit")

@@ -19,13 +19,13 @@ from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, NOW_MS, ROOT, exists, put
 from tests.invariants import Deletion, Final
 from tests.model.pulsar import Pulsar
 from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, confirmed, path_of
-from udfs.completeness import certificate
-from udfs.disposition import Delays, delay_ms, dispose
-from udfs.judge import Policy
+from udfs.owners.completeness import certificate
+from udfs.owners.references import KeyOwner, key_of, owner_of
+from udfs.owners.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
 from udfs.records import Outcome, PendingDelete, Presence, Reference
-from udfs.references import KeyOwner, key_of, owner_of
-from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
+from udfs.requests.disposition import Delays, delay_ms, dispose
+from udfs.verdicts.judge import Policy
 
 POLICY = Policy(
     min_age_ms=5 * MINUTE_MS,

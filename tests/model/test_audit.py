@@ -27,8 +27,8 @@ from tests.model.service import POLICY, Cluster
 from tests.model.test_safety import ACTS, acts, times
 from tests.world import confirmed, path_of
 from udfs import columns as c
-from udfs.finding_classes import FindingClass
 from udfs.paths import Layout
+from udfs.verdicts.finding_classes import FindingClass
 
 EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))
 MODEL = settings(

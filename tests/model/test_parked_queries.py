@@ -20,7 +20,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.service import LedgerDeletionService
-from streaming.queries.batches import next_number, unfinished
+from streaming.queries.delivery.batches import next_number, unfinished
 from streaming.queries.life import QueryTools
 from streaming.queries.names import Query, checkpoint_of
 from streaming.queries.running import RunningQueries

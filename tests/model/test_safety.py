@@ -17,10 +17,10 @@ from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import UNDISTURBED, WITHOUT_TRACE, Cluster, SweepOptions
 from tests.world import path_of
+from udfs.owners.references import KeyOwner
+from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
-from udfs.references import KeyOwner
-from udfs.sightings import OWNER_ABSENT_SINCE
 
 EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))
 STEPS = 40

@@ -12,9 +12,9 @@ import random
 
 from streaming.errors import UnavailableError
 from streaming.sweep.jobs import Job, Swept
-from streaming.sweep.snapshot_sweep import SnapshotSweeper
+from streaming.sweep.snapshots.snapshot_sweep import SnapshotSweeper
 from tests.builders import MINUTE_MS, TOPIC, snapshot_request
-from tests.unit.sweep.test_snapshot_sweep import INDEX, OWNER, SEGMENT, SINGLE, World, index
+from tests.unit.sweep.snapshots.test_snapshot_sweep import INDEX, OWNER, SEGMENT, SINGLE, World, index
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_path
 from udfs.records import Outcome, PendingDelete, Reason

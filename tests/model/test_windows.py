@@ -68,7 +68,7 @@ def _w8(pulsar: Pulsar) -> None:
 
 
 def _w9(pulsar: Pulsar) -> None:
-    """The BookKeeper copy leaks; tests/unit/sweep/test_offloads.py has the objects of failed uploads."""
+    """The BookKeeper copy leaks; tests/unit/sweep/tiered_storage/test_offloads.py has the objects of failed uploads."""
     pulsar.offload(NAME, lost=True)
 
 

@@ -11,16 +11,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.config.load import load
-from streaming.deletion.chunk import ChunkSweep
+from streaming.deletion.chunks.chunk import ChunkSweep
+from streaming.deletion.chunks.owners import KnownOwners
 from streaming.deletion.instance import Identity
-from streaming.deletion.owners import KnownOwners
 from streaming.errors import SafetyError
 from streaming.sweep.jobs import SweepRules
 from tests.builders import data_request
 from udfs.blast_radius import Chunk
-from udfs.judge import Policy
 from udfs.paths import Layout
-from udfs.wire import encode
+from udfs.requests.wire import encode
+from udfs.verdicts.judge import Policy
 
 pytestmark = pytest.mark.spark
 

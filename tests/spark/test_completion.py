@@ -20,10 +20,10 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
-from streaming.queries import completion, fallback_reads
-from streaming.queries.completion import Completion, allowed_seconds
+from streaming.queries.delivery import completion, fallback_reads
+from streaming.queries.delivery.completion import Completion, allowed_seconds
+from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.names import checkpoint_of
-from streaming.queries.slots import ReadSlots
 from streaming.schemas import REQUESTS
 from streaming.spark.job_limit import limited
 from tests.pulsar_fields import entry

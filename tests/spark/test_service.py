@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from streaming.deletion.service import LedgerDeletionService, bounds_of
 from streaming.errors import SafetyError
-from streaming.queries.completion import Completed, Extent
+from streaming.queries.delivery.completion import Completed, Extent
 from streaming.schemas import REQUESTS
 from streaming.state.receipts import ChunkSummary
 from tests.services import EPOCH, service_of

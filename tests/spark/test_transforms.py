@@ -13,7 +13,7 @@ from streaming import schemas
 from streaming.queries.transforms import chunks_of, grouped_by_owner, messages, tasks_for
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
-from udfs.retry import CUT_FROM, MAX_ABOUT_BYTES, REAL_TOPIC, REASON, RECONSUMETIMES
+from udfs.requests.retry import CUT_FROM, MAX_ABOUT_BYTES, REAL_TOPIC, REASON, RECONSUMETIMES
 
 pytestmark = pytest.mark.spark
 

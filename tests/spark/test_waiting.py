@@ -16,12 +16,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming import schemas
 from streaming.clock import Clock, ManualClock, SystemClock
 from streaming.errors import FencedError, UnavailableError
+from streaming.state.delta.tables import Table, opened
 from streaming.state.receipts import Receipts
-from streaming.state.tables import Table, opened
 from streaming.state.waiting import Waiting, outstanding
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS
 from udfs import columns as c
-from udfs.retry import MAX_DELAY_MS
+from udfs.requests.retry import MAX_DELAY_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from udfs.formats.errors import FormatError
+from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 from udfs.paths import encode_name
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 
 Position = tuple[int, int]
 BEFORE_ALL: Position = (-1, -1)

@@ -12,10 +12,10 @@ from enum import StrEnum
 
 from udfs.formats.managed_ledger import in_use_ids, parse_cursor, parse_managed_ledger
 from udfs.formats.schema_locator import ledger_ids
+from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX, bucket_id
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, encode_cursor, managed_ledger_name
 from udfs.phase_one.pip_186_requests import uploads_in
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX, bucket_id
 
 _DOMAIN = "persistent"
 

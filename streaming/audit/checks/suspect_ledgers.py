@@ -14,10 +14,12 @@ from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import Unreadable
-from streaming.sweep.buckets import offload_buckets
-from streaming.sweep.offloaded import Confirm, OffloadedCopies
+from streaming.sweep.tiered_storage.buckets import offload_buckets
+from streaming.sweep.tiered_storage.offloaded import Confirm, OffloadedCopies
 from udfs import columns as c
-from udfs.finding_classes import (
+from udfs.paths import Layout
+from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Presence, Reason, Reference, Verdict
+from udfs.verdicts.finding_classes import (
     SEEN_ONCE,
     FindingClass,
     SuspectCheck,
@@ -27,9 +29,7 @@ from udfs.finding_classes import (
     concluded,
     owner_paths,
 )
-from udfs.judge import NOT_ASKED, Case, Policy, judge, refers_to
-from udfs.paths import Layout
-from udfs.records import LedgerComponent, LedgerFacts, LedgerType, Outcome, Presence, Reason, Reference, Verdict
+from udfs.verdicts.judge import NOT_ASKED, Case, Policy, judge, refers_to
 
 _SUSPECTS_AT_ONCE = 2_000
 

@@ -11,17 +11,17 @@ from streaming.clock import Clock
 from streaming.errors import RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore
-from streaming.sweep.buckets import OffloadBuckets, offload_policy
 from streaming.sweep.jobs import Job
-from streaming.sweep.offload_jobs import OffloadJob, opened
-from streaming.sweep.offload_steps import read_objects
+from streaming.sweep.tiered_storage.buckets import OffloadBuckets, offload_policy
+from streaming.sweep.tiered_storage.offload_jobs import OffloadJob, opened
+from streaming.sweep.tiered_storage.offload_steps import read_objects
 from udfs import columns as c
-from udfs.finding_classes import SEEN_ONCE, FindingClass, SuspectCheck, check_of_missing, check_of_verdict
 from udfs.formats.offload_index import index_name, object_name
-from udfs.judge import Policy
-from udfs.judge_offload import OffloadCase, OffloadPolicy, judge_offload
 from udfs.offload_target import Bucket
 from udfs.records import Outcome, Presence, Reason, Reference, Verdict
+from udfs.verdicts.finding_classes import SEEN_ONCE, FindingClass, SuspectCheck, check_of_missing, check_of_verdict
+from udfs.verdicts.judge import Policy
+from udfs.verdicts.judge_offload import OffloadCase, OffloadPolicy, judge_offload
 
 _Row = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ class ObjectChecker:
             return [_unknown(Reason.STORE_UNAVAILABLE, str(error))] * len(rows)
         # After the objects: a broker writes an offload's UUID into the topic's list before it stores the first object,
         # and a UUID that was removed from the list never returns to it. So if the list does not name the UUID now, it
-        # never will (udfs/judge_offload.py, also for the exception).
+        # never will (udfs/verdicts/judge_offload.py, also for the exception).
         references = self.loader.load(row[c.REFERENCE_KEY] for row in rows)
         policy = offload_policy(self.buckets.configuration, self.policy, offload_grace_ms=self.offload_grace_ms)
         return [

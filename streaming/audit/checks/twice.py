@@ -12,7 +12,7 @@ from streaming.audit.checks.suspect_ledgers import CheckTask
 from streaming.audit.stages import PhaseTools
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
-from udfs.judge import Policy
+from udfs.verdicts.judge import Policy
 
 WAITING = "Waiting before the second check (--recheck-seconds)"
 

@@ -1,8 +1,8 @@
 """The texts that terminal and report share: meanings of classes and reasons, amounts, and filters."""
 
 from streaming.audit.audit_options import FindingFilters
-from udfs.finding_classes import FindingClass
 from udfs.records import Reason
+from udfs.verdicts.finding_classes import FindingClass
 
 INTRODUCTION = (
     "Pulsar stores each topic in ledgers, in BookKeeper or offloaded to objects in tiered storage. This audit compared "

@@ -21,8 +21,8 @@ from streaming.audit.report.style import STYLE
 from streaming.audit.report.summary import SAMPLES, FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from udfs.finding_classes import FindingClass
 from udfs.records import LedgerComponent, LedgerType
+from udfs.verdicts.finding_classes import FindingClass
 
 _COMPONENT_CLASSES: Mapping[str, str] = {
     str(LedgerComponent.MANAGED_LEDGER): "c1",

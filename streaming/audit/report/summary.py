@@ -11,8 +11,8 @@ from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import FindingFilters
 from streaming.audit.findings import is_class
 from udfs import columns as c
-from udfs.finding_classes import FindingClass
 from udfs.records import LedgerType
+from udfs.verdicts.finding_classes import FindingClass
 
 _TOPICS = 200
 _AMOUNTS = 500

@@ -13,7 +13,7 @@ from streaming.audit.report.summary import FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
 from streaming.terminal import Terminal, cell, count_of
-from udfs.finding_classes import FindingClass
+from udfs.verdicts.finding_classes import FindingClass
 
 _TOPICS = 40
 _SAMPLES = 10

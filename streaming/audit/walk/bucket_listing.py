@@ -15,12 +15,12 @@ from streaming.config.settings import Settings
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import ObjectStore, Unreadable
 from udfs import columns as c
-from udfs.finding_classes import Unclaimed, claim_of_objects
 from udfs.formats.errors import FormatError
 from udfs.formats.offload_index import index_name, object_name, parse_object_name, parse_offload_index
 from udfs.offload_target import Bucket
+from udfs.owners.references import key_of
 from udfs.records import LedgerType, StoredObject
-from udfs.references import key_of
+from udfs.verdicts.finding_classes import Unclaimed, claim_of_objects
 
 # Names start with a random UUID, so these prefixes give sixteen listings of equal length that can run in parallel.
 PREFIXES = "0123456789abcdef"

@@ -1,6 +1,6 @@
 """Reads every reference to a ledger in ZooKeeper: in topics' lists, their cursors, and schema locators.
 
-udfs/references.py finds the references in a znode, for the audit as for the service.
+udfs/owners/references.py finds the references in a znode, for the audit as for the service.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,9 +20,9 @@ from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState, parse_cursor, parse_managed_ledger
 from udfs.offload_target import normal_endpoint, target_of
+from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, ZnodeRead, reference_of
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name, namespace_of
 from udfs.records import LedgerComponent, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, ZnodeRead, reference_of
 
 _OWNERS_PER_READ = 500
 

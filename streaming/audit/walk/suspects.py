@@ -13,11 +13,11 @@ from streaming.config.settings import Settings
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.sweep.pace import Pace
 from udfs import columns as c
-from udfs.finding_classes import FindingClass, Unclaimed, claim_of
-from udfs.ledger_facts import facts_of
+from udfs.owners.references import key_of
 from udfs.paths import Layout, ledger_path
 from udfs.records import LedgerComponent, LedgerFacts, LedgerType, OffloadContext, PendingDelete, Reason
-from udfs.references import key_of
+from udfs.verdicts.finding_classes import FindingClass, Unclaimed, claim_of
+from udfs.verdicts.ledger_facts import facts_of
 
 _LEDGERS_PER_READ = 5_000
 _S3_DRIVER = "aws-s3"  # tiered_storage.allowed can only name buckets with an S3 interface

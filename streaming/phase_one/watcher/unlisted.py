@@ -22,11 +22,11 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.request_outbox import LedgerName
 from streaming.ports import MetadataStore, Unreadable, Znode
-from udfs.finding_classes import claim_of
-from udfs.judge import refers_to
+from udfs.owners.references import key_of
 from udfs.paths import ledger_path
 from udfs.records import LedgerFacts, PendingDelete, Presence
-from udfs.references import key_of
+from udfs.verdicts.finding_classes import claim_of
+from udfs.verdicts.judge import refers_to
 
 log = logging.getLogger("ledger-reaper")
 

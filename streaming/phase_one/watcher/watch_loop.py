@@ -37,8 +37,8 @@ from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.ports import ChangeHints, MetadataStore, TopicAdmin
 from streaming.prometheus import serve
+from streaming.state.notes.watcher_note import note
 from streaming.state.watched import Watched
-from streaming.state.watcher_note import note
 from streaming.sweep.pace import Pace
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 

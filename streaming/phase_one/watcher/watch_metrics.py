@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from streaming.state.watcher_note import WatcherNote
+from streaming.state.notes.watcher_note import WatcherNote
 
 _NAME = "ledger_deletion_watch"
 

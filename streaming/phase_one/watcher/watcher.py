@@ -25,14 +25,14 @@ from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode
+from streaming.state.notes.watcher_note import WatcherNote
 from streaming.state.watched import Watched, cost_of, tenant_of
-from streaming.state.watcher_note import WatcherNote
 from udfs.formats.errors import FormatError
 from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
 from udfs.phase_one.vanished_names import Names, is_nameable, name_of, names_in, vanished
 from udfs.records import PendingDelete
-from udfs.wire import decode, encode
+from udfs.requests.wire import decode, encode
 
 log = logging.getLogger("ledger-reaper")
 

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from streaming.sandbox import ledger_list, offloaded_ledgers, part_clients, topics
+from streaming.sandbox import ledger_list, offloaded_ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.demo.screen import console, short, step
 from streaming.sandbox.demo.traffic import LIVE
 from streaming.sandbox.offloaded_ledgers import Offloads
 from streaming.sandbox.orphans import orphan_everything
+from streaming.sandbox.parts import part_clients
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import LedgerState
 

@@ -16,10 +16,10 @@ from streaming.sandbox.demo.leaks import CLICKS, INVOICES, Leaks
 from streaming.sandbox.demo.screen import Claims
 from streaming.sandbox.offloaded_ledgers import Attempt
 from udfs import columns as c
-from udfs.finding_classes import FindingClass
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
-from udfs.wire import encode
+from udfs.requests.wire import encode
+from udfs.verdicts.finding_classes import FindingClass
 
 NEVER_EXISTED = 987_654_321
 Row = dict[str, Any]

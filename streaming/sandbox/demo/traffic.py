@@ -4,8 +4,8 @@ import contextlib
 import threading
 from itertools import count
 
-from streaming.sandbox import part_clients
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.parts import part_clients
 
 LIVE = "persistent://public/default/live"
 _BURST = 5

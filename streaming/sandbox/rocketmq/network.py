@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from streaming.errors import ReaperError
-from streaming.sandbox import process
 from streaming.sandbox.home import HOST
+from streaming.sandbox.parts import process
 
 _SECONDS = 15.0
 _TRIES = 20

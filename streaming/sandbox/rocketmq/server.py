@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.sandbox import process
 from streaming.sandbox.cluster import State
 from streaming.sandbox.home import Home as ClusterHome
 from streaming.sandbox.home import pick
-from streaming.sandbox.launch import tail
-from streaming.sandbox.part_settings import render
+from streaming.sandbox.parts import process
+from streaming.sandbox.parts.launch import tail
+from streaming.sandbox.parts.part_settings import render
 from streaming.sandbox.rocketmq import network, remoting
 from streaming.sandbox.rocketmq.broker_home import BROKER_NAME, PORTS, RocketHome, RocketPart, RocketSpec, StoreMode
 from streaming.sandbox.rocketmq.broker_jars import class_path

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
-from streaming.adapters.pulsar.snapshot_store import GUARD, NO_LIMIT
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD, NO_LIMIT
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.audit import audit_columns as a
 from streaming.clients import admin_for, admin_settings, clients_for
 from streaming.config.settings import Settings

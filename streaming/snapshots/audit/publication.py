@@ -14,9 +14,9 @@ from streaming.topics.requests import publish_lines
 from udfs import columns as c
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, PendingDelete, SnapshotContext
+from udfs.requests.wire import encode
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.topic_findings import SnapshotClass
-from udfs.wire import encode
 
 log = logging.getLogger("ledger-reaper")
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import Completeness

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import FindingFilters
 from streaming.audit.walk.listing import Problem

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.clients import Clients, admin_settings, clients_for
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError

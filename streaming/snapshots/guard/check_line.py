@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from streaming.adapters.pulsar.snapshot_store import is_guarded
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.snapshots.snapshot_store import is_guarded
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import FindingFilters
 from streaming.check.preflight import Line, Status

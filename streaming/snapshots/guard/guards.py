@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streaming.adapters.pulsar.snapshot_store import GUARD
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.audit.audit_options import FindingFilters
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock

@@ -12,7 +12,7 @@ from typing import Protocol
 from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position
-from udfs.references import COMPACTION_CURSOR
+from udfs.owners.references import COMPACTION_CURSOR
 from udfs.snapshots import snapshot_parts
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.keys import Capacity, SnapshotKind

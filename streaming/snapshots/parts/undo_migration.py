@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import ConfigError, SafetyError
 from streaming.snapshots.parts.migrate import NAMES, Migrations
 from streaming.snapshots.repair.restore import Restored, Restores

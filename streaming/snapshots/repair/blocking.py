@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
 from udfs.formats.internal_stats import BEFORE_ALL, Position

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.snapshots.parts.topic import Sender
 from udfs.formats.errors import FormatError

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.ports import Broker, MetadataStore

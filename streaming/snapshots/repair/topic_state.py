@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
 from streaming.snapshots.audit.snapshot_owners import listed

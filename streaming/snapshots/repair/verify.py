@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.errors import RefusedError, SafetyError, UnavailableError
 from streaming.snapshots.repair.topic_load import silent
 from streaming.snapshots.repair.topic_session import TopicLoader

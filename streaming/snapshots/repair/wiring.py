@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.frames import ReceiveTimeout, opened
-from streaming.adapters.pulsar.keyed import KeyedSender
-from streaming.adapters.pulsar.snapshot_store import SnapshotStore
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
+from streaming.adapters.pulsar.readers.frames import ReceiveTimeout, opened
+from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
+from streaming.adapters.pulsar.snapshots.snapshot_store import SnapshotStore
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from

@@ -8,8 +8,8 @@ from streaming.audit.audit_options import FindingFilters
 from streaming.audit.report.summary import matching, summarize
 from tests.spark.audit.frames import finding, findings_of, ids
 from udfs import columns as c
-from udfs.finding_classes import FindingClass
 from udfs.records import LedgerComponent
+from udfs.verdicts.finding_classes import FindingClass
 
 pytestmark = pytest.mark.spark
 

@@ -20,12 +20,12 @@ from streaming.snapshots.audit.snapshot_report import groups_of, with_advice
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
+from udfs.requests.wire import decode, encode
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind, keeper_topic
 from udfs.snapshots.topic_findings import SnapshotClass
 from udfs.snapshots.values import Fault, ReadValue
-from udfs.wire import decode, encode
 
 SPACE = "t/ns"
 A, B, GONE, SINGLE = (f"persistent://{SPACE}/{name}" for name in ("a", "b", "gone", "single"))

@@ -21,9 +21,10 @@ from streaming.coordination.pause import Pause
 from streaming.errors import UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.state import hold, parked_queries, waiting, watcher_note
-from streaming.state.parked_queries import ParkedQuery
-from streaming.state.watcher_note import WatcherNote
+from streaming.state import waiting
+from streaming.state.notes import hold, parked_queries, watcher_note
+from streaming.state.notes.parked_queries import ParkedQuery
+from streaming.state.notes.watcher_note import WatcherNote
 from tests.builders import NOW_MS
 from tests.services import command_clients_of
 from tests.unit.reconcile.rows import write_rows

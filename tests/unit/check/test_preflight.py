@@ -19,7 +19,7 @@ from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.state.tables import opened
+from streaming.state.delta.tables import opened
 from tests.builders import NOW_MS, ROOT, put
 from tests.services import command_clients_of
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving

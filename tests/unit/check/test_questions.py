@@ -19,9 +19,9 @@ from streaming.check.questions import (
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from streaming.state import watcher_note
-from streaming.state.parked_queries import ParkedQuery, note
-from streaming.state.watcher_note import WatcherNote
+from streaming.state.notes import watcher_note
+from streaming.state.notes.parked_queries import ParkedQuery, note
+from streaming.state.notes.watcher_note import WatcherNote
 from tests.builders import DAY_MS, NOW_MS, ROOT, put
 from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from streaming.cli.main import app
 from streaming.errors import ConfigError, UnavailableError
-from streaming.state import hold
-from streaming.state.parked_queries import ParkedQuery, note
+from streaming.state.notes import hold
+from streaming.state.notes.parked_queries import ParkedQuery, note
 from streaming.state.settlements import SettlementFolder
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c

@@ -15,7 +15,7 @@ from streaming.cli import status
 from streaming.cli.main import app
 from streaming.coordination.lock import Holder
 from streaming.errors import ConfigError, UnavailableError
-from streaming.state.watcher_note import WatcherNote
+from streaming.state.notes.watcher_note import WatcherNote
 
 AT_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 HOLDER = Holder("host-1", 4711, "2023-11-14T22:00:00Z", "secret")

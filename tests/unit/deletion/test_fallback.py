@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.admin_entries import NOTHING_SHOWN, WITHHELD
+from streaming.adapters.pulsar.readers.admin_entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.fallback import Fallback

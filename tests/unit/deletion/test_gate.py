@@ -15,7 +15,7 @@ from streaming.errors import FencedError, StopRequestedError, UnavailableError
 from streaming.limits.breaker import Breaker
 from streaming.limits.enforcement import BlastRadius
 from streaming.metrics import Metrics
-from streaming.state import hold
+from streaming.state.notes import hold
 from tests.services import service_of
 from udfs.blast_radius import Chunk, DryRunPlan, Limits, Planned
 from udfs.units import HOUR_MS

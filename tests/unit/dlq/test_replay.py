@@ -25,8 +25,8 @@ from tests.builders import NOW_MS, data_request, put
 from tests.services import command_clients_of
 from udfs import columns as c
 from udfs.records import Reason
-from udfs.replay_target import UNPROVEN
-from udfs.wire import encode
+from udfs.requests.replay_target import UNPROVEN
+from udfs.requests.wire import encode
 
 REQUESTS = "persistent://pulsar/system/__ledger_deletion"
 

@@ -13,16 +13,16 @@ from deltalake import write_deltalake
 from streaming import schemas
 from streaming.in_use.baseline import ALL, Accepted, Baseline, all_of, is_accepted, summary
 from streaming.in_use.source_watch import SourceWatch
+from streaming.state.delta.tables import complete, opened, table_path
 from streaming.state.receipts import TABLE, certificates, rows
-from streaming.state.tables import complete, opened, table_path
 from tests.builders import NOW_MS, OTHER_TOPIC, TOPIC, gone, list_znode, view
 from tests.world import Bench
 from udfs import columns as c
-from udfs.completeness import certificate
-from udfs.judge import Policy
-from udfs.mass_loss import Doubts
+from udfs.owners.completeness import certificate
+from udfs.owners.mass_loss import Doubts
 from udfs.paths import managed_ledger_path
 from udfs.records import Counts
+from udfs.verdicts.judge import Policy
 
 STRICT = Policy(
     min_age_ms=1, above_newest_quarantine_ms=1, absence_interval_ms=1, max_shrink=0.8, shrink_applies_above=100

@@ -11,7 +11,7 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.queries.life import FallbackResult, ManagedQuery, QueryTools, TopicLog
 from streaming.queries.names import Query
-from streaming.state.parked_queries import ParkedQuery
+from streaming.state.notes.parked_queries import ParkedQuery
 from udfs.backoff import LONG
 from udfs.query_life import FALLBACK_S, SOON, Phase, Rules
 

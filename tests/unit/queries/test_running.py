@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryStore
-from streaming.adapters.pulsar.admin import is_busy
+from streaming.adapters.pulsar.admin_api.admin import is_busy
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.coordination.ownership import Ownership
@@ -22,7 +22,7 @@ from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partiti
 from streaming.queries.life import FallbackResult, ManagedQuery, QueryTools, TopicLog
 from streaming.queries.names import Query, checkpoint_of, queries_of
 from streaming.queries.running import RunningQueries
-from streaming.state.parked_queries import ParkedQuery
+from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import MOST_PARTITIONS
 

@@ -9,7 +9,7 @@ import pytest
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.upkeep import Upkeep
+from streaming.deletion.supervision.upkeep import Upkeep
 from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar, StoredMessage

@@ -21,7 +21,7 @@ from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
 from udfs.formats.internal_stats import Position
 from udfs.records import Outcome
-from udfs.retry import ORIGIN_MESSAGE_ID
+from udfs.requests.retry import ORIGIN_MESSAGE_ID
 
 
 @pytest.fixture

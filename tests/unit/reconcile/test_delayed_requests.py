@@ -12,7 +12,7 @@ from tests.builders import DAY_MS, NOW_MS
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
 from udfs.records import Outcome
-from udfs.retry import ORIGIN_MESSAGE_ID
+from udfs.requests.retry import ORIGIN_MESSAGE_ID
 
 
 @pytest.fixture

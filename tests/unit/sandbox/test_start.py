@@ -7,9 +7,9 @@ import pytest
 
 from streaming.errors import ConfigError, ReaperError
 from streaming.sandbox import cluster as sandbox
-from streaming.sandbox import launch
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import HOST, Further, Home, Instance, Part, Spec, is_free, pick_ports
+from streaming.sandbox.parts import launch
 
 EXPIRED = "KeeperErrorCode = NoNode for /namespace/pulsar/sandbox/127.0.0.1:1/0x00000000_0xffffffff\n"
 LEADER = "Failed to start Pulsar service: KeeperErrorCode = NoNode for /loadbalance/leader\n"

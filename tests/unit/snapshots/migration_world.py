@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Znode
@@ -17,7 +17,7 @@ from streaming.state.filesystem import Folder
 from tests.builders import list_znode
 from tests.unit.snapshots.repair_world import IDS, OLD, TAIL, TOPIC, read_at, segment_at
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.references import COMPACTION_CURSOR
+from udfs.owners.references import COMPACTION_CURSOR
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot
 from udfs.snapshots.keys import SnapshotKind

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from streaming.adapters.pulsar.snapshot_store import GUARD
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode

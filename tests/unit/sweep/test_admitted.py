@@ -12,12 +12,12 @@ from streaming.sweep.admitted import AdmittedOwners
 from streaming.sweep.messages import RowDecoder
 from tests.builders import cursor_request, data_request
 from udfs import columns as c
-from udfs.admission import Admission
+from udfs.owners.references import key_of
 from udfs.paths import tenant_of, topic_of
 from udfs.records import LedgerComponent, PendingDelete
-from udfs.references import key_of
-from udfs.retry import REAL_TOPIC
-from udfs.wire import MAX_REQUEST_BYTES, encode
+from udfs.requests.admission import Admission
+from udfs.requests.retry import REAL_TOPIC
+from udfs.requests.wire import MAX_REQUEST_BYTES, encode
 
 SYSTEM, OWN = "persistent://pulsar/system/__ledger_deletion", "persistent://rival/reaper/requests"
 ADMISSION = Admission(request_topics=frozenset({SYSTEM, OWN}), trusted_tenants=frozenset({"pulsar"}))

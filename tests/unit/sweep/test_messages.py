@@ -9,11 +9,11 @@ from streaming.schemas import REQUESTS, RETRY
 from streaming.sweep.messages import RowDecoder
 from tests.builders import data_request
 from udfs import columns as c
-from udfs.admission import Admission
+from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.records import PendingDelete, Reason, Rejection
-from udfs.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
-from udfs.sightings import OWNER_ABSENT_SINCE
-from udfs.wire import decode, encode
+from udfs.requests.admission import Admission
+from udfs.requests.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
+from udfs.requests.wire import decode, encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 ADMISSION = Admission(request_topics=frozenset({SYSTEM}), trusted_tenants=frozenset({"pulsar"}))

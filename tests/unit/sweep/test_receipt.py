@@ -13,13 +13,13 @@ from streaming.sweep.messages import Message
 from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
 from tests.builders import MINUTE_MS, NOW_MS, TOPIC, data_request
 from udfs import columns as c
-from udfs.disposition import Delays
+from udfs.owners.references import key_of
+from udfs.owners.sightings import OWNER_ABSENT_SINCE, absent_since_ms, subject_of
 from udfs.paths import topic_of
 from udfs.records import Outcome, PendingDelete, Reason, Rejection, Verdict
-from udfs.references import key_of
-from udfs.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, REASON, RECONSUMETIMES
-from udfs.sightings import OWNER_ABSENT_SINCE, absent_since_ms, subject_of
-from udfs.wire import decode, encode
+from udfs.requests.disposition import Delays
+from udfs.requests.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, REASON, RECONSUMETIMES
+from udfs.requests.wire import decode, encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 SECRET = b"secret of the cluster"

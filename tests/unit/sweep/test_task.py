@@ -19,12 +19,12 @@ from streaming.sweep.task import SweepTask, worker_for
 from tests.builders import HOUR_MS, MINUTE_MS, TOPIC, data_request, list_znode, view
 from tests.world import Bench
 from udfs import columns as c
+from udfs.owners.references import key_of
+from udfs.owners.sightings import OWNER_ABSENT_SINCE, signed, subject_of
 from udfs.paths import managed_ledger_path, tenant_of, topic_of
 from udfs.records import Counts, PendingDelete, Reason
-from udfs.references import key_of
-from udfs.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
-from udfs.sightings import OWNER_ABSENT_SINCE, signed, subject_of
-from udfs.wire import encode
+from udfs.requests.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
+from udfs.requests.wire import encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 RIVALS = "persistent://rival/reaper/requests"

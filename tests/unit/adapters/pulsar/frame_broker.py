@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from streaming.adapters.pulsar import empty_transaction, frames
+from streaming.adapters.pulsar.readers import frames
+from streaming.adapters.pulsar.snapshots import empty_transaction
 from streaming.config.sections import PulsarSettings
 from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streaming.adapters.pulsar.entries import fallback_entries
 from streaming.adapters.pulsar.http import Body
+from streaming.adapters.pulsar.readers.entries import fallback_entries
 from streaming.errors import UnavailableError
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, settings_for

@@ -17,12 +17,12 @@ from streaming.sweep.pace import Pace
 from tests.builders import DAY_MS, NOW_MS, ROOT, TOPIC, data_custom, list_znode, metadata, put
 from tests.model.service import POLICY
 from udfs import columns as c
-from udfs.finding_classes import FindingClass
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import ManagedCursorInfo, ManagedLedgerInfo, serialize_cursor, serialize_managed_ledger
+from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 from udfs.paths import Layout, cursor_path, ledger_path, managed_ledger_path
 from udfs.records import BrokerView, Presence
-from udfs.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
+from udfs.verdicts.finding_classes import FindingClass
 
 GONE_LEDGER = 7
 

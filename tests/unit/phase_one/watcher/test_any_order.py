@@ -8,7 +8,7 @@ import pytest
 
 from streaming.phase_one.watcher.watcher import Watcher
 from streaming.state import watched
-from streaming.state.commits import commit
+from streaming.state.delta.commits import commit
 from tests.unit.phase_one.watcher.watching import CrashedError, World
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.kept_names import unpacked

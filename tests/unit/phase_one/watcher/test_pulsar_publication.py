@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streaming.adapters.memory.pulsar import MemoryPulsar
-from streaming.adapters.pulsar.read import numbered
+from streaming.adapters.pulsar.readers.read import numbered
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError

@@ -19,7 +19,7 @@ from streaming.phase_one.watcher import watch_loop
 from streaming.phase_one.watcher.unlisted import BROKERS
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths
-from streaming.state.watcher_note import noted
+from streaming.state.notes.watcher_note import noted
 from tests.builders import ROOT, put
 from tests.unit.phase_one.watcher.watching import World
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT

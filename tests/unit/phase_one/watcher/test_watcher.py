@@ -11,7 +11,7 @@ from streaming.phase_one.watcher import watcher as watcher_module
 from streaming.phase_one.watcher.watcher import Watcher
 from streaming.ports import Znode
 from streaming.state import watched
-from streaming.state.commits import commit
+from streaming.state.delta.commits import commit
 from tests.builders import CURSOR, SCHEMA, TOPIC, UUID, cursor_znode, data_request, list_znode, locator_znode, put
 from tests.unit.phase_one.watcher.watching import AT, CrashedError, World
 from udfs.formats.managed_ledger import (
@@ -24,7 +24,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType
-from udfs.wire import decode
+from udfs.requests.wire import decode
 
 LONG_NAME = "a" * 4_000
 OTHER = managed_ledger_path("public/default/persistent/payments")

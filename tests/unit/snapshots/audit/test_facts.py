@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 
 from streaming import ports
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.snapshot_store import GUARD
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.check.preflight import Line, Status
 from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.snapshots.audit import snapshot_columns as s

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 import pytest
 
-from streaming.adapters.pulsar import snapshot_topics as topics_module
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, as_brokers_read, system_topic
+from streaming.adapters.pulsar.snapshots import snapshot_topics as topics_module
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, as_brokers_read, system_topic
 from streaming.audit.audit_columns import PATH
 from streaming.audit.audit_options import FindingFilters
 from streaming.ports import Broker, MetadataStore, Unreadable, Znode

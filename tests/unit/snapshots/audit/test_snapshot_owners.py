@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from streaming.adapters.pulsar.snapshot_admin import SnapshotAdmin
+from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.clients import Clients
 from streaming.ports import Unreadable, Znode
 from streaming.snapshots.audit import snapshot_columns as s

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from streaming.adapters.pulsar.snapshot_store import GUARD
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics, system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore, Znode

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.clock import ManualClock
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.snapshots.repair.blocking import Blocking, blocking_in, in_doubt

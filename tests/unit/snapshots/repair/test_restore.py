@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.restore import Restores

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from streaming.adapters.pulsar.snapshot_topics import SnapshotTopics
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.clock import ManualClock
 from streaming.errors import SafetyError
 from streaming.snapshots.repair.verify import Verification

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from streaming.adapters.pulsar.admin import PulsarAdmin
-from streaming.adapters.pulsar.frames import ReceiveTimeout
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
+from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
 from streaming.errors import UnavailableError
 from streaming.snapshots.repair.wiring import BrokerLoader, read_to_the_end
 from tests.pulsar_fields import entry

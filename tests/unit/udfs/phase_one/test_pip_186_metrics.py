@@ -76,7 +76,7 @@ def test_reasons_for_a_retry_are_those_of_the_rules_and_of_the_page_of_reasons()
     page = (root / "docs" / "reasons.md").read_text()
     kept = page.partition("\n## Kept for now")[2].partition("\n## ")[0]
     assert {str(reason) for reason in PUTS_OFF} == set(re.findall(r"^\| `(\w+)`", kept, re.MULTILINE))
-    files = [*(root / "udfs").glob("*.py"), *(root / "streaming" / "sweep").glob("*.py")]
+    files = [*(root / "udfs").rglob("*.py"), *(root / "streaming" / "sweep").rglob("*.py")]
     retried = re.findall(r"(?:_later|Outcome\.RETRY)[(,]\s*Reason\.(\w+)", "".join(file.read_text() for file in files))
     assert len(set(retried)) >= 14
     assert set(retried) <= {str(reason) for reason in PUTS_OFF}

@@ -1,0 +1,381 @@
+"""Asks the brokers as the second source of references: the state of loaded topics, and the existence of others.
+
+1. The state of a topic that no broker has loaded is not requested, because that would load it (docs/decisions/0006).
+   Instead, the list of its namespace, which is read once, shows whether a topic exists.
+2. A broker gets requests only for topics that it has loaded itself, in threads of its own, and no redirect is followed.
+3. Anything but a complete answer is UNREADABLE, which counts as in use. While a broker does not list its loaded topics,
+   that applies to every topic that no other broker has loaded. If no answer concerns the topic itself, the view
+   is_unavailable: nothing is known to be wrong with the topic.
+4. All requests together have a deadline, first for the lists of loaded topics and then for the topics. A topic without
+   an answer by then is UNREADABLE.
+5. Tenants share the threads of a broker fairly, and hanging is recorded per tenant (silence.py), so no tenant can delay
+   the topics of another.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import TypeVar
+
+from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedAt, LoadedTopics
+from streaming.adapters.pulsar.admin_api.threads import AskingThreads, BrokerCall
+from streaming.adapters.pulsar.http import (
+    Answer,
+    AnswerTooLargeError,
+    FailedAnswerError,
+    NotAskedError,
+    PulsarAdminSettings,
+    PulsarHttp,
+    namespace_path,
+    topic_path,
+)
+from streaming.adapters.pulsar.silence import hangs, silence
+from streaming.errors import ForbiddenError, ReaperError, UnavailableError
+from udfs.formats.internal_stats import view_of
+from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
+from udfs.records import BrokerView, Presence
+
+# The messages of Pulsar 4.0.8 with a 404; a 404 with another message may come from a proxy or have another meaning.
+NO_PARTITION = "Topic partitions were not yet created"
+_NO_NAMESPACE = "Namespace does not exist"
+_NO_SCHEMA = "Schema not found"
+_SECONDS_PER_REQUEST = 0.01  # added to the deadline for each; brokers answer about 620 requests per second
+_PAUSES_S = (0.2, 0.5, 1.0)  # before requests that failed with 5xx are repeated, after all others
+_LATE = "no answer in time"
+_SEVERAL = ""  # several brokers report the topic; all but one have lost it without knowing
+_LISTS = "namespaces"  # the threads that request namespaces' lists from any broker
+
+T = TypeVar("T")
+_Ask = Callable[[str, float], BrokerView]  # host, deadline; raises FailedAnswerError if a retry may help
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    view: BrokerView
+    may_pass: bool = False
+    was_asked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    hosts: Mapping[str, str] = field(default_factory=dict)  # topic -> the broker that has it loaded, or _SEVERAL
+    error: str = ""  # why other topics may be loaded too; "": no broker has them loaded
+    running: Sequence[str] = ()  # all brokers
+
+
+class AdminBroker:
+    """Broker over the admin API. Thread-safe; opens its connections when first used.
+
+    Args:
+        running: returns the web addresses of all brokers that run now. Raises UnavailableError.
+    """
+
+    def __init__(self, settings: PulsarAdminSettings, running: Callable[[], Sequence[str]]) -> None:
+        self._settings = settings
+        self._http = PulsarHttp(settings)
+        self._loaded = LoadedTopics(self._http, running)
+        self._threads = AskingThreads(settings.concurrency)
+
+    def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
+        """Return the brokers' view of each topic, in order, without loading any. Never raises: UNREADABLE is a view.
+
+        Args:
+            existing: topics known to exist, for which the list of their namespace, of any length, is not read.
+        """
+        names = list(dict.fromkeys(managed_ledgers))
+        topics = _full_names(names)
+        loaded = self._loaded_topics()
+        deadline = self._deadline(len(names))
+        views: dict[str, BrokerView] = {
+            name: BrokerView(presence=Presence.UNREADABLE, detail="not a topic's name")
+            for name in names
+            if name not in topics
+        }
+        unloaded = [name for name in topics if topics[name] not in loaded.hosts]
+        views |= self._existing(unloaded, loaded, topics, frozenset(existing), deadline)
+        # the same request for a topic that does not exist would assign its bundle and create the namespace's
+        # __change_events
+        asks = {name: (loaded.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in views}
+        # with its own deadline, so that lists that hang take no time from the topics
+        views |= self._all(asks, self._deadline(len(asks)))
+        return [views[name] for name in managed_ledgers]
+
+    def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
+        """Return whether each schema (`tenant/ns/encoded`) exists, in order, without its ledgers. Never raises.
+
+        The request goes to a broker that has a topic of that schema loaded. GONE does not mean that the locator is
+        gone: a deleted schema keeps its ledgers until the topic is deleted, and a schema of which no topic is loaded is
+        GONE as well.
+        """
+        distinct = list(dict.fromkeys(schema_ids))
+        loaded = self._loaded_topics()
+        deadline = self._deadline(len(distinct))
+        topics = {schema_id: topic for topic in loaded.hosts for schema_id in _schema_ids(topic)} if distinct else {}
+        views: dict[str, BrokerView] = {}
+        asks: dict[str, tuple[str, _Ask]] = {}
+        for schema_id in distinct:
+            if schema_id in topics:
+                asks[schema_id] = (loaded.hosts[topics[schema_id]], self._schema(topics[schema_id]))
+            else:
+                views[schema_id] = _of_no_loaded_topic(schema_id, loaded.error)
+        views |= self._all(asks, deadline)
+        return [views[schema_id] for schema_id in schema_ids]
+
+    def is_loaded(self, topic: str) -> bool | None:
+        """Whether a broker has this topic (any form of its name) loaded; None: unknown, as a broker gave no list."""
+        loaded = self._loaded_topics()
+        if topic_of(topic) in loaded.hosts:
+            return True
+        return None if loaded.error else False
+
+    def require_answers(self) -> int:
+        """Request the list of loaded topics from every running broker; return how many brokers run.
+
+        Raises ForbiddenError if a broker refuses, UnavailableError if a broker does not answer.
+        """
+        answers = self._loaded_at(self._running(), self._deadline(0))
+        if refused := [answer.error for answer in answers.values() if answer.is_refused]:
+            raise ForbiddenError("; ".join(refused))
+        if silent := [f"{host}: {answer.error}" for host, answer in answers.items() if answer.error]:
+            raise UnavailableError("; ".join(silent))
+        return len(answers)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._threads.close()
+        self._http.close()
+
+    def _deadline(self, requests: int) -> float:
+        return time.monotonic() + self._settings.timeout_seconds + _SECONDS_PER_REQUEST * requests
+
+    def _running(self) -> list[str]:
+        hosts = self._loaded.running()
+        self._threads.end_all_but((_LISTS, *hosts, *(f"{host}{KIND}" for host in hosts)))
+        return hosts
+
+    def _loaded_topics(self) -> _Loaded:
+        deadline = self._deadline(
+            0
+        )  # its own deadline: a broker that hangs takes no time from the requests that follow
+        try:
+            hosts = self._running()
+        except ReaperError as error:
+            return _Loaded(error=str(error))
+        answers = self._loaded_at(hosts, deadline)
+        hosts_of_topic: defaultdict[str, list[str]] = defaultdict(list)
+        for host, answer in answers.items():
+            for topic in answer.topics:
+                hosts_of_topic[topic].append(host)
+        errors = "; ".join(answer.error for answer in answers.values() if answer.error)
+        host_of = {topic: owners[0] if len(owners) == 1 else _SEVERAL for topic, owners in hosts_of_topic.items()}
+        return _Loaded(host_of, errors, hosts)
+
+    def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
+        calls: dict[str, BrokerCall[LoadedAt]] = {}
+        for host in hosts:
+            calls |= self._threads.ask(
+                f"{host}{KIND}", {host: ("", partial(self._loaded.at, host, deadline))}, deadline
+            )
+        return {host: call.result(LoadedAt(error=_LATE)) for host, call in calls.items()}
+
+    def _existing(
+        self, names: Sequence[str], loaded: _Loaded, topics: Mapping[str, str], existing: Set[str], deadline: float
+    ) -> dict[str, BrokerView]:
+        """Return whether topics exist that no broker is known to have loaded."""
+        if loaded.error:
+            return dict.fromkeys(names, _unavailable(f"maybe loaded: {loaded.error}"))
+        views = {name: BrokerView(presence=Presence.PRESENT, is_loaded=False) for name in names if name in existing}
+        spaces: defaultdict[str, list[str]] = defaultdict(list)
+        for name in names:
+            if name in views:
+                continue
+            spaces[namespace_of(topics[name])].append(name)
+        calls = {space: (_tenant(space), partial(self._topics_of, space, loaded.running, deadline)) for space in spaces}
+        # a list that hangs has no effect on the lists of other namespaces
+        for namespace, call in self._threads.ask(_LISTS, calls, deadline, hides=True).items():
+            listed = call.result(_unavailable(_LATE))
+            for name in spaces[namespace]:
+                views[name] = _listed(topics[name], listed)
+        return views
+
+    def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:
+        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not."""
+        # The list is a kind of request of its own: if it hangs, that does not count for the broker.
+        path = f"{namespace_path(namespace)}?includeSystemTopic=true"
+        failed = _unavailable(_LATE)
+        for host in running:
+            try:
+                return _topics_in(self._http.get_from(host, path, deadline=deadline, kind=f"/{namespace}"))
+            except ReaperError as error:
+                failed = _failed(error, is_of_one_topic=False)
+        return failed
+
+    def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
+        """Send each broker the requests for its topics; repeat those with faults that may pass after all others."""
+        ambiguous = BrokerView(presence=Presence.UNREADABLE, detail="several brokers have it loaded")
+        views = {name: ambiguous for name, (host, _ask) in asks.items() if host == _SEVERAL}
+        answers: dict[str, _Tried] = {}
+        failed: set[str] = set()
+        for pause_s in (0.0, *_PAUSES_S):
+            time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
+            answers = self._once({name: asks[name] for name in asks if name not in views}, deadline)
+            views |= {
+                name: answer.view
+                for name, answer in answers.items()
+                if not answer.may_pass or not silence.is_due(_retries(asks[name][0]))
+            }
+            left = {host for name, (host, _ask) in asks.items() if name not in views}
+            for host in failed - left:
+                silence.answered(_retries(host))
+            failed = left
+            if not left or time.monotonic() > deadline:
+                break
+        for host in failed:
+            silence.timed_out(_retries(host))
+        return {name: views.get(name) or answers[name].view for name in asks}
+
+    def _stats(self, topic: str) -> _Ask:
+        def ask(host: str, deadline: float) -> BrokerView:
+            # the topic may have been unloaded while the request waited for a thread
+            loaded = self._loaded.at(host, deadline)
+            if loaded.error:
+                return _unavailable(loaded.error)
+            if topic not in loaded.topics:
+                return BrokerView(presence=Presence.UNREADABLE, detail=f"{host} has just unloaded it")
+            # of each partition: partitioned-internalStats omits partitions that failed. A redirect is not followed,
+            # because the topic is moving and the request would load it.
+            answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
+            return view_of(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
+
+        return ask
+
+    def _schema(self, topic: str) -> _Ask:
+        """Request a schema by the name of a loaded topic."""
+        # a request by another name would assign that name's bundle
+
+        def ask(host: str, deadline: float) -> BrokerView:
+            path = f"{topic_path(topic).replace('persistent/', 'schemas/', 1)}/schema"
+            answer = self._http.get_from(host, path, deadline=deadline)
+            if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_SCHEMA:
+                return BrokerView(presence=Presence.GONE, detail=answer.reason)
+            if answer.status == HTTPStatus.OK and isinstance(answer.body, dict) and "version" in answer.body:
+                return BrokerView(presence=Presence.PRESENT)
+            return _unreadable(answer)
+
+        return ask
+
+    def _once(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, _Tried]:
+        """Send each request once. If a target hangs, one attempt goes first, and the others follow after its answer."""
+        answers: dict[str, _Tried] = {}
+        while left := [name for name in asks if name not in answers or not answers[name].was_asked]:
+            sent = self._send(left, asks, deadline)
+            answers |= {name: call.result(_late(_LATE)) for name, call in sent.items()}
+            if not sent or time.monotonic() > deadline:
+                return {name: answers.get(name) or _late(hangs(asks[name][0])) for name in asks}
+        return answers
+
+    def _send(
+        self, names: Iterable[str], asks: Mapping[str, tuple[str, _Ask]], deadline: float
+    ) -> dict[str, BrokerCall[_Tried]]:
+        """Send the requests that are due and need not wait for the outcome of an attempt."""
+        trying: set[str] = set()
+        calls: defaultdict[str, dict[str, tuple[str, Callable[[], _Tried]]]] = defaultdict(dict)
+        for name in names:
+            host, ask = asks[name]
+            tenant = _tenant(name)
+            tries = silence.tries(host, tenant)
+            if tries in trying or not silence.is_due(host, tenant):
+                continue
+            if tries:
+                trying.add(tries)
+            calls[host][name] = (tenant, partial(_tried, ask, host, deadline))
+        sent: dict[str, BrokerCall[_Tried]] = {}
+        for host, of_host in calls.items():
+            # in threads of its own, so that a broker that hangs does not delay other brokers' topics
+            sent |= self._threads.ask(host, of_host, deadline)
+        return sent
+
+
+def _tenant(name: str) -> str:
+    """Return the tenant of a managed ledger, a schema id or a namespace."""
+    return name.partition("/")[0]
+
+
+def _retries(host: str) -> str:
+    """Name the retries at a host for `silence`: a broker that answers 5xx for some topics costs each caller seconds."""
+    return f"{host} (5xx)"
+
+
+def _tried(ask: _Ask, host: str, deadline: float) -> _Tried:
+    try:
+        return _Tried(ask(host, deadline))
+    except (ReaperError, ValueError) as error:
+        view = _failed(error, is_of_one_topic=True)
+        return _Tried(view, isinstance(error, FailedAnswerError), was_asked=not isinstance(error, NotAskedError))
+
+
+def _failed(error: ReaperError | ValueError, *, is_of_one_topic: bool) -> BrokerView:
+    """Return the view after an error: the topic is unavailable if the fault need not be the topic's own."""
+    if isinstance(error, FailedAnswerError):
+        is_answer = not error.is_busy
+    else:  # a namespace's list may be too large because of other topics
+        is_answer = is_of_one_topic and isinstance(error, AnswerTooLargeError | ValueError)
+    return BrokerView(presence=Presence.UNREADABLE, detail=str(error), is_unavailable=not is_answer)
+
+
+def _late(why: str) -> _Tried:
+    return _Tried(_unavailable(why))
+
+
+def _full_names(managed_ledgers: Iterable[str]) -> dict[str, str]:
+    """Return managed ledger -> topic, without invalid names."""
+    topics = {}
+    for name in managed_ledgers:
+        with suppress(ValueError):
+            topics[name] = topic_of(name)
+    return topics
+
+
+def _schema_ids(topic: str) -> list[str]:
+    try:
+        return [schema_id_of(topic)]
+    except ValueError:
+        return []
+
+
+def _listed(topic: str, listed: frozenset[str] | BrokerView) -> BrokerView:
+    if isinstance(listed, BrokerView):
+        return listed
+    if topic in listed:
+        return BrokerView(presence=Presence.PRESENT, is_loaded=False)
+    return BrokerView(presence=Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
+
+
+def _topics_in(answer: Answer) -> frozenset[str] | BrokerView:
+    if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE:
+        return frozenset()
+    if answer.status == HTTPStatus.OK and isinstance(answer.body, list):
+        return frozenset(answer.body)
+    return _unreadable(answer)
+
+
+def _of_no_loaded_topic(schema_id: str, error: str) -> BrokerView:
+    try:
+        checked_schema_id(schema_id)
+    except ValueError as fault:
+        return BrokerView(presence=Presence.UNREADABLE, detail=str(fault))
+    if error:
+        return _unavailable(f"maybe loaded: {error}")
+    return BrokerView(presence=Presence.GONE, detail="no broker has a topic of it loaded")
+
+
+def _unavailable(why: str) -> BrokerView:
+    return BrokerView(presence=Presence.UNREADABLE, detail=why, is_unavailable=True)
+
+
+def _unreadable(answer: Answer) -> BrokerView:
+    return BrokerView(presence=Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")

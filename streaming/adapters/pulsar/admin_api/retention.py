@@ -1,0 +1,65 @@
+"""Reads the retention of a topic: the topic's own policy, else its namespace's, else the brokers' default."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from streaming.adapters.pulsar.admin_api.properties import refusal
+from streaming.adapters.pulsar.http import Answer, PulsarHttp, topic_path
+from streaming.errors import UnavailableError
+from udfs.paths import base_topic, namespace_of
+from udfs.phase_one.trim_forecast import Retention
+
+_MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
+_DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"
+# the answer of a broker that does not support policies of topics
+_NO_TOPIC_POLICIES = HTTPStatus.METHOD_NOT_ALLOWED
+
+
+class Retentions:
+    """Reads the retention of topics. The caller closes the connections."""
+
+    def __init__(self, http: PulsarHttp) -> None:
+        self._http = http
+        self._default: Retention | None = None
+
+    def of(self, topic: str) -> Retention:
+        """Return the retention in force. Raises UnavailableError, RefusedError."""
+        base = base_topic(topic)  # a partition has no policies of its own
+        # not the policy that is "applied": a 4.0.8 broker that has not read the namespace's policies recently may then
+        # wait 30 s for itself
+        own = self._http.get(f"{topic_path(base)}/retention")
+        if not own.ok and own.status != _NO_TOPIC_POLICIES:
+            raise refusal(own, f"read the retention of {base}")
+        if own.ok and (retention := _retention(own)):
+            return retention
+        namespace = namespace_of(topic)
+        shared = self._http.get(f"v2/namespaces/{namespace}/retention")
+        if not shared.ok:
+            raise refusal(shared, f"read the retention of {namespace}")
+        return _retention(shared) or self._of_brokers()
+
+    def _of_brokers(self) -> Retention:
+        """Return the default of the broker that answers; zero without permission to read it. It is read once."""
+        if self._default is None:
+            answer = self._http.get("v2/brokers/configuration/runtime")
+            config = answer.body if answer.ok and isinstance(answer.body, dict) else {}
+            self._default = Retention(_number(config, _DEFAULT_MINUTES), _number(config, _DEFAULT_MEGABYTES))
+        return self._default
+
+
+def _retention(answer: Answer) -> Retention | None:
+    """Parse an answer; None if no retention is set. Raises UnavailableError for an unknown format."""
+    if answer.body is None:
+        return None
+    try:
+        return Retention(int(answer.body[_MINUTES]), int(answer.body[_MEGABYTES]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnavailableError(f"a retention in an unknown format: {error!r}") from error
+
+
+def _number(config: Mapping[str, Any], name: str) -> int:
+    try:
+        return int(config.get(name, 0))
+    except (TypeError, ValueError):
+        return 0

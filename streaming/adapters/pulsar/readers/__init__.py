@@ -1,0 +1,1 @@
+"""Reads entries of partitions without the connector and without a durable subscription."""

@@ -1,0 +1,132 @@
+"""Requests entries that a reader did not get from the admin API, and decides which of them are given up.
+
+1. The broker decompresses an entry in its own memory, with the size that the sender wrote. It does not answer if that
+   fails, and its answer is not valid HTTP if a sender's property breaks a header. So requests have short timeouts.
+2. A missing answer is an outage, and no reason to give the entry up, unless the broker returns another entry at that
+   time (control_entries.py).
+"""
+
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from threading import Lock
+from typing import TypeGuard
+
+from streaming.adapters.pulsar.http import Body
+from streaming.adapters.pulsar.readers.control_entries import Control, ControlEntries, EntryAdmin
+from streaming.adapters.pulsar.readers.span_reader import SpanEntry
+from streaming.errors import RefusedError, UnavailableError
+from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
+from udfs.formats.internal_stats import Position
+from udfs.undelivered import NotShown
+
+FULL_TIMEOUT_SECONDS = 3.0
+_MAX_UNANSWERED = 5  # entries that will never be sent to a reader are requested only up to this many failures
+# (failures so far, timeout): a healthy broker answers in milliseconds
+_TIMEOUTS = ((_MAX_UNANSWERED, FULL_TIMEOUT_SECONDS), (50, 1.0), (float("inf"), 0.25))
+_RETRIES_SECONDS = 30.0  # for the second requests of all entries together
+# Answers about the request, not about the entry.
+_TOO_MANY_REQUESTS = HTTPStatus.TOO_MANY_REQUESTS
+_NO_PERMISSION = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+# Answers of a proxy, which may be temporary.
+_MAY_PASS = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+
+# Parts of the UnavailableErrors after which the caller decides by the time that has passed.
+# Either the broker has lost its bookies, or the topics contain no readable entry.
+NOTHING_SHOWN = "the broker returns no entry, neither of this topic nor of others"
+# Either the topic is being moved, or a proxy can't forward the answer.
+WITHHELD = "the broker, or a proxy before it, answered repeated requests for an entry with"
+
+
+@dataclass(slots=True)
+class AdminEntries:
+    """Entries of a partition from the admin API. Thread-safe."""
+
+    admin: EntryAdmin
+    partition: str
+    controls: ControlEntries
+    _unanswered: int = field(default=0, init=False)
+    _retries_left_s: float = field(default_factory=lambda: _RETRIES_SECONDS, init=False)
+    _retry_lock: Lock = field(default_factory=Lock, init=False)
+
+    def fetch(self, entry: SpanEntry) -> Body | NotShown:
+        """Return the broker's answer for an entry that a reader did not get, or why the entry is given up.
+
+        Raises UnavailableError, RefusedError.
+        """
+        unanswered = self._unanswered
+        if entry.is_passed_over and unanswered >= _MAX_UNANSWERED:
+            return NotShown(f"the broker passes it over, and did not return {unanswered} others before it")
+        timeout_s = next(seconds for most, seconds in _TIMEOUTS if unanswered < most)
+        answer = self._request(entry.position, timeout_s)
+        if not entry.is_passed_over and not _is_shown(answer):
+            answer = self._retry(entry.position)
+        if not _is_shown(answer):
+            answer = self._compare_with_controls(entry.position, answer, timeout_s)
+        if _is_shown(answer):
+            self.controls.was_shown(entry.position)
+            if answer.is_whole:
+                return answer
+            self._unanswered += 1
+            return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
+        self._unanswered += 1
+        result = "gave no readable answer" if answer is None else f"answered {answer.status}"
+        return NotShown(f"the broker sends it to no reader, and {result} to a request for its position")
+
+    def _compare_with_controls(self, position: Position, answer: Body | None, timeout_s: float) -> Body | None:
+        """Return the answer that counts for an entry that was not returned.
+
+        Raises UnavailableError if the broker returns no control entry either, and if the answer may be temporary.
+        """
+        control = self.controls.check(position, timeout_s)
+        if control is Control.NOT_SHOWN and timeout_s < FULL_TIMEOUT_SECONDS:
+            control = self.controls.check(position, FULL_TIMEOUT_SECONDS)
+        elif control is Control.SHOWN and not _may_pass(answer):
+            return answer
+        if control is Control.SHOWN:
+            # The broker was slow, or the topic was being moved, when this entry was requested. A proxy answers 502, 503
+            # or 504 while a topic is being moved, and also if it can't forward a sender's headers.
+            answer = self._request(position, FULL_TIMEOUT_SECONDS)
+        else:
+            self.admin.internal_stats(self.partition)  # raises an error if no broker answers at all
+        if not self.controls.gives_up:
+            if control is Control.NOT_SHOWN:
+                raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}; do its bookies answer?")
+            # brokers themselves answer 503 for a topic that is being moved, so only the caller can decide, by the time
+            # that has passed
+            if _may_pass(answer) and (
+                control is Control.NONE_STORED or answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+            ):
+                raise UnavailableError(f"{self.partition}: {WITHHELD} {answer.status}")
+        return answer
+
+    def _request(self, position: Position, timeout_s: float) -> Body | None:
+        """Request an entry once. Raises UnavailableError, RefusedError for answers that do not concern the entry."""
+        answer = self.admin.entry(self.partition, position, MAX_UNCOMPRESSED_BYTES, timeout_s)
+        if answer is not None and answer.status == _TOO_MANY_REQUESTS:
+            raise UnavailableError(f"{self.partition}: the broker answered a request for an entry with {answer.status}")
+        if answer is not None and answer.status in _NO_PERMISSION:
+            raise RefusedError(
+                f"{self.partition}: the broker refuses to return an entry ({answer.status}); give the role of "
+                "pulsar.token_file permission to read messages of this topic through the admin API"
+            )
+        return answer
+
+    def _retry(self, position: Position) -> Body | None:
+        """Request an entry again with the full timeout, one entry at a time, until _RETRIES_SECONDS are used up."""
+        with self._retry_lock:
+            if self._retries_left_s <= 0:
+                return None
+            started_s = time.monotonic()
+            try:
+                return self._request(position, FULL_TIMEOUT_SECONDS)
+            finally:
+                self._retries_left_s -= time.monotonic() - started_s
+
+
+def _is_shown(answer: Body | None) -> TypeGuard[Body]:
+    return answer is not None and answer.status == HTTPStatus.OK
+
+
+def _may_pass(answer: Body | None) -> TypeGuard[Body]:
+    return answer is not None and answer.status in _MAY_PASS

@@ -1,0 +1,36 @@
+"""Whether a partition's broker reports its last message; otherwise no reader of Pulsar's own can find its end."""
+
+from typing import Protocol
+
+from streaming.adapters.pulsar.readers.frames import opened
+from streaming.config.sections import PulsarSettings
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats
+
+_TIMEOUT_SECONDS = 3.0
+
+
+class LastMessageAdmin(Protocol):
+    """The calls of PulsarAdmin that concern a partition's last message."""
+
+    def reports_last_message(self, partition: str, patience_seconds: float) -> bool:
+        """Whether the broker reports the partition's last message in time. Raises UnavailableError."""
+        ...
+
+    def internal_stats(self, partition: str) -> InternalStats:
+        """Return the internalStats of the partition's broker. Raises UnavailableError."""
+        ...
+
+
+def reports_last_message(settings: PulsarSettings, admin: LastMessageAdmin, partition: str) -> bool:
+    """Ask the broker for the last message through a reader and through the admin API, as the connector does.
+
+    Raises UnavailableError, RefusedError.
+    """
+    # both, because the two answers differ after an open transaction
+    with opened(settings, partition, BEFORE_ALL) as reader:
+        if reader.last is None:
+            return False
+    if admin.reports_last_message(partition, _TIMEOUT_SECONDS):
+        return True
+    admin.internal_stats(partition)  # raises an error if no broker answers at all
+    return False

@@ -1,0 +1,1 @@
+"""Reads, writes and compacts the topics in which brokers keep snapshots of their transaction buffers."""

@@ -1,0 +1,1 @@
+"""Runs beside the batches: the supervisor, periodic duties, parked queries, and what ends `run --until-idle`."""

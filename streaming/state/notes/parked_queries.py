@@ -1,0 +1,49 @@
+"""The note of which queries are parked and why, for `check` and `receipts`, which are other processes."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streaming.state.notes.note import Note
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedQuery:
+    """A query that failed and does not read its topic again yet."""
+
+    topic: str
+    why: str  # the failure, in one line
+    since_ms: int
+    failures: int = 0  # failed tries in a row
+    is_read: bool = False  # whether the fallback processes the topic's messages
+
+
+def _decode(parked: Any) -> dict[str, ParkedQuery]:
+    return {str(name): _query(fields) for name, fields in parked.items()}
+
+
+def _query(fields: Mapping[str, object]) -> ParkedQuery:
+    return ParkedQuery(
+        topic=str(fields["topic"]),
+        why=str(fields["why"]),
+        since_ms=int(str(fields["since_ms"])),
+        failures=int(str(fields["failures"])),
+        is_read=fields["is_read"] is True,
+    )
+
+
+_NOTE: Note[Mapping[str, ParkedQuery]] = Note(
+    "lanes.json",
+    encode=lambda parked: {name: asdict(query) for name, query in parked.items()},
+    decode=_decode,
+)
+
+
+def note(state_dir: str, parked: Mapping[str, ParkedQuery]) -> None:
+    """Write the parked queries by name; none deletes the note. A failure to write is ignored."""
+    _NOTE.try_write(state_dir, parked or None)
+
+
+def noted(state_dir: str) -> Mapping[str, ParkedQuery]:
+    """Return the parked queries of the newest note; none if there is no note or it can't be read."""
+    return _NOTE.try_read(state_dir) or {}

@@ -1,0 +1,1 @@
+"""The sweep of transaction-buffer snapshots, which sends tombstones to the brokers' snapshot topics."""

@@ -1,0 +1,270 @@
+"""Entries that are requested from the admin API: returned, given up, or an outage."""
+
+from dataclasses import dataclass
+from threading import Event
+
+import pytest
+
+from streaming.adapters.pulsar.http import Body
+from streaming.adapters.pulsar.readers import admin_entries, span_reader
+from streaming.adapters.pulsar.readers.control_entries import ControlEntries
+from streaming.adapters.pulsar.readers.entries import fallback_entries
+from streaming.errors import RefusedError, UnavailableError
+from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
+from tests.unit.adapters.pulsar.stored_entries import LAST, ORDINARY, STORED, TOPIC, Admin, body, read_all
+from udfs.entry_ranges import EntrySpan
+from udfs.formats.internal_stats import InternalStats, Position
+from udfs.undelivered import Undeliverable
+
+
+def test_an_entry_that_is_not_returned_is_given_up_only_if_the_broker_answers() -> None:
+    with serving(Partition(STORED, LAST)) as partition:
+        admin = Admin({(8, 0): Body(500, {}, b"", True)})
+        assert read_all(partition, admin, [EntrySpan(7, 1, 1), EntrySpan(8, 0, 0)]) == [
+            ((7, 1), b"", Undeliverable.NOT_SHOWN),
+            ((8, 0), b"", Undeliverable.NOT_SHOWN),
+        ]
+        with pytest.raises(UnavailableError, match="no broker answers"):
+            read_all(partition, Admin(is_up=False), [EntrySpan(7, 1, 1)])
+
+
+def test_a_passed_over_entry_is_requested_once_and_an_entry_that_may_come_twice() -> None:
+    with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
+        admin = Admin({(8, 1): body(b"request")})
+        read_all(partition, admin, [EntrySpan(8, 0, 0)])
+        assert admin.requested == [(8, 0)]
+        read_all(partition, admin, [EntrySpan(8, 2, 2)])
+        assert admin.requested == [(8, 0), LAST, LAST]
+        read_all(partition, admin, [EntrySpan(8, 0, 2)])
+        assert admin.requested[3:] == [(8, 0), LAST, LAST], "independent of earlier entries"
+
+
+def test_a_request_after_an_open_transaction_survives_one_slow_answer() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(12)), None)
+
+    @dataclass
+    class SlowAtFirst(Admin):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            is_first = position not in self.requested
+            answer = super().entry(partition, position, most_bytes, patience_seconds)
+            return None if is_first and position == (8, 11) else answer
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        admin = SlowAtFirst({(8, 11): body(b"request", txn_uncommitted="true")})
+        assert read_all(partition, admin, [EntrySpan(8, 0, 11)])[-1] == ((8, 11), b"request", None)
+
+
+def test_second_requests_for_many_withheld_entries_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_entries, "_RETRIES_SECONDS", 0.05)
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(40)), None)
+
+    @dataclass
+    class Slow(Admin):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            Event().wait(0.02)
+            return super().entry(partition, position, most_bytes, patience_seconds)
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        admin = Slow()
+        assert len(read_all(partition, admin, [EntrySpan(8, 0, 39)])) == 40
+    assert 40 < len(admin.requested) <= 44
+
+
+def test_many_unreadable_entries_do_not_delay_later_entries() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(50)), None)
+    with serving(Partition({**stored, (7, 50): ORDINARY}, (7, 50))) as partition:
+        admin = Admin()
+        read = read_all(partition, admin, [EntrySpan(7, 0, 50)])
+        assert len(read) == 51
+        assert read[-1] == ((7, 50), b"request", None)
+        assert len(admin.requested) == 5
+
+
+def test_entries_that_may_come_are_requested_regardless_of_earlier_failures() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(8)), None)
+    with serving(Partition({**stored, (7, 8): ORDINARY, (7, 9): None}, (7, 8))) as partition:
+        admin = Admin({(7, 9): body(b"request", txn_uncommitted="true")})
+        assert read_all(partition, admin, [EntrySpan(7, 0, 9)])[-1] == ((7, 9), b"request", None)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (429, UnavailableError),
+        (502, UnavailableError),
+        (503, UnavailableError),
+        (504, UnavailableError),
+        (401, RefusedError),
+        (403, RefusedError),
+    ],
+)
+@pytest.mark.parametrize("withheld", [(7, 1), (8, 5)], ids=["passed over", "may come"])
+def test_an_answer_that_does_not_concern_the_entry_gives_no_entry_up(
+    withheld: Position, status: int, error: type[Exception]
+) -> None:
+    admin = Admin({withheld: Body(status, {}, b"", True)})
+    stored: dict[Position, bytes | None] = {**STORED, (8, 5): None}
+    with serving(Partition(stored, LAST)) as partition, pytest.raises(error, match=str(status)):
+        read_all(partition, admin, [EntrySpan(withheld[0], withheld[1], withheld[1])])
+
+
+BEHIND_A_PROXY = InternalStats(ledgers=((7, 1), (8, 6)), cursors={}, pending_adds=0)
+
+
+@dataclass
+class Proxied(Admin):
+    """An admin API whose proxy answers the first requests for one entry with an error."""
+
+    withheld: Position = (7, 1)
+    status: int = 502
+    times: int = 1 << 30
+
+    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        answer = super().entry(partition, position, most_bytes, patience_seconds)
+        return Body(self.status, {}, b"", True) if position == self.withheld and self._is_left() else answer
+
+    def _is_left(self) -> bool:
+        self.times -= 1
+        return self.times >= 0
+
+
+@pytest.mark.parametrize("status", [502, 504])
+@pytest.mark.parametrize("withheld", [(7, 1), (8, 5)], ids=["passed over", "may come"])
+def test_an_entry_that_a_proxy_can_not_forward_is_given_up_if_it_forwards_others(
+    withheld: Position, status: int
+) -> None:
+    admin = Proxied({(7, 0): body(b"other")}, stats=BEHIND_A_PROXY, withheld=withheld, status=status)
+    with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
+        assert read_all(partition, admin, [EntrySpan(*withheld, withheld[1])]) == [
+            (withheld, b"", Undeliverable.NOT_SHOWN)
+        ]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_request_survives_a_move_of_its_topic(status: int) -> None:
+    answers = {(7, 0): body(b"other"), (8, 5): body(b"request", txn_uncommitted="true")}
+    for times in (1, 2):
+        admin = Proxied(answers, stats=BEHIND_A_PROXY, withheld=(8, 5), status=status, times=times)
+        with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
+            assert read_all(partition, admin, [EntrySpan(8, 5, 5)]) == [((8, 5), b"request", None)]
+
+
+@pytest.mark.parametrize("withheld", [(7, 1), (8, 5)], ids=["passed over", "may come"])
+def test_after_a_503_only_the_caller_gives_an_entry_up(withheld: Position) -> None:
+    admin = Proxied({(7, 0): body(b"other")}, stats=BEHIND_A_PROXY, withheld=withheld, status=503)
+    with serving(Partition({**STORED, (8, 5): None}, LAST)) as partition:
+        with pytest.raises(UnavailableError, match=f"{admin_entries.WITHHELD} 503"):
+            read_all(partition, admin, [EntrySpan(*withheld, withheld[1])])
+        controls = ControlEntries(admin, TOPIC, gives_up=True)
+        read = fallback_entries(settings_for(partition), admin, TOPIC, [EntrySpan(*withheld, withheld[1])], controls)
+        assert [message.why for _position, message in read] == [Undeliverable.NOT_SHOWN]
+
+
+def test_after_too_many_requests_no_entry_is_given_up() -> None:
+    admin = Proxied({(7, 0): body(b"other")}, stats=BEHIND_A_PROXY, status=429)
+    with serving(Partition(STORED, LAST)) as partition:
+        read = fallback_entries(
+            settings_for(partition), admin, TOPIC, [EntrySpan(7, 1, 1)], ControlEntries(admin, TOPIC, gives_up=True)
+        )
+        with pytest.raises(UnavailableError, match="429"):
+            list(read)
+
+
+def test_silent_control_entries_are_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_entries, "_RETRIES_SECONDS", 0.0)
+    monkeypatch.setattr(span_reader, "_READER_TIMEOUT_SECONDS", 0.2)
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(400)), None)
+    ours = "persistent://t/ns/ours-partition-0"
+    waited: list[float] = []
+
+    @dataclass
+    class Silent(Admin):
+        """Returns an entry of our own topic at once, and no other entry before the timeout."""
+
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            if partition == ours:
+                return body(b"")
+            waited.append(patience_seconds)
+            return None
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        admin = Silent(stats=InternalStats(ledgers=((5, 9), (6, 9), (7, 3), (8, 400)), cursors={}, pending_adds=0))
+        controls = ControlEntries(admin, TOPIC, [ours])
+        read = [*fallback_entries(settings_for(partition), admin, TOPIC, [EntrySpan(8, 0, 399)], controls)]
+    assert len(read) == 400
+    own = 5 * 3.0 + 45 * 1.0 + 350 * 0.25
+    assert sum(waited) < own + 4 * 16 * (0.25 + 1.0 + 3.0), "control entries are requested once"
+
+
+def test_the_timeouts_become_shorter_with_each_failure() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(80)), None)
+    patience: list[float] = []
+
+    @dataclass
+    class Silent(Admin):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            patience.append(patience_seconds)
+            return super().entry(partition, position, most_bytes, patience_seconds)
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        read_all(partition, Silent(), [EntrySpan(8, 0, 79)])
+    assert sorted(set(patience)) == [0.25, 1, 3]
+
+
+TWO_LEDGERS = InternalStats(ledgers=((7, 3), (8, 3)), cursors={}, pending_adds=0)
+
+
+def test_without_control_entries_only_the_caller_gives_entries_up() -> None:
+    stored: dict[Position, bytes | None] = {**STORED, (8, 1): None, LAST: None}
+    with serving(Partition(stored, (8, 0))) as partition:
+        admin = Admin(stats=TWO_LEDGERS)
+        with pytest.raises(UnavailableError, match=admin_entries.NOTHING_SHOWN):
+            read_all(partition, admin, [EntrySpan(8, 1, 2)])
+        read = fallback_entries(
+            settings_for(partition), admin, TOPIC, [EntrySpan(8, 1, 2)], ControlEntries(admin, TOPIC, gives_up=True)
+        )
+        assert [message.why for _position, message in read] == [Undeliverable.NOT_SHOWN] * 2
+
+
+@pytest.mark.parametrize("other", [(8, 0), (7, 2)], ids=["of its ledger", "of another ledger"])
+def test_an_entry_is_given_up_if_the_broker_returns_a_control_entry(other: Position) -> None:
+    stored: dict[Position, bytes | None] = {**STORED, LAST: None}
+    with serving(Partition(stored, (8, 1))) as partition:
+        admin = Admin({other: body(b"request")}, stats=TWO_LEDGERS)
+        assert read_all(partition, admin, [EntrySpan(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
+
+
+@pytest.mark.parametrize("status", [404, 409, 412, 500])
+def test_a_status_of_every_entry_gives_no_entry_up(status: int) -> None:
+    fails = Body(status, {}, b"", True)
+    with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
+        admin = Admin({(8, 1): fails, LAST: fails, (8, 0): fails, (7, 2): fails, (7, 0): fails}, stats=TWO_LEDGERS)
+        with pytest.raises(UnavailableError, match=admin_entries.NOTHING_SHOWN):
+            read_all(partition, admin, [EntrySpan(8, 2, 2)])
+
+
+def test_a_request_after_many_unreadable_entries_gets_the_full_timeout_from_a_slow_broker() -> None:
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(61)), None)
+
+    @dataclass
+    class Slow(Admin):
+        """Answers only requests with a timeout of more than a second."""
+
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            answer = super().entry(partition, position, most_bytes, patience_seconds)
+            return answer if patience_seconds > 1 else None
+
+    with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
+        answers = {(8, 60): body(b"request", txn_uncommitted="true"), (7, 0): body(b"other")}
+        admin = Slow(answers, stats=InternalStats(ledgers=((7, 1), (8, 61)), cursors={}, pending_adds=0))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(admin_entries, "_RETRIES_SECONDS", 0.0)
+            assert read_all(partition, admin, [EntrySpan(8, 0, 60)])[-1] == ((8, 60), b"request", None)
+
+
+def test_an_entry_above_the_size_limit_is_given_up() -> None:
+    admin = Admin({(7, 1): Body(200, {}, b"the beginning", False)})
+    with serving(Partition(STORED, LAST)) as partition:
+        assert read_all(partition, admin, [EntrySpan(7, 1, 1)]) == [((7, 1), b"", Undeliverable.NOT_SHOWN)]

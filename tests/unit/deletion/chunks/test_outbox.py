@@ -1,0 +1,429 @@
+"""Committed copies are published in the order of their chunks, whatever fails in between."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streaming.deletion.chunks.copies import sequence_id
+from streaming.deletion.chunks.outbox import Mark, refuse_outdated
+from streaming.deletion.service import LedgerDeletionService
+from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
+from streaming.state.receipts import ChunkSummary
+from tests.services import EPOCH, service_of
+from udfs.records import Outcome, Reason
+
+COPY = {(str(Outcome.RETRY), str(Reason.IN_USE)): 1}
+AWAY = UnavailableError("broker away")
+BROKEN = RuntimeError("Job 7 cancelled")
+
+
+class World:
+    """Receipts, broker and ZooKeeper in memory, with single failures by chunk."""
+
+    def __init__(self, marks: tuple[str, ...] = (), chunks: tuple[int, ...] = ()) -> None:
+        self.marks = list(marks)
+        self.committed: dict[int, str] = dict.fromkeys(chunks, "an earlier run's")
+        self.newest_chunk = max(chunks, default=0)
+        self.table_id = "T"
+        self.events: list[Any] = []
+        self.fails_to_publish: dict[int, Exception] = {}
+        self.loses_answer: dict[int, Exception] = {}
+        self.is_mine = True
+        self.counted: list[int] = []
+        self.doubted: list[int] = []
+        self.outcomes = COPY
+        self.copies = {"RETRY": 1}
+        self.looked_after: list[int] = []
+        self.in_doubt = False
+        self.synced = 0
+        self.are_remembered: dict[str, int] = {}
+        self.are_stored: dict[str, int] = {}
+        self.asked: list[Any] = []
+        self.left_out: list[dict[str, int]] = []
+        self.epoch = EPOCH
+
+    def append(self, rows: str, chunk: int) -> None:
+        self.in_doubt = True
+        assert chunk not in self.committed, "Delta would add nothing: these receipts would be lost"
+        self.committed[chunk] = rows
+        if chunk in self.loses_answer:
+            raise self.loses_answer.pop(chunk)
+        self.newest_chunk = chunk
+        self.in_doubt = False
+
+    def sync(self) -> None:
+        self.synced = self.newest_chunk
+
+    def catch_up(self) -> None:
+        if self.in_doubt and self.newest_chunk + 1 in self.committed:
+            self.newest_chunk += 1
+        self.in_doubt = False
+
+    def of_chunk(self, chunk: int) -> int:
+        return chunk
+
+    def summary(self, _chunk: int) -> Any:
+        by_type: dict[tuple[str | None, str, str], int] = {
+            ("LEDGER", outcome, reason): n for (outcome, reason), n in self.outcomes.items()
+        }
+        return ChunkSummary(
+            by_type=by_type, copies=self.copies, deleted_bytes=0, has_refreshed=False, epochs=frozenset({self.epoch})
+        )
+
+    def deleted_by_owner(self, chunk: int) -> int:
+        return chunk
+
+    def count(self, deleted: int, *, is_doubtful: bool) -> None:
+        self.counted.append(deleted)
+        self.doubted += [deleted] if is_doubtful else []
+
+    def started_ms(self, chunk: int) -> int:
+        return 100_000_000 * chunk
+
+    def remembered(self, table_id: str) -> dict[str, int]:
+        assert table_id == self.table_id
+        return self.are_remembered
+
+    def stored(self, partitions: list[str], table_id: str, since_ms: int) -> dict[str, int]:
+        self.asked.append((partitions, table_id, since_ms))
+        return self.are_stored
+
+    def send(self, chunk: int, table_id: str, stored: dict[str, int]) -> None:
+        assert table_id == self.table_id
+        self.left_out.append(stored)
+        if chunk in self.fails_to_publish:
+            raise self.fails_to_publish.pop(chunk)
+        self.events.append(chunk)
+
+    def mark(self, text: str) -> None:
+        assert self.synced == self.newest_chunk, "a power loss could lose copies that count as published"
+        self.marks.append(text)
+        self.events.append(text)
+
+    @property
+    def published(self) -> list[int]:
+        return [event for event in self.events if isinstance(event, int)]
+
+
+def start(world: World) -> LedgerDeletionService:
+    """Start the service in this world; a chunk's sweep is its commit."""
+
+    def sweep(_query: str, _batch: int, rows: Any, chunk: int) -> None:
+        service.gate.check_stop()
+        world.append(rows, chunk)
+
+    service = service_of(
+        receipts=world,
+        copies=world,
+        coordination=SimpleNamespace(
+            still_mine=lambda: world.is_mine,
+            published=lambda: world.marks[-1] if world.marks else "",
+            mark_published=world.mark,
+        ),
+        blast_radius=world,
+        watch=SimpleNamespace(after=world.looked_after.append),
+        sweep=sweep,
+    )
+    return service
+
+
+def work(service: LedgerDeletionService, rows: Any) -> None:
+    service._chunk("requests", 0, rows)
+
+
+def test_a_mark_is_written_before_the_first_copy_and_after_the_last() -> None:
+    world = World()
+    service = start(world)
+    service.outbox.publish_again()
+    work(service, "a")
+    work(service, "b")
+    assert world.events == ["T:0:1", 1, "T:1", "T:1:2", 2, "T:2"]
+
+
+def test_a_chunk_does_not_overtake_a_chunk_whose_publication_failed() -> None:
+    world = World(("T:4",), (4,))
+    service = start(world)
+    service.outbox.publish_again()
+    world.fails_to_publish[5] = BROKEN
+    with pytest.raises(RuntimeError, match="cancelled"):
+        work(service, "a")
+    work(service, "b")
+    assert world.published == [5, 6]
+    assert world.counted == [5, 6]
+    assert world.looked_after == [5, 6]
+
+
+def test_as_long_as_a_chunk_is_not_published_no_other_is_committed() -> None:
+    world = World()
+    service = start(world)
+    service.outbox.publish_again()
+    for failure in (BROKEN, FencedError("another"), None):
+        if failure:
+            world.fails_to_publish[1] = failure
+        with pytest.raises((RuntimeError, FencedError, StopRequestedError)):
+            work(service, "a")
+    assert list(world.committed) == [1]
+    assert world.marks[-1] == "T:0:1"
+
+
+def test_a_chunk_without_copies_is_marked_and_nothing_is_sent() -> None:
+    world = World()
+    world.copies = {}
+    service = start(world)
+    service.outbox.publish_again()
+    work(service, "a")
+    assert world.events == ["T:1"]
+    assert world.counted == [1]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "doubted"),
+    [
+        pytest.param(Outcome.DELETED, [], id="deleted"),
+        pytest.param(Outcome.ALREADY_GONE, [1], id="gone, and a task that ran twice may have deleted it"),
+    ],
+)
+def test_the_deletes_of_a_chunk_are_in_doubt_if_a_ledger_was_already_gone(outcome: Outcome, doubted: list[int]) -> None:
+    world = World()
+    world.outcomes = {(str(Outcome.RETRY), str(Reason.IN_USE)): 3, (str(outcome), "R"): 1}
+    service = start(world)
+    service.outbox.publish_again()
+    work(service, "a")
+    assert (world.counted, world.doubted) == ([1], doubted)
+
+
+def test_a_chunk_before_the_start_has_read_the_published_copies_is_a_fault_of_this_program() -> None:
+    service = start(World(("T:1",), (1,)))
+    with pytest.raises(AssertionError, match="before publish_again"):
+        _ = service.outbox.oldest_unfinished
+
+
+def test_the_oldest_unfinished_chunk_follows_the_last_published_chunk() -> None:
+    world = World(("T:4",), (4,))
+    service = start(world)
+    service.outbox.publish_again()
+    assert service.outbox.oldest_unfinished == 0
+    world.newest_chunk = 6
+    assert service.outbox.oldest_unfinished == 5
+
+
+def test_a_table_without_a_chunk_asks_no_partition_for_copies() -> None:
+    world = World()
+    world.are_remembered = {"RETRY-0": -1}
+    start(world).outbox.publish_again()
+    assert (world.asked, world.events) == ([], [])
+
+
+def test_the_first_chunk_of_a_table_is_published_again() -> None:
+    world = World(chunks=(1,))
+    world.are_remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(1, 0)}
+    start(world).outbox.publish_again()
+    assert world.asked == [(["RETRY-0"], "T", 100_000_000 - 3_600_000)]
+    assert world.events == ["T:0:1", 1, "T:1"]
+
+
+def test_an_outage_of_the_broker_is_waited_for() -> None:
+    world = World()
+    world.fails_to_publish[1] = AWAY
+    service = start(world)
+    service.outbox.publish_again()
+    work(service, "a")
+    assert world.published == [1]
+
+
+class ForgetfulBroker(World):
+    """A partition whose broker drops stored copies while it remembers the producer. One try sends five of ten."""
+
+    def __init__(self, failures: Sequence[Exception]) -> None:
+        super().__init__()
+        self.topic: list[int] = []
+        self.failures = list(failures)
+        self.memory = -1
+
+    def forget(self) -> None:
+        self.memory = -1
+
+    def remembered(self, _table_id: str) -> dict[str, int]:
+        return {"RETRY-0": self.memory}
+
+    def stored(self, partitions: list[str], table_id: str, since_ms: int) -> dict[str, int]:
+        self.asked.append((partitions, table_id, since_ms))
+        return {partition: max(self.topic) for partition in partitions if self.topic}
+
+    def send(self, chunk: int, _table_id: str, stored: dict[str, int]) -> None:
+        for place in range(10):
+            if place == 5 and self.failures:
+                raise self.failures.pop(0)
+            this = sequence_id(chunk, place)
+            if this > max(stored.get("RETRY-0", 0), self.memory):
+                self.topic.append(this)
+                self.memory = this
+        self.events.append(chunk)
+
+
+def test_a_publication_that_outlives_the_brokers_memory_stores_each_copy_once() -> None:
+    world = ForgetfulBroker([AWAY, AWAY])
+    service = start(world)
+    waits = iter((world.forget, world.forget))
+    service.outbox.outages.log = lambda _waiting: next(waits)()
+    service.outbox.publish_again()
+    work(service, "a")
+    work(service, "b")
+    assert world.topic == [sequence_id(chunk, place) for chunk in (1, 2) for place in range(10)]
+    assert world.asked == [(["RETRY-0"], "T", 100_000_000 - 3_600_000)] * 2
+
+
+def test_so_does_one_that_broke_off_and_that_the_next_query_resumes_days_later() -> None:
+    world = ForgetfulBroker([BROKEN])
+    service = start(world)
+    service.outbox.publish_again()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        work(service, "a")
+    world.forget()
+    work(service, "b")
+    assert world.topic == [sequence_id(chunk, place) for chunk in (1, 2) for place in range(10)]
+
+
+def test_a_try_does_not_ask_where_no_copy_of_its_chunk_was_sent() -> None:
+    world = ForgetfulBroker([])
+    service = start(world)
+    service.outbox.publish_again()
+    for rows in ("a", "b"):
+        world.forget()
+        work(service, rows)
+    assert world.asked == []
+
+
+def test_a_replaced_run_does_not_take_the_producers_back() -> None:
+    world = World()
+    world.is_mine = False
+    service = start(world)
+    service.outbox.publish_again()
+    with pytest.raises(FencedError):
+        work(service, "a")
+    assert world.events == []
+
+
+def test_a_chunk_that_another_run_wrote_is_not_published_and_stops_this_one() -> None:
+    world = World()
+    service = start(world)
+    service.outbox.publish_again()
+    world.epoch = EPOCH + 1
+    with pytest.raises(FencedError, match="chunk 1 of the receipts was written by another run"):
+        work(service, "a")
+    assert service.gate.stop.is_set()
+    assert world.events == []
+
+
+@pytest.mark.parametrize("failure", [pytest.param(AWAY, id="tried again"), pytest.param(BROKEN, id="breaks off")])
+def test_a_commit_whose_answer_was_lost_counts(failure: Exception) -> None:
+    world = World()
+    world.loses_answer[1] = failure
+    service = start(world)
+    service.outbox.publish_again()
+    if failure is AWAY:
+        work(service, "a")
+    else:
+        with pytest.raises(RuntimeError):
+            work(service, "a")
+    work(service, "b")
+    assert world.committed == {1: "a", 2: "b"}
+    assert world.published == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("mark", "sent"),
+    [
+        pytest.param("T:7", [], id="all has gone out"),
+        pytest.param("T:6", [7], id="all but the newest, in the form of older versions"),
+        pytest.param("T:6:7", [7], id="begun"),
+        pytest.param("T:4:5", [5, 6, 7], id="several, in order"),
+        pytest.param("", [7], id="nothing known"),
+        pytest.param("S:9", [7], id="another table's"),
+        pytest.param("T:nonsense", [7], id="nonsense"),
+    ],
+)
+def test_a_start_publishes_copies_that_may_not_have_been_published(mark: str, sent: list[int]) -> None:
+    world = World((mark,), (1, 2, 3, 4, 5, 6, 7))
+    for chunk in sent[:1]:
+        world.fails_to_publish[chunk] = AWAY
+    start(world).outbox.publish_again()
+    assert world.published == sent
+    assert world.marks[-1] == ("T:7" if sent else mark)
+
+
+@pytest.mark.parametrize("mark", ["T:8", "T:7:8", "T:6:8"])
+def test_receipts_that_know_less_than_was_published_stop_the_start(mark: str) -> None:
+    world = World((mark,), (5, 6, 7))
+    service = start(world)
+    with pytest.raises(SafetyError, match=r"with chunk 7, and chunk 8 has been published.*Restore.*move state"):
+        service.outbox.publish_again()
+    assert service.gate.stop.is_set()
+    assert world.events == []
+
+
+@pytest.mark.parametrize("mark", ["T:6:7", "", "S:9"])
+def test_copies_that_brokers_stored_and_no_longer_remember_are_found_and_left_out(mark: str) -> None:
+    world = World((mark,), (5, 6, 7))
+    world.are_remembered = {"RETRY-0": -1, "RETRY-1": sequence_id(6, 9), "DLQ-0": -1}
+    world.are_stored = {"RETRY-0": sequence_id(7, 2)}
+    start(world).outbox.publish_again()
+    assert world.asked == [(["RETRY-0", "DLQ-0"], "T", 700_000_000 - 3_600_000)]
+    assert world.left_out == [world.are_stored]
+
+
+@pytest.mark.parametrize("mark", ["T:7", "T:6"])
+def test_no_copies_are_searched_if_none_can_have_been_published_unnoticed(mark: str) -> None:
+    world = World((mark,), (5, 6, 7))
+    world.are_remembered = {"RETRY-0": -1}
+    start(world).outbox.publish_again()
+    assert world.asked == []
+
+
+@pytest.mark.parametrize(
+    ("remembered", "stored"),
+    [
+        pytest.param(sequence_id(8, 0), 0, id="the broker remembers them"),
+        pytest.param(-1, sequence_id(8, 0), id="the topic holds them"),
+    ],
+)
+def test_copies_of_chunks_without_receipts_stop_the_start(remembered: int, stored: int) -> None:
+    world = World(("T:6:7",), (5, 6, 7))
+    world.are_remembered = {"RETRY-0": remembered}
+    world.are_stored = {"RETRY-0": stored}
+    with pytest.raises(SafetyError, match="with chunk 7, and RETRY-0 has copies of chunk 8"):
+        start(world).outbox.publish_again()
+    assert world.events == []
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    for mark in (Mark("T", 4, 4), Mark("T", 4, 6), Mark("T", 0, 1)):
+        assert Mark.parse(str(mark), "T") == mark
+
+
+@pytest.mark.parametrize(
+    ("text", "done", "begun"),
+    [
+        pytest.param("T:0", 0, 0, id="nothing yet"),
+        pytest.param("T:7:3", 7, 7, id="started is never less than done"),
+        pytest.param("T:12:13", 12, 13, id="several digits"),
+    ],
+)
+def test_a_mark_contains_the_last_published_chunk(text: str, done: int, begun: int) -> None:
+    assert Mark.parse(text, "T") == Mark("T", done, begun)
+
+
+@pytest.mark.parametrize("text", ["", "T", "T:", "T:-1", "T:1:", "T:1:2:3", "S:1", "TT:1", " T:1", "T:1\n"])
+def test_a_mark_of_another_table_is_ignored(text: str) -> None:
+    assert Mark.parse(text, "T") is None
+
+
+def test_receipts_may_end_with_the_chunk_that_was_started() -> None:
+    Mark("T", 6, 7).check(7)
+    refuse_outdated({"RETRY-0": sequence_id(7, 3), "DLQ": -1}, 7)
+    with pytest.raises(SafetyError):
+        Mark("T", 6, 7).check(6)
+    with pytest.raises(SafetyError):
+        refuse_outdated({"RETRY-0": sequence_id(7, 0)}, 6)

@@ -1,0 +1,205 @@
+"""Properties of retries and dead letters.
+
+The Java client writes and reads them in the same way, so that either of us can continue from the other's copies.
+
+Any sender can write these properties. So nonsense in them counts as absent, and a number that is too large counts as
+our maximum (MAX_ATTEMPT, MAX_DELAY_MS), which neither delays a query nor overflows a counter.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+
+from udfs.owners.sightings import OWNER_ABSENT_SINCE
+from udfs.records import Rejection
+from udfs.requests.wire import MAX_PAYLOAD_BYTES, decode, encode
+from udfs.units import DAY_MS
+
+RECONSUMETIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+REAL_TOPIC = "REAL_TOPIC"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+# The Java client has deprecated this one, but still writes it beside ORIGIN_MESSAGE_ID, and old consumers read it.
+ORIGIN_MESSAGE_IDY_TIME = "ORIGIN_MESSAGE_IDY_TIME"
+REASON = "REASON"
+# Our own: <receipts table>/<sequence id>. It identifies a copy when the broker has forgotten its producer.
+COPY_ID = "COPY_ID"
+# Marks a copy whose key is the original's bytes in base64.
+BASE64_KEY = "BASE64_KEY"
+# Marks a copy with less than the original payload, mostly only its start; the value is the original's length in bytes.
+CUT_FROM = "CUT_FROM"
+
+# Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
+MAX_ATTEMPT = 1_000_000
+# Longer than any sensible reconsume_later; a copy with a longer delay would stay in the retry topic for ever.
+MAX_DELAY_MS = 7 * DAY_MS
+MAX_REASON_LENGTH = 1000
+# Limits of a copy; brokers take messages of 5 MiB in all (maxMessageSize), unless they are configured to take less.
+DEFAULT_MESSAGE_BYTES = 5 * 1024 * 1024
+# From this limit on, every copy fits: key, properties and metadata take at most half of the limit.
+LEAST_MESSAGE_BYTES = 16 * 1024
+MAX_ABOUT_BYTES = 256 * 1024
+# A copy stored after an open transaction is returned only by the admin API, with its key and properties as HTTP
+# headers. No client can read an answer whose headers are larger than 64 KiB, or contain a control character.
+MAX_SHOWN_BYTES = 32 * 1024
+MAX_PROPERTY_BYTES = 4096
+CUT_BYTES = 64 * 1024
+# The producer's name, times, ids and COPY_ID.
+_ENVELOPE_BYTES = 1024
+# The encoding of each property.
+_PROPERTY_OVERHEAD_BYTES = 16
+_SHORT_REASON_LENGTH = 200
+# Any property that we write, except REAL_TOPIC and REASON, is shorter.
+_SHORT_BYTES = 256
+_MAX_CUT_FROM = 1 << 40
+_CUT_FROM_BYTES = 64
+
+_RETRY_PROPERTIES = frozenset(
+    {RECONSUMETIMES, DELAY_TIME, REAL_TOPIC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_IDY_TIME, REASON, COPY_ID}
+)
+_OURS = _RETRY_PROPERTIES | {OWNER_ABSENT_SINCE}
+# The properties that a copy keeps if key and properties are too large.
+KEPT = _OURS | {CUT_FROM}
+# Dropped, however short, if a copy's essential properties are still too large: another property has the same value, or
+# we do not read it.
+_FOR_OTHER_READERS = frozenset({RETRY_TOPIC, ORIGIN_MESSAGE_IDY_TIME})
+
+
+def attempt_of(properties: Mapping[str, str | None]) -> int:
+    """Return how often the message was retried: 0 for an original and for nonsense, at most MAX_ATTEMPT."""
+    return _number(properties.get(RECONSUMETIMES), MAX_ATTEMPT)
+
+
+def delay_ms_of(properties: Mapping[str, str | None]) -> int:
+    """Return how long after its publication the message is due; 0 for nonsense, at most MAX_DELAY_MS."""
+    return _number(properties.get(DELAY_TIME), MAX_DELAY_MS)
+
+
+def due_ms(publish_time_ms: int, properties: Mapping[str, str | None]) -> int:
+    """Return when the message may be processed. Pulsar does not delay it: readers get it at once."""
+    return publish_time_ms + delay_ms_of(properties)
+
+
+def as_original(properties: Mapping[str, str]) -> dict[str, str]:
+    """Drop the properties of retries and dead letters (_OURS): the message counts as published for the first time."""
+    return {name: value for name, value in properties.items() if name not in _OURS}
+
+
+def retry_properties(
+    properties: Mapping[str, str], *, real_topic: str, origin_id: str, attempt: int, delay_ms: int
+) -> dict[str, str]:
+    """Return the properties of a copy for the retry topic, sorted by name as Java's are.
+
+    The copy keeps the message's own properties, REAL_TOPIC too (a copy of a copy belongs to the first topic). origin_id
+    replaces the message's ORIGIN_MESSAGE_ID, so that all receipts of a request carry the same id.
+    """
+    return _copied(properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), DELAY_TIME: str(delay_ms)})
+
+
+def dead_letter_properties(
+    properties: Mapping[str, str], *, real_topic: str, origin_id: str, attempt: int, reason: str
+) -> dict[str, str]:
+    """Return the properties of a copy for the dead-letter topic: those of a retry, and REASON."""
+    return _copied(
+        properties, real_topic, origin_id, {RECONSUMETIMES: str(attempt), REASON: reason[:MAX_REASON_LENGTH]}
+    )
+
+
+def fitting(
+    payload: bytes,
+    key: bytes,
+    properties: Mapping[str, str],
+    most_bytes: int = DEFAULT_MESSAGE_BYTES,
+    *,
+    most_shown: int | None = None,
+) -> tuple[bytes, bytes, dict[str, str]]:
+    """Shorten a copy to a size that its broker accepts: an original that arrived compressed may be larger.
+
+    A request that is too long keeps only the fields that we read. If it is still too long, or the payload is no
+    request, the payload is cut to its first 64 KiB (CUT_BYTES), or to what fits if that is less. CUT_FROM records the
+    original length.
+
+    Args:
+        payload: of the copy.
+        key: of the copy; a key that is not plain text becomes base64 (BASE64_KEY), so that every copy can be shown.
+        properties: of the copy.
+        most_bytes: the largest message that the broker accepts; from LEAST_MESSAGE_BYTES on, every copy fits.
+        most_shown: the most bytes of key and properties, as the admin API shows them.
+    """
+    kept = dict(properties)
+    if not _is_plain(key):
+        key, kept = base64.b64encode(key), kept | {BASE64_KEY: "true"}
+    # The key and others' properties are dropped as a whole: half a property would have another meaning.
+    if is_oversized(key, kept) or _exceeds(key, kept, most_bytes, most_shown):
+        key, kept = b"", essential_properties(kept)
+    if _exceeds(key, kept, most_bytes, most_shown):
+        kept |= {REASON: kept[REASON][:_SHORT_REASON_LENGTH]} if REASON in kept else {}
+        kept = {name: value for name, value in kept.items() if _is_needed(name, value)}
+    available = max(0, min(MAX_PAYLOAD_BYTES, most_bytes - _stored_about(key, kept) - _CUT_FROM_BYTES))
+    if len(payload) > available:
+        kept[CUT_FROM] = str(max(len(payload), _number(kept.get(CUT_FROM), _MAX_CUT_FROM)))
+        payload = _shortened(payload, available)
+    return payload, key, kept
+
+
+def is_oversized(key: bytes, properties: Mapping[str, str]) -> bool:
+    """Whether key and properties of a message are larger than we carry (MAX_ABOUT_BYTES)."""
+    return _size_about(key, properties) > MAX_ABOUT_BYTES
+
+
+def essential_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that an oversized message keeps."""
+    return {name: value for name, value in properties.items() if name in KEPT and _size(value) <= MAX_PROPERTY_BYTES}
+
+
+def _is_plain(key: bytes) -> bool:
+    """Whether a key can be an HTTP header unchanged: printable ASCII, without a space at its ends."""
+    return key.isascii() and key.decode("ascii").isprintable() and key == key.strip()
+
+
+def _exceeds(key: bytes, properties: Mapping[str, str], most_bytes: int, most_shown: int | None) -> bool:
+    if _stored_about(key, properties) > most_bytes // 2:
+        return True
+    return most_shown is not None and len(key) + len(json.dumps(dict(properties))) > most_shown
+
+
+def _is_needed(name: str, value: str) -> bool:
+    """Whether a property stays if a broker accepts small messages only."""
+    # REAL_TOPIC decides which rights a request has
+    return name in (REAL_TOPIC, REASON) or (name not in _FOR_OTHER_READERS and _size(value) <= _SHORT_BYTES)
+
+
+def _shortened(payload: bytes, available: int) -> bytes:
+    request = decode(payload, MAX_PAYLOAD_BYTES)
+    written = None if isinstance(request, Rejection) else encode(request)
+    return payload[: min(CUT_BYTES, available)] if written is None or len(written) > available else written
+
+
+def _size_about(key: bytes, properties: Mapping[str, str]) -> int:
+    return len(key) + sum(_size(name) + _size(value) for name, value in properties.items())
+
+
+def _stored_about(key: bytes, properties: Mapping[str, str]) -> int:
+    """Return an upper bound of an entry's bytes without the payload."""
+    written = len(key) if key.isascii() else 3 * len(key)  # a byte that is not text is stored as three
+    return _size_about(b"", properties) + written + len(properties) * _PROPERTY_OVERHEAD_BYTES + _ENVELOPE_BYTES
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _copied(
+    properties: Mapping[str, str], real_topic: str, origin_id: str, replaced: Mapping[str, str]
+) -> dict[str, str]:
+    origin = {ORIGIN_MESSAGE_ID: origin_id, ORIGIN_MESSAGE_IDY_TIME: origin_id}
+    return dict(sorted(({REAL_TOPIC: real_topic} | dict(properties) | origin | dict(replaced)).items()))
+
+
+def _number(text: str | None, largest: int) -> int:
+    if text is None or not (text.isascii() and text.isdecimal()):
+        return 0
+    # Compare lengths first: int() of a megabyte of digits raises an error.
+    digits = text.lstrip("0")
+    return largest if len(digits) > len(str(largest)) else min(int(digits or "0"), largest)
