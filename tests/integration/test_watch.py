@@ -341,6 +341,7 @@ def test_ledgers_marked_ahead_are_requested_after_watcher_broker_and_state_were_
     service, topic = deploy(extra=AHEAD), new_topic("ahead")
     leaked = crash_of_watcher_and_broker(cluster, service, tmp_path / "first", topic)
     assert marked(cluster, topic) >= leaked
+    topics.internal_stats(cluster, topic)  # loads the topic, as its users do: the marks of an unloaded topic wait
     log = tmp_path / "second"
     with killed_at_the_end(service.start("run", log=log)) as running:
         # the watcher reads marks less and less often

@@ -1,7 +1,10 @@
 """Stores that are converted in this process, without a JVM."""
 
+import shutil
 import struct
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from pyspark import SparkContext
@@ -15,7 +18,7 @@ from streaming.rocketmq.inspect.check import Check, CheckResult
 from streaming.rocketmq.progress import Say
 from streaming.rocketmq.store.paths import StorePaths, store_paths
 from tests.local_rdd import LocalContext
-from tests.rocketmq_store import BASE_TIME, Unit
+from tests.rocketmq_store import BASE_TIME, Store, Unit, small_store
 from udfs.rocketmq import rows
 
 
@@ -57,6 +60,22 @@ def nothing(_text: str) -> None:
 
 def backfill(root: Path, *, say: Say = nothing, **how: Any) -> Result:
     return Backfill(paths=paths(root), clock=CLOCK, say=say, **({"rows_per_file": 7} | how)).run(context())
+
+
+def converted_store(root: Path) -> Store:
+    """Return `small_store`, written and converted: a copy of one that was converted once, which takes a second."""
+    shutil.copytree(_converted_once().name, root, dirs_exist_ok=True)
+    store = small_store(root)
+    store.first_live_phy = store.log_start
+    return store
+
+
+@cache
+def _converted_once() -> "TemporaryDirectory[str]":
+    folder = TemporaryDirectory(prefix="converted-")
+    small_store(Path(folder.name)).write()
+    backfill(Path(folder.name))
+    return folder
 
 
 def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import backfill, everything_below
+from tests.unit.rocketmq.converted import converted_store, everything_below
 
 # in a mount namespace of its own, in which the store is read-only
 IN_SNAPSHOT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
@@ -18,7 +17,7 @@ from streaming.rocketmq.rollback.export import export
 from streaming.rocketmq.failures import our_errors
 from streaming.rocketmq.inspect.plan import plan_of
 from streaming.rocketmq.rollback.run import rollback
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, follow_untouched, paths
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, follow_untouched, paths
 
 store, out = map(Path, sys.argv[2:])
 commands = {
@@ -41,8 +40,7 @@ except Exception as error:
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
     store = tmp_path / "s"
-    small_store(store).write()
-    backfill(store)
+    converted_store(store)
     return store
 
 

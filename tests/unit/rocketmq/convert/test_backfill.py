@@ -23,7 +23,7 @@ from streaming.rocketmq.store.log_files import CommitLog, LogFile
 from streaming.rocketmq.workspace.move import take_back
 from streaming.rocketmq.workspace.staging import MOVED, file_name, sealed_of
 from tests.rocketmq_store import V1, V2, Message, Store, small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, files_below, nothing, paths
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, converted_store, files_below, nothing, paths
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import FindingKind
 from udfs.rocketmq.refusals import LOSSES, Code
@@ -325,8 +325,7 @@ def test_a_log_that_has_only_the_first_halves_of_transactions_needs_no_queues(tm
 
 
 def test_a_second_conversion_needs_an_option(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     with pytest.raises(SafetyError, match="ROCKSDB_THERE"):
         backfill(tmp_path)
     first = (tmp_path / "consumequeue" / "CURRENT").stat().st_ino
@@ -337,8 +336,7 @@ def test_a_second_conversion_needs_an_option(tmp_path: Path) -> None:
 
 
 def test_databases_that_a_broker_has_worked_with_are_never_replaced(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
         database.put_all("default", [(b"Orders@readers", b'{"offsetTable":{0:30}}')])
     with pytest.raises(SafetyError, match="DATABASES_THERE"):
@@ -367,8 +365,7 @@ except BlockingIOError:
 
 
 def test_it_records_what_it_has_moved_in(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     assert (tmp_path / "ledger-reaper" / MOVED).exists()
 
 
@@ -416,8 +413,7 @@ def without_leaving(root: Path) -> None:
 
 
 def test_a_run_that_is_cut_short_after_its_last_rename_is_done(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     without_leaving(tmp_path)
     with pytest.raises(SafetyError, match="ROCKSDB_THERE"):
         backfill(tmp_path)
@@ -426,8 +422,7 @@ def test_a_run_that_is_cut_short_after_its_last_rename_is_done(tmp_path: Path) -
 
 
 def test_nothing_is_taken_back_from_a_database_that_a_broker_has_opened(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     without_leaving(tmp_path)
     with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:
         database.put_all("offset", [])

@@ -8,7 +8,7 @@ from streaming.rocketmq.convert import survey as survey_module
 from streaming.rocketmq.convert.survey import survey_of
 from streaming.rocketmq.store.paths import StorePaths, store_paths
 from tests.rocketmq_store import Message, Store, small_store
-from tests.unit.rocketmq.converted import backfill, paths
+from tests.unit.rocketmq.converted import converted_store, paths
 from udfs.rocketmq.refusals import Code, refusals_of
 
 
@@ -87,8 +87,7 @@ def test_what_speaks_against_a_store_is_seen(
 
 
 def test_databases_of_ours_that_no_broker_has_opened_do_not_count(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     assert codes(tmp_path) == [Code.ROCKSDB_THERE]
     written(tmp_path, "config/consumerOffsets/CURRENT", (tmp_path / "config/topics/CURRENT").read_text())
     assert codes(tmp_path) == [Code.ROCKSDB_THERE, Code.DATABASES_THERE]  # that of any new database says the same

@@ -9,7 +9,7 @@ from streaming.rocketmq.follow.acceptance import require_accepted
 from streaming.rocketmq.follow.run import Follow
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.convert.test_backfill import database_of, expected_of
-from tests.unit.rocketmq.converted import CLOCK, backfill, nothing, paths
+from tests.unit.rocketmq.converted import CLOCK, backfill, converted_store, nothing, paths
 from tests.unit.rocketmq.followed_store import follow, written
 from tests.unit.rocketmq.rollback.test_run import worked_with
 from tests.unit.rocketmq.store.test_locks import broker
@@ -58,8 +58,7 @@ def test_offsets_that_the_broker_does_not_read_do_not_keep_follow_from_its_work(
 
 
 def test_what_backfill_would_refuse_is_not_followed(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     worked_with(tmp_path)
     (tmp_path / "batchconsumequeue").mkdir()
     (tmp_path / "batchconsumequeue" / "file").write_bytes(b"x")

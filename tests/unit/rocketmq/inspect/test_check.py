@@ -13,7 +13,7 @@ from streaming.rocketmq.inspect.check import Check
 from streaming.rocketmq.store.paths import store_paths
 from tests import rocketmq_store
 from tests.rocketmq_store import Message, Store, small_store
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, nothing, replace_rows
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, converted_store, nothing, replace_rows
 from udfs.rocketmq import rows
 from udfs.rocketmq.compare import FindingKind
 
@@ -85,8 +85,7 @@ MAX = rows.max_key(b"Orders", 0)
     ],
 )
 def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], object], kinds: list[FindingKind]) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     changed(tmp_path, change)
     result = check(tmp_path)
     assert sorted({each.kind for each in result.findings}) == sorted(kinds)
@@ -112,8 +111,7 @@ def test_a_message_that_was_never_indexed_is_found(tmp_path: Path) -> None:
 
 
 def test_a_store_without_any_queue_is_not_well_while_its_log_has_messages(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue")
     (tmp_path / "consumequeue").mkdir()
     changed(tmp_path, lambda _db: None)
@@ -138,8 +136,7 @@ def test_messages_of_a_topic_that_was_created_again_count_from_its_new_start(tmp
 
 
 def test_with_a_topic_only_its_queues_are_shown(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     changed(tmp_path, lambda db: db.delete("default", rows.unit_key(b"Sources", 0, 0)))
     result = check(tmp_path, "Orders")
     assert result.is_sound
@@ -163,8 +160,7 @@ def test_an_unknown_topic_is_an_error_and_a_topic_without_messages_is_not(tmp_pa
 
 
 def test_a_note_reports_a_broker_that_was_killed(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     assert not any("abort" in note for note in check(tmp_path).notes)
     (tmp_path / "abort").touch()
     assert any("abort" in note for note in check(tmp_path).notes)
@@ -190,8 +186,7 @@ def test_messages_without_any_queue_are_found(tmp_path: Path) -> None:
 
 
 def test_a_file_queue_of_a_topic_that_was_created_again_in_rocksdb_is_no_finding(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     whole = list(store.units["Sources", 0])
     begin = len(store.log)
     store.units["Sources", 0] = []
@@ -266,16 +261,14 @@ def spans_of(root: Path) -> dict[str, int]:
 @pytest.mark.parametrize("offset", [500_000, 2**62, -5])
 def test_a_damaged_key_does_not_determine_how_much_is_compared(tmp_path: Path, offset: int) -> None:
     """Whoever compared what it promises would run until the memory is full."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     changed(tmp_path, lambda db: db.put_all("default", [(rows.unit_key(b"Orders", 0, offset), bytes(28))]))
     with pytest.raises(SafetyError, match=rf"Orders.*{offset}"):
         check(tmp_path)
 
 
 def test_a_database_without_queues_is_reported(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     for path in (tmp_path / "consumequeue").iterdir():
         if path.is_file():
             path.unlink()
@@ -287,8 +280,7 @@ def test_a_database_without_queues_is_reported(tmp_path: Path) -> None:
 
 def test_unknown_delays_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     result = check(tmp_path)
     assert {each.topic.decode() for each in result.findings} == {rocketmq_store.SCHEDULE}
     assert any("messageDelayLevel" in note and "--broker-conf" in note for note in result.notes)
@@ -300,16 +292,14 @@ def test_unknown_delays_are_asked_for(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_damaged_checkpoint_is_reported(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     changed(tmp_path, lambda db: db.put_all("offset", [(rows.checkpoint_key(), b"abc")]))
     with pytest.raises(SafetyError, match="CHECKPOINT has 3 bytes"):
         check(tmp_path)
 
 
 def test_a_damaged_max_does_not_determine_how_much_is_compared(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     for phy in (0, 17, 2**40):
         changed(
             tmp_path,
@@ -323,8 +313,7 @@ def test_a_damaged_max_does_not_determine_how_much_is_compared(tmp_path: Path) -
 
 
 def test_rows_that_are_missing_at_the_end_are_found_without_a_file_queue(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "Sources")
     count = len(store.units["Sources", 0])
     for offset in range(count - 3, count):

@@ -6,7 +6,7 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.rollback.export import export
 from streaming.rocketmq.store.json_files import json_table
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import backfill, files_below, paths
+from tests.unit.rocketmq.converted import backfill, converted_store, files_below, paths
 from tests.unit.rocketmq.store.test_locks import broker
 from udfs.rocketmq.json_text import parse
 
@@ -28,8 +28,7 @@ def test_what_went_in_comes_out_under_the_name_that_this_broker_reads(tmp_path: 
 
 
 def test_the_brokers_own_folder_is_left_to_rollback(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with pytest.raises(SafetyError, match="rollback"):
         export(paths(tmp_path), tmp_path / "config")
 
@@ -51,8 +50,7 @@ def test_without_databases_there_is_nothing_to_export(tmp_path: Path) -> None:
 
 
 def test_beside_a_database_that_this_program_does_not_know_nothing_is_exported(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     (tmp_path / "config" / "rdb").mkdir()
     (tmp_path / "config" / "rdb" / "CURRENT").write_text("MANIFEST-000004\n")
     with pytest.raises(SafetyError, match="config/rdb"):
@@ -61,8 +59,7 @@ def test_beside_a_database_that_this_program_does_not_know_nothing_is_exported(t
 
 
 def test_without_a_file_of_offsets_the_operator_has_to_name_the_file_that_the_broker_reads(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     (tmp_path / "config" / "lmqConsumerOffset.json").unlink()
     with pytest.raises(SafetyError, match="--lmq"):
         export(paths(tmp_path), tmp_path / "out")
@@ -71,8 +68,7 @@ def test_without_a_file_of_offsets_the_operator_has_to_name_the_file_that_the_br
 
 def test_beside_a_broker_nothing_is_exported(tmp_path: Path) -> None:
     """Its last offsets are not in the database yet."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with broker(tmp_path), pytest.raises(SafetyError, match="a broker runs"):
         export(paths(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -92,8 +88,7 @@ def test_it_is_written_as_this_broker_writes_its_files(tmp_path: Path) -> None:
 
 def test_after_a_broker_that_was_killed_nothing_is_exported(tmp_path: Path) -> None:
     """RocksDB may lack its last offsets, for which `rollback` refuses such a store, too."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     (tmp_path / "abort").touch()
     with pytest.raises(SafetyError, match=r"ABORT: .*/abort exists"):
         export(paths(tmp_path), tmp_path / "out")

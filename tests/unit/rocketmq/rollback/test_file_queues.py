@@ -16,7 +16,7 @@ from streaming.rocketmq.store.inventory import inventory_of
 from streaming.rocketmq.store.paths import store_paths
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import KilledError, dying_rename
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, paths, replace_rows
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, files_below, paths, replace_rows
 from udfs.rocketmq import rows
 
 
@@ -55,16 +55,14 @@ def queues_of(root: Path) -> dict[tuple[str, int], list[tuple[int, int, int, int
 
 def test_after_a_rollback_the_file_queues_have_every_message(tmp_path: Path) -> None:
     """A broker would leave out the one that begins exactly where the file queues ended."""
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     gone_on(tmp_path, store)
     rollback(paths(tmp_path), CLOCK)
     assert queues_of(tmp_path) == {name: [unit[:4] for unit in units] for name, units in store.units.items()}
 
 
 def test_a_second_call_finds_nothing_to_do(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     assert complete(paths(tmp_path), kept(tmp_path)) == 0
     gone_on(tmp_path, store)
     assert complete(paths(tmp_path), kept(tmp_path)) == 60
@@ -74,8 +72,7 @@ def test_a_second_call_finds_nothing_to_do(tmp_path: Path) -> None:
 def grown(tmp_path: Path) -> tuple[Path, dict[tuple[str, int], list[tuple[int, int, int, int]]]]:
     """A store whose file queues all lack units, and what they have to have in the end."""
     root = tmp_path / "grown"
-    store = small_store(root).write()
-    backfill(root)
+    store = converted_store(root)
     gone_on(root, store)
     replace_rows(
         root, "Sources", store.units["Sources", 0], [(offset, store.end + offset, 99, 0, 0) for offset in range(3)]
@@ -153,8 +150,7 @@ def with_a_row(root: Path, topic: bytes) -> None:
 @pytest.mark.parametrize("topic", ["%LMQ%a/b", "%LMQ%../../commitlog/x"])
 def test_a_light_queue_that_no_broker_in_file_mode_creates_gets_no_files(tmp_path: Path, topic: str) -> None:
     """The name comes from a message, and a broker in file mode leaves it out."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with_a_row(tmp_path, topic.encode())
     (tmp_path / "x").mkdir()
     before = file_queues_of(tmp_path)
@@ -167,8 +163,7 @@ def test_a_light_queue_that_no_broker_in_file_mode_creates_gets_no_files(tmp_pat
 
 @pytest.mark.parametrize("topic", [b"%LMQ%" + b"y" * 251, b"%LMQ%\xff", b"%LMQ%\0", b"..", b".", b"a/b"])
 def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_written(tmp_path: Path, topic: bytes) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     gone_on(tmp_path, store)
     with_a_row(tmp_path, topic)
     before = files_below(tmp_path)
@@ -187,8 +182,7 @@ def file_queues_of(root: Path) -> dict[str, bytes]:
 
 
 def test_a_hole_is_no_rollback(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     gone_on(tmp_path, store)
     with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:
         database.delete("default", rows.unit_key(b"Orders", 0, len(store.units["Orders", 0]) - 2))
@@ -218,8 +212,7 @@ LIVES = [
 
 @pytest.mark.parametrize("offsets", LIVES)
 def test_a_topic_that_was_created_again_has_only_its_new_messages(tmp_path: Path, offsets: range) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     new = [(offset, store.end - 500 + offset, 99, 0, 0) for offset in offsets]
     replace_rows(tmp_path, "Sources", store.units["Sources", 0], new)
     old = (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes()
@@ -231,8 +224,7 @@ def test_a_topic_that_was_created_again_has_only_its_new_messages(tmp_path: Path
 
 def test_what_only_the_file_queue_has_stays(tmp_path: Path) -> None:
     """Double writing of 5.3.x loses rows, and the file queues are those that count then."""
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     units = store.units["Sources", 0]
     replace_rows(tmp_path, "Sources", units[4:], units[3:4])
     assert complete(paths(tmp_path), kept(tmp_path)) == 0
@@ -240,8 +232,7 @@ def test_what_only_the_file_queue_has_stays(tmp_path: Path) -> None:
 
 
 def test_file_queue_and_rocksdb_must_not_contradict_each_other(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     units = store.units["Sources", 0]
     replace_rows(tmp_path, "Sources", units, [(offset, phy - 1, size, 0, 0) for offset, phy, size, *_ in units])
     before = (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes()
@@ -253,8 +244,7 @@ def test_file_queue_and_rocksdb_must_not_contradict_each_other(tmp_path: Path) -
 
 @pytest.mark.parametrize("following", [48, 51])
 def test_a_queue_whose_later_messages_have_all_expired_continues_at_its_offset(tmp_path: Path, following: int) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     replace_rows(tmp_path, "Sources", store.units["Sources", 0], [])
     with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:
         database.put_all("offset", [(rows.max_key(b"Sources", 0), rows.bound_value(store.end, following - 1))])
@@ -264,8 +254,7 @@ def test_a_queue_whose_later_messages_have_all_expired_continues_at_its_offset(t
 
 
 def test_a_queue_continues_after_expired_messages(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     replace_rows(tmp_path, "Sources", store.units["Sources", 0], [(50, store.end, 100, 0, 0)])
     complete(paths(tmp_path), kept(tmp_path))
     assert file_queue(tmp_path, "Sources") == (51, [(50, store.end)])
@@ -292,8 +281,7 @@ def test_a_queue_without_files_whose_messages_have_all_expired_continues_at_its_
 
 
 def test_queues_that_were_deleted_before_a_broker_opened_rocksdb_come_back(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "Sources")
     rollback(paths(tmp_path), CLOCK)
     assert queues_of(tmp_path) == {name: [unit[:4] for unit in units] for name, units in store.units.items()}

@@ -17,7 +17,7 @@ from streaming.rocketmq.store.json_files import json_table
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import KilledError, dying_rename
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, paths
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, files_below, paths
 from udfs.rocketmq.metadata import OffsetsOf
 from udfs.rocketmq.refusals import Code
 
@@ -31,8 +31,7 @@ def worked_with(root: Path, consumed: int = 9) -> None:
 
 def used_store(root: Path) -> Store:
     """A store that was upgraded, and that a broker has worked with since."""
-    store = small_store(root).write()
-    backfill(root)
+    store = converted_store(root)
     worked_with(root)
     return store
 
@@ -237,8 +236,7 @@ def test_an_interrupted_rollback_asks_once_a_broker_in_file_mode_has_written(tmp
 def test_a_topic_that_was_created_again_in_file_mode_does_not_matter_if_no_broker_has_opened_rocksdb(
     tmp_path: Path,
 ) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     file = tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)
     file.write_bytes(struct.pack(">qiq", store.end, 99, 0) + bytes(file.stat().st_size - 20))
     before = file.read_bytes()
@@ -249,8 +247,7 @@ def test_a_topic_that_was_created_again_in_file_mode_does_not_matter_if_no_broke
 
 def test_offsets_in_a_database_that_this_program_does_not_know_are_not_lost_unasked(tmp_path: Path) -> None:
     """A broker that was started with another configuration manager reads ours, at most, and writes its own."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     (tmp_path / "config" / "metadata").mkdir()
     (tmp_path / "config" / "metadata" / "CURRENT").write_text("MANIFEST-000004\n")
     before = files_below(tmp_path)
@@ -264,8 +261,7 @@ def test_offsets_in_a_database_that_this_program_does_not_know_are_not_lost_unas
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_plan_is_reported(tmp_path: Path, text: str) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     note = tmp_path / "ledger-reaper" / "rollback" / "plan.json"
     note.parent.mkdir()
     note.write_text(text)
@@ -275,8 +271,7 @@ def test_a_damaged_plan_is_reported(tmp_path: Path, text: str) -> None:
 
 def test_a_current_that_is_no_text_is_reported(tmp_path: Path) -> None:
     """Whose it is can't be seen then, and the databases count as opened by a broker."""
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     (tmp_path / "config" / "topics" / "CURRENT").write_bytes(b"\xff\xfe")
     with pytest.raises(SafetyError, match="can't be opened"):
         rollback(paths(tmp_path), CLOCK)
@@ -293,8 +288,7 @@ def test_a_store_without_any_queue_is_rolled_back(tmp_path: Path) -> None:
 
 
 def test_double_writing_alone_leaves_no_offsets_to_export(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with opened(tmp_path / "consumequeue", ("offset",), compressed=True) as database:  # as stage 2 does
         database.put_all("offset", [])
     before = (tmp_path / "config" / "lmqConsumerOffset.json").read_bytes()
@@ -328,8 +322,7 @@ def stored_since(root: Path, *messages: Message) -> None:
 
 def test_a_store_of_which_a_file_broker_would_leave_out_a_message_is_not_rolled_back(tmp_path: Path) -> None:
     root = tmp_path / "s"
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
     stored_since(root, Message("Orders", 0), Message("Orders", 1))
     before = files_below(root)
     with pytest.raises(SafetyError, match="Orders, queue 0"):
@@ -339,8 +332,7 @@ def test_a_store_of_which_a_file_broker_would_leave_out_a_message_is_not_rolled_
 
 def test_a_message_that_is_in_no_queue_may_stand_where_the_file_queues_end(tmp_path: Path) -> None:
     root = tmp_path / "s"
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
     stored_since(root, Message("Orders", 1, sys_flag=12), Message("Orders", 0))
     rollback(paths(root), CLOCK)
     assert not (root / "consumequeue" / "CURRENT").exists()
@@ -349,8 +341,7 @@ def test_a_message_that_is_in_no_queue_may_stand_where_the_file_queues_end(tmp_p
 def test_a_message_of_a_deleted_topic_may_stand_where_the_file_queues_end(tmp_path: Path) -> None:
     """No broker would ever index it again, so nobody could do anything about it."""
     root = tmp_path / "s"
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
     stored_since(root, Message("Gone", 0))
     rollback(paths(root), CLOCK)
     assert not (root / "consumequeue" / "CURRENT").exists()
@@ -358,16 +349,14 @@ def test_a_message_of_a_deleted_topic_may_stand_where_the_file_queues_end(tmp_pa
 
 def test_a_message_of_a_deleted_topic_counts_where_a_light_queue_has_it(tmp_path: Path) -> None:
     root = tmp_path / "s"
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
     stored_since(root, Message("Gone", 0, lmq=("%LMQ%left",)))
     with pytest.raises(SafetyError, match="Gone, queue 0"):
         rollback(paths(root), CLOCK)
 
 
 def test_nothing_is_rolled_back_after_a_broker_was_killed(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     (tmp_path / "abort").touch()
     with pytest.raises(SafetyError, match="the broker was killed"):
         rollback(paths(tmp_path), CLOCK)
@@ -441,8 +430,7 @@ def test_topics_and_groups_that_only_the_files_have_are_named_where_they_come_ba
 
 
 def test_offsets_of_a_topic_that_was_deleted_in_rocksdb_are_not_asked_for(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with opened(tmp_path / "config" / "consumerOffsets", ("kvDataVersion", "forbidden")) as database:
         database.delete("default", b"Orders@readers")
     with opened(tmp_path / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
@@ -454,8 +442,7 @@ def test_offsets_of_a_topic_that_was_deleted_in_rocksdb_are_not_asked_for(tmp_pa
 def test_while_a_rollback_has_not_ended_no_broker_can_load_the_file_queues(tmp_path: Path) -> None:
     """A broker in file mode does not start with a queue file of another size (seen with 5.3.3 and 5.5.0)."""
     root = tmp_path / "s"
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
     worked_with(root)
     before, killed_at = files_below(root), 0
     while True:
@@ -484,8 +471,7 @@ def test_a_message_of_a_topic_that_was_deleted_in_rocksdb_mode_may_stand_where_t
 ) -> None:
     """The old topics.json still has the topic, and the new one will not."""
     root = tmp_path / "s"
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
     with opened(root / "config" / "topics", ("kvDataVersion", "forbidden")) as database:
         database.delete("default", b"Orders")
     stored_since(root, Message("Orders", 0))
@@ -494,8 +480,7 @@ def test_a_message_of_a_topic_that_was_deleted_in_rocksdb_mode_may_stand_where_t
 
 
 def test_progress_is_shown_up_to_the_end(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue" / "Orders")
     said = list[str]()
     rollback(paths(tmp_path), CLOCK, say=said.append)

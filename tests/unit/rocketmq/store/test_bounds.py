@@ -5,14 +5,12 @@ import pytest
 from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.bounds import Bounds, bounds_of
-from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import backfill
+from tests.unit.rocketmq.converted import converted_store
 from udfs.rocketmq import rows
 
 
 def test_each_queue_has_its_first_and_last_row(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     with opened(tmp_path / "consumequeue", read_only=True) as database:
         bounds = bounds_of(database)
     assert bounds == {
@@ -24,8 +22,7 @@ def test_each_queue_has_its_first_and_last_row(tmp_path: Path) -> None:
 
 
 def test_a_negative_queue_offset_is_damage(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     with opened(tmp_path / "consumequeue", (rows.OFFSET_FAMILY,), compressed=True) as database:
         database.put_all("default", [(rows.unit_key(b"Negative", 0, -1), bytes(28))])
         with pytest.raises(SafetyError, match="Negative, queue 0, has the queue offset -1"):

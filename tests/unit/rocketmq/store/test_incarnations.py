@@ -6,8 +6,8 @@ from streaming.adapters.rocksdb.database import opened
 from streaming.rocketmq.store.bounds import bounds_of
 from streaming.rocketmq.store.incarnations import of_this_incarnation
 from streaming.rocketmq.store.inventory import Inventory, inventory_of
-from tests.rocketmq_store import Unit, small_store
-from tests.unit.rocketmq.converted import backfill, paths, replace_rows
+from tests.rocketmq_store import Unit
+from tests.unit.rocketmq.converted import converted_store, paths, replace_rows
 
 
 def current(root: Path) -> tuple[Inventory, int]:
@@ -16,15 +16,13 @@ def current(root: Path) -> tuple[Inventory, int]:
 
 
 def test_file_queues_that_agree_with_rocksdb_stay(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     assert current(tmp_path) == (inventory_of(paths(tmp_path)), 0)
 
 
 @pytest.mark.parametrize("offsets", [range(3), range(40)])
 def test_the_file_queue_of_a_topic_that_was_created_again_does_not_count(tmp_path: Path, offsets: range) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     later: list[Unit] = [(offset, store.end + offset, 99, 0, 0) for offset in offsets]
     replace_rows(tmp_path, "Sources", store.units["Sources", 0], later)
     inventory, earlier = current(tmp_path)
@@ -33,8 +31,7 @@ def test_the_file_queue_of_a_topic_that_was_created_again_does_not_count(tmp_pat
 
 
 def test_a_contradiction_is_no_other_incarnation(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     units = store.units["Sources", 0]
     replace_rows(tmp_path, "Sources", units, [(offset, phy - 1, size, 0, 0) for offset, phy, size, *_ in units])
     assert current(tmp_path) == (inventory_of(paths(tmp_path)), 0)

@@ -22,6 +22,7 @@ from tests.unit.rocketmq.converted import (
     CLOCK,
     TouchedError,
     backfill,
+    converted_store,
     everything_below,
     files_below,
     follow_untouched,
@@ -140,8 +141,7 @@ class Command(NamedTuple):
 
 
 def upgraded(root: Path) -> None:
-    small_store(root).write()
-    backfill(root)
+    converted_store(root)
 
 
 def half_upgraded(root: Path) -> None:

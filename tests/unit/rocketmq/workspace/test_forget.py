@@ -8,13 +8,12 @@ from streaming.rocketmq.rollback.run import rollback
 from streaming.rocketmq.workspace.forget import description_of, forget, forgettable
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.convert.test_backfill import RENAMES, KilledError, database_of, dying_rename, expected_of
-from tests.unit.rocketmq.converted import CLOCK, backfill, check, files_below, paths
+from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, files_below, paths
 from tests.unit.rocketmq.store.test_locks import broker
 
 
 def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     where = paths(tmp_path)
     export(where, where.own / "export-x")
     rollback(where, CLOCK)
@@ -71,8 +70,7 @@ def test_nothing_is_taken_out_of_a_store_beside_a_broker(tmp_path: Path) -> None
 
 
 def test_description_of_not_ours_is_not_forgotten(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     where = paths(tmp_path)
     for folder in (where.config, where.own, where.own / "kept-none"):
         with pytest.raises(SafetyError, match="not kept by this program"):

@@ -8,7 +8,7 @@ from streaming.rocketmq.workspace.move import is_moved_in, set_aside_databases, 
 from streaming.rocketmq.workspace.staging import moved_of, sealed_of
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.convert.test_backfill import KilledError
-from tests.unit.rocketmq.converted import backfill, paths
+from tests.unit.rocketmq.converted import backfill, converted_store, paths
 
 
 def killed_before_current(root: Path) -> None:
@@ -49,8 +49,7 @@ def test_a_current_of_a_broker_ends_no_move_of_ours(tmp_path: Path) -> None:
 
 
 def test_current_leaves_first_so_that_no_half_database_counts(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     where, moved = paths(tmp_path), list[str]()
 
     def rename(source: Path, target: Path) -> None:
@@ -64,8 +63,7 @@ def test_current_leaves_first_so_that_no_half_database_counts(tmp_path: Path) ->
 
 
 def test_the_queues_own_folders_stay(tmp_path: Path) -> None:
-    store = small_store(tmp_path).write()
-    backfill(tmp_path)
+    store = converted_store(tmp_path)
     where = paths(tmp_path)
     set_aside_queues(where, where.own / "kept-x")
     assert {path.name for path in where.rocksdb.iterdir()} == {topic for topic, _queue in store.units}

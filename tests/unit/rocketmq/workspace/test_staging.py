@@ -9,7 +9,7 @@ from streaming.adapters.rocksdb.database import opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.workspace import staging
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.converted import backfill, paths
+from tests.unit.rocketmq.converted import backfill, converted_store, paths
 
 STARTED = staging.Started("abc", 7)
 
@@ -95,8 +95,7 @@ def test_a_note_of_an_earlier_version_identifies_our_files_by_inode(tmp_path: Pa
 
 
 def test_nothing_that_only_rocksdict_needs_is_moved_in(tmp_path: Path) -> None:
-    small_store(tmp_path).write()
-    backfill(tmp_path)
+    converted_store(tmp_path)
     names = {path.name for path in (tmp_path / "consumequeue").iterdir()}
     names |= {path.name for path in (tmp_path / "config" / "topics").iterdir()}
     assert not names & {"LOCK", "LOG", "rocksdict-config.json"}
