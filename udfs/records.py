@@ -51,8 +51,8 @@ class Reason(StrEnum):
     """Why an outcome was chosen; every reason to keep a ledger has its own name."""
 
     # deleted or gone
-    UNREFERENCED = "UNREFERENCED"  # CLOSED, old enough, its owner's current list does not name it
-    OWNER_GONE = "OWNER_GONE"  # CLOSED, old enough, and its owner does not exist any more
+    UNREFERENCED = "UNREFERENCED"  # CLOSED, or OPEN and quiet; old enough; its owner's current list does not name it
+    OWNER_GONE = "OWNER_GONE"  # CLOSED, or OPEN and quiet; old enough; its owner does not exist any more
     NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
     DUPLICATE = "DUPLICATE"  # the same ledger was requested twice in one batch, or at the same time (RETRY)
 

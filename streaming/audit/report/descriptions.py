@@ -30,8 +30,8 @@ CLASS_NEXT = {
     "safety.above_newest_quarantine_seconds",
 }
 _MEANING = {
-    Reason.UNREFERENCED: "It is closed and old enough, and its topic does not refer to it: the service would delete "
-    "it.",
+    Reason.UNREFERENCED: "It is closed, or open and quiet for long enough, and old enough, and its topic does not "
+    "refer to it: the service would delete it.",
     Reason.OWNER_GONE: "Its topic does not exist any more: the service would delete it.",
     Reason.NOT_FOUND: "It does not exist, so the service would have nothing to delete.",
     Reason.IN_USE: "Its topic needs it: the service would keep it, and try again later.",
