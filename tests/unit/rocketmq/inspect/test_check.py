@@ -280,7 +280,8 @@ def test_a_database_without_queues_is_reported(tmp_path: Path) -> None:
 
 def test_unknown_delays_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocketmq_store, "DELAYS_S", (1, 5, 7200))  # as messageDelayLevel=1s 5s 2h
-    converted_store(tmp_path)
+    small_store(tmp_path).write()
+    backfill(tmp_path)
     result = check(tmp_path)
     assert {each.topic.decode() for each in result.findings} == {rocketmq_store.SCHEDULE}
     assert any("messageDelayLevel" in note and "--broker-conf" in note for note in result.notes)
