@@ -224,7 +224,7 @@ def ledger_id_of(layout: Layout, root: str, path: str) -> int | None:
 
 
 def parent_paths(layout: Layout, root: str, ledger_ids: Iterable[int]) -> dict[str, dict[str, int]]:
-    """Return {parent path: {child name: ledger id}}: the znodes to list to see which of the ledgers exist."""
+    """Return {parent path: {child name: ledger id}}: the znodes whose children show which of the ledgers exist."""
     checked_root = _checked_root(root)
     parents: dict[str, dict[str, int]] = {}
     for ledger_id in ledger_ids:

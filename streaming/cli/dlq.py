@@ -79,7 +79,7 @@ def show(  # noqa: PLR0913  typer reads each option from a parameter
     older_than: OlderThan = "",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many")] = 20,
 ) -> None:
-    """Show single dead letters: decoded, as raw bytes, and with the receipts of their requests."""
+    """Show individual dead letters: decoded, as raw bytes, and with the receipts of their requests."""
     from streaming.clients import command_clients
     from streaming.dlq.letters import described, filters, selected
     from streaming.state.settlements import SettlementFolder

@@ -56,7 +56,9 @@ def _collections(cluster: Cluster) -> int:
 def _collections_of(url: str) -> int:
     reply = part_clients.http("GET", f"{url}/api/v1/bookie/gc_details")
     if not reply.ok:
-        raise UnavailableError(f"the bookie did not return its collections: {reply.status} {reply.text[:200]}")
+        raise UnavailableError(
+            f"the bookie did not return the count of its collections: {reply.status} {reply.text[:200]}"
+        )
     return sum(int(directory["majorCompactionCounter"]) for directory in json.loads(reply.text))
 
 

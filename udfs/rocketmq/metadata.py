@@ -136,7 +136,7 @@ def united(first: ConfigRows, other: ConfigRows, *, are_offsets: bool = False) -
 
 
 def _topics_by_group(offsets: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Build the map that a broker writes beside the offsets, and builds again from them."""
+    """Build the map that a broker writes beside the offsets, and could rebuild from them."""
     topics = dict[str, list[str]]()
     for name in sorted(offsets):
         topic, _, group = name.rpartition("@")
@@ -199,7 +199,7 @@ def _offset_row(name: str, offsets: Any) -> dict[str, Any]:
 
 
 def _by_queue(name: str, offsets: dict[Any, Any]) -> dict[int, int]:
-    """Return the offsets of a row. A broker 5.3.3 quotes the queue ids there, unlike in its files."""
+    """Return the offsets of a row. A 5.3.3 broker quotes the queue ids there, unlike in its files."""
     try:
         return _offsets(name, {int(key): value for key, value in offsets.items()})
     except ValueError as error:

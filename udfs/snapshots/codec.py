@@ -141,7 +141,7 @@ def encode_index(value: Index) -> bytes:
 
 
 def decode_index(data: bytes) -> Index:
-    """Read an index. Without metadata it has no tail, and its maxReadPosition is before all entries.
+    """Read an index. An index whose metadata is null has no tail, and its maxReadPosition is before all entries.
 
     Raises FormatError.
     """

@@ -22,7 +22,7 @@ _REPLAYING = (
     "its broker is replaying it: wait until it is loaded, and try again. If it never is, disconnect its clients, "
     "unload it, and run this again"
 )
-_WORKS = "the topic is loaded and its transaction buffer is ready: it works, and nothing is repaired"
+_WORKS = "the topic is loaded and its transaction buffer is ready: it works, so there is nothing to repair"
 _WORKS_YET = (
     "the topic is loaded and works, but it will not load again: disconnect its clients, unload it (`pulsar-admin "
     "topics unload`), and run this again"
@@ -99,7 +99,9 @@ class KnownIds:
     """Aborted ids of an old snapshot, to be compared with the ids after a repair."""
 
     known: frozenset[tuple[int, int]]  # all ids of its segments and its tail
-    certain: frozenset[tuple[int, int]]  # ids whose abort marker certainly lives, so a broker must find them again
+    certain: frozenset[
+        tuple[int, int]
+    ]  # ids whose abort marker certainly still exists, so a broker must find them again
     unknown: tuple[int, ...]  # numbers of the segments that the topic needs, and whose ids could not be read
 
 

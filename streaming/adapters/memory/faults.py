@@ -1,4 +1,7 @@
-"""Injects failures into the fakes. Effects are counted, so that a test can let each of them fail in turn."""
+"""Injects failures into the fakes.
+
+An effect is a call that changes the fake service; a test can make each effect fail in turn.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +32,7 @@ class Faults:
         self._hooks: list[Hook] = []
 
     def fail_at(self, effect: int, *, applied: bool = False, crash: bool = False) -> None:
-        """Let an effect fail once.
+        """Make one effect fail, once.
 
         Args:
             effect: which effect fails; 1 is the next.
@@ -47,7 +50,7 @@ class Faults:
         for hook in self._hooks:
             hook(operation, paths)
         if self.away:
-            raise UnavailableError("the service is away")
+            raise UnavailableError("the service is unreachable")
 
     def effect(self, apply: Callable[[], object]) -> None:
         """Apply an effect, or fail as fail_at demands."""

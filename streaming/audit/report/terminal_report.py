@@ -29,14 +29,16 @@ class Commands:
 
 
 def show(console: Terminal, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
-    """Print the whole audit; `scope` are its filters as text, "" for everything."""
+    """Print the whole audit; scope: the audit's filters as text; "" if it has none."""
     _head(console, result, scope)
     _missing(console, summary)
     if summary.by_topic:
         console.print(_topics(summary))
     console.print(_classes(result, summary))
     if summary.unknown:
-        console.print(_samples("Unknown: a deciding fact could not be read (the largest)", summary.unknown))
+        console.print(
+            _samples("Unknown, because a fact that decides could not be read (the largest ledgers)", summary.unknown)
+        )
     if space.is_known:
         console.print(_space(space))
         for reason in (WHY_ON_DISK, *space.why) if space.why else ():

@@ -32,7 +32,7 @@ def sequence_id(chunk: int, index: int) -> int:
     """Pack a chunk (1 …) and an index in it (0 …) into 63 bits. Raises ReaperError if they do not fit."""
     if not 1 <= chunk <= MAX_CHUNK or not 0 <= index < MAX_ROWS_PER_CHUNK:
         raise ReaperError(f"chunk {chunk}, row {index} does not fit a sequence id; lower service.chunk_rows")
-    # not the source position: retries fall due in another order than they were written, and ids must ascend
+    # not the source position: retries do not fall due in the order in which they were written, and ids must ascend
     return chunk * MAX_ROWS_PER_CHUNK + index
 
 

@@ -67,7 +67,9 @@ class FollowUp:
         why = _summary(missing.ours or [ledger for lost in missing.tenants.values() for ledger in lost], chunk)
         # before the failure: the breaker is a znode, so the next start finds the work blocked (decision 17)
         self.breaker.trip(why)
-        failure = SafetyError(f"{why}. Find out which program deletes; `ledger-reaper undo` restores what we deleted")
+        failure = SafetyError(
+            f"{why}. Find out which program deleted them; `ledger-reaper undo` restores what we deleted"
+        )
         self.outages.fail(failure)
         raise failure
 

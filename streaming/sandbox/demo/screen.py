@@ -1,4 +1,4 @@
-"""The demo's output, and its calls of `ledger-reaper`, like an operator's."""
+"""The demo's output, and how it runs `ledger-reaper`, as an operator would."""
 
 import contextlib
 import subprocess

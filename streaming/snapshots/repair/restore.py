@@ -73,7 +73,7 @@ class Restores:
     def restore(
         self, topic: str, journaled: Iterable[Mapping[str, Any]], remedy: str = _WITHOUT_INDEX
     ) -> Iterator[Restored]:
-        """Publish again what the journal has of a topic, one message after the other.
+        """Publish again what the journal has about a topic, one message after the other.
 
         journaled: rows of the snapshots' journal. remedy: advice for the error if the index is refused. Raises
         ConfigError if the journal has no message of the topic, SafetyError if the undo is refused, UnavailableError,
@@ -99,7 +99,7 @@ class Restores:
                     if key in kept:
                         yield Restored(kind, key, None)
                         continue
-                    if kind is not SnapshotKind.SEGMENT:  # a broker that has loaded the topic reads segments no more
+                    if kind is not SnapshotKind.SEGMENT:  # a broker that has loaded the topic no longer reads segments
                         self._refuse_loaded(topic)
                     data = self._with_current_positions(topic, value, guard) if kind is SnapshotKind.INDEX else value
                     yield Restored(kind, key, sender.send(key, data))

@@ -19,7 +19,7 @@ class ObjectJournal(Protocol):
     """Records deletes of objects before they happen."""
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
-        """Make entries durable; returns only then. Raises UnavailableError."""
+        """Make entries durable, and return only then. Raises UnavailableError."""
         ...
 
 

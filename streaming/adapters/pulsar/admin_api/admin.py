@@ -127,7 +127,7 @@ class PulsarAdmin:
             self._created(answer, f"create subscription {subscription} on {partition}")
 
     def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
-        """Move the subscription after all messages that are older; retention decides how long they stay."""
+        """Move the subscription past all messages that are older than this; retention decides how long they stay."""
         for partition in self._partition_topics(topic):
             path = f"{topic_path(partition)}/subscription/{quote(subscription, safe='')}/expireMessages"
             answer = self._http.ask("POST", f"{path}/{older_than_seconds}")
@@ -135,12 +135,12 @@ class PulsarAdmin:
                 self._done(answer, f"expire messages of {partition}")
 
     def last_positions(self, topic: str) -> dict[str, Position]:
-        """Return partition (full name) -> position of its newest message, read or not."""
+        """Return partition (full name) -> position of its newest message, consumed or not."""
         # brokers have a call for this position, but do not answer it if the newest entry's metadata is invalid
         return {partition: self.internal_stats(partition).last for partition in self._partition_topics(topic)}
 
     def position_at(self, partition: str, publish_ms: int) -> Position:
-        """Return the position of a partition's first message published at publish_ms or later, or an earlier one."""
+        """Return the position, or an earlier one, of a partition's first message published at publish_ms or later."""
         body = self._get(f"{topic_path(partition)}/messageid/{publish_ms}", f"find a message id of {partition} by time")
         return (_number(body, "ledgerId"), _number(body, "entryId"))
 
@@ -187,7 +187,7 @@ class PulsarAdmin:
         return answer is not None and answer.status == HTTPStatus.OK
 
     def trim(self, topic: str) -> None:
-        """Request that the broker drops ledgers that are consumed and past retention; it does so later."""
+        """Ask the broker to drop ledgers that are consumed and past retention; it does so later."""
         for partition in self._partition_topics(topic):
             self._done(self._http.ask("POST", f"{topic_path(partition)}/trim"), f"trim {partition}")
 
@@ -222,11 +222,11 @@ class PulsarAdmin:
         self._set_policy(topic, "retention", body=body)
 
     def set_compaction_threshold(self, topic: str, *, size_bytes: int) -> None:
-        """Set after how many new bytes the broker compacts the topic."""
+        """Set the number of new bytes after which the broker compacts the topic."""
         self._set_policy(topic, "compactionThreshold", body=size_bytes)
 
     def message_ttl(self, topic: str) -> int:
-        """Return after how many seconds unread messages expire; 0: never."""
+        """Return the number of seconds after which unread messages expire; 0: never."""
         return int(self._policy(topic, "messageTTL") or 0)
 
     def max_message_bytes(self, topic: str) -> int:
@@ -239,7 +239,7 @@ class PulsarAdmin:
         self._set_policy(topic, "maxMessageSize", body=most_bytes)
 
     def set_message_ttl(self, topic: str, *, seconds: int) -> None:
-        """Set after how many seconds unread messages expire; 0: never."""
+        """Set the number of seconds after which unread messages expire; 0: never."""
         self._set_policy(topic, "messageTTL", params={"messageTTL": str(seconds)})
 
     def deduplication(self, topic: str) -> bool:
@@ -271,7 +271,7 @@ class PulsarAdmin:
         return {**(policies.get("backlog_quota_map") or {}), **own}
 
     def set_backlog_quota_unlimited(self, topic: str) -> None:
-        """Set that the broker neither drops unread nor refuses new messages for the size or age of the backlog."""
+        """Have the broker neither drop unread nor refuse new messages because of the backlog's size or age."""
         body = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
         for kind in ("destination_storage", "message_age"):
             self._set_policy(topic, "backlogQuota", body=body, params={"backlogQuotaType": kind})
@@ -319,7 +319,7 @@ class PulsarAdmin:
             raise UnavailableError(f"can't {what}: a broker has not created the topic's partitions yet; try again soon")
         body = self._done(answer, what).body
         if body is None:
-            raise UnavailableError(f"can't {what}: the answer is not JSON. Is pulsar.admin_url that of a broker?")
+            raise UnavailableError(f"can't {what}: the answer is not JSON. Does pulsar.admin_url name a broker?")
         return body
 
     def _created(self, answer: Answer, what: str) -> bool:

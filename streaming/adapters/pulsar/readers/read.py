@@ -29,7 +29,7 @@ class PulsarReader:
         return read(self._settings, last, after=after)
 
     def read_entries(self, partition: str, spans: Sequence[EntrySpan]) -> Iterator[StoredMessage]:
-        """Read those of these entries that are stored. Raises UnavailableError, RefusedError."""
+        """Read the entries that are still stored. Raises UnavailableError, RefusedError."""
         with PulsarAdmin(PulsarAdminSettings.of(self._settings)) as admin:
             whole = [EntrySpan(ledger, 0, entries - 1) for ledger, entries in admin.internal_stats(partition).ledgers]
             stored = list(without(spans, without(spans, whole)))
@@ -46,7 +46,7 @@ def read(
     bytes that are available.
 
     Args:
-        after: partition -> start after this position; by default at the earliest.
+        after: partition -> position to start after; default: the first entry.
     """
     with PulsarAdmin(PulsarAdminSettings.of(settings)) as admin:
         for partition, end in last.items():
