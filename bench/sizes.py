@@ -42,8 +42,8 @@ from udfs.records import (
     Presence,
     Reference,
 )
+from udfs.requests.request_format import encode
 from udfs.requests.retry import retry_properties
-from udfs.requests.wire import encode
 
 CHUNK, FILES, LOT = 50_000, 4, 5_000
 NOW_MS = 1_795_000_000_000

@@ -38,7 +38,7 @@ from streaming.sweep.tiered_storage.offload_jobs import OffloadRules
 from streaming.sweep.tiered_storage.offloads import OffloadSweeper
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
 from udfs.formats.offload_index import IndexEntry, index_name, object_name, parse_offload_index, serialize_offload_index
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.paths import LEDGERS_ROOT, Layout, managed_ledger_path
 from udfs.records import (
     LedgerComponent,

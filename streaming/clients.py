@@ -41,7 +41,7 @@ from streaming.ports import (
     TopicProperties,
     TrimFacts,
 )
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 
 Client = TypeVar("Client")
 

@@ -303,7 +303,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a payload that is too large is not parsed",
-        "udfs/requests/wire.py",
+        "udfs/requests/request_format.py",
         "    if len(payload) > most_bytes:",
         "    if False:",
     ),

@@ -23,7 +23,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.metrics import Metrics
 from streaming.ports import Bookies, Broker, MetadataStore, ObjectStore, Pulsar
 from udfs.backoff import Backoff
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 
 EPOCH = 1
 

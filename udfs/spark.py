@@ -16,8 +16,8 @@ from udfs.formats.message_id import MessagePosition, parse_message_id
 from udfs.owners.references import key_of
 from udfs.paths import tenant_of, topic_of
 from udfs.records import Rejection
+from udfs.requests.request_format import decode
 from udfs.requests.retry import CUT_FROM, due_ms, essential_properties, is_oversized
-from udfs.requests.wire import decode
 from udfs.undelivered import UndeliveredMessage, refusal_of
 from udfs.units import ROW_BYTES
 

@@ -3,14 +3,14 @@
 from streaming.config.sections import LimitSettings
 from streaming.config.settings import Settings
 from udfs.blast_radius import Limits
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.requests.admission import Admission
 from udfs.requests.disposition import Delays
 from udfs.verdicts.judge import Policy
 
 
 def allowed_buckets(settings: Settings) -> tuple[Bucket, ...]:
-    """Translate tiered_storage.allowed for udfs.offload_target."""
+    """Translate tiered_storage.allowed for udfs.offload_drivers."""
     return tuple(
         Bucket(
             endpoint=entry.endpoint,

@@ -22,8 +22,8 @@ from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
 from udfs.paths import managed_ledger_name, topic_of
 from udfs.records import LedgerComponent
+from udfs.requests.request_format import MAX_PAYLOAD_BYTES
 from udfs.requests.topic_pattern import TopicPattern, is_one_name, parse_pattern
-from udfs.requests.wire import MAX_PAYLOAD_BYTES
 from udfs.units import MAX_CHUNK_ROWS
 
 log = logging.getLogger("ledger-reaper")

@@ -15,8 +15,8 @@ from streaming.state.settlements import Position, SettlementFolder, Settlements
 from udfs import columns as c
 from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import PendingDelete, Reason, Rejection
+from udfs.requests.request_format import decode
 from udfs.requests.retry import ORIGIN_MESSAGE_ID, REASON, attempt_of
-from udfs.requests.wire import decode
 
 NO_REASON = "(none)"  # the dead-letter policy of another consumer published it
 OTHER_REASON = "(other)"

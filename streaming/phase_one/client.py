@@ -29,7 +29,7 @@ from udfs.paths import topic_of
 from udfs.phase_one.pip_186_metrics import SENT, sent_as
 from udfs.phase_one.pip_186_requests import request_for
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 
 WAIT_SECONDS = 900.0  # longer than reconsume_later_seconds, because the sweep checks twice that an owner is gone
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from streaming.clock import Clock
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of, open_filesystem
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.owners.references import tenant_of_key
 from udfs.records import Reference
 from udfs.units import DAY_MS

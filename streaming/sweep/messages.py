@@ -9,12 +9,12 @@ from udfs import columns as c
 from udfs.formats.message_id import message_id_text
 from udfs.records import PendingDelete, Rejection
 from udfs.requests.admission import Admission, admit, first_topic
+from udfs.requests.request_format import MAX_REQUEST_BYTES, decode
 from udfs.requests.retry import ORIGIN_MESSAGE_ID, as_original
-from udfs.requests.wire import MAX_REQUEST_BYTES, decode
 from udfs.undelivered import rejection_of
 
 Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
-"""udfs.requests.wire.decode."""
+"""udfs.requests.request_format.decode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

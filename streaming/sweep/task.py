@@ -31,7 +31,7 @@ from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.messages import Message, RowDecoder
 from streaming.sweep.pace import Capped, Pace, Pausable
-from streaming.sweep.receipt import CopyTopic, ReceiptWriter, Run
+from streaming.sweep.receipt_and_copy import CopyTopic, ReceiptWriter, Run
 from streaming.sweep.row_batches import row_batches
 from streaming.sweep.tiered_storage.buckets import offload_buckets, offload_policy
 from streaming.sweep.tiered_storage.offload_jobs import ObjectJournal, OffloadRules

@@ -9,7 +9,7 @@ from streaming.ports import TopicAdmin
 from streaming.topics.setup import ensure_request_topic
 from udfs.owners.references import key_of
 from udfs.records import PendingDelete, Rejection
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 
 @dataclass(slots=True)

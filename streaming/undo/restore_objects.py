@@ -14,7 +14,7 @@ from streaming.errors import ConfigError
 from streaming.ports import ObjectStore
 from streaming.state import journal
 from streaming.undo.restore_ledgers import Undone, UndoReport, UndoResult, UndoSelection, condition_of
-from udfs.offload_target import Target, allowed_bucket, normal_endpoint
+from udfs.offload_drivers import Target, allowed_bucket, normal_endpoint
 from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
 

@@ -16,9 +16,9 @@ from typer.main import get_command
 
 from streaming.cli.main import app
 from tests import invariants
-from tests.unit.udfs.requests import test_wire
+from tests.unit.udfs.requests import test_request_format
 from udfs.records import PendingDelete, Reason
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -242,13 +242,13 @@ def test_no_page_names_a_place_that_only_one_machine_has_or_a_package_registry(p
 
 
 def _examples() -> Iterator[Any]:
-    """The examples of tests/unit/udfs/requests/test_wire.py that are JSON, each under its id there."""
+    """The examples of tests/unit/udfs/requests/test_request_format.py that are JSON, each under its id there."""
     for function, place in (
-        (test_wire.test_requests_are_read, None),
-        (test_wire.test_a_payload_that_is_no_json_object_is_refused, None),
-        (test_wire.test_a_wrong_field_is_refused_by_name, None),
-        (test_wire.test_a_wrong_offload_context_is_refused, "offloadContext"),
-        (test_wire.test_a_wrong_snapshot_context_is_refused, "snapshotContext"),
+        (test_request_format.test_requests_are_read, None),
+        (test_request_format.test_a_payload_that_is_no_json_object_is_refused, None),
+        (test_request_format.test_a_wrong_field_is_refused_by_name, None),
+        (test_request_format.test_a_wrong_offload_context_is_refused, "offloadContext"),
+        (test_request_format.test_a_wrong_snapshot_context_is_refused, "snapshotContext"),
     ):
         for case in vars(function)["pytestmark"][0].args[1]:
             value = case.values[0]
@@ -257,7 +257,7 @@ def _examples() -> Iterator[Any]:
                     value = json.loads(value or b"", parse_constant=_refuse)
                 except (ValueError, RecursionError):
                     continue
-            base = test_wire.SNAPSHOT if place == "snapshotContext" else test_wire.OFFLOAD
+            base = test_request_format.SNAPSHOT if place == "snapshotContext" else test_request_format.OFFLOAD
             yield pytest.param(base | {place: value} if place else value, id=case.id)
 
 
@@ -287,7 +287,7 @@ def schema() -> Draft202012Validator:
 
 @pytest.mark.parametrize("value", list(_examples()))
 def test_the_schema_says_of_a_request_what_the_reader_says(value: Any, request: pytest.FixtureRequest) -> None:
-    is_read = isinstance(decode(test_wire.payload(value)), PendingDelete)
+    is_read = isinstance(decode(test_request_format.payload(value)), PendingDelete)
     name = request.node.callspec.id
     if name in _BEYOND_A_SCHEMA:
         assert not is_read

@@ -156,7 +156,7 @@ COVERED = {
     "udfs.formats.compression": "tests/unit/udfs/formats/test_managed_ledger.py",
     "udfs.formats.errors": "tests/unit/udfs/formats/test_ledger_metadata.py",
     "udfs.formats.java_uuid": "tests/unit/udfs/formats/test_managed_ledger.py",
-    "udfs.records": "tests/unit/udfs/requests/test_wire.py",
+    "udfs.records": "tests/unit/udfs/requests/test_request_format.py",
     "udfs.units": "tests/unit/udfs/test_blast_radius.py",
 }
 

@@ -13,7 +13,7 @@ from streaming.errors import RefusedError, UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
-from udfs.offload_target import Target, target_of
+from udfs.offload_drivers import Target, target_of
 
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
 CLUSTERS = "/admin/v2/clusters"

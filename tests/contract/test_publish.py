@@ -22,8 +22,8 @@ from tests.contract.publish_broker import MAX_MESSAGE_BYTES, PublishBroker
 from tests.pulsar_fields import entry, key_value
 from udfs import columns as c
 from udfs.formats.entry import Entry, parse_entry
+from udfs.requests.request_format import decode, encode
 from udfs.requests.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
-from udfs.requests.wire import decode, encode
 
 TOPIC = "persistent://pulsar/ledger-deletion/d-RETRY-partition-0"
 THREE = [Copy(sequence_id=(1 << 20) + row, key=None, payload=b"{}", properties={}) for row in range(3)]

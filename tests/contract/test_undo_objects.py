@@ -21,7 +21,7 @@ from tests.builders import TOPIC, UUID, gone
 from tests.contract.s3_server import S3Server, s3_running
 from tests.services import command_clients_of
 from udfs.formats.offload_index import index_name, object_name
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 
 KEYS = (object_name(UUID, 5), index_name(UUID, 5))
 FIVE = UndoSelection(ledger_id=5)

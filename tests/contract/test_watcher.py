@@ -36,7 +36,7 @@ from udfs.formats.internal_stats import Position
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, Layout, ledger_path
 from udfs.phase_one.kept_names import unpacked
 from udfs.records import PendingDelete
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 SECONDS = 8.0
 TOPICS = 8

@@ -15,7 +15,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
 from tests.integration.conftest import Deploy, Deployment, kill, stop, wait_until
 from udfs.records import LedgerState, PendingDelete
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(2400)]
 

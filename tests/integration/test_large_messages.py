@@ -19,8 +19,8 @@ from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import Deploy, Deployment, deployment, leak, new_topic, payload, running_cluster
+from udfs.requests.request_format import MAX_REQUEST_BYTES, decode
 from udfs.requests.retry import CUT_FROM
-from udfs.requests.wire import MAX_REQUEST_BYTES, decode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -25,7 +25,7 @@ from udfs.formats.offload_index import parse_offload_index
 from udfs.owners.named_owner import mismatch
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, StoredObject
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 
 pytestmark = pytest.mark.cluster
 

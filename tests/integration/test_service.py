@@ -32,8 +32,8 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
+from udfs.requests.request_format import MAX_REQUEST_BYTES
 from udfs.requests.retry import CUT_FROM
-from udfs.requests.wire import MAX_REQUEST_BYTES
 
 pytestmark = pytest.mark.cluster
 

@@ -57,7 +57,7 @@ from tests.integration.snapshot_scenes import (
     wait_until_sealed,
 )
 from tests.integration.transactions import Transactions
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 from udfs.snapshots import segments
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment

@@ -19,7 +19,7 @@ from streaming.sweep.jobs import SweepRules
 from tests.builders import data_request
 from udfs.blast_radius import Chunk
 from udfs.paths import Layout
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 from udfs.verdicts.judge import Policy
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 from streaming.clients import objects_for, offload_configuration_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 
 MINE = Bucket(name="mine", endpoint="http://127.0.0.1:1", region="us-east-1")
 IMPORTS = """

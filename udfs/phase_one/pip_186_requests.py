@@ -3,7 +3,7 @@
 from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.paths import MAX_LEDGER_ID, MAX_NAME_LENGTH, managed_ledger_name, schema_id_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Rejection
-from udfs.requests.wire import decode, encode
+from udfs.requests.request_format import decode, encode
 
 _LONGEST_TOPIC = "any/any/persistent/".ljust(MAX_NAME_LENGTH, "t")  # a context valid for it is valid for any topic
 

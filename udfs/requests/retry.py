@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.records import Rejection
-from udfs.requests.wire import MAX_PAYLOAD_BYTES, decode, encode
+from udfs.requests.request_format import MAX_PAYLOAD_BYTES, decode, encode
 from udfs.units import DAY_MS
 
 RECONSUMETIMES = "RECONSUMETIMES"

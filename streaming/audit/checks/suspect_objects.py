@@ -17,7 +17,7 @@ from streaming.sweep.tiered_storage.offload_jobs import OffloadJob, opened
 from streaming.sweep.tiered_storage.offload_steps import read_objects
 from udfs import columns as c
 from udfs.formats.offload_index import index_name, object_name
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.records import Outcome, Presence, Reason, Reference, Verdict
 from udfs.verdicts.finding_classes import SEEN_ONCE, FindingClass, SuspectCheck, check_of_missing, check_of_verdict
 from udfs.verdicts.judge import Policy

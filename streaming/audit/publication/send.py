@@ -23,7 +23,7 @@ from streaming.ports import Copy
 from streaming.sweep.pace import Pace
 from streaming.topics.stored import last_stored
 from udfs import columns as c
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 from udfs.verdicts.finding_classes import FindingClass
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>

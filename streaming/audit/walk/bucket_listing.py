@@ -17,7 +17,7 @@ from streaming.ports import ObjectStore, Unreadable
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.offload_index import index_name, object_name, parse_object_name, parse_offload_index
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.owners.references import key_of
 from udfs.records import LedgerType, StoredObject
 from udfs.verdicts.finding_classes import Unclaimed, claim_of_objects

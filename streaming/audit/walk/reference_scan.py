@@ -19,7 +19,7 @@ from streaming.sweep.pace import Pace
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState, parse_cursor, parse_managed_ledger
-from udfs.offload_target import normal_endpoint, target_of
+from udfs.offload_drivers import normal_endpoint, target_of
 from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, ZnodeRead, reference_of
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, managed_ledger_name, namespace_of
 from udfs.records import LedgerComponent, Presence

@@ -2,7 +2,8 @@
 
 Sequence id = chunk number * 2^20 + index in the chunk. Chunk numbers ascend over the life of the receipts table and the
 rows of a chunk have a fixed order, so a second try sends the same ids and the broker drops those that it has.
-Contents and due times of copies: streaming/sweep/receipt.py, udfs/requests/retry.py and udfs/requests/disposition.py.
+streaming/sweep/receipt_and_copy.py makes the copies; their contents and due times: udfs/requests/retry.py and
+udfs/requests/disposition.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

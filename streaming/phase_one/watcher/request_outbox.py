@@ -25,7 +25,7 @@ from udfs.formats.internal_stats import Position
 from udfs.paths import base_topic
 from udfs.phase_one.vanished_names import name_of
 from udfs.records import PendingDelete
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 log = logging.getLogger("ledger-reaper")
 

@@ -32,7 +32,7 @@ from udfs.paths import MANAGED_LEDGERS_ROOT
 from udfs.phase_one.kept_names import BY_CLIENTS, packed, still_named, unpacked
 from udfs.phase_one.vanished_names import Names, is_nameable, name_of, names_in, vanished
 from udfs.records import PendingDelete
-from udfs.requests.wire import decode, encode
+from udfs.requests.request_format import decode, encode
 
 log = logging.getLogger("ledger-reaper")
 

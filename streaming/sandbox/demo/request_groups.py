@@ -18,7 +18,7 @@ from streaming.sandbox.offloaded_ledgers import Attempt
 from udfs import columns as c
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 from udfs.verdicts.finding_classes import FindingClass
 
 NEVER_EXISTED = 987_654_321

@@ -14,7 +14,7 @@ from streaming.topics.requests import publish_lines
 from udfs import columns as c
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, PendingDelete, SnapshotContext
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.topic_findings import SnapshotClass
 

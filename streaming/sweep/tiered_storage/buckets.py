@@ -16,7 +16,7 @@ from streaming.errors import RefusedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import ObjectStore, OffloadConfiguration
 from udfs.formats.managed_ledger import ManagedLedgerInfo
-from udfs.offload_target import Bucket, Target, allowed_bucket, supported_drivers, target_of
+from udfs.offload_drivers import Bucket, Target, allowed_bucket, supported_drivers, target_of
 from udfs.paths import namespace_of, topic_of
 from udfs.records import Outcome, PendingDelete, Reason, Verdict
 from udfs.verdicts.judge import Policy

@@ -8,7 +8,7 @@ from streaming.ports import ObjectStore
 from streaming.state.journal import ObjectEntry
 from streaming.sweep.jobs import Job, OpenJob
 from udfs.formats.offload_index import index_name, object_name
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.owners.references import key_of
 from udfs.paths import Layout
 from udfs.records import OffloadFacts, PendingDelete, Verdict

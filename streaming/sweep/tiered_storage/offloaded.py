@@ -10,7 +10,7 @@ from streaming.ports import ObjectStore, Unreadable
 from streaming.sweep.tiered_storage.offload_jobs import Stores
 from udfs.formats.managed_ledger import ManagedLedgerInfo, OffloadState
 from udfs.formats.offload_index import index_name, object_name
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.records import OffloadContext, Outcome, PendingDelete, Reason, Reference, StoredObject, Verdict
 
 # Takes requests for ledgers that their owners' references name as deleted from BookKeeper. Returns, in order, None if

@@ -28,7 +28,7 @@ from streaming.sweep.tiered_storage.offload_steps import (
     read_objects,
 )
 from streaming.sweep.tiered_storage.upload_owners import ask_bookkeeper
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.owners.references import fixed_paths, owner_of
 from udfs.records import Outcome, Reason, Reference, Verdict
 from udfs.verdicts.judge_offload import OffloadCase, judge_offload

@@ -20,7 +20,7 @@ from streaming.snapshots.audit.snapshot_report import groups_of, with_advice
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
-from udfs.requests.wire import decode, encode
+from udfs.requests.request_format import decode, encode
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind, keeper_topic

@@ -7,7 +7,7 @@ from streaming.errors import ConfigError
 from streaming.ports import StoredMessage
 from streaming.state.settlements import REPLAYED, WAITING
 from tests.builders import DAY_MS, HOUR_MS, NOW_MS, data_request
-from udfs.requests.wire import decode, encode
+from udfs.requests.request_format import decode, encode
 
 DLQ = "persistent://pulsar/system/__ledger_deletion-DLQ-partition-2"
 

@@ -16,8 +16,8 @@ from tests.builders import NOW_MS, data_request
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
 from udfs.requests.replay_target import MORE_RIGHTS, UNPROVEN, Stays
+from udfs.requests.request_format import MAX_PAYLOAD_BYTES, decode, encode
 from udfs.requests.retry import CUT_BYTES, ORIGIN_MESSAGE_ID, REAL_TOPIC, REASON
-from udfs.requests.wire import MAX_PAYLOAD_BYTES, decode, encode
 
 OURS = "persistent://pulsar/system/__ledger_deletion"
 ACME = "persistent://acme/reaper/deletions"

@@ -26,7 +26,7 @@ from tests.services import command_clients_of
 from udfs import columns as c
 from udfs.records import Reason
 from udfs.requests.replay_target import UNPROVEN
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 
 REQUESTS = "persistent://pulsar/system/__ledger_deletion"
 

@@ -15,7 +15,7 @@ from tests.builders import NOW_MS, ROOT, TOPIC, UUID, data_request, list_znode, 
 from tests.unit.in_use.test_source_watch import KEY, receipt, write
 from tests.world import Bench, path_of
 from udfs import columns as c
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.paths import Layout, managed_ledger_path
 from udfs.records import Reason
 from udfs.units import HOUR_MS

@@ -12,7 +12,7 @@ from tests.builders import CURSOR, TOPIC, UUID, cursor_request, data_request
 from tests.unit.phase_one.surroundings import Memory
 from udfs.phase_one.pip_186_metrics import Metric
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, Outcome, Reason
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 DATA, LEDGER = LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER
 

@@ -11,7 +11,7 @@ from streaming.phase_one.client import LedgerDeletionClient
 from streaming.topics.requests import owner_key
 from tests.builders import TOPIC, data_request
 from tests.unit.phase_one.surroundings import Memory
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 

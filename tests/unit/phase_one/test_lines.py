@@ -7,7 +7,7 @@ from streaming.phase_one.lines import publish_and_wait
 from tests.builders import data_request
 from tests.unit.phase_one.surroundings import Memory
 from udfs.records import Outcome, Reason
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 
 
 def test_each_valid_line_has_its_receipt_and_invalid_ones_are_listed() -> None:

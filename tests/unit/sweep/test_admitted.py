@@ -16,8 +16,8 @@ from udfs.owners.references import key_of
 from udfs.paths import tenant_of, topic_of
 from udfs.records import LedgerComponent, PendingDelete
 from udfs.requests.admission import Admission
+from udfs.requests.request_format import MAX_REQUEST_BYTES, encode
 from udfs.requests.retry import REAL_TOPIC
-from udfs.requests.wire import MAX_REQUEST_BYTES, encode
 
 SYSTEM, OWN = "persistent://pulsar/system/__ledger_deletion", "persistent://rival/reaper/requests"
 ADMISSION = Admission(request_topics=frozenset({SYSTEM, OWN}), trusted_tenants=frozenset({"pulsar"}))

@@ -12,8 +12,8 @@ from udfs import columns as c
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.records import PendingDelete, Reason, Rejection
 from udfs.requests.admission import Admission
+from udfs.requests.request_format import decode, encode
 from udfs.requests.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
-from udfs.requests.wire import decode, encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 ADMISSION = Admission(request_topics=frozenset({SYSTEM}), trusted_tenants=frozenset({"pulsar"}))

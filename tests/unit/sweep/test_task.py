@@ -23,8 +23,8 @@ from udfs.owners.references import key_of
 from udfs.owners.sightings import OWNER_ABSENT_SINCE, signed, subject_of
 from udfs.paths import managed_ledger_path, tenant_of, topic_of
 from udfs.records import Counts, PendingDelete, Reason
+from udfs.requests.request_format import encode
 from udfs.requests.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
-from udfs.requests.wire import encode
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 RIVALS = "persistent://rival/reaper/requests"

@@ -7,8 +7,8 @@ from tests.pulsar_fields import entry, framed, key_value, single
 from udfs import columns as c
 from udfs.formats.entry import Content, EntryState, parse_entry
 from udfs.records import Reason, Rejection
+from udfs.requests.request_format import encode
 from udfs.requests.retry import CUT_FROM, MAX_ABOUT_BYTES
-from udfs.requests.wire import encode
 from udfs.spark import fallback_row
 from udfs.undelivered import (
     NotShown,

@@ -14,7 +14,7 @@ from tests.builders import UUID, data_request
 from tests.unit.phase_one.watcher.watching import Crash, CrashedError, MemoryPublication
 from udfs.formats.internal_stats import Position
 from udfs.records import LedgerType, OffloadContext, PendingDelete
-from udfs.requests.wire import encode
+from udfs.requests.request_format import encode
 
 UPLOAD = PendingDelete(
     managed_ledger=data_request(3).managed_ledger,

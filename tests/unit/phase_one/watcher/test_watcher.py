@@ -24,7 +24,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 LONG_NAME = "a" * 4_000
 OTHER = managed_ledger_path("public/default/persistent/payments")

@@ -26,7 +26,7 @@ from tests.builders import NOW_MS, ROOT, TOPIC, list_znode, put
 from udfs.formats.internal_stats import Position
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, Layout, ledger_path, managed_ledger_path
 from udfs.records import PendingDelete
-from udfs.requests.wire import decode
+from udfs.requests.request_format import decode
 
 DELAY_MS, PATIENCE_MS, POLL_S = 60_000, 3_600_000, 60.0
 AT = managed_ledger_path(TOPIC)

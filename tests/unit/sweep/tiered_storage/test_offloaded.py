@@ -15,7 +15,7 @@ from tests.builders import TOPIC, UUID, data_request, list_znode
 from tests.world import Bench, path_of
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState
 from udfs.formats.offload_index import index_name, object_name
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.paths import managed_ledger_path
 from udfs.records import BrokerView, Outcome, Presence, Reason
 

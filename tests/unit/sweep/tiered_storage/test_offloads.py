@@ -33,7 +33,7 @@ from tests.builders import (
 from tests.world import EPOCH, POLICY, Bench, path_of
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState
 from udfs.formats.offload_index import index_name, object_name, serialize_offload_index
-from udfs.offload_target import Bucket
+from udfs.offload_drivers import Bucket
 from udfs.paths import Layout, managed_ledger_path, namespace_of, topic_of
 from udfs.records import (
     BrokerView,

@@ -11,7 +11,7 @@ from tests.builders import UUID
 from udfs.paths import MAX_LEDGER_ID
 from udfs.phase_one.marks import MOST_BYTES, MOST_IDS, PREFIX, MarkedTopic, Marks, properties_of, read_marks
 from udfs.records import OffloadContext
-from udfs.requests.wire import MAX_REQUEST_BYTES
+from udfs.requests.request_format import MAX_REQUEST_BYTES
 
 BUCKET = OffloadContext(uuid=UUID, driver_name="aws-s3", driver_properties={"bucket": "b", "region": "r"})
 

@@ -28,7 +28,7 @@ from udfs.formats.schema_locator import serialize_schema_locator
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.phase_one.vanished_names import ZnodeKind, kind_of, names_in, vanished
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
-from udfs.requests.wire import decode, encode
+from udfs.requests.request_format import decode, encode
 
 OFFLOAD = OffloadState(uuid=UUID, complete=True, driver_name="aws-s3", driver_properties={"bucket": "b"})
 TOPIC_PATH = managed_ledger_path(TOPIC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from udfs.offload_target import DRIVERS, Bucket, Target, allowed_bucket, normal_endpoint, supported_drivers, target_of
+from udfs.offload_drivers import DRIVERS, Bucket, Target, allowed_bucket, normal_endpoint, supported_drivers, target_of
 
 OURS = Bucket(endpoint="http://s3.internal:9000", name="offload", region="us-east-1")
 CONTEXT = {  # as Pulsar 4.0.8 writes it

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection, SnapshotContext
-from udfs.requests.wire import MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES, _object_of, _RefusedError, decode, encode
+from udfs.requests.request_format import MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES, _object_of, _RefusedError, decode, encode
 from udfs.snapshots.keys import SnapshotKind
 
 UUID = "fedcba98-7654-3210-0123-456789abcdef"
