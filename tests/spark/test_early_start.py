@@ -8,9 +8,13 @@ from streaming.queries.early_start import read_empty_batch
 pytestmark = pytest.mark.spark
 
 
+def _kept(spark: SparkSession) -> set[int]:
+    return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+
+
 def test_the_empty_batch_reads_and_keeps_nothing(spark: SparkSession) -> None:
-    kept = spark.sparkContext._jsc.getPersistentRDDs().size()
+    before = _kept(spark)
 
     assert read_empty_batch(spark, 1000) == []
 
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept
+    assert _kept(spark) <= before  # Spark may drop what an earlier test has kept, at any time
