@@ -1196,8 +1196,8 @@ MUTATIONS = (
     Mutation(
         "marking that fails ends nothing",
         WATCHER,
-        "except Exception as error:  # the watching continues",
-        "except KeyError as error:  # the watching continues",
+        "except Exception as error:  # the watcher continues",
+        "except KeyError as error:  # the watcher continues",
     ),
     Mutation(
         "a watcher takes the lock of its name",

@@ -1,8 +1,8 @@
 """Topic names, their encoded forms, and the znode paths of Pulsar and BookKeeper.
 
 A managed ledger is named `tenant/ns/persistent/<encoded local name>` (V1: `tenant/cluster/ns/persistent/...`).
-Every function that takes a topic takes that form or `persistent://...`. It raises ValueError for a name that Pulsar
-would not have written: no znode exists at the path of a wrong name, so its owner would seem to be gone.
+Every function with a topic as its argument accepts this form and `persistent://...`. It raises ValueError for a name
+that Pulsar would not have written: no znode exists at the path of a wrong name, so the owner would seem to be gone.
 """
 
 import re
@@ -43,7 +43,7 @@ class _TopicName:
 
 
 def encode_name(name: str) -> str:
-    """Encode as Pulsar's Codec (Java's URLEncoder, UTF-8) does: space is +, * stays, ~ does not."""
+    """Encode as Pulsar's Codec (Java's URLEncoder, UTF-8) does: a space becomes +, ~ becomes %7E, and * stays."""
     if not _NEEDS_ENCODING.search(name):
         return name
     try:
@@ -53,7 +53,7 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(encoded: str) -> str:
-    """Undo encode_name; ValueError unless `encoded` is exactly what encode_name writes for the result."""
+    """Undo encode_name; raise ValueError unless `encoded` is exactly what encode_name writes for the result."""
     if not _NEEDS_ENCODING.search(encoded):
         return encoded
     if _BROKEN_ESCAPE.search(encoded):
@@ -99,8 +99,8 @@ def topic_named(name: str) -> str:
     """Return `persistent://tenant/ns/name` for a name that an operator wrote or copied.
 
     Accepts pulsar-admin's forms (`persistent://tenant/ns/name`, `tenant/ns/name`, and `name` for a topic in
-    public/default), the names that our tables print, and managed ledgers (`tenant/ns/persistent/encoded`); partitions,
-    and V1 names with their cluster, too. Requests and znodes name topics more strictly: see managed_ledger_name.
+    public/default), the names that our tables print, and managed ledgers (`tenant/ns/persistent/encoded`); also
+    partitions, and V1 names with their cluster. Requests and znodes name topics more strictly: see managed_ledger_name.
     """
     parts = name.split("/")
     if "://" in name or _DOMAIN in parts[2:-1]:
@@ -110,8 +110,8 @@ def topic_named(name: str) -> str:
     if len(parts) in (3, 4):
         return topic_of(f"{_SCHEME}{name}")
     raise ValueError(
-        f"{_shown(name)} is no topic: expected persistent://tenant/namespace/name, tenant/namespace/name, or a name in "
-        "public/default"
+        f"{_shown(name)} is not a topic: expected persistent://tenant/namespace/name, tenant/namespace/name, or a name "
+        "in public/default"
     )
 
 
@@ -122,7 +122,7 @@ def base_topic(topic: str) -> str:
 
 
 def partition_index(topic: str) -> int:
-    """Return N of `...-partition-N`; -1 if the topic is no partition."""
+    """Return N of `...-partition-N`; -1 if the topic is not a partition."""
     return _partition_index(_parse(topic).local_name)
 
 
@@ -158,7 +158,7 @@ def checked_schema_id(schema_id: str) -> str:
     _check_length(schema_id)
     parts = schema_id.split("/")
     if len(parts) != 3:
-        raise ValueError(f"{_shown(schema_id)} is no schema id: expected tenant/namespace/encoded-topic")
+        raise ValueError(f"{_shown(schema_id)} is not a schema id: expected tenant/namespace/encoded-topic")
     _check_entity(parts[0], "tenant")
     _check_entity(parts[1], "namespace")
     _check_local_name(decode_name(parts[2]))
@@ -236,7 +236,7 @@ def parent_paths(layout: Layout, root: str, ledger_ids: Iterable[int]) -> dict[s
 def _ledger_node(layout: Layout, ledger_id: int) -> tuple[str, str]:
     """Return (parent below the root, child name)."""
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
-        raise ValueError(f"{ledger_id} is no ledger id: expected 0 to {MAX_LEDGER_ID}")
+        raise ValueError(f"{ledger_id} is not a ledger id: expected 0 to {MAX_LEDGER_ID}")
     if layout is Layout.HIERARCHICAL and ledger_id < FIRST_LONG_ID:
         digits = f"{ledger_id:010d}"
         return f"{digits[:2]}/{digits[2:6]}", f"L{digits[6:]}"
@@ -256,12 +256,12 @@ def _parse(name: str) -> _TopicName:
         *namespace, domain, encoded = name.split("/") if "/" in name else ("", name)
         if domain != _DOMAIN:
             raise ValueError(
-                f"{_shown(name)} is no topic: expected persistent://tenant/namespace/name "
+                f"{_shown(name)} is not a topic: expected persistent://tenant/namespace/name "
                 "or tenant/namespace/persistent/encoded-name"
             )
         local_name = decode_name(encoded)
     if len(namespace) not in (2, 3):
-        raise ValueError(f"{_shown(name)} is no topic: {len(namespace)} parts before its local name, expected 2 or 3")
+        raise ValueError(f"{_shown(name)} is not a topic: {len(namespace)} parts before the name, expected 2 or 3")
     for part in namespace:
         _check_entity(part, "tenant, cluster or namespace")
     _check_local_name(local_name)
@@ -270,7 +270,7 @@ def _parse(name: str) -> _TopicName:
 
 def _check_entity(part: str, what: str) -> None:
     if not _NAMED_ENTITY.fullmatch(part) or part in (".", ".."):
-        raise ValueError(f"{_shown(part)} is no {what}: letters, digits and -=:._ only")
+        raise ValueError(f"{_shown(part)} is not a {what}: letters, digits and -=:._ only")
 
 
 def _check_local_name(local_name: str) -> None:
@@ -280,13 +280,13 @@ def _check_local_name(local_name: str) -> None:
 
 
 def _check_segment(segment: str) -> None:
-    """Refuse a name that ZooKeeper would refuse as one segment of a path, or take for something else."""
+    """Refuse a name that ZooKeeper would refuse as one segment of a path, or read differently."""
     if not segment or segment in (".", ".."):
         raise ValueError(f"{_shown(segment)} cannot be the name of a znode")
     if "/" in segment:
-        raise ValueError(f"{_shown(segment)} contains a slash, so it is no encoded name")
+        raise ValueError(f"{_shown(segment)} contains a slash, so it is not an encoded name")
     _check_length(segment)
-    if _CONTROL_CHARACTER.search(segment):  # Pulsar encodes those of a topic's or a subscription's name
+    if _CONTROL_CHARACTER.search(segment):  # Pulsar encodes the control characters in names of topics and subscriptions
         raise ValueError(f"{_shown(segment)} contains a control character")
 
 
@@ -297,7 +297,7 @@ def _check_length(name: str) -> None:
 
 def _checked_root(root: str) -> str:
     if not root.startswith("/") or "//" in root:
-        raise ValueError(f"{_shown(root)} is no znode path: it must start with one slash")
+        raise ValueError(f"{_shown(root)} is not a znode path: it must start with one slash")
     return root.rstrip("/")
 
 
@@ -311,9 +311,9 @@ def _base_name(local_name: str) -> str:
 
 
 def _partition_index(local_name: str) -> int:
-    """Read the suffix as TopicName.getPartitionIndex: `-partition-01` and `-partition--1` are no partitions."""
+    """Read the suffix as TopicName.getPartitionIndex: `-partition-01` and `-partition--1` are not partitions."""
     _before, separator, digits = local_name.rpartition(_PARTITION_SUFFIX)
-    # Integer.parseInt takes decimal digits of any script; but it sees UTF-16 units, so only those of the BMP.
+    # Integer.parseInt accepts decimal digits of any script, but it reads UTF-16 units, so only digits in the BMP.
     if not separator or not digits.isdecimal() or max(digits) > "\uffff" or len(digits) > 10:
         return -1
     index = int(digits)

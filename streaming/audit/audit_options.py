@@ -15,8 +15,8 @@ class FindingFilters:
     tenant: str = ""
     namespace: str = ""
     component: LedgerComponent | None = None
-    older_than_seconds: int = 0  # since the ledger's last change; MISSING, which has none, is always selected
-    max_bytes: int = 0  # selects the oldest orphans that fit into it
+    older_than_seconds: int = 0  # since the ledger's last change; MISSING findings have none, and are always selected
+    max_bytes: int = 0  # selects the oldest orphans whose sizes add up to at most this
 
     def arguments(self) -> str:
         """Return the command-line options of these filters, each with a space before it."""
@@ -32,34 +32,34 @@ class FindingFilters:
 
     @property
     def scope(self) -> str:
-        """The namespace or tenant that they select; "" is everything."""
+        """The namespace or tenant that the filters select; "" if they select neither."""
         return self.namespace or self.tenant
 
     @property
     def are_empty(self) -> bool:
-        """Whether they select everything."""
+        """Whether the filters select everything."""
         return self == FindingFilters()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """The options that are no filters. Rates apply to all executors together; 0 is no limit."""
+    """The filters and all other options. A rate applies to all executors together; 0 is no limit."""
 
     recheck_seconds: int  # the pause between the two checks
     reads_per_second: int = 50_000
     publish_per_second: int = 500
     tasks: int = 32
     verify_only: bool = False  # search for missing data and nothing else
-    bookies: tuple[str, ...] = ()  # HTTP addresses of bookies that return their disk space; (): those in ZooKeeper
+    bookies: tuple[str, ...] = ()  # HTTP addresses of the bookies to ask for their disk space; (): as in ZooKeeper
     filters: FindingFilters = field(default_factory=FindingFilters)
 
 
 def every_seconds_of(text: str, *, last: bool) -> int:
-    """Parse --watch; "" is 0, a single audit. Raises ConfigError for an interval of 0, and together with --last."""
+    """Parse --watch; "" returns 0, a single audit. Raises ConfigError if the interval is 0, or if --last is given."""
     if not text:
         return 0
     if last:
-        raise ConfigError("--watch searches each time, so it can't be combined with --last: leave one of them out")
+        raise ConfigError("--watch searches again, --last shows the last result: leave out one of these options")
     seconds = seconds_of(text, "--watch")
     if not seconds:
         raise ConfigError(f"--watch {text}: the interval must be longer than 0")
@@ -67,7 +67,7 @@ def every_seconds_of(text: str, *, last: bool) -> int:
 
 
 def component_of(text: str) -> LedgerComponent | None:
-    """Parse --component; "" is every component. Raises ConfigError."""
+    """Parse --component; "" returns None, which selects every component. Raises ConfigError."""
     if not text:
         return None
     try:

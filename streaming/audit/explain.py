@@ -40,7 +40,7 @@ _AUDITED = (a.CLASS, c.LEDGER_TYPE, c.REASON, c.TOPIC_NAME, c.UUID, c.DETAIL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """The facts about one ledger now."""
+    """The facts about one ledger, as they were just read, and the verdict on a request to delete it."""
 
     ledger_id: int
     path: str
@@ -68,7 +68,7 @@ def explain(settings: Settings, ledger_id: int, *, as_json: bool, reads_per_seco
 
 
 def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
-    """Read the ledger, then its owner, and judge a request for it. Raises UnavailableError, ConfigError."""
+    """Read the ledger, then its owner, and judge a request to delete it. Raises UnavailableError, ConfigError."""
     clients = clients_for(settings)
     root = settings.zookeeper.ledgers_root
     layout = read_layout(clients.store, root)
@@ -100,7 +100,7 @@ def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
         )
     loader = InUseLoader(clients.store, clients.broker if settings.safety.ask_broker else None, clock)
     key = key_of(claim)
-    # after the ledger, as in the service
+    # the owner is read after the ledger, as in the service
     reference = loader.load([key])[key]
     now_ms = clock.now_ms()
     case, policy = Case(request=claim, ledger=facts, reference=reference), policy_of(settings)
@@ -117,8 +117,8 @@ def with_referring(explained: Explained, store: MetadataStore, pace: Limiter) ->
     """If the ledger does not exist, add the owners that refer to it: their data is missing. Raises UnavailableError."""
     if explained.facts is not None:
         return explained
-    # An owner removes a ledger from its list before the ledger is deleted. So a reference that is read after that means
-    # lost data, unless the ledger was created in between.
+    # A broker removes a ledger from its owner's list before it deletes the ledger. So if an owner still refers to a
+    # ledger that was not found a moment ago, data is lost, unless the ledger was created in between.
     referring = referring_to(store, explained.ledger_id, pace)
     if referring.owners and store.read_many([explained.path])[0] is not None:
         return explained
@@ -236,7 +236,7 @@ def _missing(explained: Explained) -> list[str]:
             "deleted it"
         )
     if unread := explained.referring.unreadable:
-        lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, such as {unread[0]}")
+        lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, for example {unread[0]}")
     return lines or ["no topic, cursor or schema in ZooKeeper refers to it"]
 
 

@@ -24,7 +24,7 @@ _RATE_FROM_ROWS = 1_000
 
 
 class Phases:
-    """Shows one phase after another on stderr: a bar each on a terminal, otherwise a line each."""
+    """Shows each phase on stderr: as a progress bar on a terminal, otherwise as a line."""
 
     def __init__(self, spark: SparkSession, console: Terminal, stop: threading.Event) -> None:
         self._spark = spark
@@ -73,7 +73,7 @@ class Phases:
             self._console.print(f"{name}: {text} in {seconds:.1f} s" if text else f"{name}: {seconds:.1f} s")
 
     def wait(self, name: str, seconds: float) -> None:
-        """Wait, and show for how long. Raises StoppedError once the stop event is set."""
+        """Wait, and show the progress of the wait. Raises StoppedError once the stop event is set."""
         if seconds <= 0:
             return
         task = self._shown.add_task(name, total=seconds, rate="")
@@ -100,7 +100,7 @@ class Phases:
 
 
 class PhaseResult:
-    """The result of a phase."""
+    """The number of rows that a phase has processed; the caller sets it in the phase's block."""
 
     def __init__(self) -> None:
         self.rows: int | None = None

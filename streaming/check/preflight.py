@@ -1,8 +1,8 @@
 """Preflight: checks everything that the service needs before a start, with advice for each problem.
 
-Its checks leave no trace. An ephemeral znode below our own root shows our right to create znodes, and ZooKeeper's time;
-an object below state.dir on S3 shows whether the store refuses to overwrite. Both are deleted at once. It does not
-create our own root or a directory; it only reports that they don't exist yet.
+The checks leave no trace. An ephemeral znode below our own root shows our right to create znodes, and ZooKeeper's time;
+an object below state.dir on S3 shows whether the store refuses to overwrite objects. The checks delete both at once.
+They do not create our own root or a directory; they only report that these don't exist yet.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
 
 
 def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator[Line]:
-    """Yield a problem for each file that can't be read, and the checks that need no client, and so no file."""
+    """Yield a problem for each file that can't be read, and run the checks that need no client and thus no file."""
     for key, fault in missing.items():
         yield Line(
             what=key,
@@ -100,7 +100,7 @@ def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator
 
 
 def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iterator[Line]:
-    """Run the checks that need answers of ZooKeeper and of the brokers."""
+    """Run the checks that need answers from ZooKeeper and from the brokers."""
     pulsar = clients.pulsar
     loaded = _line("loaded topics", lambda: _loaded(clients), SUPERUSER)
     yield loaded
@@ -125,19 +125,19 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
         lambda: questions.owned_topics(
             clients.store, settings, (*settings.topics.owned, *matched_topics(pulsar.admin, settings))
         ),
-        "two services never read one topic: docs/operating.md, `Move a topic to another service`",
+        "no two services may read the same topic: docs/operating.md, `Move a topic to another service`",
     )
     yield _line(
         "accounts",
         lambda: _accounts(settings, clients, clock),
         "stop the service, keep state.dir, checkpoints.dir and the topics as they are, and report it; you can send a "
-        "request that was lost again at any time (`ledger-reaper audit --publish` does); then "
+        "lost request again at any time (`ledger-reaper audit --publish` does this); then "
         "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
     )
 
 
 def worst(lines: list[Line]) -> int:
-    """Return the exit code for all lines: 4 before 3 before 2."""
+    """Return the exit code for all lines: the highest exit code of a line."""
     return max((line.exit_code for line in lines), default=0)
 
 
@@ -146,7 +146,8 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     layout = _line(
         "ZooKeeper and ledger layout",
         lambda: f"{zookeeper.hosts}: {identity.read_layout(store, zookeeper.ledgers_root)}",
-        "see zookeeper.hosts (chroot?), ledgers_root and the credentials; other layouts than these are not supported",
+        "see zookeeper.hosts (chroot?), ledgers_root and the credentials; only hierarchical and long-hierarchical "
+        "layouts are supported",
     )
     yield layout
     if layout.status is Status.PROBLEM:
@@ -154,7 +155,7 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     yield _line(
         "whose BookKeeper it is",
         lambda: _exclusive(settings),
-        "ask the operators of the other Pulsar clusters here; see conf/default.toml",
+        "ask the operators of other Pulsar clusters whether they use this BookKeeper; see conf/default.toml",
     )
     yield _line(
         "right to delete ledgers",
@@ -169,7 +170,7 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     yield _line(
         "own znodes",
         lambda: questions.own_znodes(store, zookeeper.own_root),
-        "the service's next start closes them; until then check the effects of `accept`, `pause` and `resume`",
+        "the service's next start restricts their ACLs; until then check the effects of `accept`, `pause` and `resume`",
     )
     yield _line("instance", lambda: questions.instance(store, settings), "see the error")
     yield _line(
@@ -197,7 +198,7 @@ def _tripped(store: MetadataStore, settings: Settings) -> str:
     held = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name)).read()
     if held:
         tenants = "; ".join(f"{tenant}: {reason}" for tenant, reason in sorted(held.items()))
-        raise SafetyError(f"TENANTS HELD, nothing of them is deleted: {tenants}")
+        raise SafetyError(f"TENANTS HELD, nothing of these tenants is deleted: {tenants}")
     return "within the limits"
 
 
@@ -227,7 +228,7 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
     yield _line(
         "further topics",
         match,
-        "let this service look up topics.watch, and list what topics.requests_pattern may match",
+        "permit this service to look up topics.watch, and to list the topics that topics.requests_pattern may match",
     )
     watch = (settings.topics.watch,) if settings.watch.enabled else ()
     topics = tuple(dict.fromkeys((*topics, *watch, *matched)))
@@ -255,11 +256,15 @@ def _loaded(clients: CommandClients) -> str:
 
 def _brokers_store(settings: Settings, clients: CommandClients) -> str:
     if not clients.pulsar.admin.partitions(settings.topics.retry):
-        raise questions.Notice("not compared: the retry topic does not exist yet; the first start compares", do="")
+        raise questions.Notice(
+            "stores not compared: the retry topic does not exist yet; the first start compares them", do=""
+        )
     partition = f"{settings.topics.retry}-partition-0"
     (view,) = clients.broker.views([managed_ledger_name(partition)])
     if view.presence is Presence.PRESENT and not view.is_loaded:
-        raise questions.Notice("not compared: no broker has our retry topic loaded; the next start compares", do="")
+        raise questions.Notice(
+            "stores not compared: no broker has our retry topic loaded; the next start compares them", do=""
+        )
     return require_brokers_store(clients.store, clients.broker, partition)
 
 
@@ -277,7 +282,7 @@ def _topic(settings: Settings, admin: TopicAdmin, topic: str) -> str:
 
 
 def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAdmin) -> Iterator[Line]:
-    """Check the directories; store None: not their cluster, because a server does not answer."""
+    """Check the directories. store: None if a server does not answer; then their cluster is not checked."""
     if is_on_s3(settings.state.dir):
         yield _line(
             "state on S3",
@@ -381,9 +386,9 @@ def _line(what: str, question: Callable[[], str], do: str) -> Line:
         advice = do if notice.do is None else notice.do
         return Line(what=what, status=Status.NOTE, says=str(notice), do=advice)
     except RefusedError as error:
-        # the operator has to get the right
+        # the operator has to grant the missing right
         return Line(what=what, status=Status.PROBLEM, says=str(error), do=do, exit_code=ConfigError.exit_code)
     except ReaperError as error:
-        # 1 is no exit code of this command; an error without a code of its own needs an operator's check
+        # this command never exits with 1; an operator has to check an error that has no exit code of its own
         code = SafetyError.exit_code if error.exit_code == ReaperError.exit_code else error.exit_code
         return Line(what=what, status=Status.PROBLEM, says=str(error), do=do, exit_code=code)

@@ -23,7 +23,7 @@ _LATELY_MS = 7 * DAY_MS
 
 def accept(
     config: Config,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, as in shop/prod/carts")] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, for example shop/prod/carts")] = None,
     *,
     all_owners: Annotated[bool, typer.Option("--all", help="Every topic")] = False,
     gaps: Annotated[
@@ -31,10 +31,10 @@ def accept(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Confirm that something suspicious, which you have checked, is right.
+    """Confirm that a suspicious change, which you have checked, is right.
 
     If a topic's list suddenly names far fewer ledgers than before (reason SOURCE_SHRANK), the service deletes nothing
-    of that topic. `accept --topic T` confirms the new list. Several topics need --topic several times.
+    of that topic. `accept --topic T` confirms the new list. Repeat --topic for several topics.
 
     If Pulsar deleted request messages before the service read them, the service raises an alarm. `accept --gaps`
     confirms that you have sent these requests again or do not need them, and ends the alarm.
@@ -58,15 +58,15 @@ def accept(
 
 
 def _shrunk(settings: "Settings", config: Path) -> str:
-    """Return the number of topics that the service recently kept as SOURCE_SHRANK, as text for the question."""
+    """Return how many topics had receipts with SOURCE_SHRANK recently, as text for the question."""
     load_datasets()
     import pyarrow.dataset as ds
 
     from streaming.state import receipts
 
     if state_fault(settings, config):
-        return "how many did is not known without a state directory"
+        return "how many is not known without a state directory"
     since_ms = SystemClock().now_ms() - _LATELY_MS
     kept = (ds.field(c.REASON) == str(Reason.SOURCE_SHRANK)) & (ds.field(c.AT_MS) > since_ms)
     topics = {row[c.TOPIC_NAME] for row in receipts.rows(settings.state_dir, kept, columns=[c.TOPIC_NAME])}
-    return f"{count_of(len(topics), 'topic')} in a week, by the receipts"
+    return f"{count_of(len(topics), 'topic')} in the last week, according to the receipts"

@@ -34,8 +34,8 @@ Reason = Annotated[
     ),
 ]
 Owner = Annotated[str, typer.Option("--owner", help="Only this topic, namespace (tenant/ns) or tenant")]
-OlderThan = Annotated[str, typer.Option("--older-than", help="Only dead letters older than this, as in 30m, 6h, 2d")]
-Every = Annotated[bool, typer.Option("--all", help="All waiting dead letters; needed if no other option selects")]
+OlderThan = Annotated[str, typer.Option("--older-than", help="Only dead letters older than this: 30m, 6h, 2d")]
+Every = Annotated[bool, typer.Option("--all", help="All waiting dead letters; needed without other filters")]
 
 _NOTHING_SELECTED = "nothing was selected: give message ids, --reason, --owner, --older-than, or --all"
 
@@ -111,7 +111,7 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
     older_than: OlderThan = "",
     every: Every = False,
     to: Annotated[
-        str, typer.Option("--to", help="Request topic of dead letters whose own topic is in no receipt")
+        str, typer.Option("--to", help="Request topic for dead letters whose own request topic is in no receipt")
     ] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -143,7 +143,7 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
 def write_off(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
-    why: Annotated[str, typer.Option("--why", help="Your reason; the receipt keeps it", show_default=False)],
+    why: Annotated[str, typer.Option("--why", help="Your reason, for the receipts", show_default=False)],
     ids: Ids = None,
     reason: Reason = "",
     owner: Owner = "",
@@ -176,7 +176,7 @@ def write_off(  # noqa: PLR0913  typer reads each option from a parameter
 
 def _refuse_all_and_some(chosen: "DeadLetterFilters", *, every: bool) -> None:
     if every and not chosen.are_empty:
-        raise ConfigError("--all can't be combined with options that select some: leave out --all, or these options")
+        raise ConfigError("--all can't be combined with other filters: leave out --all, or these filters")
 
 
 def _older_than_ms(text: str) -> int:
@@ -192,7 +192,7 @@ def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
     if report.stays:
         letters = count_of(sum(report.stays.values()), "dead letter")
         raise SafetyError(
-            f"{letters} have no topic to go to and stay: {'; '.join(report.stays)}. "
+            f"{letters} can't be published: {'; '.join(report.stays)}. "
             "`dlq show` shows them, and `dlq write-off` closes them"
         )
 
@@ -207,7 +207,7 @@ def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:
     for state, letters in report.skipped.items():
         yield f"{letters:,} skipped: {state}"
     for why, letters in report.stays.items():
-        yield f"{letters} stay: {why}"
+        yield f"{letters} can't be published: {why}"
 
 
 def _lines(facts: dict[str, Any]) -> Iterable[str]:

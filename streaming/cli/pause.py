@@ -14,9 +14,9 @@ def pause(
     config: Config,
     why: Annotated[str, typer.Option("--why", help="Reason, shown by status, check and the log")] = "by an operator",
     lasts: Annotated[
-        str, typer.Option("--for", help="End the pause after this time, as in 2h", show_default="until `resume`")
+        str, typer.Option("--for", help="End the pause after this time, for example 2h", show_default="until `resume`")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace a pause that is set already")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a pause that has already been set")] = False,
 ) -> None:
     """Stop every service of the cluster from deleting, within about a second.
 
@@ -37,13 +37,15 @@ def pause(
 def resume(
     config: Config,
     limit: Annotated[
-        bool, typer.Option("--limit", help="Let this service resume after a limit of [limits] was reached")
+        bool, typer.Option("--limit", help="Let this service delete again after it reached a limit of [limits]")
     ] = False,
-    tenant: Annotated[str, typer.Option("--tenant", help="Release this tenant, which the service holds")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Let this service delete again for this tenant")] = "",
 ) -> None:
-    """End the pause of every service of the cluster; an option releases another hold of this service instead.
+    """End the pause of every service of the cluster, or, with an option, end a hold of this service.
 
-    The command releases a single hold, and lists the others, each with the command that ends it.
+    A hold is a reason why a service deletes nothing, or nothing of a tenant: the pause, a limit that was reached, or a
+    tenant for which the service has stopped deleting. The command ends one hold, and lists the other holds, each with
+    the command that ends it.
     """
     from streaming.check.now import holds_of
     from streaming.cli import control
@@ -60,4 +62,4 @@ def resume(
         else:
             say(control.resume(settings, clients.store))
         for hold in holds_of(settings, clients.store):
-            say(f"still held, {hold.what}: {hold.why} -> {hold.do}")
+            say(f"another hold remains, {hold.what}: {hold.why} -> {hold.do}")

@@ -17,7 +17,7 @@ from udfs import columns as c
 from udfs.records import Outcome
 
 _TABLE_ROWS = 200
-_PIPE_WIDTH = 160  # columns of the table if the output is no terminal
+_PIPE_WIDTH = 160  # columns of the table if the output is not a terminal
 _WIDE = 110  # columns that a terminal needs to show the component too
 
 
@@ -25,7 +25,7 @@ def receipts(
     config: Config,
     json_lines: Json = False,
     ledger: OneLedger = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, as in shop/prod/carts")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, for example shop/prod/carts")] = None,
     outcome: Annotated[
         str | None,
         typer.Option("--outcome", help=f"Only this outcome: {', '.join(Outcome)}", autocompletion=completes(Outcome)),
@@ -50,10 +50,10 @@ def receipts(
         _print_table(counted, newest, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
     why, since_ms = noted(settings.state_dir)
     if why:
-        say(f"The service deletes nothing, held since {utc(since_ms)} UTC: {why}", err=True)
+        say(f"The service deletes nothing; it has been held since {utc(since_ms)} UTC: {why}", err=True)
     for query in parked_queries.noted(settings.state_dir).values():
-        how = "read without the connector" if query.is_read else "parked, its requests wait"
-        say(f"{query.topic} is {how} since {utc(query.since_ms)} UTC: {query.why}", err=True)
+        how = "read without the connector" if query.is_read else "parked (its requests wait)"
+        say(f"{query.topic} has been {how} since {utc(query.since_ms)} UTC: {query.why}", err=True)
 
 
 def _nothing(state_dir: str, *, is_filtered: bool) -> str:

@@ -11,7 +11,7 @@ from streaming.terminal import count_of, say
 
 def release(
     config: Config,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, as in shop/prod/carts")] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, for example shop/prod/carts")] = None,
     *,
     all_topics: Annotated[bool, typer.Option("--all", help="Every topic of this service")] = False,
     state: Annotated[bool, typer.Option("--state", help="The state directory, which is lost for good")] = False,

@@ -22,8 +22,8 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     *,
     ledger: OneLedger = None,
-    topic: Annotated[str, typer.Option("--topic", help="All ledgers of this topic, as in shop/prod/carts")] = "",
-    since: Annotated[str, typer.Option("--since", help="All ledgers deleted within this time, as in 2h")] = "",
+    topic: Annotated[str, typer.Option("--topic", help="All ledgers of this topic, for example shop/prod/carts")] = "",
+    since: Annotated[str, typer.Option("--since", help="All ledgers deleted within this time, for example 2h")] = "",
     objects: Annotated[
         bool, typer.Option("--objects", help="Restore objects of tiered storage, if the bucket keeps versions")
     ] = False,

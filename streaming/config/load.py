@@ -2,8 +2,8 @@
 
 1. conf/default.toml has every key; the operator's file overrides it, and the environment overrides both.
 2. A relative path in the operator's file, or in a default, is relative to the folder of the operator's file, so that
-   every command uses the same directories, wherever it is started. In the environment, and without a file, it is
-   relative to the working directory.
+   every command uses the same directories, wherever it is started. A relative path in the environment, or in a default
+   when there is no operator's file, is relative to the working directory.
 """
 
 import logging
@@ -39,7 +39,7 @@ def load(path: str | Path | None) -> Settings:
     """Read default.toml, then the file, then the environment. Raises ConfigError with every fault."""
     file = None if path is None else Path(path).absolute()
     if file is not None and not file.is_file():
-        raise ConfigError(f"there is no configuration at {path}: write one (conf/production.example.toml is a start)")
+        raise ConfigError(f"there is no configuration at {path}: write one (start from conf/production.example.toml)")
     source = file or _DEFAULTS
     for message in unknown_variables(os.environ):
         log.warning("%s", message)
@@ -49,7 +49,7 @@ def load(path: str | Path | None) -> Settings:
         environment, defaults = EnvSettingsSource(Settings)(), _Toml(Settings, _DEFAULTS, Path.cwd())()
         raise ConfigError(_text(source, messages_of(error, environment, defaults))) from error
     except SettingsError as error:
-        raise ConfigError(f'the environment can\'t be used: {error}; a list is JSON there, as in ["a"]') from error
+        raise ConfigError(f'the environment can\'t be used: {error}; write lists as JSON: ["a"]') from error
     except (ValueError, OSError) as error:
         raise ConfigError(f"{source} can't be read: {error}") from error
     if faults := [*faults_of(settings), *_moved_directories(settings, file)]:
@@ -58,7 +58,7 @@ def load(path: str | Path | None) -> Settings:
 
 
 def _moved_directories(settings: Settings, file: Path | None) -> list[str]:
-    """Refuse a new directory if the working directory has an old one: earlier versions resolved paths from there."""
+    """Refuse a new directory if the working directory, where earlier versions resolved paths, has an old one."""
     if file is None:
         return []
     faults = []
@@ -107,7 +107,7 @@ class _Toml(TomlConfigSettingsSource):
         return _absolute(super().__call__(), self._folder)
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
-        return tomllib.loads(file_path.read_bytes().decode("utf-8-sig"))  # editors of Windows write a BOM
+        return tomllib.loads(file_path.read_bytes().decode("utf-8-sig"))  # editors on Windows write a BOM
 
 
 class _Environment(EnvSettingsSource):

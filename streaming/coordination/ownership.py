@@ -1,7 +1,7 @@
-"""Which service reads which topic, and with which state directory: two services would process each request twice.
+"""Records which service reads a topic, and with which state directory: two services would process each request twice.
 
-1. A topic belongs to the first service that starts with it. The service keeps it while stopped, as it keeps its
-   checkpoint, until the topic is deleted or `ledger-reaper release` releases it.
+1. A topic belongs to the first service that starts with it. A stopped service keeps its topics, as it keeps their
+   checkpoints, until a topic is deleted or `ledger-reaper release` releases it.
 2. A service's state directory is identified by the id of its receipts table.
 """
 
@@ -43,9 +43,9 @@ class Ownership:
         self._clock = clock or SystemClock()
 
     def claim(self, topics: Iterable[str]) -> list[str]:
-        """Take ownership of these topics, all or none, and return those that this service did not own before.
+        """Take ownership of all these topics or of none; return the topics that this service did not own before.
 
-        Raises SafetyError, which names the owner, if one of them belongs to another service.
+        Raises SafetyError, which names the owner, if a topic belongs to another service.
         """
         # in ascending order, so that one of several services that claim the same topics succeeds
         claimed = sorted({*topics})
@@ -85,7 +85,7 @@ class Ownership:
         return [topic for topic, owner in self._owners(topics) if owner.service == self._service]
 
     def release(self, topics: Iterable[str]) -> list[str]:
-        """Release those of these topics that this service owns, and return them."""
+        """Release the given topics that this service owns, and return the released topics."""
         owned = [topic for topic, owner in self._owners([*topics]) if owner.service == self._service]
         self._delete(owned)
         return owned
@@ -98,7 +98,7 @@ class Ownership:
                     self._delete([topic])
 
     def hold_state(self, receipts_id: str, directory: str) -> None:
-        """Record the id of this service's receipts, or compare it. Raises SafetyError on a difference."""
+        """Record the id of this service's receipts, or compare it with the record. Raises SafetyError if it differs."""
         data = json.dumps({"receipts": receipts_id, "dir": shown(directory), "who": operator_name()}).encode()
         if not self._store.create(self._state, data, parents=True) and (fault := self.state_fault(receipts_id)):
             raise SafetyError(f"{shown(directory)}: {fault}")
@@ -145,4 +145,4 @@ def _owner(node: Znode) -> Owner:
         fields = json.loads(node.data)
         return Owner(str(fields["service"]), str(fields["who"]), str(fields["since"]))
     except (ValueError, KeyError, TypeError):
-        return Owner("", "unknown", "unknown")  # equals no service's name, so the topic is foreign to all
+        return Owner("", "unknown", "unknown")  # no service has this name, so the topic is foreign to all services

@@ -15,7 +15,7 @@ _MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probab
 
 @dataclass(slots=True, kw_only=True)
 class Outages:
-    """One per service; any thread may call it."""
+    """Repeats steps during outages, and stops the service if it must end. A service has one, for all threads."""
 
     stop: threading.Event
     metrics: Metrics
@@ -25,7 +25,7 @@ class Outages:
     fatal: list[Exception] = field(default_factory=list)
 
     def wait_through(self, step: Callable[[], None]) -> None:
-        """Repeat a step until no service is unavailable. A repeated step may already have been done in part.
+        """Repeat a step until no service is unavailable. A step may be repeated after it was partly done.
 
         Raises StopRequestedError when the service is to stop, and any other failure of the step at once. A step that
         loses its executors _MOST_LOSSES times in a row fails too.
@@ -50,7 +50,7 @@ class Outages:
                     raise StopRequestedError from error
 
     def fail(self, failure: Exception) -> None:
-        """Stop the service if continuing could delete live data."""
+        """Stop the service if the failure is a SafetyError: to continue could delete live data."""
         if isinstance(failure, SafetyError) and failure not in self.fatal:
             self.fatal.append(failure)
             self.stop.set()

@@ -26,7 +26,7 @@ class Origins:
     _exists: dict[str, bool] = field(default_factory=dict)
 
     def targets(self, letters: Sequence[DeadLetter]) -> Iterator[tuple[DeadLetter, str | Stays]]:
-        """Yield each letter with the topic to which it may be published, or why it stays. Raises UnavailableError."""
+        """Yield each letter with the topic to which it may be published, or why it can't. Raises UnavailableError."""
         proven = self._proven(letters)
         for letter in letters:
             origin = LetterOrigin(
@@ -53,7 +53,7 @@ class Origins:
         columns = [c.ORIGIN_MESSAGE_ID, c.TARGET, c.PAYLOAD, c.MESSAGE_PROPERTIES]
         for row in receipts.rows(self.settings.state_dir, condition, columns=columns):
             if row[c.TARGET] == self.settings.topics.dead_letter:
-                # with the payload: an origin id alone could be written beside another request
+                # with the payload: a sender could combine the origin id with the payload of another request
                 by_request.setdefault((row[c.ORIGIN_MESSAGE_ID], _sent(row)), set()).add(_real_topic(row))
         return {letter.id: frozenset(by_request.get((letter.origin, letter.message.payload), ())) for letter in letters}
 

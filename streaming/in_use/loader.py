@@ -1,6 +1,7 @@
-"""Reads what owners refer to, in bulk, from their znodes in ZooKeeper and from their brokers.
+"""Reads, in bulk, which ledgers owners refer to, from the owners' znodes in ZooKeeper and from brokers.
 
-udfs.owners.references unites the two sources. Ledgers of an owner that can't be read count as in use.
+An owner is a topic, a cursor or a schema. udfs.owners.references unites the two sources. Ledgers of an owner
+that can't be read count as in use.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,10 +26,10 @@ from udfs.units import MIB
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
 _AIM_BYTES = 16 * MIB  # of znodes in a batch
-# Limit of the znodes of a batch of owners, exceeded by at most one read: a topic's cursors have no limit of their own,
-# as it may have any number of subscriptions, each with properties.
+# Limit for the znodes of a batch of owners; at most one read exceeds it. A topic may have any number of subscriptions,
+# each with properties, so the znodes of its cursors have no limit of their own.
 _MOST_BYTES = 64 * MIB
-# Replaces the cursors of a topic that could not be listed: an error, unless the topic's own znode is absent.
+# Replaces the paths of a topic's cursors if they could not be listed: an error, unless the topic's own znode is absent.
 _UNLISTED = "/*"
 
 
@@ -81,7 +82,7 @@ class InUseLoader:
         return references, sum(len(znode.data or b"") for znode in znodes.values())
 
     def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Return the pairs whose path has that version now; version -1 means that there is no such znode.
+        """Return the pairs (path, version) that are true now; version -1 means that there is no such znode.
 
         Raises UnavailableError.
         """
@@ -107,9 +108,9 @@ class InUseLoader:
         return {name: info for name, info in infos.items() if info is not None}
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return the compacted ledger that each topic's broker serves compacted readers from now.
+        """Return, by key, the ledger from which the topic's broker serves compacted readers now.
 
-        -1: none; None: unknown. Raises UnavailableError.
+        -1: there is no such ledger; None: unknown. Raises UnavailableError.
         """
         names = {key: owner_of(key).name for key in dict.fromkeys(keys)}
         if self._broker is None:
@@ -180,8 +181,8 @@ class InUseLoader:
             for key, owner in owners.items()
             if owner.kind == "schema" and znodes[paths[key][0]].data is None
         }
-        # A topic whose znode was read exists, so brokers need not list its namespace. They list it for a compacted
-        # ledger all the same: that is deleted only if the brokers know the topic as well.
+        # A topic whose znode was read exists, so brokers need not list its namespace. For a compacted ledger
+        # they list it nevertheless: such a ledger is deleted only if the brokers know the topic as well.
         compacted = {owner.name for owner in owners.values() if owner.kind == "compacted"}
         existing = {name for key, name in topics.items() if znodes[paths[key][0]].data is not None} - compacted
         views = _views_by_key(topics, partial(self._broker.views, existing=existing))
@@ -189,7 +190,7 @@ class InUseLoader:
 
 
 def _next_size(size: int, read_bytes: int) -> int:
-    """Return the size of the next batch. It at most doubles, because a small batch predicts little."""
+    """Return the size of the next batch. The size at most doubles, because a small batch predicts little."""
     return max(1, min(2 * size, _MOST_AT_ONCE, _AIM_BYTES * size // max(1, read_bytes)))
 
 

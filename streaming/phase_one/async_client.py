@@ -14,7 +14,7 @@ from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDel
 
 
 class AsyncLedgerDeletionClient:
-    """LedgerDeletionClient with coroutines, the same arguments and the same errors."""
+    """Offers the methods of LedgerDeletionClient as coroutines, with the same arguments and errors."""
 
     def __init__(
         self,

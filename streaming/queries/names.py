@@ -8,9 +8,9 @@ from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.schemas import REQUESTS, RETRY
 
-VERSION = "v1"  # of the meaning of a checkpoint; checkpoints/README.md lists what changes it
+VERSION = "v1"  # version of the meaning of a checkpoint; checkpoints/README.md lists the changes that increase it
 FURTHER = f"{REQUESTS}-"
-_SHORT = 8  # digits; queries/short_names.py explains why there are more now
+_SHORT = 8  # hex digits in the names of earlier versions; queries/short_names.py explains the change
 
 
 @dataclass(frozen=True, slots=True)

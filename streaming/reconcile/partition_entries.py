@@ -1,4 +1,4 @@
-"""Rules by position: which entries of a partition were read, which of them are missing, and which ledgers were lost."""
+"""Determines, by position, which entries of a partition were read, which are missing, and which ledgers were lost."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -49,13 +49,14 @@ def lost_ledgers(
     accounted: AccountedEntries,
     worked_off: Iterable[EntrySpan] = (),
 ) -> list[int]:
-    """Return the ledgers that are gone with an entry that is not accounted for.
+    """Return the ledgers that are gone although an entry in them is not accounted for.
 
     Args:
-        remembered: ledger -> entries, of those that had unread entries or gaps at the last check.
+        remembered: ledger -> number of entries, for ledgers with unread entries or gaps at the last check.
         entries: the partition now.
         accounted: the entries with receipts or waiting retries.
-        worked_off: entries that the fallback processed completely; those without a receipt contain no message.
+        worked_off: entries that the fallback (a read without the connector) processed completely; entries without a
+                receipt contain no message.
     """
     gone = (EntrySpan(ledger, 0, count - 1) for ledger, count in remembered.items() if ledger not in entries.stored)
     lost = {
@@ -68,5 +69,5 @@ def lost_ledgers(
 
 
 def to_remember(gaps: Iterable[Position], entries: PartitionEntries) -> dict[int, int]:
-    """Return ledger -> entries, of ledgers with unread entries or gaps: their loss must not go unnoticed."""
+    """Return ledger -> number of entries, for ledgers with unread entries or gaps, so that their loss is noticed."""
     return {ledger: entries.read[ledger] for ledger, _entry in gaps} | entries.unread

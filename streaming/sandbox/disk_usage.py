@@ -28,13 +28,13 @@ def entry_log_bytes(cluster: Cluster) -> int:
 
 
 def collect_garbage(cluster: Cluster) -> None:
-    """Close the current entry log, and wait for a complete collection after that.
+    """Make each bookie close its current entry log, and wait for a complete garbage collection afterwards.
 
-    On return, ledgers without metadata at the time of the call can no longer be read. With several bookies, each closes
-    its log at another time.
+    On return, ledgers without metadata at the time of the call can no longer be read. Several bookies close their logs
+    at different times.
     """
-    # A bookie never collects the log that it writes, and closes a log at the first write above the size limit. A quiet
-    # cluster writes nothing, so these messages are written.
+    # A bookie never collects the log to which it writes, and closes a log at the first write above the size limit. A
+    # quiet cluster writes nothing, so these messages are written.
     for _ in range(2):
         topics.publish(cluster, ROLLER, 1)
         time.sleep(FLUSH_SECONDS)
@@ -49,7 +49,7 @@ def _has_collected(cluster: Cluster, times: int) -> bool:
 
 
 def _collections(cluster: Cluster) -> int:
-    """Return how many forced collections each bookie has completed since its start (majorCompactionCounter)."""
+    """Return how many forced collections every bookie has completed since its start (majorCompactionCounter)."""
     return min(_collections_of(url) for url in each_url(cluster.serving.bookie_http))
 
 

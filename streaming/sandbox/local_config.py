@@ -54,7 +54,7 @@ port = 0
 
 
 def write_local_files(home: Home, spec: Spec) -> None:
-    """Write local.toml and env.sh for the spec's ports, atomically."""
+    """Write local.toml, env.sh and aws-credentials for the spec's ports, each file atomically."""
     where = addresses(spec)
     text = TEMPLATE.format(
         pulsar=where.pulsar,

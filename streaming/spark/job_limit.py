@@ -20,12 +20,12 @@ _POLL_S = 0.5
 
 @contextlib.contextmanager
 def limited(spark: SparkSession, seconds: Callable[[], float], what: str) -> Iterator[None]:
-    """Cancel the jobs that this thread runs in the block after seconds() of running; then raise ReaperError.
+    """Cancel the jobs that this thread starts in the block once they have run for seconds(); raise ReaperError then.
 
     seconds: is called repeatedly, because the limit may change.
     """
     context = spark.sparkContext
-    group = context.getLocalProperty(_GROUP)  # a streaming query's jobs have one, by which its stop cancels them
+    group = context.getLocalProperty(_GROUP)  # a streaming query's jobs have a group, which query.stop() cancels
     if not group:
         group = str(uuid.uuid4())
         context.setJobGroup(group, what)
@@ -35,7 +35,7 @@ def limited(spark: SparkSession, seconds: Callable[[], float], what: str) -> Ite
         yield
     except Exception as error:
         if watch.is_over:
-            # no UnavailableError: another try would take as long again
+            # not an UnavailableError: another try would take as long again
             raise ReaperError(f"{what} took longer than {watch.limit_s:.0f} s and was given up") from error
         raise
     finally:

@@ -8,7 +8,7 @@ from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable,
 from streaming.sweep.jobs import LedgerJob, Limiter
 from udfs.records import Reason
 
-_DELETES_PER_GUARD = 100  # a bigger transaction is hardly faster, and a conflict costs more
+_DELETES_PER_GUARD = 100  # in a transaction; a bigger transaction is hardly faster, and a conflict costs more
 
 Nodes = Mapping[str, Znode | Unreadable | None]
 
@@ -22,14 +22,14 @@ class GuardedJobs:
 
 
 def guards_of(deletable: Sequence[LedgerJob], nodes: Nodes, epoch: tuple[str, int]) -> list[GuardedJobs]:
-    """Group the deletes by owner: a transaction checks the versions that all its members were judged on.
+    """Create the transactions, by owner: each checks the znode versions on which all its jobs were judged.
 
     Call this before the first transaction is sent.
     """
     groups: defaultdict[tuple[str, tuple[tuple[str, int], ...]], list[LedgerJob]] = defaultdict(list)
     for job in deletable:
         # An owner that is read again later has a new version, and a verdict that rests on the old version must not be
-        # carried out with the new one.
+        # carried out with the new version.
         groups[job.key, job.basis().checks].append(job)
     guards = []
     for (_key, checks), members in groups.items():
@@ -63,9 +63,9 @@ def read_node(nodes: Nodes, path: str) -> Znode:
 
 
 def changed(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
-    """Return all members to be judged again: a znode was not as we read it, or the answer got lost."""
+    """Delay all members, and return them to be judged again: a znode has changed, or the answer got lost."""
     for job in members:
-        # the delete may have happened: if the ledger is gone at the next read, it was ours
+        # the delete may have happened: if the ledger is gone at the next read, this transaction deleted it
         if result.status is GuardStatus.UNKNOWN:
             job.sent = job.verdict
         job.later(_RETRY_REASONS[result.status], f"{result.status} at {result.path or job.path}")
@@ -73,7 +73,7 @@ def changed(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob
 
 
 def refused(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
-    """Return the members to send again: a ledger that can't be deleted makes the whole transaction fail."""
+    """Delay all members, and return those to send again: one that can't be deleted makes the transaction fail."""
     culprits = {job.path for job in members if job.path == result.path}
     if culprits and result.status is GuardStatus.REFUSED:
         # The parent's ACL allows or forbids the delete of a znode, so all ledgers below the same parent are left out.

@@ -1,6 +1,6 @@
-"""Restores deleted objects of tiered storage by removing the delete marker, if their bucket keeps versions.
+"""Restores deleted objects of tiered storage by removing their delete markers, if their bucket keeps versions.
 
-A bucket without versions has lost them; the journal's copy of the index still describes the object's content.
+A bucket without versions has lost the objects; the journal's copy of an index still describes the content.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from udfs.offload_drivers import Target, allowed_bucket, normal_endpoint
 from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
 
-_LATER = "the object exists in another version than the deleted one: unchanged"
+_LATER = "the object exists in a different version from the deleted one, and was not changed"
 _NO_VERSIONS = "the bucket kept no version of it: the object is lost; the journal has its index"
 
 

@@ -103,7 +103,7 @@ def test_dead_letters_are_replayed_or_written_off_and_deletes_are_undone(cluster
 
     assert "1 dead letter would be replayed" in service.call("dlq", "replay", first[0], "--to", own, "--dry-run")
     assert "nothing was done" in service.call("dlq", "replay", first[0], "9:9:9", "--to", own, code=2)
-    assert "1 stay: no receipt of this service shows" in service.call("dlq", "replay", first[0], code=4)
+    assert "1 can't be published: no receipt of this service shows" in service.call("dlq", "replay", first[0], code=4)
     assert _states(service) == {"WAITING": 2}
     assert json.loads(service.call("dlq", "replay", first[0], "--to", own, "--json"))["settled"] == 1
     assert json.loads(service.call("dlq", "write-off", "--all", "--yes", "--why", "not ours", "--json"))["settled"] == 1
@@ -161,7 +161,9 @@ def test_a_dead_letter_is_replayed_to_its_own_topic_or_stays(cluster: Cluster, d
         assert service.outcomes() == {("DEAD_LETTER", "OTHER_TENANT"): 1}
 
         assert json.loads(service.call("dlq", "replay", "--all", "--dry-run", "--json"))["to"] == {theirs: 1}
-        assert "1 stay: they came from a topic" in service.call("dlq", "replay", "--all", "--yes", "--to", own, code=4)
+        assert "1 can't be published: they came from a topic" in service.call(
+            "dlq", "replay", "--all", "--yes", "--to", own, code=4
+        )
         admin.delete_topic(theirs, force=True)
         assert f"no partitioned topic {theirs}" in service.call("dlq", "replay", "--all", "--yes", code=4)
     assert _requests(service.settings) == []

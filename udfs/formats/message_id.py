@@ -16,7 +16,7 @@ class MessagePosition:
 
     ledger_id: int
     entry_id: int
-    partition: int = -1  # -1: the topic has none
+    partition: int = -1  # -1: the topic has no partitions
     batch_index: int = -1  # -1: the message was not sent in a batch
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ def parse_message_id(data: bytes) -> MessagePosition:
     try:
         message = MessageIdData.FromString(data)
     except DecodeError as error:
-        raise FormatError(f"message id is no MessageIdData: {error}") from None
+        raise FormatError(f"message id is not a MessageIdData: {error}") from None
     # FromString does not check that required fields are present.
     if not message.IsInitialized():
         raise FormatError("message id has no ledger or no entry")

@@ -3,8 +3,9 @@
 1. A pattern is `persistent://tenant/namespace/topic`. Each of the three parts is a regular expression that has to match
    that part of a topic's name as a whole. So the pattern itself limits the tenants and namespaces to search.
 2. Retry-letter and dead-letter topics, single partitions, and topics that Pulsar creates for itself never match.
-3. A name that the connector would take for another topic's never matches: it splits a list of names at each comma, and
-   strips blanks from both ends. Otherwise, any user who may create topics could make us read a topic that is not ours.
+3. A name that the connector would take for the name of another topic never matches: the connector splits a list of
+   names at each comma, and strips blanks from both ends of a name. Otherwise, any user who may create topics could make
+   us read a topic that is not ours.
 """
 
 import re
@@ -88,5 +89,5 @@ def parse_pattern(text: str) -> TopicPattern:
         try:
             re.compile(part)
         except re.error as error:
-            raise ValueError(f"{text}: {part} is no regular expression: {error}") from error
+            raise ValueError(f"{text}: {part} is not a regular expression: {error}") from error
     return TopicPattern(*parts)

@@ -1,7 +1,7 @@
 """Converts RocketMQ's topics, groups and offsets between the rows of its three RocksDB databases and its JSON tables.
 
 A broker compares versions at its start: if the counter of a JSON file is above the database's, the broker reads the
-file over the database. So the rows get a counter above the file's.
+file, and overwrites the entries of the database. So the rows get a higher counter than the file.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ class ConfigRows(NamedTuple):
 
 
 class OffsetsOf(StrEnum):
-    """The source of topics, groups and offsets if brokers have written both forms."""
+    """The source of topics, groups and offsets if brokers have written both RocksDB and JSON files."""
 
     ROCKSDB = "rocksdb"
     FILES = "files"
-    BOTH = "both"  # RocksDB's entries, and those of the files that are missing in RocksDB
+    BOTH = "both"  # RocksDB's entries, and entries of the files that RocksDB does not have
 
 
 class BadTableError(ValueError):
@@ -126,7 +126,7 @@ def offsets_of_rows(rows: ConfigRows) -> dict[str, dict[int, int]]:
 
 
 def united(first: ConfigRows, other: ConfigRows, *, are_offsets: bool = False) -> ConfigRows:
-    """Merge rows: those of `first` win, queue by queue for offsets. Raises BadTableError."""
+    """Merge rows; the rows of `first` win, and among offsets, each queue's offset of `first`. Raises BadTableError."""
     default = other.default | first.default
     if are_offsets:
         ours, theirs = offsets_of_rows(first), offsets_of_rows(other)
@@ -148,11 +148,11 @@ def _rows(table: Mapping[Any, Any]) -> Pairs:
     rows = {}
     for name, value in table.items():
         if not isinstance(name, str):
-            raise BadTableError(f"the number {name} is in the position of a name")
+            raise BadTableError(f"the number {name} is used as a name")
         try:
             rows[name.encode()] = compact(value).encode()
         except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can express
-            raise BadTableError(f"{name!r} is no valid name, or contains invalid text: {error}") from error
+            raise BadTableError(f"{name!r} is not a valid name, or contains invalid text: {error}") from error
     return rows
 
 
@@ -163,7 +163,7 @@ def _table(rows: Pairs) -> dict[str, Any]:
         try:
             table[name] = parse(value.decode())
         except (BadJsonError, UnicodeDecodeError) as error:
-            raise BadTableError(f"the row {name!r} contains no JSON: {value[:80]!r}") from error
+            raise BadTableError(f"the row {name!r} does not contain JSON: {value[:80]!r}") from error
     return table
 
 
@@ -179,13 +179,13 @@ def _part(table: Mapping[str, Any], name: str, *, needed: bool = True) -> dict[s
     if part is None and not needed:
         return {}
     if not isinstance(part, dict):
-        raise BadTableError(f"{name} is missing or no object")
+        raise BadTableError(f"{name} is missing or is not an object")
     return part
 
 
 def _offsets(name: str, offsets: Any) -> dict[int, int]:
     if not isinstance(offsets, dict) or not all(isinstance(key, int) for key in offsets):
-        raise BadTableError(f"the offsets of {name!r} are no map from queue ids")
+        raise BadTableError(f"the offsets of {name!r} are not a map from queue ids")
     return {key: _whole(value, f"the offset of {name!r}, queue {key}") for key, value in offsets.items()}
 
 
@@ -203,7 +203,7 @@ def _by_queue(name: str, offsets: dict[Any, Any]) -> dict[int, int]:
     try:
         return _offsets(name, {int(key): value for key, value in offsets.items()})
     except ValueError as error:
-        raise BadTableError(f"the offsets of {name!r} are no map from queue ids") from error
+        raise BadTableError(f"the offsets of {name!r} are not a map from queue ids") from error
 
 
 def _whole(value: Any, name: str) -> int:

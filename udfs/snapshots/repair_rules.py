@@ -1,6 +1,6 @@
 """Rules of a repair: whether a topic's index may be replaced, and by what.
 
-A broker that loads an index without segments and without a maxReadPosition replays all that the topic still holds,
+A broker that loads an index without segments and without a maxReadPosition replays all that the topic still contains,
 finds every abort marker again, and seals new segments (seen on Pulsar 4.0.8). That costs one read of the topic and
 loses nothing: if a marker is gone, the aborted messages before it are gone as well. The topic must not be loaded, as
 its broker would write its own index over the repair's. If the topic is too large to be read again, and the compacted
@@ -19,8 +19,8 @@ from udfs.snapshots.segments import named_segments
 from udfs.snapshots.topic_findings import READY, NamedSegment, TopicFacts, is_half_replayed, is_replaying
 
 _REPLAYING = (
-    "its broker is replaying it: wait until it is loaded, and try again. If it never is, disconnect its clients, "
-    "unload it, and run this again"
+    "its broker is replaying it: wait until it is loaded, and try again. If the load never completes, "
+    "disconnect its clients, unload it, and run this again"
 )
 _WORKS = "the topic is loaded and its transaction buffer is ready: it works, so there is nothing to repair"
 _WORKS_YET = (
@@ -28,7 +28,7 @@ _WORKS_YET = (
     "topics unload`), and run this again"
 )
 Named = tuple[int, Position]
-"""What identifies a segment in an index: its number and the position of its last abort marker."""
+"""Identifies a segment in an index: its number and the position of its last abort marker."""
 
 
 class Remedy(StrEnum):
@@ -99,14 +99,12 @@ class KnownIds:
     """Aborted ids of an old snapshot, to be compared with the ids after a repair."""
 
     known: frozenset[tuple[int, int]]  # all ids of its segments and its tail
-    certain: frozenset[
-        tuple[int, int]
-    ]  # ids whose abort marker certainly still exists, so a broker must find them again
+    certain: frozenset[tuple[int, int]]  # ids whose abort marker certainly exists, so a broker must find them again
     unknown: tuple[int, ...]  # numbers of the segments that the topic needs, and whose ids could not be read
 
 
 def all_known_ids(snapshots: Iterable[KnownIds]) -> KnownIds:
-    """Return the ids of several snapshots of a topic together."""
+    """Return the union of the ids of several snapshots of a topic."""
     known: set[tuple[int, int]] = set()
     certain: set[tuple[int, int]] = set()
     unknown: list[int] = []
@@ -118,7 +116,7 @@ def all_known_ids(snapshots: Iterable[KnownIds]) -> KnownIds:
 
 
 def known_ids_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds) -> KnownIds:
-    """Return the ids of an index. values: ids of the segments that it names, as far as they are known.
+    """Return the ids of an index. values: ids of the segments that it names, as far as they could be read.
 
     A segment contains the marker of its last id only. The markers of its other ids are after the previous segment's
     marker, and those of the tail are after the last segment's marker. That does not hold for segments that share ids.
@@ -147,9 +145,10 @@ def known_ids_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds
 def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
     """Explain why a topic must not be repaired; "" if it may be. facts: as for the audit, read just now.
 
-    A topic with doubled ids works, and may be replayed all the same: a trim can make its broker forget every id. So may
-    a topic whose index was written during a replay that did not complete: its next load would seal every id twice.
-    While its broker replays it, the replay may still complete, and unloading the topic would only restart the replay.
+    A topic with doubled ids works, and may be replayed nevertheless, because a trim can make its broker forget every
+    id. A topic whose index was written during a replay that did not complete may be replayed, too, because its next
+    load would seal every id twice. While its broker replays it, the replay may still complete, and unloading the topic
+    would only restart the replay.
     """
     if facts.in_metadata is not Presence.PRESENT:
         is_gone = facts.in_metadata is Presence.GONE

@@ -12,7 +12,7 @@ Hook = Callable[[str, Sequence[str]], None]
 
 
 class CrashError(BaseException):
-    """The process died here. Code under test must not catch this and continue."""
+    """Simulates the death of the process. Code under test must not catch this error and continue."""
 
 
 @dataclass(slots=True)
@@ -23,11 +23,11 @@ class _Fault:
 
 
 class Faults:
-    """Counts effects and decides which of them fails."""
+    """Counts effects, and makes the effect fail that the test has chosen."""
 
     def __init__(self) -> None:
         self.effects = 0
-        self.away = False
+        self.away = False  # True: every operation raises UnavailableError
         self._fault: _Fault | None = None
         self._hooks: list[Hook] = []
 
@@ -35,7 +35,7 @@ class Faults:
         """Make one effect fail, once.
 
         Args:
-            effect: which effect fails; 1 is the next.
+            effect: the number of the effect that fails; 1 is the next effect.
             applied: the effect is applied before it fails.
             crash: raise CrashError instead of UnavailableError.
         """

@@ -1,4 +1,4 @@
-"""TrimFacts in memory, for topics that a test declares loaded or not."""
+"""Implements TrimFacts in memory; the test chooses which topics are loaded."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from udfs.phase_one.trim_forecast import Retention
 
 
 class MemoryTrimFacts:
-    """TrimFacts in memory."""
+    """Implements TrimFacts; the test sets the attributes."""
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()  # topics that a broker has loaded
-        self.kept = Retention(0, 0)
+        self.kept = Retention(0, 0)  # of every topic
         self.cursors: dict[str, Mapping[str, Position]] = {}  # topic -> the positions of its cursors
-        self.open_bytes = 0
+        self.open_bytes = 0  # size of each topic's newest ledger
         self.faults = Faults()
 
     def is_loaded(self, topic: str) -> bool:
@@ -30,7 +30,7 @@ class MemoryTrimFacts:
         return self.kept
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """Load a topic that has cursors here, and return its stats. Raises RefusedError for other topics."""
+        """Load a topic that `cursors` contains, and return its stats. Raises RefusedError for other topics."""
         self.faults.step("internal_stats", [topic])
         name = managed_ledger_name(topic)
         if name not in self.cursors:

@@ -1,16 +1,15 @@
 """Writes RocksDB's sorted files of rows with consecutive keys, many rows at a time.
 
-RocksDB's own writer (`write_sst`) takes a row per call. Here numpy builds whole blocks, because all keys of a run are a
-prefix and a number of 8 bytes that counts up, and all values have the same width. The result is a table of RocksDB's
-block-based format, version 5, as its own writer creates it
+RocksDB's own writer (`write_sst`) takes a row per call. Here numpy builds whole blocks from runs: rows whose keys are
+one prefix followed by consecutive numbers of 8 bytes, and whose values have the same width. The result is a table of
+RocksDB's block-based format, version 5, as its own writer creates it
 (https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format), but without the bloom filter:
 
     data blocks … | properties | metaindex | index | footer
 
-A block contains rows, and after them the offset of every 16th row (a restart point), which has its whole key; the other
-rows contain the number of bytes that they share with the row before. Each block is followed by the kind of its
-compression (1 byte) and its checksum (XXH3, 4 bytes).
-
+A block contains rows, and after them the offset of every 16th row. This row (a restart point) contains its whole key;
+each other row contains the number of bytes that its key shares with the previous key. Each block is followed by the
+kind of its compression (1 byte) and its checksum (XXH3, 4 bytes).
 """
 
 import struct
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 _ROWS_PER_RESTART = 16
 _ROWS_PER_BLOCK = 512
-_TURN = 1 << 16  # numbers of the same turn differ only in their last two bytes
+_TURN = 1 << 16  # a turn: consecutive numbers that differ only in their last two bytes
 _NUMBER_BYTES = 8
 _TRAILER = (1).to_bytes(8, "little")  # after each key: sequence number 0, and the type "value"
 _NOT_COMPRESSED, _LZ4 = 0, 4
@@ -48,7 +47,7 @@ class CountedRows(NamedTuple):
 
 
 def write_counted(path: Path, runs: Iterable[CountedRows]) -> int:
-    """Write a sorted file of runs, which come in the order of their keys, and return its size in bytes.
+    """Write runs, which must be in the order of their keys, to a sorted file; return its size in bytes.
 
     Raises ValueError if keys do not ascend, or if there are no rows.
     """
@@ -75,7 +74,7 @@ class _Shape(NamedTuple):
 
 
 class _Table:
-    """A file that is being written."""
+    """Writes a file, block by block."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -105,7 +104,7 @@ class _Table:
         self._value_bytes += count * width
 
     def finish(self) -> int:
-        """Write the blocks after the rows and the footer, and return the size of the file in bytes."""
+        """Write the blocks that follow the data blocks, and the footer; return the file's size in bytes."""
         if not self._rows:
             raise ValueError("a sorted file needs rows")
         data_bytes = self._at
@@ -155,7 +154,7 @@ class _Table:
 
 
 def _blocks(prefix: bytes, first: int, values: NDArray[np.void]) -> Iterator[tuple[int, memoryview | bytes]]:
-    """Yield the blocks of a turn, each with its number of rows."""
+    """Yield (number of rows, block) for values whose numbers are all in the same turn (see _TURN)."""
     shape = _shape(prefix, first // _TURN, values.dtype.itemsize)
     whole, left = divmod(len(values), _ROWS_PER_BLOCK)
     blocks = _filled(shape, first, values[: whole * _ROWS_PER_BLOCK].reshape(whole, _ROWS_PER_BLOCK))
@@ -170,7 +169,7 @@ def _blocks(prefix: bytes, first: int, values: NDArray[np.void]) -> Iterator[tup
 
 
 def _filled(shape: _Shape, first: int, values: NDArray[np.void]) -> NDArray[np.uint8]:
-    """Create blocks of rows whose numbers start with `first`: an array of bytes for each."""
+    """Create full blocks; the numbers of their rows start at `first`. Returns an array of bytes for each block."""
     raw = np.empty((len(values), shape.block.itemsize), dtype=np.uint8)
     raw[:] = shape.template
     groups = raw.view(shape.block)["groups"][:, 0]
@@ -210,7 +209,7 @@ def _properties(counts: dict[str, bytes]) -> bytes:
         "block.based.table.index.type": struct.pack("<I", 0),
         "block.based.table.prefix.filtering": b"0",
         "block.based.table.whole.key.filtering": b"1",
-        "column.family.id": _varint(2**31 - 1),  # none
+        "column.family.id": _varint(2**31 - 1),  # no column family
         "comparator": b"leveldb.BytewiseComparator",
         "compression": b"LZ4",
         "deleted.keys": _varint(0),
@@ -236,7 +235,7 @@ def _entry(key: bytes, value: bytes) -> bytes:
 
 
 def _block_of(entries: list[bytes]) -> bytes:
-    """Create a block of entries with a restart point each."""
+    """Create a block in which each entry is a restart point."""
     starts = np.cumsum([0, *map(len, entries[:-1])])
     return b"".join(entries) + _restarts(starts.tolist())
 

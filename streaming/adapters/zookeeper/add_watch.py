@@ -1,7 +1,7 @@
-"""ZooKeeper's addWatch (operation 106, servers since 3.6), which kazoo does not implement: the events of a whole tree.
+"""Implements ZooKeeper's addWatch (operation 106, servers since 3.6) for kazoo: one watch reports a whole tree.
 
-Wire format: the path and the mode; the answer is empty. A persistent recursive watch remains after an event, and
-reports each znode below its path that is created, changed or deleted. It ends with its connection.
+The request contains the path and the mode; the answer is empty. A persistent recursive watch remains after an event,
+and reports each znode below its path that is created, changed or deleted. The watch ends with its connection.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ def forward_events(client: KazooClient, on_event: Callable[[str], None]) -> None
 
 
 class _ForwardingWatchers(defaultdict[str, set[Any]]):
-    """kazoo's table of watchers by path. kazoo pops the path of each event of a znode and its data."""
+    """Replaces kazoo's table of watchers by path: kazoo pops the path of each event from it."""
 
     def __init__(self, on_event: Callable[[str], None]) -> None:
         super().__init__(set)

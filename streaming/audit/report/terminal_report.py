@@ -64,12 +64,12 @@ def propose(console: Terminal, summary: Summary, commands: Commands, *, publishe
     if summary.orphans.count and not publishes:
         console.print(
             "The audit deleted nothing. The next command sends a deletion request for each of these orphans; the "
-            "service (`ledger-reaper run`) checks each once more before it deletes it:"
+            "service (`ledger-reaper run`) checks each orphan once more before it deletes the orphan:"
         )
         console.print(cell(f"  {commands.publish}"), soft_wrap=True)
     if summary.of(FindingClass.OPEN).count:
         console.print(
-            "Most OPEN ledgers are former ledgers of cursors, which brokers never close. The service deletes such a "
+            "Most OPEN ledgers once belonged to cursors; brokers never close such ledgers. The service deletes such a "
             "ledger when its cursor or list names a newer ledger or is gone, and nothing has changed for "
             "safety.open_quiet_period and for safety.above_newest_quarantine_seconds."
         )
@@ -85,7 +85,7 @@ def _head(console: Terminal, result: AuditResult, scope: str) -> None:
     console.print(head)
     console.print(INTRODUCTION, style="dim", highlight=False)
     if scope:
-        only = f"Only {scope}. In use, listed and complete refer to the whole cluster."
+        only = f"Only {scope}. The rows `in use` and `listed`, and completeness, refer to the whole cluster."
         console.print(cell(only))
 
 
@@ -162,8 +162,8 @@ def show_certificate(console: Terminal, result: AuditResult) -> None:
     """Print whether the audit could read everything, and the paths that it could not read."""
     certificate = result.certificate
     span = (
-        f"The audit contains all that was written before ZooKeeper transaction {certificate.zxid_start:#x} and nothing "
-        f"that was written after {certificate.zxid_end:#x}."
+        f"The audit includes everything that was written before ZooKeeper transaction {certificate.zxid_start:#x} and "
+        f"nothing that was written after {certificate.zxid_end:#x}."
     )
     if certificate.is_complete:
         console.print(_marked("Complete", "green", f"the audit could read everything. {span}"), soft_wrap=True)
@@ -172,7 +172,7 @@ def show_certificate(console: Terminal, result: AuditResult) -> None:
         console.print(_marked("Incomplete", "red", error), soft_wrap=True)
     if certificate.unreadable:
         unread = count_of(len(certificate.unreadable), "path")
-        unread = f"{unread} could not be read; findings that depend on them are UNKNOWN. {span}"
+        unread = f"{unread} could not be read; findings that depend on unread paths are UNKNOWN. {span}"
         console.print(_marked("Incomplete", "red", unread), soft_wrap=True)
         for path, detail in certificate.unreadable[:_SAMPLES]:
             console.print(cell(f"  {path}: {detail}"), soft_wrap=True)

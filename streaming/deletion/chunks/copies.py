@@ -44,7 +44,7 @@ def chunk_of(sequence_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PulsarCopies:
-    """The copies in the target topics."""
+    """Sends copies to the target topics, and finds stored copies there."""
 
     settings: Settings
     targets: Mapping[str, int]  # topic -> its number of partitions; 0: not partitioned
@@ -56,7 +56,7 @@ class PulsarCopies:
         """
         (
             receipts.where(F.col(c.TARGET).isNotNull())
-            # one producer for each target partition: with one for each source partition, two queries would fence each
+            # a producer for each target partition: with producers for source partitions, two queries would fence each
             # other
             .repartition(c.TARGET, c.TARGET_PARTITION)
             # a second try must give each row the same index, and so the same sequence id
@@ -81,8 +81,9 @@ class PulsarCopies:
     def remembered(self, table_id: str) -> dict[str, int]:
         """Return, by partition, the sequence id of the newest copy that its broker remembers; -1 if it remembers none.
 
-        Takes the producers from any other instance. Call it before the first copy is sent: the client resends
-        unacknowledged copies by itself, and afterwards its own second try would be taken for a duplicate.
+        Takes the producers from any other instance. Call it before a try sends its first copy: the Pulsar client sends
+        a copy again if the acknowledgement is missing, so later the caller could not tell a copy of this try, which the
+        client has sent twice, from a copy of an earlier try.
         """
         names = [
             (_partition(topic, number), f"{self._producer_prefix(table_id)}-{number}")
@@ -100,8 +101,8 @@ class PulsarCopies:
         newest: dict[str, int] = {}
         with admin_for(self.settings) as admin:
             for partition in partitions:
-                # a broker forgets a producer after hours of silence; then only the COPY_ID of stored copies shows which
-                # exist
+                # a broker forgets a producer after hours of silence; then only the COPY_ID of stored messages shows
+                # which copies exist
                 ledger_id, entry_id = admin.position_at(partition, since_ms)
                 after = {partition: (ledger_id, entry_id - 1)}
                 messages = read(self.settings.pulsar, admin.last_positions(partition), after=after)
@@ -110,7 +111,7 @@ class PulsarCopies:
         return newest
 
     def _producer_prefix(self, table_id: str) -> str:
-        # with the table's id, so that another table starts another count of sequence ids
+        # the name contains the table's id, because the sequence ids of a new table start again at 1
         return f"ledger-reaper-{self.settings.service.name}-{table_id}"
 
 

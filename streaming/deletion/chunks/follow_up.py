@@ -1,9 +1,9 @@
 """Evaluates a chunk's receipts: updates metrics, log, cache and baselines, and raises the alarm.
 
-The alarm: a ledger that was kept because it was in use, and that is gone even so, was deleted by another program or by
-this service. If this service may have deleted it, or if more than one tenant lost ledgers, the service stops until the
-operator has checked. If only one tenant lost ledgers, and this service had not planned to delete them, that tenant is
-held.
+The alarm: the service kept a ledger because it was in use, and the ledger is gone nevertheless, so another program or
+this service has deleted it. If this service may have deleted it, or if more than one tenant lost ledgers, the service
+stops until the operator has checked. If only one tenant lost ledgers, and this service had not planned to delete them,
+the tenant is held: the service deletes nothing of this tenant until the operator resumes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from udfs.records import Reason
 from udfs.requests.topic_pattern import PULSARS_TENANTS
 
 _FORGET_AT_ONCE = 10_000
-_LOST = "KEPT_AND_GONE: "  # prefix of the reason why a tenant is held for this
+_LOST = "KEPT_AND_GONE: "  # prefix of the reason why a tenant that lost ledgers is held
 _SHOWN = 200  # characters of an example; it may be thousands of characters long, and every receipt would contain it
 
 
 @dataclass(slots=True, kw_only=True)
 class FollowUp:
-    """One per service."""
+    """Evaluates the receipts of published chunks. A service has one instance."""
 
     receipts: Receipts
     cache: InUseCache
@@ -60,8 +60,8 @@ class FollowUp:
         if not missing.tenants:
             return
         if missing.is_one_tenants and missing.tenants.keys() == self._tenants_with_losses(missing):
-            # it may have deleted a topic while its broker was still deleting ledgers, and no tenant may block the
-            # requests of others by what it does to its own topics
+            # the tenant may have deleted a topic while its broker was still deleting ledgers, and no tenant may block
+            # the requests of others by what it does to its own topics
             self.tenants.hold({tenant: f"{_LOST}{_summary(lost, chunk)}" for tenant, lost in missing.tenants.items()})
             return
         why = _summary(missing.ours or [ledger for lost in missing.tenants.values() for ledger in lost], chunk)
@@ -81,4 +81,4 @@ class FollowUp:
 
 
 def _summary(lost: Sequence[str], chunk: int) -> str:
-    return f"{len(lost)} kept and in use, and yet gone, for example {lost[0][:_SHOWN]} (chunk {chunk})"
+    return f"ledgers or objects in use are gone: {len(lost)}, for example {lost[0][:_SHOWN]} (chunk {chunk})"

@@ -1,9 +1,11 @@
-"""Marks what brokers are about to drop, and removes marks of what is gone ([watch] mark_ahead).
+"""Marks ledgers that brokers are about to drop (PIP-129), and removes marks of ledgers that are gone.
 
-1. A broker is asked only about a topic that it has loaded: the topic's znodes give a sign, no cursor was closed since,
-   and then the brokers are asked whether one of them has it loaded (docs/decisions/0006).
-2. Every failure is logged once, counted, and ends nothing. A failure of a topic delays no other topic: everything
-   pauses only if ZooKeeper does not answer, or several topics in a row fail.
+[watch] mark_ahead starts this.
+1. A broker is asked only about a topic that it has loaded. A change in the topic's znodes (a sign) has to show that the
+   topic was loaded, and no cursor may have been closed since; then the brokers are asked whether one of them has the
+   topic loaded (docs/decisions/0006).
+2. Every failure is logged once and counted, and does not end the marking. A failure of a topic delays no other topic:
+   the marking pauses only if ZooKeeper does not answer, or several topics in a row fail.
 """
 
 import logging
@@ -26,11 +28,11 @@ log = logging.getLogger("ledger-reaper")
 _SCANS_AHEAD, _LEAST_AHEAD_MS = 3, 180_000
 _MOST_KEYS_SHOWN = 5
 _MOST_WARNINGS = 1_000
-_RIGHTS = "rights"  # instead of a topic's name, which contains slashes
+_RIGHTS = "rights"  # not a topic's name: that would contain slashes
 
 
 class Marking:
-    """Takes topics in turn, to mark what is about to be dropped and to remove marks. Not thread-safe."""
+    """Processes topics one by one: marks ledgers that are about to be dropped, and removes marks. Not thread-safe."""
 
     def __init__(self, poll_seconds: int, send_delay_seconds: int, metrics: WatchMetrics) -> None:
         self._ahead_ms = max(_LEAST_AHEAD_MS, _SCANS_AHEAD * poll_seconds * 1000)
@@ -47,14 +49,14 @@ class Marking:
         self._removal.take(signs, now_ms)
 
     def has_work(self, now_ms: int) -> bool:
-        """Whether step() may have a topic now."""
+        """Whether step() may find a topic to process now."""
         return self._due.may_have_next(now_ms) or self._removal.next(now_ms) is not None
 
     def step(self, tools: Tools, now_ms: int) -> bool:
-        """Process a topic; False if there is none. Raises UnavailableError if everything should pause."""
+        """Process a topic; return False if there is none. Raises UnavailableError if the marking should pause."""
         marked, due = self._removal.next(now_ms), self._due.next(now_ms)
         if marked is not None and (self._removal_is_next or due is None):
-            self._removal_is_next = False  # in turn, so that marks that stay for long delay no other topic
+            self._removal_is_next = False  # alternate, so that marks that stay for long delay no other topic
             self._try_removal(tools, marked, now_ms)
         elif due is not None:
             self._removal_is_next = True
@@ -76,7 +78,7 @@ class Marking:
             self._unless_refused(topic, lambda: self._mark(tools, topic, now_ms))
         except UnavailableError as error:
             self._due.keep_sign(topic, loaded_until_ms)
-            tools.sessions()  # if this fails as well, the failure is not the topic's, and the topic keeps its turn
+            tools.sessions()  # raises if ZooKeeper is unavailable: then the topic is not at fault, and stays next
             self._due.failed(topic, loaded_until_ms, now_ms)
             self._count(self._due_streak, topic, error)
         else:
@@ -104,7 +106,7 @@ class Marking:
         removal = self._removal.run(tools, topic, now_ms)
         if removal.unreadable:
             keys = ", ".join(removal.unreadable[:_MOST_KEYS_SHOWN])
-            self._warnings.log(topic, f"{topic} has marks that can't be read, and they stay: {keys}")
+            self._warnings.log(topic, f"{topic} has marks that can't be read and are not removed: {keys}")
 
     def _mark(self, tools: Tools, topic: str, now_ms: int) -> None:
         if not tools.facts.is_loaded(topic):  # internalStats, which may follow, would load it
@@ -145,7 +147,7 @@ class _Warnings:
         self._logged: set[str] = set()
 
     def log(self, about: str, message: str) -> None:
-        """Log it, unless there was a warning about the same topic. A missing right is always logged once."""
+        """Log the first warning about a topic. A missing right is logged once, even after _MOST_WARNINGS."""
         if about in self._logged or (len(self._logged) >= _MOST_WARNINGS and about != _RIGHTS):
             return
         self._logged.add(about)

@@ -20,7 +20,7 @@ _AGAIN_S = 15.0  # after an error
 
 
 class MarkingThread:
-    """Runs a Marking until the block is left."""
+    """Runs a Marking until the end of its `with` block."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class MarkingThread:
         """Create the thread.
 
         Args:
-            marking: what to run.
+            marking: the Marking to run.
             open_tools: opens the clients, when there is work.
             metrics: counts failures.
             now_ms: the clock.
@@ -59,7 +59,7 @@ class MarkingThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, and wait for the step under way, but not for long: a mark that is set later does no harm."""
+        """Stop, and wait for the current step, but not for long: a mark that is set later does no harm."""
         self._stop.set()
         self._thread.join(self._leave_seconds)
 
@@ -67,7 +67,7 @@ class MarkingThread:
         while not self._stop.is_set():
             try:
                 self._until_it_fails()
-            except Exception as error:  # the watching continues, whatever is wrong with the marking
+            except Exception as error:  # the watcher continues, however the marking fails
                 self._metrics.marking_failures.inc()
                 if str(error) != self._last_error:
                     log.warning(

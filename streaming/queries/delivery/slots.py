@@ -1,9 +1,9 @@
-"""Limits how many of Spark's slots reads occupy, so that a read that hangs never blocks the sweeping of chunks.
+"""Limits how many of Spark's slots reads occupy, so that a read that hangs never blocks the jobs that delete.
 
 Spark runs a task in a slot; `local[8]` has eight. The connector waits half a minute and more for an entry that it will
 never get, and occupies a slot all that time.
-1. Reads together get RESERVED slots fewer than there are; topics whose query has failed recently share two of those.
-2. No read gets more than half of the slots that it shares with others, nor do all reads of a tenant's topics together.
+1. All reads together get all slots but RESERVED. Of these, the topics whose query has failed recently share two.
+2. A read gets at most half of the slots that it shares with others; so do all reads of one tenant's topics together.
 """
 
 import threading
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from streaming.errors import StopRequestedError
 
-RESERVED = 2  # for the sweeps of chunks
+RESERVED = 2  # for the jobs that judge and delete a chunk
 SLOW_S = 600.0
 _SLOW = 2  # for topics whose query has failed recently
 _POLL_S = 0.2  # between two checks of stop
@@ -30,7 +30,7 @@ class _Waiter:
 
 
 class Slots:
-    """A pool of slots, granted to the holder of the fewest first, and on a tie to the one served least recently."""
+    """A pool of slots. The holder (tenant or query) of the fewest slots goes first; on a tie, the longest unserved."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -40,13 +40,13 @@ class Slots:
         self._last: dict[str, int] = {}  # holder -> the number of the newest grant to it
 
     def is_waited_for(self, *, besides: str) -> bool:
-        """Whether another holder waits for slots, and not only because it already has its share of them."""
+        """Whether a holder other than `besides` waits for slots, although it has less than its share."""
         with self._guard:
             return any(waiter.holder != besides and self._may_have_more(waiter) for waiter in self._waiting)
 
     @contextmanager
     def taken(self, count: int, most: int, holder: str) -> Iterator[None]:
-        """Hold `count` slots of `most`; a count above `most` is granted when no slot is held.
+        """Hold `count` slots of a pool of `most`; a count above `most` is granted when no slot is held.
 
         Raises StopRequestedError if stop is set during the wait.
         """
@@ -70,8 +70,8 @@ class Slots:
 
     def _grant(self) -> None:
         while waiting := [waiter for waiter in self._waiting if self._may_have_more(waiter)]:
-            # So a tenant that publishes messages on which the connector fails, to any number of topics, delays others
-            # by a single read.
+            # Thus a tenant that publishes messages on which the connector fails delays others by a single read, to
+            # however many topics it publishes.
             first = min(waiting, key=lambda waiter: (self._held[waiter.holder], self._last.get(waiter.holder, 0)))
             taken = self._held.total()
             if taken and taken + first.count > first.most:
@@ -93,7 +93,7 @@ class Slots:
 
 @dataclass(slots=True)
 class ReadSlots:
-    """Shares Spark's slots among the reads of all queries, which are known by name. One per service."""
+    """Shares Spark's slots among the reads of all queries. A name identifies a query. A service has one instance."""
 
     stop: threading.Event
     slots: Callable[[], int]  # returns how many slots Spark has now
@@ -118,7 +118,7 @@ class ReadSlots:
         self._slow_until_s.pop(query, None)
 
     def slow_down(self, query: str) -> None:
-        """Have a query that has failed share the slots of all such queries, for SLOW_S."""
+        """For SLOW_S, make a query that has failed share two slots with all such queries."""
         self._slow_until_s[query] = self.monotonic() + SLOW_S
 
     def most_tasks(self, query: str) -> int:
@@ -128,9 +128,9 @@ class ReadSlots:
 
     @contextmanager
     def of(self, query: str, partitions: int) -> Iterator[Callable[[], bool]]:
-        """Wait for the slots that a read of so many partitions may take, and hold them. Raises StopRequestedError.
+        """Wait for the slots of a read of this many partitions, and hold them. Raises StopRequestedError.
 
-        Yields a function that returns whether others wait for the slots that the read shares with them.
+        Yields a function that returns whether other reads wait for slots of the same pool.
         """
         slots, most = self._shared_by(query)
         holder = f"tenant {self._tenants[query]}" if query in self._tenants else f"query {query}"

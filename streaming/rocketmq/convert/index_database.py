@@ -1,7 +1,7 @@
-"""The database that `follow` extends beside a running broker, by one atomic batch after another.
+"""The database that `follow` extends, while the broker runs, by one atomic batch after another.
 
-The database's own CHECKPOINT, the start of the last indexed message, is where a run resumes; indexing a message again
-changes nothing.
+`follow` resumes at the database's own CHECKPOINT, which is the start of the last indexed message. To index a message
+again changes nothing.
 """
 
 import bisect
@@ -52,17 +52,17 @@ class IndexDatabase:
         return None if value is None else rows.decode_checkpoint(value)
 
     def resume(self, log: CommitLog) -> int:
-        """Return the physical offset at which to resume; roll back to where a truncated log still agrees.
+        """Return the physical offset at which to resume; if the log was truncated, first delete the rows after its end.
 
-        Raises OvertakenError if nothing in the database is of use any more.
+        Raises OvertakenError if the log has none of the indexed messages any more.
         """
         while (checkpoint := self.checkpoint) is not None:
-            # an interrupted `backfill` may have left the start of a message that is in no queue any more
+            # an interrupted `backfill` may have left the CHECKPOINT of a message that is in no queue any more
             newest = max((end.phy for end in self._ends.values()), default=-1)
             for indexed in (checkpoint, newest):
                 if 0 <= indexed <= checkpoint and self._agrees(log, indexed):
                     return indexed
-            # the broker has cut its log off: remove the rows of its last file, then of earlier files, until both agree
+            # the broker has truncated its log: delete rows of its last file, then of earlier files, until both agree
             before = [file.start for file in log.files if file.start < checkpoint]
             if len(before) < 2:  # nothing of the first file could be kept
                 raise OvertakenError("none of the indexed messages is in the commitlog any more")
@@ -95,7 +95,7 @@ class IndexDatabase:
                 new += part.units.rows
         bounds = [(rows.max_key(*name), rows.bound_value(ends[name].phy, ends[name].offset)) for name in added]
         if newest > (self.checkpoint if self.checkpoint is not None else -1):
-            # in the same batch as the units, which is durable as a whole: a killed run may lag, and never leaves a hole
+            # in the same batch as the units: the batch is durable as a whole, so a killed run leaves no hole
             bounds.append((rows.checkpoint_key(), rows.checkpoint_value(newest)))
         deleted = [_all_of(name) for name in cleared]
         self._database.put_atomically(
@@ -107,7 +107,7 @@ class IndexDatabase:
     def settle(self, inventory: Inventory) -> None:
         """Adjust the database to a stopped broker's inventory, once everything is indexed.
 
-        Rows that the store does not have any more are deleted: those of deleted queues, and of expired messages. Raises
+        Deletes the rows of deleted queues and of expired messages, which the store does not have any more. Raises
         SafetyError, and writes nothing, unless each queue ends in the database where its file queue ends.
         """
         self._load()
@@ -144,8 +144,8 @@ class IndexDatabase:
                 f"{queue.name}: the file queue has the offsets {live.first} to {live.end - 1}, and the result of "
                 f"`follow` has {span.first} to {span.end - 1}: convert the whole store again with --restart"
             )
-        # `follow` has created the newest unit, if any of the queue. In the schedule topic, a unit contains the due
-        # time of its message, by delays that only the configuration contains.
+        # If `follow` has created any unit of the queue, it has created the newest. In the schedule topic, a unit
+        # contains the due time of its message; the delays are only in the broker's configuration.
         if row[0].tags[0] != queue.files.read(live.end - 1, live.end).tags[0]:
             raise SafetyError(
                 f"{queue.name}: the last unit, {queue.files.where(live.end - 1)}, differs from the result of "
@@ -170,7 +170,7 @@ class IndexDatabase:
         return None if row is None else (int(row[0].phy[0]), int(row[0].size[0]), int(row[1][0]))
 
     def _units(self, name: QueueKey, offset: int) -> tuple[Units, Longs] | None:
-        """Return the row, as one unit and one store time; None without a row."""
+        """Return the row as (one unit, one store time); None if there is no row."""
         value = self._database.get(DEFAULT_FAMILY, rows.unit_key(*name, offset))
         return None if value is None else rows.decode_values([value])
 
@@ -212,7 +212,7 @@ def open_index_database(paths: StorePaths) -> Iterator[IndexDatabase]:
 
 
 def rules_of(paths: StorePaths) -> DispatchRules:
-    """Return how the broker creates units. A message names further queues only if the broker has put it into them."""
+    """Return how the broker creates units. A message names only queues into which the broker has put it."""
     return DispatchRules(paths.delays_ms, is_multi=paths.conf.is_multi_dispatch is not False, is_file_mode=True)
 
 

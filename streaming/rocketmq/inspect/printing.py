@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from streaming.rocketmq.inspect.check import CheckResult, QueueState
+from streaming.terminal import count_of
 from udfs.rocketmq.compare import Finding
 
 
 def check_lines(result: CheckResult, topic: str = "") -> Iterator[str]:
-    """Yield lines for the terminal; with a topic, also one for each of its queues."""
+    """Yield lines for the terminal; with a topic, also a line for each of its queues."""
     if topic:
         for state in result.queues:
             yield _queue_line(state, result.findings)
@@ -17,14 +18,13 @@ def check_lines(result: CheckResult, topic: str = "") -> Iterator[str]:
     for note in result.notes:
         yield f"note: {note}"
     units = sum(state.units for state in result.queues)
-    verdict = (
-        ("no fault in this topic" if topic else "no fault") if result.is_sound else f"{len(result.findings)} findings"
-    )
+    no_fault = "no fault in this topic" if topic else "no fault"
+    verdict = no_fault if result.is_sound else count_of(len(result.findings), "finding")
     yield f"{verdict}: {len(result.queues)} queues, {units} units, commitlog up to {result.log_end}"
 
 
 def check_json(result: CheckResult, topic: str = "") -> Iterator[dict[str, Any]]:
-    """Yield a value for each queue with findings (with a topic, for each queue), and one for all."""
+    """Yield a value for each queue with findings (with a topic, for each queue), and a summary."""
     for state in result.queues:
         of_queue = [finding for finding in result.findings if _is_about(finding, state)]
         if topic or of_queue:
@@ -44,7 +44,7 @@ def check_json(result: CheckResult, topic: str = "") -> Iterator[dict[str, Any]]
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a JSON object; topic and queue_id are null if it is about no queue."""
+    """Return a finding as a JSON object; topic and queue_id are null if the finding is not about a queue."""
     is_of_a_queue = finding.queue_id >= 0
     return {
         "kind": str(finding.kind),
@@ -62,7 +62,7 @@ def _is_about(finding: Finding, state: QueueState) -> bool:
 
 def _queue_line(state: QueueState, findings: tuple[Finding, ...]) -> str:
     wrong = sum(1 for finding in findings if _is_about(finding, state))
-    verdict = "ready" if not wrong else f"{wrong} findings"
+    verdict = "ready" if not wrong else count_of(wrong, "finding")
     return (
         f"{state.topic} queue {state.queue_id}: {verdict}, first {state.first}, next {state.next}, "
         f"next of the file queue {state.file_end}, {state.units} units"

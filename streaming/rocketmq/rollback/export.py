@@ -1,7 +1,7 @@
 """Writes topics, groups and offsets of RocksDB as the JSON files that a broker in file mode reads.
 
-Neither of RocketMQ's own tools is enough: the local tool does not work in 5.3.3, and the other exports no offsets, no
-forbidden groups and no versions.
+RocketMQ's own tools for a stopped broker are not enough: `rocksDBConfigToJson -p` does not work in 5.3.3, and
+`exportMetadataInRocksDB` exports no offsets, no forbidden groups and no versions.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ class Exported(NamedTuple):
     files: dict[str, int]  # name -> number of topics, groups or offsets
     only_in_files: dict[
         str, list[str]
-    ]  # name -> topics or groups that no database has, and may have been deleted there
+    ]  # name -> topics or groups that are in no database, perhaps because a broker deleted them
 
 
 def export(paths: StorePaths, out: Path) -> Exported:
@@ -88,7 +88,7 @@ def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configu
     offsets = offsets_name(paths)
     if m.OFFSETS in databases and paths.conf.is_lmq is None and not is_name_evident(paths):
         raise SafetyError(
-            f"{paths.config} has no file of offsets that shows which of the two the broker reads: name its "
+            f"{paths.config} has no file of offsets that shows which of the two files the broker reads: name its "
             "configuration with --broker-conf, or use --lmq (enableLmq=true) or --no-lmq"
         )
     # a broker with enableLmq=true reads its offsets from another file, which RocketMQ's own tools don't write
@@ -115,7 +115,7 @@ def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configu
 
 
 def _written(paths: StorePaths, offsets: str) -> list[Path]:
-    """Return the broker's files that show how it writes integer keys; both modes write those of delayed messages."""
+    """Return the broker's files that show how it writes integer keys; both modes write the delay offsets as a file."""
     names = (m.DELAY_OFFSETS_JSON, offsets)
     candidates = (paths.config / f"{name}{suffix}" for name in names for suffix in ("", ".bak"))
     return [path for path in candidates if path.is_file()]

@@ -1,4 +1,4 @@
-"""Locks: one writer of ours for each store, and no broker beside a writer.
+"""Locks a store: only one of our commands writes to it at a time, and no broker runs at that time.
 
 A running broker holds byte 0 of the file `lock` in its store (FileChannel.tryLock, a POSIX lock). A process that holds
 that byte keeps a broker from starting. Such a lock belongs to the process, and is released when the process closes any
@@ -36,7 +36,7 @@ def is_broker_running(paths: StorePaths) -> bool:
 
 @contextmanager
 def broker_kept_out(paths: StorePaths) -> Iterator[None]:
-    """Keep a broker from starting. Raises SafetyError if one runs, or if the lock may be that of another store."""
+    """Keep a broker from starting. Raises SafetyError if a broker runs, or if the lock may be of another store."""
     with damage():
         _require_one_store(paths)
         require_own_folders(paths)
@@ -53,7 +53,7 @@ def broker_kept_out(paths: StorePaths) -> Iterator[None]:
 
 def _require_one_store(paths: StorePaths) -> None:
     """Raise SafetyError if a part of the store is outside of it, unless the configuration names the store."""
-    # a copy may have links into the store of a running broker, which holds another lock than ours
+    # a copy may have links into the store of a running broker, which holds a different lock from ours
     root = paths.store.resolve()
     for folder in (paths.commitlog, paths.config, paths.consumequeue, paths.rocksdb):
         if not paths.is_named and not folder.resolve().is_relative_to(root):
@@ -64,7 +64,7 @@ def _require_one_store(paths: StorePaths) -> None:
 
 
 def require_own_folders(paths: StorePaths) -> None:
-    """Raise SafetyError if a topic's or a queue's folder is a link, or is on another disk than the consume queues.
+    """Raise SafetyError if a topic's or a queue's folder is a link, or is on a different disk from the consume queues.
 
     `rollback` renames files in these folders. Brokers create neither links nor mount points.
     """
@@ -78,7 +78,7 @@ def require_own_folders(paths: StorePaths) -> None:
         # no rename moves files to another disk
         if folder.stat().st_dev != disk:
             raise SafetyError(
-                f"{folder.path} is on another disk than {paths.consumequeue}: move it there, with the broker stopped"
+                f"{folder.path} is not on the same disk as {paths.consumequeue}: move it there, with the broker stopped"
             )
 
 
@@ -94,14 +94,14 @@ def _folders_of_queues(paths: StorePaths) -> Iterator[os.DirEntry[str]]:
 
 @contextmanager
 def one_writer(paths: StorePaths) -> Iterator[None]:
-    """Keep other commands of ours from writing to this store. Raises BusyError if one does."""
+    """Keep other commands of ours from writing to this store. Raises BusyError if another command is writing."""
     paths.own.mkdir(exist_ok=True)
     handle = os.open(paths.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError(f"another command of this program works on {paths.store}") from error
+            raise BusyError(f"another command of this program is working on {paths.store}") from error
         yield
     finally:
         os.close(handle)

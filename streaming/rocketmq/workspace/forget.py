@@ -1,4 +1,4 @@
-"""Deletes kept files: the only command that frees the space of what an upgrade or a rollback has set aside."""
+"""Deletes files that an upgrade or a rollback has set aside; no other command frees their space."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ _NAMES = ("kept-", "export-")
 
 
 def forgettable(paths: StorePaths) -> list[Path]:
-    """List folders of ours with files that were replaced or exported, or of unfinished work."""
+    """List our folders of replaced files, of exported files, and of unfinished work."""
     if not paths.own.is_dir():
         return []
     kept = [path for path in sorted(paths.own.iterdir()) if path.is_dir() and path.name.startswith(_NAMES)]
@@ -24,7 +24,7 @@ def forgettable(paths: StorePaths) -> list[Path]:
 
 
 def description_of(paths: StorePaths, folder: Path) -> str:
-    """Describe the contents of such a folder."""
+    """Describe the contents of a folder that forgettable() lists."""
     if folder == paths.follow:
         return "the result of `follow`, with which `backfill` would continue"
     if folder == paths.staging:
@@ -45,7 +45,7 @@ def forget(paths: StorePaths, folders: Sequence[Path]) -> None:
                 raise SafetyError(f"{folder} was not kept by this program")
         for folder in folders:
             if folder == paths.staging:
-                with broker_kept_out(paths):  # files that were moved in already are taken out
+                with broker_kept_out(paths):  # files that are already in the store are moved back out
                     _forget_staging(paths)
             elif folder == paths.follow:
                 delete_follow_result(paths)  # allowed here: as below

@@ -1,4 +1,4 @@
-"""Creates the demo's leaks only by faults of a real cluster, and reads what the broker still uses."""
+"""Makes storage leak only through faults of a real cluster, and reads what the broker still uses."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class Leaks:
 
 
 def leak(cluster: Cluster) -> Leaks:
-    """Create topics, and let storage of every kind leak. Takes about a minute and a half."""
+    """Create topics, and make storage of every kind leak. Takes about a minute and a half."""
     with step("create topics with small ledgers, cursors and schemas, beside live traffic"):
         topics.fill(cluster, INVOICES, 12, ["archive"], entry_bytes=500)
         topics.post_schema_versions(cluster, INVOICES, 2)

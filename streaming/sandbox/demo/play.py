@@ -1,4 +1,4 @@
-"""The demo's steps: create leaks, audit, request their deletion, delete, and check the cluster afterwards.
+"""The demo's steps: create leaks, audit, request the deletions, delete, and check the cluster afterwards.
 
 Every claim at the end is checked on the cluster. The exit code is 1 if a claim does not hold.
 """
@@ -47,9 +47,7 @@ def main() -> int:
             seen=f"{sent} sent and {received} received during the demo",
         )
         console.print(Rule())
-        verdict = (
-            "[green]all claims hold[/]" if not checks.failed else f"[bold red]{checks.failed} claims do not hold[/]"
-        )
+        verdict = "[green]all claims hold[/]" if not checks.failed else f"[bold red]false claims: {checks.failed}[/]"
         console.print(f"{verdict}, in {time.monotonic() - started_s:.0f} s")
         return 1 if checks.failed else 0
     finally:

@@ -1,4 +1,4 @@
-"""The final claims, each checked on the cluster itself: with BookKeeper's shell, in the bucket, with a consumer."""
+"""Checks each final claim on the cluster itself: with BookKeeper's shell, in the bucket, and with a consumer."""
 
 import contextlib
 from collections import Counter
@@ -58,7 +58,7 @@ def prove(cluster: Cluster, groups: Sequence[RequestGroup], leaks: Leaks, bytes_
     with step("bin/bookkeeper shell listledgers lists the ledgers that are left"):
         in_use = ledgers_in_use(cluster, leaks)
         left = shell.list_ledgers(cluster)
-        in_use &= ledgers_in_use(cluster, leaks)  # the live traffic goes on, and the broker trims what has been read
+        in_use &= ledgers_in_use(cluster, leaks)  # live traffic continues, and the broker trims ledgers that were read
     checks.claim("none of the leaked ledgers is left", holds=not left & gone, seen=f"{len(gone)} were requested")
     checks.claim("every ledger that the broker refers to exists", holds=in_use <= left, seen=f"{len(in_use)} ledgers")
     keys = set(topics.objects(cluster))

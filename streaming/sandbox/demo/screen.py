@@ -17,7 +17,7 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 @dataclass(slots=True)
 class Claims:
-    """Counts claims that do not hold."""
+    """Prints claims, and counts those that do not hold."""
 
     failed: int = 0
 

@@ -1,7 +1,7 @@
-"""A network namespace for RocketMQ on machines that permit one, because the broker's HA port listens on every address.
+"""Creates a network namespace for RocketMQ if the machine permits it: the broker's HA port listens on every address.
 
-A process that does nothing else keeps the namespace open; its cable (a veth pair, by which only this machine reaches
-it) is removed with it.
+A process that does nothing else keeps the namespace open. Only this machine reaches the namespace, by a cable (a veth
+pair), which is removed with the namespace.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _TRIES = 20
 
 
 def make(record: Path, log: Path, cwd: Path) -> str:
-    """Create a namespace that the process of `record` keeps open. Return the address in it, or loopback without one."""
+    """Create a namespace, which a process (`record`) keeps open. Return its address; loopback if there is none."""
     address = f"{free_network()}.2"
     process.start(["unshare", "--net", "sleep", "infinity"], env={"PATH": _PATH}, log=log, record=record, cwd=cwd)
     try:
@@ -54,7 +54,7 @@ def _held(record: Path) -> int:
     deadline = time.monotonic() + _SECONDS
     while (holder := process.find(record)) is not None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            # earlier, the cable would end here
+            # earlier, the cable would end in our own namespace
             if _namespace(str(holder.pid)) != _namespace("self"):
                 return holder.pid
         time.sleep(0.05)

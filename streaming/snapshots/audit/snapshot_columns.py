@@ -1,4 +1,4 @@
-"""Column names of the snapshot audit, and the rows that its phases hand on.
+"""Column names of the snapshot audit, and the schemas of the rows that its phases pass on.
 
 Names that the ledger audit also uses are in streaming/audit/audit_columns.py and udfs/columns.py.
 """
@@ -19,25 +19,25 @@ IS_NULL = "is_null"
 FAULT = "fault"
 IS_BLOCKING = "is_blocking"  # no broker can decode it, so no topic loads for which a broker reads this message
 IS_DOUBTFUL = "is_doubtful"  # brokers may be unable to decode it, and a topic may need it
-SEQUENCE = "sequence"
-IDS = "ids"
-MARKER_LEDGER = "marker_ledger"
+SEQUENCE = "sequence"  # a segment's number
+IDS = "ids"  # number of aborted transactions in a value; of an index, only those in its tail
+MARKER_LEDGER = "marker_ledger"  # position of the abort marker of a segment's last id
 MARKER_ENTRY = "marker_entry"
 MAX_READ_LEDGER = "max_read_ledger"
 MAX_READ_ENTRY = "max_read_entry"
-MOST = "most"
-LEAST = "least"
+MOST = "most"  # of a segment: mostSigBits of each transaction id (the number of its coordinator)
+LEAST = "least"  # of a segment: leastSigBits of each transaction id, in the same order
 MARKERS = "markers"  # of a single snapshot: how many abort markers each ledger has
-GUARD_LEDGER = "guard_ledger"
+GUARD_LEDGER = "guard_ledger"  # mark-deleted position of the guard, which keeps segments from being trimmed
 GUARD_ENTRY = "guard_entry"
-KEEPS_ALL = "keeps_all"  # retention without limit
+KEEPS_ALL = "keeps_all"  # the segments topic has retention without limit
 FOREIGN = "foreign"  # schema versions that are not the brokers'
-NULLS = "nulls"
-LOWEST = "lowest"
-IS_GUARDED = "is_guarded"
-PART = "part"  # of a topic's values
-INDEX = "index"
-NAMED = "named"  # of an index: the segments
+NULLS = "nulls"  # number of tombstones of segments that a compacted reader gets
+LOWEST = "lowest"  # lowest position of a readable segment that an index names
+IS_GUARDED = "is_guarded"  # unlimited retention or the guard keeps all these segments
+PART = "part"  # a topic with many values has several rows; the number of the row, from 0
+INDEX = "index"  # an IndexState
+NAMED = "named"  # of an index: the segments that it names
 PRESENCE = "presence"
 LEDGERS = "ledgers"
 SEGMENT_LEDGERS = "segment_ledgers"
@@ -46,9 +46,10 @@ STATE = "state"
 SNAPSHOT_TYPE = "snapshot_type"
 ABORTED = "aborted"
 IS_READABLE = "is_readable"
+# of a topic: number of distinct ids in readable segments whose last abort marker is in a ledger that still exists
 LIVE_IDS = "live_ids"
-DOUBLED_IDS = "doubled_ids"
-DEAD_IDS = "dead_ids"
+DOUBLED_IDS = "doubled_ids"  # of a topic: number of ids that are in several segments
+DEAD_IDS = "dead_ids"  # of a single snapshot: number of ids whose abort markers are in ledgers that are gone
 VALUES = "values"
 MOST_BYTES = "most_bytes"
 
@@ -97,7 +98,7 @@ MESSAGE = pa.schema(
     ]
 )
 
-# a namespace with segments; without a guard its columns are null
+# a namespace with segments; without a guard, the columns of the guard are null
 SEGMENTS_TOPIC = pa.schema(
     [
         pa.field(NAMESPACE, pa.string()),

@@ -1,8 +1,8 @@
 """`ledger-reaper snapshots trim`: let a broker drop ids of aborted transactions whose messages are gone.
 
 A broker drops such ids only when a transaction ends on their topic, and only whole segments. On a topic without further
-transactions they stay for ever. This command commits an empty transaction there, which an operator has to request: it
-adds an entry to the topic.
+transactions they stay for ever. This command commits an empty transaction there. Only an operator starts it, because
+it adds an entry to the topic.
 """
 
 import time
@@ -27,8 +27,8 @@ class Trimmed:
     """The result of a trim."""
 
     topic: str
-    segments: int  # dead segments that were dropped
-    ids: int  # dead ids of a single snapshot that were dropped
+    segments: int  # segments that were dropped: the ledger of their last abort marker is gone
+    ids: int  # ids that were dropped from a single snapshot: the ledgers of their abort markers are gone
 
     def describe(self) -> str:
         """Return one line for the terminal."""
@@ -45,7 +45,7 @@ class Trims:
     sleep: Callable[[float], None] = time.sleep
 
     def trim(self, topic: str) -> Trimmed:
-        """Let the topic's broker drop the dead ids. Raises SafetyError if that is refused, UnavailableError."""
+        """Make the broker drop ids whose markers are gone. Raises SafetyError if that is refused, UnavailableError."""
         state = self.repairs.state_of(topic)
         facts, segments, ids = state.facts, dead_segments(state.facts), self._dead_ids(state)
         buffer = self.repairs.topics.more.buffer(topic, with_segments=True)
@@ -60,7 +60,7 @@ class Trims:
         raise UnavailableError(f"an empty transaction was committed on {topic}, and its broker has dropped nothing yet")
 
     def _dead_ids(self, state: TopicState) -> int:
-        """Count the dead ids of a single snapshot; 0 if there is an index, which then counts instead."""
+        """Count the ids of a single snapshot whose markers are gone; 0 if there is an index: its segments count."""
         if state.index is not None:
             return 0
         topic, ledgers, dead = state.facts.topic, state.facts.ledgers, 0
@@ -81,7 +81,7 @@ class Left:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the trim was refused, as another try would be."""
+        """Whether the trim was refused; another try would be refused, too."""
         return isinstance(self.error, SafetyError)
 
 
@@ -114,14 +114,15 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
 
 
 def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
-    """Explain how the load for a commit could seal ids twice, or has sealed ids that are not written; "" if it can't.
+    """Explain why to load the topic would seal ids twice, or which sealed ids are not in the index yet; else "".
 
-    A commit loads the topic. A broker that loads it from an index written during a replay, or from an index that names
-    markers after its maxReadPosition, finds these ids again, seals them again, and forgets all ids at the next trim.
+    To seal ids is to write them into a segment. A commit loads the topic. A broker that loads it from an index written
+    during a replay, or from an index that names markers after its maxReadPosition, finds these ids again, seals them
+    again, and forgets all ids at the next trim.
     buffer: the broker's transaction buffer, with its segments.
     """
     facts, value = state.facts, state.index.value if state.index is not None else None
-    # the commit loads the topic, and its broker would seal the ids of such an index twice right before
+    # the commit loads the topic, and the broker would then seal the ids of such an index a second time
     if is_half_replayed(facts):
         return "its index was written during a replay, and the next load would seal every id twice: repair it"
     if buffer is not None and buffer.state in RECOVERING:
@@ -130,8 +131,8 @@ def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
         return ""
     if any(each.marker > value.max_read and each.marker[0] in facts.ledgers for each in facts.named):
         return (
-            "its index was written while a transaction was open, and names segments after its maxReadPosition, which "
-            "the next load would seal twice: it has to be written again, which the end of any transaction does"
+            "its index was written while a transaction was open, and names segments after its maxReadPosition: "
+            "the next load would seal their ids twice. The broker writes a new index at the end of any transaction"
         )
     if why := missing_in(value, buffer.sealed if buffer is not None else ()):
         return f"{why}: wait until it has written its index"

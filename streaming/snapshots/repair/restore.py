@@ -1,12 +1,12 @@
 """`ledger-reaper snapshots undo --removed|--migrated`: publish again what the service or a migration removed.
 
-1. The bytes come from the journal, the newest of each key. A key that has a value by now keeps it.
-2. A guard is created first, and a loaded topic is refused.
+1. The journal's newest message of each key is published. If a key has a value by now, the value stays.
+2. A guard (a subscription that keeps segments from being trimmed) is created first. A loaded topic is refused.
 3. Segments go before the index of their topic. An index names segments by position: if the old position of a segment is
    not kept any more, the restored index names the position where that very segment is now, with the same number and
    last marker. All segments must be stored or in the journal before anything is sent, and stored before the index is
    sent.
-4. Nothing is deleted, and nothing is published that is not in the journal. An interrupted undo is run again.
+4. Nothing is deleted, and nothing is published that is not in the journal. Run an interrupted undo again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class Restores:
 
     topics: SnapshotReads
     sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
-    guard: Callable[[str], Position]  # guards a namespace; segments after the returned position are kept
+    guard: Callable[[str], Position]  # creates a namespace's guard; segments after the returned position are kept
     is_loaded: Callable[[str], bool]  # whether a broker has a topic loaded
 
     def restore(
@@ -82,7 +82,7 @@ class Restores:
         namespace = namespace_of(topic)
         values = _newest(topic, journaled)
         if not values:
-            raise ConfigError(f"the journal holds no message about {topic} that was removed")
+            raise ConfigError(f"the journal contains no removed message about {topic}")
         self._refuse_loaded(topic)
         # first, so that the messages are not trimmed at once
         guard = self.guard(namespace)
@@ -112,7 +112,7 @@ class Restores:
             )
 
     def _with_value(self, topic: str, kind: SnapshotKind, values: Values, guard: Position) -> set[str]:
-        """Return the keys that have a value, without segments in `values` that are stored where no guard keeps them."""
+        """Return the keys that have a value, but not those of segments in `values` that the guard does not keep."""
         keys: set[str] = set()
         for read in self.topics.compacted(namespace_of(topic), kind):
             if read.topic == topic:
@@ -142,7 +142,7 @@ class Restores:
             )
 
     def _stored(self, topic: str, guard: Position) -> dict[Position, Named]:
-        """Return the topic's segments by the positions where a broker reads them, as far as they are kept there."""
+        """Return position -> segment, for the topic's stored segments that the guard keeps."""
         return {
             read.position: (read.sequence, read.value.marker)
             for read in self.topics.stored(namespace_of(topic), SnapshotKind.SEGMENT)
@@ -170,7 +170,7 @@ def _is_at(position: Position, number: int, stored: Mapping[Position, Named]) ->
 
 
 def _by_key(what: tuple[SnapshotKind, str]) -> tuple[bool, str]:
-    # of parts, `end` goes last: without it, the other parts do not count
+    # the part `end` of a snapshot goes last: without it, the other parts do not count
     part = part_key_of(what[1])
     return part is not None and part.number is None, what[1]
 
@@ -190,7 +190,7 @@ def _index(topic: str, value: bytes) -> Index:
 def _segments(topic: str, values: Values) -> Iterator[Named]:
     for (kind, key), value in values.items():
         if kind is SnapshotKind.SEGMENT:
-            with suppress(FormatError):  # an undecodable value is no segment
+            with suppress(FormatError):  # a value that can't be decoded is not a segment
                 segment = decode_segment(value)
                 if key == str(SegmentKey(segment.sequence, topic)):
                     yield segment.sequence, segment.marker

@@ -1,12 +1,11 @@
 """Loads a topic from the repair's index, never from an index that was written during a replay.
 
-
 A broker of Pulsar 4.0.8 writes segments one after another, and an index after the last segment. It queues the next
 segment on another thread just before it clears its busy flag. If that thread still sees the flag set, it gives up. Then
 the broker writes nothing until new messages come, and after them only one segment or a few (seen in a third of the
-replays of fifteen segments). In a rarer case the flag stays set for ever. The broker logs neither (apache/pulsar#26565
-fixes both). Another load restarts the replay. That helps if there are few segments; with a hundred, hardly any replay
-would complete.
+replays of fifteen segments). In a rarer case the flag stays set for ever. The broker logs neither case
+(apache/pulsar#26565 fixes both). Another load restarts the replay. That helps if there are few segments; with a
+hundred, hardly any replay would complete.
 """
 
 import time
@@ -75,9 +74,9 @@ class Loading:
             session.sleep(_WAIT_SECONDS)
 
     def first_index(self) -> tuple[str, int]:
-        """Wait for an index that a broker could load; returns what it is missing, and how often the topic was loaded.
+        """Wait for an index that a broker could load; return what it is missing, and how often the topic was loaded.
 
-        If it is still incomplete in the end, the repair's index replaces it: then the next load replays the topic.
+        If that index stays incomplete, the repair's index replaces it: then the next load replays the topic.
         """
         session, more = self.session, self.session.topics.more
         wait = IndexWait(
@@ -102,16 +101,16 @@ class Loading:
         self.ready()
 
     def _replace_half(self) -> None:
-        """Replace an index written during a replay, while no broker has the topic."""
+        """Replace an index that was written during a replay, while no broker has the topic loaded."""
         index = self.session.reader.latest_index(self.session.topic)
-        # the next load would take it
+        # the next load would start from such an index
         if index is not None and isinstance(index.value, Index) and is_half(index.value):
             self._publish_again()
             # In the meantime a client may have caused a load from the replaced index.
             self.session.unload()
 
     def _publish_again(self) -> None:
-        """Replace the broker's incomplete index by the repair's."""
+        """Replace the broker's incomplete index with the repair's index."""
         # with the broker's index, the topic's next load would seal every id again
         session = self.session
         index = session.latest()
@@ -138,7 +137,7 @@ class IndexWait:
     index: Callable[[], ReadValue | None]  # reads the latest index
     buffer: Callable[[], BufferFacts | None]  # requests the transaction buffer with its segments
     again: Callable[[], object]  # loads the topic again from the repair's index
-    quiet_seconds: float  # the wait ends if nothing has changed for so long
+    quiet_seconds: float  # the wait ends if nothing has changed for this long
     clock: Clock
     sleep: Callable[[float], None] = time.sleep
     say: Callable[[str], object] = silent  # receives progress messages

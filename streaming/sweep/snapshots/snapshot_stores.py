@@ -1,4 +1,4 @@
-"""The snapshot topics of a sweep, and their replacement in a dry run."""
+"""Opens the snapshot topics for a sweep, and replaces them in a dry run."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
@@ -54,7 +54,7 @@ class DryRunSnapshots:
     def stored(
         self, namespace: str, kind: SnapshotKind, after: Position = BEFORE_ALL, with_bytes_of: Collection[str] = ()
     ) -> Iterator[ReadValue]:
-        """Return the remembered messages: a dry run changes nothing that it could have to restore."""
+        """Return the remembered messages: a dry run changes nothing that it might have to restore."""
         del after, with_bytes_of
         return iter(self._sent.get((namespace, kind), ()))
 

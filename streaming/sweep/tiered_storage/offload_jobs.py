@@ -1,4 +1,4 @@
-"""A request for objects on its way through a sweep of tiered storage, and the ports of that sweep."""
+"""The jobs of a sweep of tiered storage, one for each request to delete objects, and the ports of the sweep."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Stores(Protocol):
     """Finds the bucket of a request, and opens it."""
 
     def buckets(self, requests: Sequence[PendingDelete]) -> list[Bucket | Verdict]:
-        """Find each request's bucket, in order, without a call to any store; a Verdict if we may touch none."""
+        """Find each request's bucket, in order, without a call to any store; a Verdict if we may not touch it."""
         ...
 
     def store(self, bucket: Bucket) -> ObjectStore:
@@ -39,7 +39,7 @@ class Stores(Protocol):
 class OffloadRules:
     """The settings of a sweep of objects."""
 
-    epoch: tuple[str, int]  # as in streaming.sweep.jobs.SweepRules; so are layout and ledgers_root
+    epoch: tuple[str, int]  # epoch, layout and ledgers_root are as in streaming.sweep.jobs.SweepRules
     policy: OffloadPolicy
     layout: Layout
     ledgers_root: str
@@ -52,7 +52,7 @@ class OffloadJob(OpenJob):
     name: str = ""  # the key of the data object
     index_key: str = ""  # the key of the index object
     found_bucket: Bucket | None = None
-    objects: OffloadFacts | None = None  # what the bucket has under these keys; None until it was read
+    objects: OffloadFacts | None = None  # what the bucket has under these keys; None until it is read
 
     @property
     def bucket(self) -> Bucket:
@@ -70,7 +70,7 @@ class OffloadJob(OpenJob):
 
 
 def opened(job: Job) -> OffloadJob:
-    """Open a job; a request for a ledger that no broker offloads has its verdict at once."""
+    """Create the OffloadJob of a job. A request for a ledger that no broker offloads gets its verdict at once."""
     request = job.request
     refused = refuse_request(request)
     if refused is not None or request.offload_context is None:

@@ -1,4 +1,4 @@
-"""The steps of a sweep in one bucket. Every function calls that store only."""
+"""The steps of a sweep in one bucket. Every function calls only the store of this bucket."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ _NO_VERSIONS = frozenset({"", "null"})  # "null": stored before the bucket had v
 
 
 def read_objects(store: ObjectStore, jobs: Sequence[OffloadJob], *, with_etags: bool = False) -> None:
-    """Write into each job what the bucket has under its name; a job whose objects can't be read gets a verdict.
+    """Set in each job what the bucket has under the job's keys; a job whose objects can't be read gets a verdict.
 
     Args:
         store: the bucket.
@@ -101,7 +101,7 @@ def _delete(
     # Allowed here: judged deletable, durable in the journal, owners and epoch unchanged a moment ago. A store that
     # compares ETags deletes only the very object that was judged.
     errors = store.delete(list(by_key), etags)
-    # a failed condition is no proof that the object exists: it may have been deleted in between
+    # a failed condition does not prove that the object exists: it may have been deleted in between
     there = store.existing([key for key in by_key if errors.get(key, CHANGED) == CHANGED])
     for key, job in by_key.items():
         if errors.get(key) == CHANGED and key in there:
@@ -126,7 +126,7 @@ def _by_index(index: StoredObject | Unreadable | None) -> OffloadFacts:
         parsed = parse_offload_index(index.content)
     except FormatError as error:
         return OffloadFacts(data=None, index=index, index_detail=str(error))
-    # The index names the ledger's owner and the cluster, and without versions an undo needs nothing of the data object.
+    # The index names the ledger's owner and the cluster, and without versions an undo needs no data object's facts.
     is_proof = bool(parsed.metadata.custom_metadata) and CLUSTER_KEY in index.user_metadata and not index.version_id
     return OffloadFacts(
         data=None, index=index, metadata=parsed.metadata, data_bytes=parsed.data_bytes, index_only=is_proof

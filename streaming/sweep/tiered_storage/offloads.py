@@ -35,14 +35,14 @@ from udfs.verdicts.judge_offload import OffloadCase, judge_offload
 
 _NAMES_AT_ONCE = 4_000  # four full DeleteObjects in flight; more would only lengthen the time from read to delete
 _ABSENT = -1
-_CONFIRMED_AT_MOST = 100  # kept objects that are checked once more: S3 takes a request for each
+_CONFIRMED_AT_MOST = 100  # kept objects that are checked once more: S3 needs a request for each
 
 _T = TypeVar("_T")
 _Question = tuple[Bucket | None, str, tuple[str, str, int | None]]
 
 
 class OffloadSweeper:
-    """Sweeps groups of OFFLOAD_LEDGER requests. Each worker process has its own; it keeps no state between groups."""
+    """Sweeps groups of OFFLOAD_LEDGER requests. Each worker process has an instance, without state between groups."""
 
     def __init__(
         self, stores: Stores, loader: InUseLoader, journal: ObjectJournal, clock: Clock, rules: OffloadRules
@@ -58,7 +58,7 @@ class OffloadSweeper:
     ) -> list[Swept]:
         """Sweep jobs; return their results in order.
 
-        Raises UnavailableError (ZooKeeper or journal: repeat all jobs), FencedError.
+        Raises UnavailableError if ZooKeeper or the journal fails (then repeat all jobs), FencedError.
         """
         open_jobs = [opened(job) for job in jobs]
         self._find_buckets([job for job in open_jobs if job.verdict is None])
@@ -181,7 +181,7 @@ class _StoreFailedError(Exception):
 
 
 def _from_store(call: Callable[[], _T]) -> _T:
-    """Wrap calls to the store only: if ZooKeeper fails, all requests have to wait, not just those for one bucket."""
+    """Call the store. Never wrap calls to ZooKeeper: if it fails, all requests have to wait, not just one bucket's."""
     try:
         return call()
     except UnavailableError as error:
@@ -191,7 +191,7 @@ def _from_store(call: Callable[[], _T]) -> _T:
 
 
 def _delete_proven(store: ObjectStore, deletable: Sequence[OffloadJob]) -> None:
-    """Delete parts, then data, then index; a job that fails a step skips the next steps, and is kept."""
+    """Delete upload parts, then data, then index; if a step fails for a job, the next steps keep its objects."""
     allowed = [(job, job.verdict) for job in deletable]
     for job in deletable:
         job.verdict = None

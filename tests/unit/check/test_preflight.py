@@ -124,7 +124,7 @@ def test_held_tenants_are_named_until_an_operator_releases_them(world: World) ->
     holds.hold({"shop": "161 of the 200 owners known of tenant shop are gone at once"})
     line = world.look()["blast radius"]
     assert line.status is Status.PROBLEM
-    assert "nothing of them is deleted: shop: 161 of the 200" in line.says
+    assert "nothing of these tenants is deleted: shop: 161 of the 200" in line.says
     assert "resume" in line.do
     holds.release("shop")
     assert world.look()["blast radius"].says == "within the limits"

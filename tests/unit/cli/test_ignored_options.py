@@ -20,7 +20,7 @@ from tests.unit.cli.test_confirmation import config_at
         ("audit --last --verify-only", "--verify-only", "Leave out --last"),
         ("audit --last --recheck-seconds 5", "--recheck-seconds", "Leave out --last"),
         ("audit --last --reads-per-second 50000", "--reads-per-second", "Leave out --last"),
-        ("audit --last --watch 6h", "--watch", "leave one of them out"),
+        ("audit --last --watch 6h", "--watch", "leave out one of these options"),
         ("audit --publish-per-second 500", "--publish-per-second", "Add --publish"),
         ("snapshots audit --verify-only --publish", "--publish", "Leave out --verify-only"),
         # a namespace of another tenant, or an invalid name: nothing would be found, as if all were well

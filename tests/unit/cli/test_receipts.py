@@ -109,10 +109,11 @@ def test_parked_topics_are_printed_with_the_receipts(config: Path) -> None:
     waits = ParkedQuery(topic="persistent://acme/reaper/d", why="no rights", since_ms=AT_MS)
     note(str(state), {"requests-1": waits, "requests-2": replace(waits, is_read=True)})
     result = CliRunner().invoke(app, ["receipts", "--config", str(config)])
-    assert "persistent://acme/reaper/d is parked, its requests wait since 2023-11-14 22:13:20 UTC: no rights" in (
-        result.stderr
+    assert (
+        "persistent://acme/reaper/d has been parked (its requests wait) since 2023-11-14 22:13:20 UTC: no rights"
+        in (result.stderr)
     )
-    assert "persistent://acme/reaper/d is read without the connector since" in result.stderr
+    assert "persistent://acme/reaper/d has been read without the connector since" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["receipts"], ["receipts", "--json"]], ids=" ".join)

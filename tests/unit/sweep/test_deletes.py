@@ -157,7 +157,7 @@ class TestDeletes:
         assert why(bench.sweep(data_request(12))) == DELETED
 
     def test_nothing_of_an_unknown_layouts_paths(self, bench: Bench) -> None:
-        with pytest.raises(ValueError, match="no ledger id"):
+        with pytest.raises(ValueError, match="not a ledger id"):
             bench.sweep(data_request(-1))
 
     def test_no_object_of_tiered_storage(self, bench: Bench) -> None:

@@ -314,9 +314,9 @@ def test_ledger_paths(ledger_id: int, hierarchical: str, long_hierarchical: str)
 @pytest.mark.parametrize("ledger_id", [-1, -(2**63), 2**63])
 @pytest.mark.parametrize("layout", list(Layout))
 def test_an_impossible_id_has_no_path(layout: Layout, ledger_id: int) -> None:
-    with pytest.raises(ValueError, match="no ledger id"):
+    with pytest.raises(ValueError, match="not a ledger id"):
         paths.ledger_path(layout, "/ledgers", ledger_id)
-    with pytest.raises(ValueError, match="no ledger id"):
+    with pytest.raises(ValueError, match="not a ledger id"):
         paths.parent_paths(layout, "/ledgers", [1, ledger_id])
 
 

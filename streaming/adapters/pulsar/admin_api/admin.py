@@ -16,12 +16,12 @@ from udfs.paths import namespace_of, tenant_of, topic_of
 
 __all__ = ["AdminBroker", "PulsarAdmin", "PulsarAdminSettings"]
 
-# messages of the broker for a cursor that is being moved, and of the Java client for a consumer that is connected
+# errors of the broker while a cursor is being moved, and of the Java client while another consumer is connected
 _BUSY = re.compile(
     r"412 Precondition Failed|PreconditionFailedException|Subscription ?Busy|ConsumerBusy"
     r"|Exclusive consumer is already connected|Failed to fence subscription"
 )
-_LAST_BYTES = 1024  # of an answer with two numbers
+_LAST_BYTES = 1024  # limit for the answer of lastMessageId, which contains a few numbers
 _EARLIEST = {"ledgerId": -1, "entryId": -1}
 _ADVICE: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the permissions of its role (docs/operating.md lists them)",
@@ -169,7 +169,7 @@ class PulsarAdmin:
             raise UnavailableError(f"{topic}: {error}") from error
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
-        """Return the broker's answer for an entry, truncated to so many bytes; None without an answer in time.
+        """Return the broker's answer for an entry, truncated to most_bytes; None if no answer comes in time.
 
         The broker decompresses the entry in its own memory, with the size that the sender wrote. Raises
         UnavailableError.
@@ -178,7 +178,7 @@ class PulsarAdmin:
         return self._http.body(path, most_bytes=most_bytes, patience_seconds=patience_seconds)
 
     def reports_last_message(self, partition: str, patience_seconds: float) -> bool:
-        """Whether the broker reports the partition's last message in time; the connector uses the same call.
+        """Whether the broker reports the partition's last message in time; the connector makes the same call.
 
         A broker that can't read the newest entry's metadata does not answer. Raises UnavailableError.
         """
@@ -230,7 +230,7 @@ class PulsarAdmin:
         return int(self._policy(topic, "messageTTL") or 0)
 
     def max_message_bytes(self, topic: str) -> int:
-        """Return the largest message that the topic's own policy allows; 0: it has no policy, or it can't be read."""
+        """Return the largest message that the topic's own policy allows; 0 if there is none or it can't be read."""
         answer = self._http.get(f"{topic_path(topic)}/maxMessageSize")
         return answer.body if answer.ok and isinstance(answer.body, int) else 0
 
@@ -247,7 +247,7 @@ class PulsarAdmin:
         return self._policy(topic, "deduplicationEnabled") is True
 
     def deduplicates(self, topic: str) -> bool:
-        """Whether all partitions follow that policy now; a policy may have no effect."""
+        """Whether all partitions deduplicate now; the policy that demands this may have no effect."""
 
         def status(partition: str) -> object:
             stats = self._get(f"{topic_path(partition)}/stats", f"read the stats of {partition}")
@@ -260,12 +260,12 @@ class PulsarAdmin:
         self._set_policy(topic, "deduplicationEnabled", body=enabled)
 
     def backlog_quota(self, topic: str) -> Mapping[str, Any]:
-        """Return the topic's, else the namespace's backlog quotas by type (destination_storage, message_age).
+        """Return the backlog quotas by type (destination_storage, message_age): the topic's, else the namespace's.
 
         A quota has the keys limitSize, limitTime (-1: no limit) and policy. Defaults of the brokers are not included.
         """
-        # The policy that is "applied" is not requested: a 4.0.8 broker that has not read the namespace's policies
-        # recently then waits 30 s for itself.
+        # We do not request the "applied" policy: for that, a 4.0.8 broker that has not read the namespace's policies
+        # recently waits 30 s for itself.
         policies = self._get(f"v2/namespaces/{namespace_of(topic)}", f"read the policies of {namespace_of(topic)}")
         own = self._get(f"{topic_path(topic)}/backlogQuotaMap", f"read backlogQuotaMap of {topic}")
         return {**(policies.get("backlog_quota_map") or {}), **own}

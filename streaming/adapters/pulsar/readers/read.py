@@ -86,7 +86,7 @@ def _for_check(settings: PulsarSettings) -> PulsarSettings:
 def _read(
     settings: PulsarSettings, admin: PulsarAdmin, partition: str, spans: Sequence[EntrySpan]
 ) -> Iterator[StoredMessage]:
-    # without pulsar-client: a hostile message can end a process that reads it with pulsar-client, or let the process
+    # without pulsar-client: a hostile message can end a process that reads it with pulsar-client, or make the process
     # allocate gigabytes, as docs/findings.md shows
     for position, message in fallback_entries(settings, admin, partition, spans):
         yield _stored(partition, position, message)

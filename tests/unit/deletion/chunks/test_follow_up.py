@@ -63,7 +63,7 @@ def test_a_tenants_loss_that_is_not_ours_holds_that_tenant_only() -> None:
     for chunk in (3, 4):
         scene.follow_up.look_after(chunk, _summary(LOST))
     assert not scene.is_stopped
-    why = f"KEPT_AND_GONE: 2 kept and in use, and yet gone, for example {LEDGER} (chunk 4)"
+    why = f"KEPT_AND_GONE: ledgers or objects in use are gone: 2, for example {LEDGER} (chunk 4)"
     assert scene.holds.read() == {"shop": why}
     assert any("TENANT HELD, nothing of shop is deleted" in line for line in scene.lines)
 
@@ -71,14 +71,14 @@ def test_a_tenants_loss_that_is_not_ours_holds_that_tenant_only() -> None:
 @pytest.mark.parametrize(
     ("missing", "told"),
     [
-        pytest.param(Missing({"shop": ["another", LEDGER]}, [LEDGER]), "1 kept", id="we may have deleted it"),
-        pytest.param(Missing({"shop": [LEDGER], "bank": ["another"]}), "2 kept", id="several tenants lost something"),
-        pytest.param(Missing({"pulsar": [LEDGER]}), "1 kept", id="Pulsar's own, which no tenant deletes"),
+        pytest.param(Missing({"shop": ["another", LEDGER]}, [LEDGER]), "1", id="we may have deleted it"),
+        pytest.param(Missing({"shop": [LEDGER], "bank": ["another"]}), "2", id="several tenants lost something"),
+        pytest.param(Missing({"pulsar": [LEDGER]}), "1", id="Pulsar's own, which no tenant deletes"),
     ],
 )
 def test_a_loss_that_may_be_ours_stops_every_run_until_an_operator_resumes(missing: Missing, told: str) -> None:
     scene = Scene(missing)
-    with pytest.raises(SafetyError, match=f"{told} and in use, and yet gone, for example {LEDGER}"):
+    with pytest.raises(SafetyError, match=f"in use are gone: {told}, for example {LEDGER}"):
         scene.follow_up.look_after(3, _summary(LOST))
     assert scene.is_stopped
     assert "(chunk 3)" in scene.follow_up.breaker.reason()

@@ -410,7 +410,7 @@ def test_unreadable_keys_are_logged_once_and_stay(scene: Scene, caplog: pytest.L
     scene.topic.properties.update(TOPIC, properties_of(gone(8), "z"))
     scene.looks(5)
     assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
-    assert caplog.text.count("can't be read, and they stay") == 1
+    assert caplog.text.count("can't be read and are not removed") == 1
 
 
 def test_a_mark_without_a_valid_request_delays_no_other_mark(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -421,7 +421,7 @@ def test_a_mark_without_a_valid_request_delays_no_other_mark(scene: Scene, caplo
     scene.looks(10)
     assert not scene.topic.exists(5)
     assert scene.topic.keys() == {"ledger-reaper.deletable.x.0"}
-    assert caplog.text.count("can't be read, and they stay") == 1
+    assert caplog.text.count("can't be read and are not removed") == 1
 
 
 def test_an_error_about_one_topic_is_that_topics_alone(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

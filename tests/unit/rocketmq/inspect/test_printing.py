@@ -27,7 +27,7 @@ def test_with_a_topic_nothing_is_printed_about_others() -> None:
 def test_of_a_topic_each_queue_has_a_line() -> None:
     lines = list(check_lines(WRONG, "T"))
     assert lines[0].startswith("T queue 0: ready, first 0, next 5")
-    assert lines[1].startswith("T queue 1: 1 findings, first 2, next 7, next of the file queue 6")
+    assert lines[1].startswith("T queue 1: 1 finding, first 2, next 7, next of the file queue 6")
     assert lines[2] == "MISSING T queue 1: it is missing from the database (3 units, from offset 4)"
     assert lines[3] == "CHECKPOINT the database has no CHECKPOINT"
 

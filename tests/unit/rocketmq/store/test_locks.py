@@ -101,7 +101,7 @@ def test_a_topic_on_another_disk_is_reported_before_anything_is_written(tmp_path
         pass
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("streaming.rocketmq.store.locks._folders_of_queues", lambda _paths: [Elsewhere()])
-        with pytest.raises(SafetyError, match="is on another disk"), broker_kept_out(paths(tmp_path)):
+        with pytest.raises(SafetyError, match="is not on the same disk"), broker_kept_out(paths(tmp_path)):
             pass
 
 

@@ -242,7 +242,7 @@ def test_a_topic_that_is_loaded_meanwhile_gets_no_index() -> None:
 
 
 def test_a_topic_of_which_nothing_was_removed_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no message"):
+    with pytest.raises(ConfigError, match="no removed message"):
         World().run(JOURNAL[-1:])
 
 

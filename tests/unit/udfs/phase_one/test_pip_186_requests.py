@@ -44,5 +44,5 @@ def test_an_id_that_is_none_is_refused(ledger_id: int) -> None:
 
 
 def test_a_name_that_is_no_topic_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no topic"):
+    with pytest.raises(ValueError, match="is not a topic"):
         request_for("orders", 5, LedgerComponent.MANAGED_LEDGER)

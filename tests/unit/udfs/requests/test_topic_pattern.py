@@ -61,7 +61,7 @@ def test_the_pattern_limits_the_tenants_and_namespaces_to_search(
         pytest.param("persistent://a/b/c/d", "a pattern is persistent://", id="four parts"),
         pytest.param("persistent://a//c", "a pattern is persistent://", id="an empty part"),
         pytest.param("persistent://(a/b|c/d)/x", "is persistent://", id="an alternative over a slash"),
-        pytest.param("persistent://a/b/(c", "(c is no regular expression", id="no regular expression"),
+        pytest.param("persistent://a/b/(c", "(c is not a regular expression", id="no regular expression"),
     ],
 )
 def test_a_text_that_is_no_pattern_is_refused(pattern: str, says: str) -> None:
