@@ -113,7 +113,7 @@ def migrate_through_parts(service: Deployment, scene: Scene, kind: SnapshotKind)
     """Migrate the snapshot of an unloaded topic to parts, and from parts to the given form."""
     before = _form(service, scene)
     ids = set(before.aborts.ids.pairs())
-    assert "would go" in service.call("snapshots", "migrate", "--dry-run", "--to", "parts", scene.topic)
+    assert "would be converted" in service.call("snapshots", "migrate", "--dry-run", "--to", "parts", scene.topic)
     assert _form(service, scene).kind is before.kind
     _migrate(service, scene, "parts")
     assert _form(service, scene).kind is SnapshotKind.PARTS
