@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.snapshots.repair.steps import Repairs
 from streaming.snapshots.repair.topic_state import TopicState
+from streaming.terminal import count_of
 from udfs.paths import namespace_of
 from udfs.records import Presence
 from udfs.snapshots.codec import Index, Snapshot
@@ -32,7 +33,7 @@ class Trimmed:
 
     def describe(self) -> str:
         """Return one line for the terminal."""
-        what = f"{self.segments} segments" if self.segments else f"{self.ids} ids"
+        what = count_of(self.segments, "segment") if self.segments else count_of(self.ids, "id")
         return f"the broker has dropped {what} of {self.topic}"
 
 

@@ -114,9 +114,9 @@ def test_parked_topics_are_reported(world: World) -> None:
         },
     )
     parked = [line for line in world.says() if line.startswith("topic")]
-    assert "persistent://a/b/c is parked, and its requests wait since" in parked[0]
+    assert "persistent://a/b/c has been parked (its requests wait) since" in parked[0]
     assert "no\\nanswer" in parked[0], "a sender's words make no line of their own"
-    assert "is read without the connector" in parked[1]
+    assert "has been read without the connector" in parked[1]
 
 
 def test_waiting_requests_are_counted_and_retries_have_their_time(
