@@ -2,10 +2,12 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
 from streaming.clients import admin_for
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
@@ -170,4 +172,9 @@ def _let_brokers_forget_producers(service: Deployment) -> None:
         for enabled in (False, True):
             for name in copies:
                 admin.set_deduplication(name, enabled=enabled)
-            topics.wait_for(lambda: all(admin.deduplicates(name) == enabled for name in copies), "deduplication")  # noqa: B023
+            follows = [partial(_follows, admin, name, enabled=enabled) for name in copies]
+            topics.wait_for(lambda: all(each() for each in follows), "deduplication", seconds=120)  # noqa: B023
+
+
+def _follows(admin: PulsarAdmin, topic: str, *, enabled: bool) -> bool:
+    return admin.deduplicates(topic) == enabled
