@@ -102,16 +102,10 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
         if not any(_concerns(path, namespace) for path, _detail in problems)
     ]
     # too many to name: then the audit is incomplete, whatever the filters select
-    return (
-        incomplete
-        if len(incomplete) <= MAX_NAMESPACES
-        else [
-            (
-                MANAGED_LEDGERS_ROOT,
-                f"suspects of many namespaces could not be judged, such as those of {incomplete[0][0]}",
-            )
-        ]
-    )
+    if len(incomplete) <= MAX_NAMESPACES:
+        return incomplete
+    first, _why = incomplete[0]
+    return [(MANAGED_LEDGERS_ROOT, f"suspects of many namespaces could not be judged, such as those of {first}")]
 
 
 def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ _VISIBLE = [path for path in ROOT.iterdir() if not path.name.startswith(".") and
 PAGES = sorted(
     page.relative_to(ROOT)
     for top in _VISIBLE
-    for page in ([top] if top.is_file() else top.rglob("*"))
+    for page in ([top] if top.is_file() else top.rglob("*.md"))
     if page.suffix == ".md"
 )
 DECISIONS = sorted(page for page in (DOCS / "decisions").glob("*.md") if page.name != "README.md")

@@ -172,9 +172,8 @@ def _let_brokers_forget_producers(service: Deployment) -> None:
         for enabled in (False, True):
             for name in copies:
                 admin.set_deduplication(name, enabled=enabled)
-            follows = [partial(_follows, admin, name, enabled=enabled) for name in copies]
-            topics.wait_for(lambda: all(each() for each in follows), "deduplication", seconds=120)  # noqa: B023
+            topics.wait_for(partial(_follow, admin, copies, enabled=enabled), "deduplication", seconds=120)
 
 
-def _follows(admin: PulsarAdmin, topic: str, *, enabled: bool) -> bool:
-    return admin.deduplicates(topic) == enabled
+def _follow(admin: PulsarAdmin, names: tuple[str, ...], *, enabled: bool) -> bool:
+    return all(admin.deduplicates(name) == enabled for name in names)

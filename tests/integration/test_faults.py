@@ -267,9 +267,8 @@ def test_a_full_disk_of_the_state_directory_stops_deletes_until_there_is_space(
             there = set(scene.leaked) & ledger_list.listed_by_bookie(cluster)
             assert there, "all requests were processed before the disk was full"
             time.sleep(5)
-            assert (
-                set(scene.leaked) & ledger_list.listed_by_bookie(cluster) == there
-            )  # no delete without a journal entry
+            # no delete without a journal entry
+            assert set(scene.leaked) & ledger_list.listed_by_bookie(cluster) == there
             filler.unlink()
             code = running.wait(240)
         finally:

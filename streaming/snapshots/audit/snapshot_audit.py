@@ -93,10 +93,8 @@ class SnapshotAudit:
         """Return the namespaces that can be read without loading a topic; in the second pass they may be fewer."""
         by_loading = loaded(tools.store, clients_for(self.settings).broker, namespaces)
         tools.completeness.problems += by_loading.problems
-        if by_loading.left_out:
-            tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + len(
-                by_loading.left_out
-            )
+        if left_out := len(by_loading.left_out):
+            tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + left_out
         return by_loading.namespaces
 
     def _pass(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:

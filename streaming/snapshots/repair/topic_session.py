@@ -129,7 +129,7 @@ class Session:
         try:
             with self.sender(system_topic(self.namespace, SnapshotKind.INDEX)) as sender:
                 return sender.send(self.topic, value)
-        # held again afterwards: while no index named the segments, a guard that moved meanwhile may have passed them
+        # held again afterwards: a guard may have moved past the segments while no index named them
         finally:
             self.hold(index)
 
