@@ -9,6 +9,7 @@ from streaming.sandbox.demo.traffic import LIVE
 from streaming.sandbox.offloaded_ledgers import Offloads
 from streaming.sandbox.orphans import orphan_everything
 from streaming.sandbox.parts import part_clients
+from streaming.terminal import count_of
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import LedgerState
 
@@ -55,7 +56,7 @@ def leak(cluster: Cluster) -> Leaks:
     console.print(
         f"    {short(ARCHIVE)}: the BookKeeper copies of [bold]{len(offloaded.copies)}[/] offloaded ledgers; "
         f"{short(REPORTS)}: [bold]{len(offloaded.leaked)}[/] offloaded ledgers; "
-        f"{short(SENSORS)}: [bold]{len(offloaded.stale)}[/] of a failed upload"
+        f"{short(SENSORS)}: the objects of [bold]{count_of(len(offloaded.stale), 'failed upload')}[/]"
     )
     owners = {ledger_id: topic for topic, lost in orphans.items() for ledger_id in lost.every}
     owners |= dict.fromkeys(offloaded.copies, ARCHIVE)
