@@ -42,7 +42,7 @@ def apart(prefixes: set[bytes]) -> list[bytes]:
     return [each for each, after in pairwise([*ordered, b""]) if not after.startswith(each)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(prefixes=PREFIXES, firsts=st.lists(FIRSTS, min_size=4, max_size=4), data=st.data())
 def test_rocksdb_reads_what_was_written(prefixes: set[bytes], firsts: list[int], data: st.DataObject) -> None:
     runs = [
@@ -132,7 +132,7 @@ def test_no_changed_byte_is_read_as_another_row(tmp_path: Path) -> None:
     whole = (tmp_path / "1.sst").read_bytes()
     assert read_of(tmp_path / "1.sst", tmp_path / "whole") == rows_of(each)
     read = list[list[tuple[bytes, bytes]] | None]()
-    for number, place in enumerate(range(0, len(whole), 61)):
+    for number, place in enumerate(range(0, len(whole), 149)):
         changed = bytearray(whole)
         changed[place] ^= 1 << number % 8
         path = tmp_path / f"{number}.changed"

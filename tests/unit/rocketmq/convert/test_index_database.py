@@ -56,7 +56,9 @@ def test_if_the_broker_deletes_unread_messages_follow_starts_over(tmp_path: Path
     is_as_a_backfill_would_make_it(tmp_path, store)
 
 
-@pytest.mark.parametrize("lost", [1, 7, 25, 50])
+@pytest.mark.parametrize(
+    "lost", [1, pytest.param(7, marks=pytest.mark.long), 25, pytest.param(50, marks=pytest.mark.long)]
+)
 def test_the_database_follows_a_log_back_whose_end_was_cut_off(tmp_path: Path, lost: int) -> None:
     shared = small_store(tmp_path)
     grown(shared, 60 - lost)
@@ -89,7 +91,7 @@ def test_a_queue_that_was_deleted_is_not_in_the_database(tmp_path: Path) -> None
     is_as_a_backfill_would_make_it(tmp_path, store)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.lists(st.lists(MESSAGES, min_size=1, max_size=12), min_size=1, max_size=5), st.integers(200, 3000))
 def test_however_a_store_grows_the_rows_are_those_of_its_log(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[Message]], range_bytes: int
@@ -124,7 +126,13 @@ class Dying:
 
 @pytest.mark.parametrize(
     ("batch", "is_written"),
-    [(0, False), (0, True), (1, False), (2, True), (3, False), (4, True), (5, False), (5, True)],
+    [
+        (0, False),
+        (2, True),
+        (3, False),
+        (5, True),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((0, True), (1, False), (4, True), (5, False))),
+    ],
 )
 def test_a_run_that_is_killed_at_any_batch_lags_and_leaves_no_hole(
     tmp_path: Path, batch: int, is_written: bool

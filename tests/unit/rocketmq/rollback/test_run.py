@@ -3,6 +3,7 @@ import os
 import shutil
 import struct
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from streaming.rocketmq.rollback.run import rollback
 from streaming.rocketmq.store.json_files import json_table
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from tests.rocketmq_store import Message, Store, small_store
-from tests.unit.rocketmq.convert.test_backfill import KilledError, dying_rename
+from tests.unit.rocketmq.convert.test_backfill import KilledError, dying_rename, renames
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, files_below, paths
 from udfs.rocketmq.metadata import OffsetsOf
 from udfs.rocketmq.refusals import Code
+
+RENAMES = 25  # of a rollback of `used_store`
+# the barrier, the old offsets, the new offsets, CURRENT, a table, a database of the configuration, our note, the end
+KINDS = (0, 1, 2, 3, 4, 20, 23, 24)
 
 
 def worked_with(root: Path, consumed: int = 9) -> None:
@@ -179,7 +184,7 @@ def test_within_a_rollback_nothing_is_exported(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("killed_at", range(25))
+@pytest.mark.parametrize("killed_at", renames(range(RENAMES), KINDS))
 def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_path: Path, killed_at: int) -> None:
     store = used_store(tmp_path)
     try:
@@ -197,7 +202,7 @@ def test_a_rollback_that_is_cut_short_anywhere_ends_the_same_when_repeated(tmp_p
     assert not any(path.is_dir() for path in (tmp_path / "config").iterdir())
 
 
-@pytest.mark.parametrize("killed_at", range(6))
+@pytest.mark.parametrize("killed_at", renames(range(6), (0, 2, 4)))
 def test_an_interrupted_rollback_drops_its_files_once_a_broker_has_written(tmp_path: Path, killed_at: int) -> None:
     """Whoever had no room on the disk may have started the broker once more, for days."""
     used_store(tmp_path)
@@ -208,7 +213,7 @@ def test_an_interrupted_rollback_drops_its_files_once_a_broker_has_written(tmp_p
     assert offsets_of(tmp_path)["offsetTable"]["Orders@readers"] == {0: 11, 1: 11, 2: 11}
 
 
-@pytest.mark.parametrize("killed_at", range(1, 25))
+@pytest.mark.parametrize("killed_at", renames(range(1, RENAMES), KINDS))
 def test_json_files_that_a_broker_wrote_which_could_not_start_are_replaced_unasked(
     tmp_path: Path, killed_at: int
 ) -> None:
@@ -439,31 +444,30 @@ def test_offsets_of_a_topic_that_was_deleted_in_rocksdb_are_not_asked_for(tmp_pa
     assert "Orders@readers" not in offsets_of(tmp_path)["offsetTable"]
 
 
-def test_while_a_rollback_has_not_ended_no_broker_can_load_the_file_queues(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", [KINDS, pytest.param(range(RENAMES), marks=pytest.mark.long)], ids=["kinds", "all"])
+def test_while_a_rollback_has_not_ended_no_broker_can_load_the_file_queues(
+    tmp_path: Path, each: Collection[int]
+) -> None:
     """A broker in file mode does not start with a queue file of another size (seen with 5.3.3 and 5.5.0)."""
     root = tmp_path / "s"
     converted_store(root)
     worked_with(root)
-    before, killed_at = files_below(root), 0
-    while True:
+    before = files_below(root)
+    for killed_at in each:
         copy = tmp_path / str(killed_at)
         shutil.copytree(root, copy, copy_function=shutil.copy2)
-        try:
+        with pytest.raises(KilledError):
             rollback(paths(copy), CLOCK, dying_rename(killed_at))
-        except KilledError:
-            file = paths(copy).barrier / "0" / ("0" * 20)
-            is_whole = not (paths(copy).rocksdb / "CURRENT").exists() and not (copy / "config" / "topics").exists()
-            is_as_before = files_below(copy) == before
-            assert file.exists() or is_as_before or is_whole
-            assert not file.exists() or file.stat().st_size == 1
-            if file.exists():
-                assert paths(copy).barrier.name in unfinished_rollback(paths(copy))
-                assert Code.ROLLBACK in {each.code for each in plan_of(paths(copy)).refusals}
-        else:
-            break
-        killed_at += 1
-    assert killed_at > 20
-    assert not paths(copy).barrier.exists()
+        file = paths(copy).barrier / "0" / ("0" * 20)
+        is_whole = not (paths(copy).rocksdb / "CURRENT").exists() and not (copy / "config" / "topics").exists()
+        is_as_before = files_below(copy) == before
+        assert file.exists() or is_as_before or is_whole
+        assert not file.exists() or file.stat().st_size == 1
+        if file.exists():
+            assert paths(copy).barrier.name in unfinished_rollback(paths(copy))
+            assert Code.ROLLBACK in {refusal.code for refusal in plan_of(paths(copy)).refusals}
+    rollback(paths(root), CLOCK, dying_rename(RENAMES))
+    assert not paths(root).barrier.exists()
 
 
 def test_a_message_of_a_topic_that_was_deleted_in_rocksdb_mode_may_stand_where_the_file_queues_end(

@@ -7,7 +7,15 @@ from streaming.rocketmq.rollback.export import export
 from streaming.rocketmq.rollback.run import rollback
 from streaming.rocketmq.workspace.forget import description_of, forget, forgettable
 from tests.rocketmq_store import small_store
-from tests.unit.rocketmq.convert.test_backfill import RENAMES, KilledError, database_of, dying_rename, expected_of
+from tests.unit.rocketmq.convert.test_backfill import (
+    KINDS,
+    RENAMES,
+    KilledError,
+    database_of,
+    dying_rename,
+    expected_of,
+    renames,
+)
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, files_below, paths
 from tests.unit.rocketmq.store.test_locks import broker
 
@@ -25,7 +33,7 @@ def test_what_was_kept_goes_and_nothing_else(tmp_path: Path) -> None:
     assert files_below(tmp_path) == before
 
 
-@pytest.mark.parametrize("killed_at", range(RENAMES))
+@pytest.mark.parametrize("killed_at", renames(range(RENAMES), KINDS))
 def test_a_backfill_that_has_not_ended_is_taken_back_and_forgotten(tmp_path: Path, killed_at: int) -> None:
     small_store(tmp_path).write()
     before = files_below(tmp_path)

@@ -62,8 +62,18 @@ def killed(root: Path, step: Step) -> None:
             backfill(root)
 
 
-@pytest.mark.parametrize("is_one_file", [False, True], ids=["many files", "one file"])
-@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize(
+    ("step", "is_one_file"),
+    [
+        *(pytest.param(step, False, id=f"{step}, many files") for step in STEPS),
+        pytest.param(STEPS[4], True, id=f"{STEPS[4]}, one file"),
+        *(
+            pytest.param(step, True, id=f"{step}, one file", marks=pytest.mark.long)
+            for step in STEPS
+            if step is not STEPS[4]
+        ),
+    ],
+)
 def test_the_database_of_follow_is_used_after_an_interrupted_takeover(
     tmp_path: Path, step: Step, is_one_file: bool
 ) -> None:
@@ -79,7 +89,13 @@ def test_the_database_of_follow_is_used_after_an_interrupted_takeover(
     assert not (tmp_path / "ledger-reaper" / "follow").exists()
 
 
-@pytest.mark.parametrize("step", STEPS[:5], ids=str)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, id=str(step), marks=pytest.mark.long if index in (1, 3) else ())
+        for index, step in enumerate(STEPS[:5])
+    ],
+)
 def test_it_is_followed_further_though_a_backfill_was_cut_short(tmp_path: Path, step: Step) -> None:
     store = followed(tmp_path, is_one_file=False)
     killed(tmp_path, step)

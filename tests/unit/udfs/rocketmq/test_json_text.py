@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udfs.rocketmq.json_text import BadJsonError, compact, has_lines, parse, pretty
@@ -81,6 +81,7 @@ def test_only_a_line_that_starts_with_an_integer_key_counts(text: str) -> None:
     assert not has_lines(text)
 
 
+@settings(max_examples=40)
 @given(VALUES)
 def test_what_is_written_is_read_again(value: Any) -> None:
     assert parse(compact(value)) == value

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udfs.rocketmq import metadata as m
@@ -68,6 +68,7 @@ def test_a_row_without_offsets_by_queue_is_refused(row: bytes) -> None:
         m.offsets_table(m.ConfigRows({b"T@g": row}, {}, {}), is_lmq=False)
 
 
+@settings(max_examples=40)
 @given(TABLES, st.booleans())
 def test_offsets_come_back_whatever_they_are(offsets: dict[str, dict[int, int]], is_lmq: bool) -> None:
     table = {"dataVersion": VERSION, "offsetTable": offsets}
