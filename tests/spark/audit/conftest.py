@@ -8,8 +8,9 @@ from streaming.audit.output import Output
 from streaming.state.filesystem import folder_of
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.long)])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Output:
+    """Return the folder; `make test` uses S3 only in tests that ask for it, which read and write in every way."""
     location = str(tmp_path) if request.param == "disk" else request.getfixturevalue("on_s3")
     folder = folder_of(location)
     return Output(folder.location, folder.filesystem, folder.root)

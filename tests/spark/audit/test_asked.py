@@ -47,6 +47,7 @@ def test_a_publication_is_read_in_its_last_version(spark: SparkSession, output: 
     assert _ids(asked.rows(spark, output, "first")) == [(2, UUID)]
 
 
+@pytest.mark.parametrize("output", ["disk", "s3"], indirect=True)
 def test_a_publication_is_removed_when_none_of_its_requests_is_found_any_more(
     spark: SparkSession, output: Output
 ) -> None:

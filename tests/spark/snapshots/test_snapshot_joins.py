@@ -1,12 +1,13 @@
 """Spark's joins combine latest values, owners, positions of segments, and ids."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming.audit import audit_columns as a
@@ -28,7 +29,7 @@ from udfs.snapshots.topic_findings import SnapshotClass
 from udfs.snapshots.values import Fault, ReadValue
 
 SPACE = "t/ns"
-A, B, GONE, SINGLE = (f"persistent://{SPACE}/{name}" for name in ("a", "b", "gone", "single"))
+A, B, GONE, SINGLE, NEWER = (f"persistent://{SPACE}/{name}" for name in ("a", "b", "gone", "single", "newer"))
 FULL = {  # a struct needs each of its fields
     s.MOST: None,
     s.LEAST: None,
@@ -168,11 +169,36 @@ def _findings(spark: SparkSession, messages: DataFrame, owners: DataFrame, segme
     return of_topics.unionByName(snapshot_joins.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema))
 
 
-def test_each_fault_is_found_once_at_its_position(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_joins, "VALUES_AT_ONCE", 2)  # so that topics are split into parts
-    messages = _world().frame(spark)
-    owners = _owners(spark, a=[5], gone=None, single=[5])
-    findings = _findings(spark, messages, owners, _segments_topic(spark, None)).cache()
+@dataclass(frozen=True)
+class Joined:
+    """The facts of a world, computed once: a plan with as many joins takes seconds each time it is run."""
+
+    of_topics: DataFrame
+    of_namespaces: DataFrame  # a row for each guard
+
+
+GUARDED, TOO_LATE = (69, 9), (70, 0)
+
+
+@pytest.fixture(scope="module")
+def joined(spark: SparkSession) -> Joined:
+    messages, segments = _world().frame(spark), _segments_topic(spark, None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(snapshot_joins, "VALUES_AT_ONCE", 2)  # so that topics are split into parts
+        of_topics = snapshot_joins.topics(messages, _owners(spark, a=[5], gone=None, single=[5]), segments)
+    guards = reduce(DataFrame.union, [_segments_topic(spark, guard) for guard in (GUARDED, TOO_LATE)], segments)
+    return Joined(_collected(of_topics), _collected(snapshot_joins.namespaces(messages, guards)))
+
+
+def _collected(frame: DataFrame) -> DataFrame:
+    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
+
+
+def test_each_fault_is_found_once_at_its_position(joined: Joined) -> None:
+    schema = from_arrow_schema(s.FINDING)
+    unguarded = joined.of_namespaces.where(joined.of_namespaces[s.GUARD_LEDGER].isNull())
+    found = joined.of_topics.mapInArrow(TopicTask(0, None), schema)
+    findings = _collected(found.unionByName(unguarded.mapInArrow(NamespaceTask(), schema)))
     lines = [(row[c.REASON], row[s.KEY]) for row in findings.collect()]
     assert len(lines) == len(set(lines))
     reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in findings.collect()}
@@ -203,34 +229,63 @@ def test_each_fault_is_found_once_at_its_position(spark: SparkSession, monkeypat
     assert all(row["do"] for row in with_advice(findings).collect())
 
 
-def test_ids_are_counted_once_and_dead_ids_not(spark: SparkSession) -> None:
-    rows = snapshot_joins.topics(
-        _world().frame(spark), _owners(spark, a=[5], single=[5]), _segments_topic(spark, None)
-    ).collect()
+def test_ids_are_counted_once_and_dead_ids_not(joined: Joined) -> None:
+    rows = joined.of_topics.collect()
     facts = {row[c.TOPIC_NAME]: topic_facts(row.asDict(recursive=True), 0, is_segmented=None) for row in rows}
     assert (facts[A].live_ids, facts[A].doubled_ids) == (3, 1)
     assert facts[SINGLE].live_ids == 2
     assert {segment.sequence: segment.is_readable for segment in facts[A].named} == {0: True, 1: True, 2: False}
 
 
-def test_an_index_without_max_read_position_is_reported_at_its_position(spark: SparkSession) -> None:
+@dataclass(frozen=True)
+class Odd:
+    """Findings about indexes without a max read position, and about a segment of another version of Pulsar."""
+
+    of_messages: list[Row]
+    of_topics: list[Row]
+
+
+@pytest.fixture(scope="module")
+def odd(spark: SparkSession) -> Odd:
     read = Messages()
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 3), max_read=BEFORE_ALL)
     read.index(B, at=(60, 4), max_read=BEFORE_ALL)  # with such an index a topic is replayed
     read.segment(A, 0, (70, 0), [(1, 1)])
-    findings = _findings(
-        spark, read.frame(spark), _owners(spark, a=[5], b=[5]), _segments_topic(spark, (69, 9))
-    ).collect()
-    assert [(row[a.CLASS], row[c.REASON], row[s.KEY], row[s.LEDGER], row[s.ENTRY]) for row in findings] == [
+    read.index(NEWER, (0, (70, 1), (5, 0)), (1, (70, 2), (5, 1)))
+    read.segment(NEWER, 0, (70, 1), [(1, 1)])
+    newer = ReadValue(
+        kind=SnapshotKind.SEGMENT,
+        key=f"multiple-1-{NEWER}",
+        topic=NEWER,
+        position=(70, 2),
+        publish_ms=0,
+        size_bytes=600,
+        sequence=1,
+        fault=Fault.UNKNOWN_SCHEMA,
+    )
+    read.add(newer)
+    read.add(newer, is_raw=True)
+    messages = read.frame(spark)
+    owners = _owners(spark, a=[5], b=[5], newer=[5])
+    findings = _findings(spark, messages, owners, _segments_topic(spark, (69, 9)))
+    return Odd(message_findings(messages).collect(), findings.collect())
+
+
+def test_an_index_without_max_read_position_is_reported_at_its_position(odd: Odd) -> None:
+    assert [(row[a.CLASS], row[c.REASON], row[s.KEY], row[s.LEDGER], row[s.ENTRY]) for row in odd.of_topics] == [
         ("DANGER", "NO_MAX_READ", A, 60, 3)
     ]
 
 
-def test_a_guard_counts_only_before_the_first_existing_named_segment(spark: SparkSession) -> None:
-    messages = _world().frame(spark)
-    for guard, is_guarded in (((69, 9), True), ((70, 0), False), (None, False)):
-        (row,) = snapshot_joins.namespaces(messages, _segments_topic(spark, guard)).collect()
-        assert row[s.IS_GUARDED] is is_guarded
+def test_a_segment_of_another_version_of_pulsar_is_unknown_and_not_lost(odd: Odd) -> None:
+    reasons = [(row[a.CLASS], row[c.REASON], row[s.ENTRY]) for row in odd.of_messages]
+    assert reasons == [("UNKNOWN", "UNKNOWN_SCHEMA", 2)]
+    assert [row for row in odd.of_topics if row[c.TOPIC_NAME] == NEWER] == []
+
+
+def test_a_guard_counts_only_before_the_first_existing_named_segment(joined: Joined) -> None:
+    guards = {(row[s.GUARD_LEDGER], row[s.GUARD_ENTRY]): row[s.IS_GUARDED] for row in joined.of_namespaces.collect()}
+    assert guards == {GUARDED: True, TOO_LATE: False, (None, None): False}
 
 
 def test_a_namespace_that_could_not_be_read_completely_has_no_findings(spark: SparkSession) -> None:
@@ -304,29 +359,6 @@ def test_a_message_that_may_block_loads_is_a_danger_even_if_a_later_message_repl
     assert orphans_of(findings).collect() == []  # --publish requests none of them
 
 
-def test_a_segment_of_another_version_of_pulsar_is_unknown_and_not_lost(spark: SparkSession) -> None:
-    read = Messages()
-    read.index(A, (0, (70, 0), (5, 0)), (1, (70, 1), (5, 1)))
-    read.segment(A, 0, (70, 0), [(1, 1)])
-    newer = ReadValue(
-        kind=SnapshotKind.SEGMENT,
-        key=f"multiple-1-{A}",
-        topic=A,
-        position=(70, 1),
-        publish_ms=0,
-        size_bytes=600,
-        sequence=1,
-        fault=Fault.UNKNOWN_SCHEMA,
-    )
-    read.add(newer)
-    read.add(newer, is_raw=True)
-    messages = read.frame(spark)
-    reasons = [(row[a.CLASS], row[c.REASON], row[s.ENTRY]) for row in message_findings(messages).collect()]
-    assert reasons == [("UNKNOWN", "UNKNOWN_SCHEMA", 1)]
-    findings = _findings(spark, messages, _owners(spark, a=[5]), _segments_topic(spark, (69, 0)))
-    assert [row[c.REASON] for row in findings.collect()] == []
-
-
 def test_foreign_messages_of_several_system_topics_are_separate_rows(spark: SparkSession) -> None:
     read = Messages()
     for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):
@@ -346,6 +378,6 @@ def test_foreign_messages_of_several_system_topics_are_separate_rows(spark: Spar
     assert len({group.topic for group in groups}) == len(groups) == 3
 
 
-def test_deleted_segments_are_not_counted_as_unguarded(spark: SparkSession) -> None:
-    (row,) = snapshot_joins.namespaces(_world().frame(spark), _segments_topic(spark, None)).collect()
-    assert row["segments"] == 2  # of the three segments that the index names
+def test_deleted_segments_are_not_counted_as_unguarded(joined: Joined) -> None:
+    # of the three segments that the index names
+    assert {row["segments"] for row in joined.of_namespaces.collect()} == {2}
