@@ -104,6 +104,25 @@ def scene(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> Scene:
     return Scene(cluster, deploy(chunk_rows=100), tmp_path / "run.log")
 
 
+@pytest.fixture(scope="module")
+def killed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """A scene whose service was killed during a batch, and started again."""
+    here = tmp_path_factory.mktemp("killed")
+    scene = Scene(cluster, deployment(cluster, here, chunk_rows=100), here / "run.log")
+    with killed_at_the_end(scene.start("--until-idle")) as running:
+        scene.wait_for_receipts(running)
+    assert len(scene.service.final()) < scene.requested, "it was killed after the batch"
+    scene.service.console.run("run", "--until-idle")
+    return scene
+
+
+def test_kill_9_during_a_batch_loses_and_doubles_nothing(cluster: Cluster, killed: Scene) -> None:
+    killed.check()
+    listed = ledger_list.listed_by_bookie(cluster)
+    assert not listed & set(killed.leaked)
+    assert set(killed.listed) <= listed
+
+
 @dataclass(frozen=True)
 class Battered:
     """A scene whose service was killed twice during a batch; then it slept while a second service took over.
@@ -171,17 +190,15 @@ def _lock_of(settings: Settings) -> str:
     return f"{settings.zookeeper.own_root}/instances/{settings.service.name}/lock"
 
 
-def test_kill_9_during_a_batch_loses_and_doubles_nothing(battered: Battered) -> None:
+@pytest.mark.long
+def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(battered: Battered) -> None:
+    assert battered.sleeper_code in (0, 3, 4), battered.log[-3000:]
     battered.scene.check()
     assert not battered.listed_by_bookie & set(battered.scene.leaked)
     assert set(battered.scene.listed) <= battered.listed_by_bookie
 
 
-def test_a_zombie_that_slept_through_its_session_can_neither_delete_nor_commit(battered: Battered) -> None:
-    assert battered.sleeper_code in (0, 3, 4), battered.log[-3000:]
-    battered.scene.check()
-
-
+@pytest.mark.long
 def test_deletes_without_a_right_and_deletes_during_a_stall_of_zookeeper_succeed_later_and_use_up_no_tries(
     battered: Battered,
 ) -> None:
@@ -191,8 +208,8 @@ def test_deletes_without_a_right_and_deletes_during_a_stall_of_zookeeper_succeed
     battered.scene.check()
 
 
-def test_a_lost_receipt_is_an_alarm(cluster: Cluster, battered: Battered) -> None:
-    service = battered.scene.service
+def test_a_lost_receipt_is_an_alarm(killed: Scene) -> None:
+    service = killed.service
     assert "entries read and accounted for" in service.call("check")
     table = opened(service.settings.state.dir, "receipts")
     assert table is not None

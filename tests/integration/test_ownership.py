@@ -17,6 +17,15 @@ def _beside(first: Deployment, folder: str, *, name: str = "") -> Deployment:
     return Deployment(config)
 
 
+def test_a_service_is_refused_until_another_releases_their_topics(deploy: Deploy) -> None:
+    reading = deploy()
+    refused = _beside(reading, "second", name=f"{reading.settings.service.name}-second")
+    reading.request([b"no request"])
+    reading.console.run("run", "--until-idle")
+    _takes_over_after_the_release(reading, refused, refused.console.run("run", "--until-idle", code=4))
+
+
+@pytest.mark.long
 def test_one_of_two_services_that_start_at_once_is_refused_until_the_other_releases_their_topics(
     deploy: Deploy,
 ) -> None:
@@ -30,9 +39,14 @@ def test_one_of_two_services_that_start_at_once_is_refused_until_the_other_relea
     assert sorted(codes) == [0, 4], [log.read_text() for log in logs]
 
     reading, refused = services[codes.index(0)], services[codes.index(4)]
-    topic, name, other = first.settings.topics.requests[0], reading.settings.service.name, refused.settings.service.name
+    _takes_over_after_the_release(reading, refused, logs[codes.index(4)].read_text())
+
+
+def _takes_over_after_the_release(reading: Deployment, refused: Deployment, refusal: str) -> None:
+    topic, name = reading.settings.topics.requests[0], reading.settings.service.name
+    other = refused.settings.service.name
     assert len(reading.final()) == 1
-    for output in (logs[codes.index(4)].read_text(), refused.call("check", code=4)):
+    for output in (refusal, refused.call("check", code=4)):
         assert f"is read by service '{name}'" in " ".join(output.split())
     assert refused.receipts() == [], "the stopped service lost its topics"
     assert f"service {other} has no topic to release" in refused.call("release", "--topic", topic, "--yes", code=2)
@@ -43,6 +57,7 @@ def test_one_of_two_services_that_start_at_once_is_refused_until_the_other_relea
     assert f"is read by service '{other}'" in reading.console.run("run", "--until-idle", code=4)
 
 
+@pytest.mark.long
 def test_another_state_directory_is_reported_and_raises_no_alarm(deploy: Deploy) -> None:
     service = deploy()
     service.request([b"no request"])

@@ -49,6 +49,7 @@ def _wait_for_receipt(service: Deployment, running: subprocess.Popen[bytes], led
     raise AssertionError(log.read_text()[-3000:])
 
 
+@pytest.mark.long
 def test_retries_are_processed_when_due_across_restarts_also_after_retries_that_still_wait(
     deploy: Deploy, tmp_path: Path
 ) -> None:

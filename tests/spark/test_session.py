@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import NamedTuple, cast
 
 import pytest
 from pyspark import SparkContext, accumulators
@@ -17,10 +17,10 @@ from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, is_one_process, load_with_spark, log_refusals_in_one_line, start
 
 START = """
-import signal, sys
+import signal, socket, sys, threading, time, urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 from streaming.config.load import load
-from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, has_ended, start
 
 def ours(number, frame):
@@ -32,105 +32,12 @@ spark = start(settings, Jars(), with_streams=False)
 signal.raise_signal(signal.SIGINT)
 print(spark.range(3).count(), "rows")
 print(Path(settings.spark.local_dir).is_dir() and len(list(Path(settings.spark.local_dir).iterdir())), "folder")
-ended = [has_ended(spark)]
-spark.sparkContext._jsc.sc().stop()  # as a stop by the master
-print("ended", *ended, has_ended(spark))
-spark.stop()
-print("ended", has_ended(spark))
-"""
 
-WITH_THE_CONNECTOR = """
-import sys
-from pathlib import Path
-from streaming.config.load import load
-from streaming.spark.connector_lz4 import decompressor_of
-from streaming.spark.session import fetched_jars, start
-
-settings = load(Path(sys.argv[1]))
-spark = start(settings, fetched_jars(settings))
-print(decompressor_of(spark))
-print(spark._jvm.net.jpountz.lz4.LZ4Factory.fastestInstance().toString())
-spark.stop()
-"""
-
-
-def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(tmp_path: Path) -> None:
-    """LZ4_decompress_fast, which the connector would call, reads beyond the end of its input."""
-    config = tmp_path / "config.toml"
-    config.write_text(f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\n[state]\ndir = "{tmp_path}/state"\n')
-
-    completed = subprocess.run(
-        [sys.executable, "-c", WITH_THE_CONNECTOR, str(config)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.splitlines() == [SAFE, "LZ4Factory:JNI"], "Spark does not keep its fast decompressor"
-
-
-def test_a_session_leaves_sigint_to_the_service_and_its_files_in_the_configured_folder(tmp_path: Path) -> None:
-    """By default PySpark handles SIGINT, and ends the program with KeyboardInterrupt."""
-    config, local_dir = tmp_path / "config.toml", tmp_path / "with a blank"
-    config.write_text(
-        f'[spark]\nui_port = 0\nlocal_dir = "{local_dir}"\njava_options = "-XX:TieredStopAtLevel=1"\n'
-        f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
-    )
-
-    completed = subprocess.run(
-        [sys.executable, "-c", START, str(config)], capture_output=True, text=True, timeout=120, check=False
-    )
-
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.splitlines() == ["signal 2", "3 rows", "1 folder", "ended False True", "ended True"]
-    assert not list(local_dir.iterdir())
-
-
-LOGGED = """
-import sys
-from pathlib import Path
-from streaming.config.load import load
-from streaming.spark.connector_lz4 import SAFE
-from streaming.spark.session import Jars, start
-
-spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.B")
 log.error("topic a\\n2026 INFO forged\\x1b[2J\\u202e")
 log.error("with it", spark._jvm.java.lang.RuntimeException("key b\\n2026 INFO forged\\x1b[2J\\u202e"))
 log.error("the next")
-spark.stop()
-"""
 
-
-def test_foreign_text_in_java_logs_forges_no_line_and_does_not_control_the_terminal(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(
-        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n'
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", LOGGED, str(config)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    lines = completed.stderr.splitlines()
-    (first,) = [number for number, line in enumerate(lines) if line.endswith("Z ERROR B: topic a")]
-    assert lines[first + 1] == "    2026 INFO forged?[2J?"
-    assert lines[first + 2].endswith("Z ERROR B: with it")
-    assert lines[first + 3 : first + 5] == ["java.lang.RuntimeException: key b", "    2026 INFO forged?[2J?"]
-    assert "\x1b" not in completed.stderr
-    assert [line for line in lines if line.startswith("2") and line.endswith("Z ERROR B: the next")] != []
-
-
-WATCHED = """
-import socket, sys, threading, time, urllib.request
-from pathlib import Path
-from urllib.parse import urlsplit
-from streaming.config.load import load
-from streaming.spark.connector_lz4 import SAFE
-from streaming.spark.session import Jars, start
-
-spark = start(load(Path(sys.argv[1])), Jars(), with_streams=False)
 url = spark.sparkContext.uiWebUrl
 print("at", urlsplit(url).hostname)
 for address in ("127.0.0.1", "127.0.0.2"):
@@ -159,44 +66,120 @@ urllib.request.urlopen(urllib.request.Request(f"{url}/jobs/job/kill/?id={job}", 
 time.sleep(2)
 print("runs on" if job in tracker.getActiveJobsIds() else "ended")
 spark.sparkContext.cancelAllJobs()
+
+ended = [has_ended(spark)]
+spark.sparkContext._jsc.sc().stop()  # as a stop by the master
+print("ended", *ended, has_ended(spark))
+spark.stop()
+print("ended", has_ended(spark))
+"""
+
+
+class Started(NamedTuple):
+    """A program that has started Spark, used it and stopped it."""
+
+    output: list[str]
+    errors: list[str]
+    left: list[Path]  # in the folder of temporary files
+
+
+def _started(folder: Path, option: str = "") -> Started:
+    config, local_dir = folder / "config.toml", folder / "with a blank"
+    config.write_text(
+        f'[spark]\nui_port = 0\nlocal_dir = "{local_dir}"\njava_options = "-XX:TieredStopAtLevel=1"\n{option}\n'
+        f'[state]\ndir = "{folder}/state"\n[checkpoints]\ndir = "{folder}/checkpoints"\n'
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", START, str(config)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    return Started(completed.stdout.splitlines(), completed.stderr.splitlines(), list(local_dir.iterdir()))
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """One program for many tests: a start of Java takes seconds."""
+    return _started(tmp_path_factory.mktemp("started"))
+
+
+WITH_THE_CONNECTOR = """
+import sys
+from pathlib import Path
+from streaming.config.load import load
+from streaming.spark.connector_lz4 import decompressor_of
+from streaming.spark.session import fetched_jars, start
+
+settings = load(Path(sys.argv[1]))
+spark = start(settings, fetched_jars(settings))
+print(decompressor_of(spark))
+print(spark._jvm.net.jpountz.lz4.LZ4Factory.fastestInstance().toString())
 spark.stop()
 """
 
 
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        pytest.param("", ["127.0.0.1 answers", "127.0.0.2 refused"], id="by default"),
-        pytest.param(
-            'ui_address = "127.0.0.2"',
-            ["127.0.0.1 refused", "127.0.0.2 answers"],
-            id="another address",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            'ui_address = "0.0.0.0"',
-            ["127.0.0.1 answers", "127.0.0.2 answers"],
-            id="every address",
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_the_ui_listens_on_the_configured_address_and_can_not_end_a_job(
-    tmp_path: Path, option: str, expected: list[str]
-) -> None:
+def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(tmp_path: Path) -> None:
+    """LZ4_decompress_fast, which the connector would call, reads beyond the end of its input."""
     config = tmp_path / "config.toml"
+    # the options keep Java from listing its classes, and compile less
     config.write_text(
-        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1"\n{option}\n'
+        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1 -Xshare:auto"\n'
+        f'[state]\ndir = "{tmp_path}/state"\n'
     )
 
     completed = subprocess.run(
-        [sys.executable, "-c", WATCHED, str(config)], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", WITH_THE_CONNECTOR, str(config)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
     assert completed.returncode == 0, completed.stderr
-    host, *output = completed.stdout.splitlines()
-    assert host == ("at 127.0.0.2" if "127.0.0.2" in option else "at 127.0.0.1")
-    assert output == [*expected, "jobs/ active no kill", "stages/ active no kill", "runs on"]
+    assert completed.stdout.splitlines() == [SAFE, "LZ4Factory:JNI"], "Spark does not keep its fast decompressor"
+
+
+def test_a_session_leaves_sigint_to_the_service_and_its_files_in_the_configured_folder(started: Started) -> None:
+    """By default PySpark handles SIGINT, and ends the program with KeyboardInterrupt."""
+    assert started.output[:3] == ["signal 2", "3 rows", "1 folder"]
+    assert started.output[-2:] == ["ended False True", "ended True"]
+    assert started.left == []
+
+
+def test_foreign_text_in_java_logs_forges_no_line_and_does_not_control_the_terminal(started: Started) -> None:
+    lines = started.errors
+    (first,) = [number for number, line in enumerate(lines) if line.endswith("Z ERROR B: topic a")]
+    assert lines[first + 1] == "    2026 INFO forged?[2J?"
+    assert lines[first + 2].endswith("Z ERROR B: with it")
+    assert lines[first + 3 : first + 5] == ["java.lang.RuntimeException: key b", "    2026 INFO forged?[2J?"]
+    assert not any("\x1b" in line for line in lines)
+    assert [line for line in lines if line.startswith("2") and line.endswith("Z ERROR B: the next")] != []
+
+
+def _of_the_ui(started: Started) -> tuple[str, list[str], list[str]]:
+    """Return where the UI listens, which addresses answer, and what it shows of a job that it is asked to end."""
+    host, *shown = started.output[3:-2]
+    return host, shown[:2], shown[2:]
+
+
+NOT_ENDED = ["jobs/ active no kill", "stages/ active no kill", "runs on"]
+
+
+def test_the_ui_listens_on_this_machine_and_can_not_end_a_job(started: Started) -> None:
+    assert _of_the_ui(started) == ("at 127.0.0.1", ["127.0.0.1 answers", "127.0.0.2 refused"], NOT_ENDED)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.2", ("at 127.0.0.2", ["127.0.0.1 refused", "127.0.0.2 answers"])),
+        ("0.0.0.0", ("at 127.0.0.1", ["127.0.0.1 answers", "127.0.0.2 answers"])),
+    ],
+)
+def test_the_ui_listens_on_the_configured_address(
+    tmp_path: Path, address: str, expected: tuple[str, list[str]]
+) -> None:
+    assert _of_the_ui(_started(tmp_path, f'ui_address = "{address}"')) == (*expected, NOT_ENDED)
 
 
 def test_a_master_with_remote_workers_requires_spark_submit(tmp_path: Path) -> None:
@@ -248,8 +231,13 @@ def _submit(folder: Path, *conf: str, ui: str = "spark.ui.enabled=false") -> sub
 
 
 @pytest.mark.spark
-def test_options_of_spark_submit_override_our_configuration(tmp_path: Path) -> None:
-    completed = _submit(tmp_path, "spark.ui.port=4123", "spark.sql.shuffle.partitions=9", "spark.speculation=FALSE")
+def test_options_of_spark_submit_override_our_configuration_and_there_is_no_ui_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment of spark-submit has to name the address of a UI."""
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    options = ("spark.ui.port=4123", "spark.sql.shuffle.partitions=9", "spark.speculation=FALSE")
+    completed = _submit(tmp_path, *options, ui="")
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.splitlines() == [
         "spark.ui.port 4123",
@@ -257,23 +245,23 @@ def test_options_of_spark_submit_override_our_configuration(tmp_path: Path) -> N
         "spark.scheduler.mode FAIR",
         "spark.speculation FALSE",
         "driver 127.0.0.1",
+        "ui None",
     ]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("address", "has_ui"), [("", False), pytest.param("127.0.0.1", True, marks=pytest.mark.long)])
-def test_under_spark_submit_there_is_a_ui_only_if_its_environment_names_an_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, *, has_ui: bool
+@pytest.mark.long
+def test_under_spark_submit_there_is_a_ui_if_its_environment_names_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    if address:
-        monkeypatch.setenv("SPARK_LOCAL_IP", address)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     completed = _submit(tmp_path, "spark.ui.port=0", ui="")
     assert completed.returncode == 0, completed.stderr
-    assert f"ui {'http' if has_ui else 'None'}" in completed.stdout
+    assert "ui http" in completed.stdout
 
 
 @pytest.mark.spark
+@pytest.mark.long  # tests/unit/spark/test_submitted.py tests the refusal
 def test_a_spark_submit_with_speculation_of_deleting_tasks_is_refused(tmp_path: Path) -> None:
     completed = _submit(tmp_path, "spark.speculation=true")
     assert (

@@ -37,6 +37,7 @@ def test_a_refusal_of_a_task_is_our_error_with_file_and_byte(spark: SparkSession
     assert not (tmp_path / "consumequeue" / "CURRENT").exists()
 
 
+@pytest.mark.long
 def test_a_refusal_of_a_task_is_reported_without_a_traceback(tmp_path: Path) -> None:
     small_store(tmp_path).write()
     file = tmp_path / "consumequeue" / "Orders" / "0" / ("0" * 20)
