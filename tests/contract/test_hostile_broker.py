@@ -19,7 +19,7 @@ from streaming.config.hosts import hosts_of
 from streaming.errors import UnavailableError
 from udfs.records import Presence
 
-TOPICS = 60
+TOPICS = 40
 CONCURRENCY = 8
 LOADED = "/admin/v2/broker-stats/bookieops"
 STATS = json.dumps({"ledgers": [], "cursors": {}, "schemaLedgers": [], "compactedLedger": {"ledgerId": -1}}).encode()
@@ -143,7 +143,11 @@ def redirects(handler: BaseHTTPRequestHandler, server: Server) -> None:
     answer_with(handler, 307, b"", Location=f"{server.url}{handler.path}")
 
 
-EVERY = [pytest.param(fault, id=fault.__name__) for fault in (fails, is_silent, dribbles, dribbles_headers, redirects)]
+RARE = (dribbles, redirects)
+EVERY = [
+    pytest.param(fault, id=fault.__name__, marks=pytest.mark.long if fault in RARE else ())
+    for fault in (fails, is_silent, dribbles, dribbles_headers, redirects)
+]
 
 
 def _broker(honest: Server, *others: Server, timeout_seconds: float = 4.0) -> AdminBroker:
@@ -257,7 +261,13 @@ def _is_silent_about(*tenants: str) -> Misbehave:
     return misbehave
 
 
-@pytest.mark.parametrize("noisy", [("noisy",), ("noisy", "loud")], ids=["one tenant", "two tenants"])
+@pytest.mark.parametrize(
+    "noisy",
+    [
+        pytest.param(("noisy",), id="one tenant", marks=pytest.mark.long),
+        pytest.param(("noisy", "loud"), id="two tenants"),
+    ],
+)
 def test_tenants_with_hanging_topics_hide_no_topic_of_another_tenant(noisy: tuple[str, ...]) -> None:
     """Eight hanging topics used to take all threads of their broker, and then counted as a hanging broker."""
     server = Server("honest", _is_silent_about(*noisy), tenants=noisy)

@@ -215,6 +215,7 @@ def test_explain_returns_the_outcome_that_a_request_would_have(
     assert [row["class"] for row in explained["last_audit"]] == expected[ledger]
 
 
+@pytest.mark.long
 def test_findings_that_depend_on_unreadable_metadata_are_unknown_and_the_rest_is_published(world: World) -> None:
     path = managed_ledger_path(managed_ledger_name(LEAKY))
     leaked = set(world.contents.leaked[LEAKY].data)

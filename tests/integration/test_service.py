@@ -246,9 +246,7 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
         wait_until(lambda: len(service.receipts()) == 60, running, log)
         stop(running)
     outputs = (second, on_port, other, running.pid, check, receipts, resume)
-    held = Held(until_idle, held_log, set(leaked), while_held, *outputs, service.outcomes())
-    service.console.run("run", "--until-idle")
-    return held
+    return Held(until_idle, held_log, set(leaked), while_held, *outputs, service.outcomes())
 
 
 def test_requests_above_the_limit_wait_until_the_operator_resumes(held: Held) -> None:

@@ -252,7 +252,7 @@ kills = st.tuples(st.sampled_from(["kill", "fail"]), st.integers(0, 5), st.none(
 HONEST, HIDES = Kind.HONEST, Kind.HIDES_THE_END
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @example([("publish", 0, HIDES), ("run", 5, None), ("publish", 0, HONEST), ("run", 30, None)])
 @example(
     [

@@ -9,7 +9,7 @@ d) no topic's snapshot removes another topic's snapshot.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -173,10 +173,14 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.lists(EVENTS, max_size=25))
 def test_no_crash_at_any_message_loses_an_id(events: list[Event]) -> None:
     run(events, recovering=part_by_part)
+
+
+# the seeds of draws that detect a broken rule; other rules are detected by one of the first draws
+_DETECTED_BY = {"_evenly": 24, "_first_of_each_key": 70}
 
 
 def _drawn(seed: int, *, changes_capacity: bool) -> list[Event]:
@@ -187,11 +191,11 @@ def _drawn(seed: int, *, changes_capacity: bool) -> list[Event]:
 
 
 def test_the_draws_that_detect_broken_rules_find_no_fault() -> None:
-    for seed in range(15):
+    for seed in range(8):
         run(_drawn(seed, changes_capacity=True), recovering=part_by_part)
 
 
-def _run_all(draws: list[list[Event]], writing: Write, recovering: Recover, shared: Callable[[str], str]) -> None:
+def _run_all(draws: Iterable[list[Event]], writing: Write, recovering: Recover, shared: Callable[[str], str]) -> None:
     for events in draws:
         run(events, writing, recovering, shared)
 
@@ -345,12 +349,13 @@ def _keys_of_the_issue(key: str) -> str:
 )
 def test_without_each_rule_some_draw_fails(writing: Write, recovering: Recover) -> None:
     with_capacities = writing in (_shrinking, _evenly, _old_generations_first) or recovering is _newest_generation
-    draws = [_drawn(seed, changes_capacity=with_capacities) for seed in range(400)]
+    first = max(_DETECTED_BY.get(broken.__name__, 0) for broken in (writing, recovering))
+    draws = (_drawn(seed, changes_capacity=with_capacities) for seed in range(first, 400))
     with pytest.raises(BrokenError):
         _run_all(draws, writing, recovering, str)
 
 
 def test_with_the_keys_of_the_issue_topics_remove_each_others_snapshots() -> None:
-    draws = [_drawn(seed, changes_capacity=False) for seed in range(400)]
+    draws = (_drawn(seed, changes_capacity=False) for seed in range(400))
     with pytest.raises(BrokenError):
         _run_all(draws, written, recovered, _keys_of_the_issue)
