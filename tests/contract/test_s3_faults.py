@@ -385,8 +385,8 @@ def test_the_absence_of_many_keys_needs_few_requests(faulty: FaultyBucket) -> No
 
 
 def test_distant_keys_are_checked_singly(faulty: FaultyBucket) -> None:
-    keys = faulty.fill(4_000)
-    distant = keys[::400]
+    keys = faulty.fill(9_000)
+    distant = keys[::900]
     faulty.server.requests.clear()
 
     assert faulty.store.existing([*distant, "absent"]) == set(distant)

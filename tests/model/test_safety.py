@@ -22,7 +22,7 @@ from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
 from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete
 
-EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "40"))
 STEPS = 40
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or os.environ.get("LEDGER_REAPER_MODEL_SHRINK") != "no"]
 

@@ -346,7 +346,7 @@ class Sleeper(Table):
 @pytest.mark.parametrize(
     "call",
     [
-        "delete",
+        pytest.param("delete", marks=pytest.mark.long),
         pytest.param("optimize", marks=pytest.mark.long),
         "vacuum",
         pytest.param("create_checkpoint", marks=pytest.mark.long),

@@ -1,6 +1,7 @@
 """Help, version, completion, and commands in the order of use."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -38,8 +39,8 @@ def test_commands_are_listed_in_the_order_of_use_without_unfinished_and_older_na
 @pytest.mark.parametrize("path", every_command(), ids=" ".join)
 def test_every_command_has_both_help_options(path: list[str]) -> None:
     code, text = run(*path, "-h")
-    assert (code, text) == run(*path, "--help")
     assert code == 0
+    assert re.search(r"--help\s+-h\s", text), "it offers no --help"
     assert f"Usage: ledger-reaper {' '.join(path)} " in text
 
 
