@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ if "TMPDIR" not in os.environ:
 
 # Processes that tests start share the compiled modules: compilation is half of Python's work at a start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# So do the processes of pytest-xdist: half of the collection is the compilation of modules with tests.
+sys.dont_write_bytecode = False
 
 REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
 _WITHOUT_NETWORK = {"unit", "spark", "model"}

@@ -139,11 +139,13 @@ def test_a_batch_that_was_delivered_completely_is_not_changed(world: World) -> N
 @pytest.mark.parametrize(
     ("missing", "requested"),
     [
-        pytest.param([COMPLETE[0]], {FIRST: [EntrySpan(5, 2, 2)]}, id="the first of a ledger"),
+        pytest.param([COMPLETE[0]], {FIRST: [EntrySpan(5, 2, 2)]}, id="the first of a ledger", marks=pytest.mark.long),
         pytest.param([COMPLETE[5]], {FIRST: [EntrySpan(6, 1, 1)]}, id="the last of a range"),
         pytest.param([COMPLETE[1]], {FIRST: [EntrySpan(5, 3, 3)]}, id="the first message of a producer's batch"),
-        pytest.param([COMPLETE[2]], {FIRST: [EntrySpan(5, 3, 3)]}, id="a message within a producer's batch"),
-        pytest.param([COMPLETE[6]], {SECOND: [EntrySpan(8, 0, 0)]}, id="all of a partition"),
+        pytest.param(
+            [COMPLETE[2]], {FIRST: [EntrySpan(5, 3, 3)]}, id="a message within a batch", marks=pytest.mark.long
+        ),
+        pytest.param([COMPLETE[6]], {SECOND: [EntrySpan(8, 0, 0)]}, id="all of a partition", marks=pytest.mark.long),
         pytest.param(
             COMPLETE, {FIRST: [EntrySpan(5, 2, 3), EntrySpan(6, 0, 1)], SECOND: [EntrySpan(8, 0, 0)]}, id="everything"
         ),
