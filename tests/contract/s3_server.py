@@ -1,5 +1,6 @@
 """moto's S3 in a thread of this process, with faults of real servers."""
 
+import functools
 import re
 import socket
 import threading
@@ -11,10 +12,14 @@ from typing import Any
 from xml.sax.saxutils import escape, unescape
 
 import boto3
+import botocore.session
 from moto.s3.models import FakeDeleteMarker, s3_backends
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from streaming.sandbox.parts.s3_server import s3_app
+
+# Each client reads the descriptions of S3 again, a tenth of a second of work; the tests create hundreds of clients.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 HOST = "127.0.0.1"
 BREAK = "break"  # as a fault's status: the connection ends without an answer
