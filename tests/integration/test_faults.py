@@ -346,6 +346,7 @@ def test_an_owner_that_rolls_over_and_trims_between_read_and_delete_is_read_agai
     assert topics.read_all(cluster, topic) == messages
 
 
+@pytest.mark.long
 def test_an_open_orphan_is_deleted_after_its_quiet_period_and_a_ledger_in_use_or_in_recovery_never(
     cluster: Cluster, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -325,6 +325,7 @@ def test_spark_keeps_nothing_of_rows_that_can_not_be_computed(spark: SparkSessio
     assert cache.isEmpty()
 
 
+@pytest.mark.long
 def test_unpersist_does_not_wait_for_a_fallback_read(adaptive: SparkSession) -> None:
     kept = adaptive.range(10).persist()
     assert kept.count() == 10  # before the read: an earlier test's task may hold the other slot for some seconds

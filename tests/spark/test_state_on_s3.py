@@ -53,6 +53,7 @@ def test_receipts_are_written_by_tasks_and_read_by_tasks(spark: SparkSession, on
     assert Receipts(spark, on_s3).newest_chunk == 3
 
 
+@pytest.mark.long  # tests/contract/test_state_stores.py has retries on S3 without Spark
 def test_retries_wait_and_are_removed_when_they_are_done(spark: SparkSession, on_s3: str) -> None:
     table = Receipts(spark, on_s3)
     waiting = Waiting(spark, on_s3)
