@@ -18,8 +18,9 @@ from streaming.adapters.pulsar.admin_api.broker import AdminBroker
 from streaming.adapters.pulsar.admin_api.loaded import running_brokers
 from streaming.adapters.pulsar.admin_api.offload_policies import BrokerOffload
 from streaming.adapters.pulsar.admin_api.properties import PulsarTopicProperties
+from streaming.adapters.pulsar.admin_api.retention import Retentions
 from streaming.adapters.pulsar.admin_api.trims import PulsarTrimFacts
-from streaming.adapters.pulsar.http import PulsarAdminSettings
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.adapters.pulsar.readers.read import PulsarReader
 from streaming.adapters.zookeeper import zookeeper_session
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
@@ -38,6 +39,7 @@ from streaming.ports import (
     OffloadConfiguration,
     Pulsar,
     RequestSender,
+    RetentionPolicies,
     TopicProperties,
     TrimFacts,
 )
@@ -202,6 +204,11 @@ def open_properties(settings: Settings) -> TopicProperties:
 def open_trim_facts(settings: Settings) -> TrimFacts:
     """Return a client for the facts that decide what a topic's broker trims; the caller closes it."""
     return PulsarTrimFacts(admin_settings(settings), broker_for(settings).is_loaded)
+
+
+def open_retention_policies(settings: Settings) -> RetentionPolicies:
+    """Return a client for retention by level; the caller closes it."""
+    return Retentions(PulsarHttp(admin_settings(settings)))
 
 
 def open_sender(settings: Settings, topic: str) -> RequestSender:

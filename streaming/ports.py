@@ -188,6 +188,17 @@ class Broker(Protocol):
         ...
 
 
+class LoadedTopicStats(Protocol):
+    """The brokers' knowledge of the topics that they have loaded. No method loads a topic."""
+
+    def internal_stats(self, managed_ledgers: Sequence[str]) -> list[InternalStats | Unreadable | None]:
+        """Return internalStats of each topic (`tenant/ns/persistent/encoded`), in order. Never raises.
+
+        None: no broker has the topic loaded. Unreadable: that is unknown, or its broker did not answer.
+        """
+        ...
+
+
 class TopicAdmin(Protocol):
     """Pulsar's admin API: topics, their policies, and how far they have been read.
 
@@ -399,6 +410,29 @@ class TrimFacts(Protocol):
         ...
 
 
+class RetentionPolicies(Protocol):
+    """Retention by the level that sets it. Thread-safe. Every method raises UnavailableError, RefusedError."""
+
+    def of_topic(self, topic: str) -> Retention | None:
+        """Return the policy of the topic itself, or of the partitioned topic that it is part of; None: it has none.
+
+        The broker reads the policy from the namespace's `__change_events`, and loads or creates that topic if needed.
+        """
+        ...
+
+    def of_namespace(self, namespace: str) -> Retention | None:
+        """Return the policy of `tenant/ns`; None: it has none."""
+        ...
+
+    def of_brokers(self) -> Retention:
+        """Return the default in a broker's configuration."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
 class Bookies(Protocol):
     """The bookies of a cluster."""
 
@@ -426,7 +460,22 @@ class Bookies(Protocol):
         ...
 
     def disk(self, url: str) -> BookieDisk:
-        """Ask a bookie about its disk. Raises UnavailableError."""
+        """Ask a bookie about its disk and its garbage collection.
+
+        Raises UnavailableError if it does not return its metrics; other questions that it does not answer are `faults`.
+        """
+        ...
+
+    def collect(self, url: str, *, compact: bool) -> None:
+        """Let a bookie drop deleted ledgers, and remove entry logs without live entries; it does so after this returns.
+
+        Raises UnavailableError (it may do so or not), and RefusedError with advice, also if the bookie is so old that
+        it would compact without being asked to.
+
+        Args:
+            url: its HTTP address.
+            compact: also rewrite the entry logs whose live share is less than majorCompactionThreshold.
+        """
         ...
 
 

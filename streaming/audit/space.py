@@ -78,7 +78,8 @@ class Space:
 
 def account(settings: Settings, output: Output, bookies: Bookies, urls: Sequence[str], now_ms: int) -> Space:
     """Read the bookies, add everything up, and store their answers for the next audit. Raises UnavailableError."""
-    before = _read(output)
+    content = output.read(FILE)
+    before = parse_seen(content) if content is not None else None
     since_ms = before.since_ms if before else 0
     deleted = [_deleted(settings, ledger_type, 0) for ledger_type in (LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER)]
     disks, unasked = _read_disks(bookies, urls)
@@ -139,6 +140,16 @@ class Seen:
     disks: tuple[BookieDisk, ...]  # the last answers
 
 
+def parse_seen(content: bytes) -> Seen | None:
+    """Parse bookies.json; None: another version wrote it, so counting starts again."""
+    try:
+        fields = json.loads(content)
+        disks = tuple(BookieDisk(**disk | {"faults": tuple(disk.get("faults", ()))}) for disk in fields["disks"])
+        return Seen(fields["since_ms"], fields["reclaimed"], disks)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> Seen:
     """Add the bookies' current answers. A bookie that does not answer is counted when it answers again."""
     # a bookie counts since its own start, so the first audit only records the counters
@@ -147,18 +158,6 @@ def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> S
     # a bookie that does not answer now keeps its last counter, and is counted when it answers again
     newest = {disk.url: disk for disk in (*before.disks, *disks)}
     return Seen(before.since_ms, before.reclaimed + reclaimed_between(before.disks, disks), tuple(newest.values()))
-
-
-def _read(output: Output) -> Seen | None:
-    content = output.read(FILE)
-    if content is None:
-        return None
-    try:
-        fields = json.loads(content)
-        disks = tuple(BookieDisk(**disk) for disk in fields["disks"])
-        return Seen(fields["since_ms"], fields["reclaimed"], disks)
-    except (ValueError, KeyError, TypeError):
-        return None  # another version wrote it, so counting starts again
 
 
 def _read_disks(bookies: Bookies, urls: Sequence[str]) -> tuple[list[BookieDisk], list[str]]:

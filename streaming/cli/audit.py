@@ -39,6 +39,14 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         bool, typer.Option("--last", help="Use the findings of the last audit in --out instead of searching again")
     ] = False,
     verify_only: Annotated[bool, typer.Option("--verify-only", help="Only search for missing data")] = False,
+    before_removing: Annotated[
+        str,
+        typer.Option(
+            "--before-removing",
+            metavar="BOOKIE",
+            help="Only show what would be lost without this bookie (host:port, as in ensembles)",
+        ),
+    ] = "",
     tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant")] = "",
     namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")] = "",
     component: Annotated[
@@ -86,19 +94,35 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     No topic is loaded: the audit leaves out the snapshots of namespaces whose snapshot topics are not all loaded by
     brokers. `snapshots audit` loads and reads these.
 
+    With --verify-only --before-removing BOOKIE, the command reads only the metadata of all ledgers: which would lose
+    data, or have too few copies, if this bookie were removed now. The exit code is 4 if any would lose data.
+
     With --publish, the audit sends a deletion request for each orphan to the request topic, and the service checks each
     request once more before it deletes anything.
     """
     searches_again = ("--verify-only", "--recheck-seconds", "--reads-per-second")
     for_orphans = ("--publish", "--older-than", "--max-bytes")
+    of_whole_audits = ("--out", "--last", "--recheck-seconds", "--bookie", "--watch")
+    filters_given = ("--tenant", "--namespace", "--component")
     refuse_ignored(
         context,
+        (not verify_only, ("--before-removing",), "it belongs to --verify-only. Add --verify-only"),
+        (
+            before_removing != "",
+            (*of_whole_audits, *filters_given),
+            "the bookie is searched in all ledgers. Leave out --before-removing",
+        ),
         (verify_only, for_orphans, "--verify-only searches for no orphans. Leave out --verify-only"),
         (last, searches_again, "--last does not search again. Leave out --last"),
         (not publish, ("--publish-per-second",), "nothing is published. Add --publish"),
     )
     require_namespace(namespace, tenant)
     settings = settings_of(config)
+    if before_removing:
+        from streaming.space.removal import before_removing as show_removal
+
+        show_removal(settings, before_removing, as_json=json_lines, reads_per_second=reads_per_second)
+        return
     from streaming.audit import audit_options
     from streaming.audit.command import AuditRequest
     from streaming.audit.command import audit as run_audit

@@ -15,6 +15,7 @@ from streaming.cli.receipts import receipts
 from streaming.cli.release import release
 from streaming.cli.request import request
 from streaming.cli.run_service import jars, run
+from streaming.cli.space import space
 from streaming.cli.status import status
 from streaming.cli.submit import submit_args
 from streaming.cli.undo import undo
@@ -23,6 +24,7 @@ from streaming.terminal import say
 
 ORDER_OF_USE = (
     "check",
+    "space",
     "audit",
     "explain",
     "run",
@@ -61,6 +63,7 @@ app = typer.Typer(
 )
 for command in (
     check,
+    space,
     audit,
     explain,
     run,
@@ -101,10 +104,10 @@ def ledger_reaper(
 ) -> None:
     """Delete what Apache Pulsar has stopped using in BookKeeper and tiered storage, and never anything else.
 
-    Start with `check` and `audit`, which delete nothing.
+    Start with `check`, `space` and `audit`, which delete nothing.
 
     Exit codes: 0 done; 1 a fault of this program, or a service refused something; 2 the configuration or an option is
     wrong; 3 a service can't be reached; 4 an operator must decide: refused because data in use could be deleted, data
-    missing or in danger, an incomplete audit, or only requests left that wait for an operator; 130 or 143 stopped by
-    Ctrl-C or SIGTERM.
+    missing or in danger, an incomplete audit or `space`, or only requests left that wait for an operator; 130 or 143
+    stopped by Ctrl-C or SIGTERM.
     """

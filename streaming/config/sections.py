@@ -300,6 +300,14 @@ class AuditSettings(_Part):
     publish: bool
 
 
+class SpaceSettings(_Part):
+    """[space]."""
+
+    price_per_gb_month: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    tiered_price_per_gb_month: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    currency: Annotated[str, Field(max_length=16)]
+
+
 class SnapshotSettings(_Part):
     """[snapshots]."""
 

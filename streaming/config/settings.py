@@ -16,6 +16,7 @@ from streaming.config.sections import (
     SafetySettings,
     ServiceSettings,
     SnapshotSettings,
+    SpaceSettings,
     SparkSettings,
     StateSettings,
     StoreSettings,
@@ -50,6 +51,7 @@ class Settings(BaseSettings):
     in_use: InUseSettings
     tiered_storage: TieredStorageSettings
     audit: AuditSettings
+    space: SpaceSettings
     snapshots: SnapshotSettings
     watch: WatchSettings
     state: StateSettings

@@ -6,9 +6,12 @@ another. Only while a host that Spark considers lost still runs a task, that tas
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from streaming.errors import UnavailableError
-from streaming.sweep.jobs import Limiter
+
+if TYPE_CHECKING:  # its module loads pandas, which takes longer than many a command
+    from streaming.sweep.jobs import Limiter
 
 # A laptop's ZooKeeper deletes 38,000 ledgers a second. A ZooKeeper slower than this is busy with other work.
 _SLOW_S_PER_DELETE = 0.001
@@ -69,7 +72,7 @@ class Pace:
 class Capped:
     """A pace that allows as many deletes as were planned within the limits, and no more."""
 
-    def __init__(self, pace: Limiter, most: int) -> None:
+    def __init__(self, pace: "Limiter", most: int) -> None:
         self._pace = pace
         self._left = most
 
@@ -95,7 +98,7 @@ class Pausable:
     """A pace that an operator can stop (`ledger-reaper pause`): it reads the pause before deletes, once a second."""
 
     def __init__(
-        self, pace: Limiter, paused: Callable[[], str], *, monotonic: Callable[[], float] = time.monotonic
+        self, pace: "Limiter", paused: Callable[[], str], *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._pace = pace
         self._paused = paused

@@ -1,7 +1,12 @@
 """The port Bookies: what bookies register, and what they can read. The HTTP servers are stubs."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,17 +14,55 @@ import pytest
 from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.memory.bookies import MemoryBookies
 from streaming.adapters.memory.store import MemoryStore
-from streaming.errors import UnavailableError
+from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import Bookies
 from tests.builders import ROOT, put
-from tests.contract.http_stub import CannedAnswer, http_stub
+from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.formats.bookie_disk import BookieDisk
 from udfs.formats.bookie_info import http_addresses
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 Open = Callable[[Sequence[tuple[int, int]]], Bookies]
 ID = "127.0.0.1:3181"
-METRICS = b"bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES 700\nbookie_RECLAIMED_DELETION_SPACE_BYTES 30\n"
+METRICS = b"""# TYPE bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES gauge
+bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/l",ledgerDir="/l"} 700
+bookie_ACTIVE_ENTRY_LOG_TOTAL{indexDir="/l",ledgerDir="/l"} 3
+bookie_ACTIVE_LEDGER_TOTAL{indexDir="/l",ledgerDir="/l"} 9
+bookie_ledgers_count{indexDir="/l",ledgerDir="/l"} 12
+bookie_write_cache_size{indexDir="/l",ledgerDir="/l"} 5
+bookie_RECLAIMED_DELETION_SPACE_BYTES{indexDir="/l",ledgerDir="/l"} 30
+"""
+GC, DETAILS, INFO = "/api/v1/bookie/gc", "/api/v1/bookie/gc_details", "/api/v1/bookie/info"
+CONFIG, SUSPENDED = "/api/v1/config/server_config", "/api/v1/bookie/gc/suspend_compaction"
+GC_DETAILS = b"""[{"forceCompacting": false, "majorCompacting": false, "minorCompacting": false,
+"lastMajorCompactionTime": 1544578144944, "lastMinorCompactionTime": 1544578149000,
+"lastEntryLocationCompactionTime": 1544578144944, "majorCompactionCounter": 0, "minorCompactionCounter": 2,
+"entryLocationCompactionCounter": 0}]"""
+# as BookKeeper 4.17.2 answers
+ANSWERS = {
+    "/metrics": METRICS,
+    CONFIG: b'{"gcWaitTime": "900000", "minorCompactionThreshold": "0.2", "majorCompactionThreshold": "0.5"}',
+    INFO: b'{"freeSpace": 400, "totalSpace": 1000}',
+    GC: b'{"is_in_force_gc": "false"}',
+    DETAILS: GC_DETAILS,
+    SUSPENDED: b'{"isMajorGcSuspended": "false", "isMinorGcSuspended": "false"}',
+}
+DISK = BookieDisk(
+    url="http://b1:8000",
+    entry_log_bytes=700,
+    reclaimed_bytes=30,
+    minor_threshold=0.2,
+    major_threshold=0.5,
+    gc_wait_seconds=900,
+    live_bytes=700,
+    entry_logs=3,
+    ledgers=12,
+    write_cache_bytes=5,
+    disk_total_bytes=1000,
+    disk_free_bytes=400,
+    last_minor_ms=1544578149000,
+    is_collecting=False,
+)
 CONTROL = (900, 0)
 
 
@@ -35,8 +78,8 @@ def bookie_with(request: pytest.FixtureRequest) -> Iterator[Open]:
             at, store, info = urlsplit(stub.url), MemoryStore(), BookieServiceInfoFormat()
             info.endpoints.add(id="httpserver", port=at.port or 0, host=at.hostname or "", protocol="http")
             put(store.tree, f"{ROOT}/available/{ID}", info.SerializeToString())
-            stub.answer_with("/metrics", CannedAnswer(200, METRICS))
-            stub.answer_with("/api/v1/config/server_config", CannedAnswer(200, b'{"gcWaitTime": "900000"}'))
+            for path, body in ANSWERS.items():
+                stub.answer_with(path, CannedAnswer(200, body))
             stub.answer_with("/api/v1/ledger/read/", CannedAnswer(500))
             for ledger_id, entry_id in entries:
                 path = f"?ledger_id={ledger_id}&start_entry_id={entry_id}&end_entry_id={entry_id}"
@@ -52,14 +95,7 @@ def _in_memory(entries: Sequence[tuple[int, int]]) -> Bookies:
     bookies = MemoryBookies()
     bookies.addresses[ID] = "http://b1:8000"
     bookies.entries |= {*entries}
-    bookies.disks["http://b1:8000"] = BookieDisk(
-        url="http://b1:8000",
-        entry_log_bytes=700,
-        reclaimed_bytes=30,
-        minor_threshold=0.0,
-        major_threshold=0.0,
-        gc_wait_seconds=900,
-    )
+    bookies.disks["http://b1:8000"] = DISK
     return bookies
 
 
@@ -97,12 +133,123 @@ def test_without_a_bookie_it_is_unknown_whether_an_entry_exists(bookie_with: Ope
 def test_a_bookie_reports_its_disk(bookie_with: Open) -> None:
     bookies = bookie_with([])
     (url,) = http_addresses(bookies.registered())
-    disk = bookies.disk(url)
-    assert (disk.url, disk.entry_log_bytes, disk.reclaimed_bytes, disk.gc_wait_seconds) == (url, 700, 30, 900)
+    assert bookies.disk(url) == replace(DISK, url=url)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_bookie_collects_on_request(bookie_with: Open, compact: bool) -> None:
+    bookies = bookie_with([])
+    (url,) = http_addresses(bookies.registered())
+    bookies.collect(url, compact=compact)
 
 
 def test_a_bookie_that_does_not_answer_is_unavailable_and_reads_nothing(bookie_with: Open) -> None:
     bookies, nowhere = bookie_with([(5, 0)]), "http://127.0.0.1:1"
     with pytest.raises(UnavailableError, match="bookie"):
         bookies.disk(nowhere)
+    with pytest.raises(UnavailableError, match="bookie"):
+        bookies.collect(nowhere, compact=False)
     assert bookies.readable([nowhere], [(5, 0)], _refuse) == [None]
+
+
+@contextmanager
+def serving(answers: Mapping[str, CannedAnswer]) -> Iterator[tuple[HttpStub, HttpBookies]]:
+    """Serve a bookie whose other paths answer 404, as with httpServerEnabled=false."""
+    with http_stub() as stub:
+        for path in ANSWERS:
+            stub.answer_with(path, answers.get(path, CannedAnswer(404)))
+        yield stub, HttpBookies(MemoryStore(), ROOT, timeout_seconds=1)
+
+
+def test_a_bookie_without_an_http_api_still_reports_its_metrics() -> None:
+    with serving({"/metrics": CannedAnswer(200, METRICS)}) as (stub, bookies):
+        disk = bookies.disk(stub.url)
+    assert (disk.live_bytes, disk.ledgers, disk.entry_logs, disk.reclaimed_bytes) == (700, 12, 3, 30)
+    assert (disk.disk_total_bytes, disk.major_threshold, disk.is_collecting) == (None, None, None)
+    (fault,) = disk.faults
+    assert "httpServerEnabled=true" in fault
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(CannedAnswer(500), id="fails"),
+        pytest.param(CannedAnswer(200, b"<html>"), id="no JSON"),
+        pytest.param(CannedAnswer(200, b"[" * 100_000), id="nested"),
+        pytest.param(CannedAnswer(200, b" " * (17 << 20)), id="too large"),
+        pytest.param(CannedAnswer(200, b"x", (("Content-Encoding", "gzip"),)), id="compressed"),
+        pytest.param(CannedAnswer(200, after_seconds=2), id="too slow"),
+    ],
+)
+def test_a_question_without_an_answer_is_a_fault_and_the_others_are_known(answer: CannedAnswer) -> None:
+    answers = {path: CannedAnswer(200, body) for path, body in ANSWERS.items()} | {DETAILS: answer}
+    with serving(answers) as (stub, bookies):
+        disk = bookies.disk(stub.url)
+    assert (disk.live_bytes, disk.disk_free_bytes, disk.major_threshold, disk.last_minor_ms) == (700, 400, 0.5, None)
+    (fault,) = disk.faults
+    assert DETAILS in fault
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(CannedAnswer(404), id="none"),
+        pytest.param(CannedAnswer(200, b"jvm_threads 5\n"), id="of another service"),
+        pytest.param(CannedAnswer(200, METRICS + b" " * (17 << 20)), id="too large"),
+        pytest.param(CannedAnswer(200, METRICS, after_seconds=2), id="too slow"),
+    ],
+)
+def test_a_bookie_without_metrics_is_unavailable(answer: CannedAnswer) -> None:
+    with serving({"/metrics": answer}) as (stub, bookies), pytest.raises(UnavailableError, match="metrics"):
+        bookies.disk(stub.url)
+
+
+def test_a_bookie_that_sends_its_headers_byte_by_byte_is_unavailable_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                for byte in b"HTTP/1.1 200 OK\r\n" + b"X-More: 1\r\n" * 20:
+                    connection.sendall(bytes([byte]))
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        started = time.monotonic()
+        with pytest.raises(UnavailableError):
+            HttpBookies(MemoryStore(), ROOT, timeout_seconds=0.5).disk(f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_collection_forces_a_compaction_only_if_that_was_requested(compact: bool) -> None:
+    with serving({path: CannedAnswer(200, body) for path, body in ANSWERS.items()}) as (stub, bookies):
+        bookies.collect(stub.url, compact=compact)
+    (put,) = (request for request in stub.requests if request.method == "PUT")
+    assert put.path == GC
+    assert json.loads(put.body) == {"forceMajor": compact, "forceMinor": False}
+
+
+def test_a_bookie_that_is_so_old_that_it_would_compact_is_not_asked_to_collect() -> None:
+    with serving({GC: CannedAnswer(200, ANSWERS[GC])}) as (stub, bookies):
+        with pytest.raises(RefusedError, match="gcWaitTime"):
+            bookies.collect(stub.url, compact=False)
+        assert [request.method for request in stub.requests] == ["GET"]
+        bookies.collect(stub.url, compact=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "remedy"),
+    [
+        (404, RefusedError, "httpServerEnabled"),
+        (403, RefusedError, "httpServerEnabled"),
+        (400, RefusedError, "log"),
+        (500, UnavailableError, "log"),
+    ],
+)
+def test_a_bookie_that_does_not_collect_is_named_with_a_remedy(
+    status: int, error: type[Exception], remedy: str
+) -> None:
+    answers = {SUSPENDED: CannedAnswer(200, b"{}"), GC: CannedAnswer(status)}
+    with serving(answers) as (stub, bookies), pytest.raises(error, match=remedy):
+        bookies.collect(stub.url, compact=False)

@@ -12,9 +12,9 @@ from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.admin_api.loaded import running_brokers
 from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
-from streaming.ports import Broker
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.topics import delete_schema, post_schema_versions
+from udfs.formats.internal_stats import InternalStats
 from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of
 from udfs.records import BrokerView, Presence
 
@@ -25,7 +25,7 @@ NAMESPACE = "public/default"
 class World:
     """A broker, and functions that create topics and schemas there."""
 
-    broker: Broker
+    broker: AdminBroker | MemoryBroker
     create_topic: Callable[[str, int, str], None]  # topic, partitions, subscription
     set_schema: Callable[[str, bool], None]  # topic; True creates its schema, False deletes it
 
@@ -46,6 +46,9 @@ def _in_memory() -> World:
         for name in [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]:
             view = BrokerView(presence=Presence.PRESENT, ledgers=(1,), cursors={encode_cursor(subscription): 2})
             memory.topics[managed_ledger_name(name)] = view
+            memory.stats[managed_ledger_name(name)] = InternalStats(
+                ledgers=((1, 0),), cursors={encode_cursor(subscription): (1, -1)}, pending_adds=0, sizes={1: 0}
+            )
 
     def set_schema(topic: str, exists: bool) -> None:
         presence = Presence.PRESENT if exists else Presence.GONE
@@ -147,3 +150,18 @@ def test_a_request_does_not_create_a_topic(world: World) -> None:
     name = managed_ledger_name(_topic())
 
     assert [world.broker.views([name])[0].presence for _ in range(2)] == [Presence.GONE] * 2
+
+
+def test_stats_are_those_of_loaded_topics_in_order(world: World) -> None:
+    topic = _topic(" ü%+")
+    world.create_topic(topic, 0, "my sub/1")
+    names = [managed_ledger_name(_topic()), managed_ledger_name(topic)]
+
+    absent, loaded = world.broker.internal_stats(names)
+
+    assert absent is None
+    assert isinstance(loaded, InternalStats)
+    assert len(loaded.ledgers) == 1
+    assert list(loaded.cursors) == ["my+sub%2F1"]
+    assert world.broker.internal_stats([]) == []
+    assert world.broker.views(names[:1])[0].presence is Presence.GONE, "the question created no topic"

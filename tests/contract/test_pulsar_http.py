@@ -6,7 +6,7 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,9 @@ from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, ForbiddenError, RefusedError, UnavailableError
+from streaming.ports import Unreadable
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
+from udfs.formats.internal_stats import InternalStats
 from udfs.records import BrokerView, Presence
 
 STATS = "/admin/v2/persistent/t/ns/x/internalStats"
@@ -192,6 +194,75 @@ def test_each_running_broker_must_list_its_loaded_topics(
         assert AdminBroker(settings, lambda: [stub.url, other.url]).require_answers() == 2
         with pytest.raises(error, match=other.url):
             AdminBroker(settings, lambda: [stub.url, other.url]).require_answers()
+
+
+FULL = {
+    "ledgers": [{"ledgerId": 4, "entries": 3, "size": 30}, {"ledgerId": 9, "entries": 0, "size": 0}],
+    "currentLedgerEntries": 2,
+    "currentLedgerSize": 20,
+    "pendingAddEntriesCount": 0,
+    "cursors": {"s": {"markDeletePosition": "4:1", "properties": {}, "individuallyDeletedMessages": "[(9:0..9:1]]"}},
+}
+
+
+def _stats(*stubs: HttpStub, names: Sequence[str] = (OWNER,)) -> list[InternalStats | Unreadable | None]:
+    settings = PulsarAdminSettings(admin_url=stubs[0].url, timeout_seconds=5)
+    broker = AdminBroker(settings, lambda: [stub.url for stub in stubs])
+    answers = broker.internal_stats(names)
+    broker.close()
+    return answers
+
+
+def test_stats_are_requested_of_loaded_topics_only(stub: HttpStub) -> None:
+    """The same request for another topic would load it, and a broker that loads a topic may trim it."""
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, _json(FULL))
+
+    unloaded, loaded, invalid = _stats(stub, names=["t/ns/persistent/other", OWNER, "no topic"])
+
+    assert unloaded is None
+    assert isinstance(loaded, InternalStats)
+    assert (loaded.sizes, loaded.cursors, loaded.acknowledged) == ({4: 30, 9: 20}, {"s": (4, 1)}, {"s": "[(9:0..9:1]]"})
+    assert isinstance(invalid, Unreadable)
+    assert {path for path in _paths(stub) if path.endswith("Stats")} == {STATS}
+
+
+def test_stats_of_a_topic_that_was_just_unloaded_are_not_requested(
+    stub: HttpStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.adapters.pulsar.admin_api.loaded._USED_SECONDS", -1.0)
+    stub.answer_with(LOADED, _loaded(TOPIC), _loaded())
+    stub.answer_with(STATS, _json(FULL))
+
+    (answer,) = _stats(stub)
+
+    assert isinstance(answer, Unreadable)
+    assert "just unloaded" in answer.detail
+    assert STATS not in _paths(stub)
+
+
+@pytest.mark.parametrize(
+    "answer", [_json({}), _json(FULL | {"cursors": []}), CannedAnswer(307), CannedAnswer(403), CannedAnswer(404)]
+)
+def test_incomplete_stats_are_unreadable_and_no_redirect_is_followed(stub: HttpStub, answer: CannedAnswer) -> None:
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(STATS, answer)
+
+    assert isinstance(_stats(stub)[0], Unreadable)
+    assert _paths(stub).count(STATS) == 1
+
+
+def test_stats_of_other_topics_are_unknown_while_a_broker_does_not_list_its_topics(stub: HttpStub) -> None:
+    with http_stub() as silent:
+        stub.answer_with(LOADED, _loaded(TOPIC))
+        stub.answer_with(STATS, _json(FULL))
+        silent.answer_with(LOADED, CannedAnswer(403))
+
+        loaded, other = _stats(stub, silent, names=[OWNER, "t/ns/persistent/other"])
+
+        assert isinstance(loaded, InternalStats)
+        assert isinstance(other, Unreadable)
+        assert "maybe loaded" in other.detail
 
 
 def test_a_topic_is_requested_from_its_broker_although_others_do_not_answer(stub: HttpStub) -> None:

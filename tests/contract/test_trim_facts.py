@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from streaming.adapters.memory.trims import MemoryTrimFacts
+from streaming.adapters.memory.trims import MemoryRetentionPolicies, MemoryTrimFacts
+from streaming.adapters.pulsar.admin_api.retention import Retentions
 from streaming.adapters.pulsar.admin_api.trims import PulsarTrimFacts
-from streaming.adapters.pulsar.http import PulsarAdminSettings
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import CURSOR, TOPIC
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
@@ -121,6 +122,51 @@ def test_cursors_and_sizes_are_those_of_internal_stats(real: Real) -> None:
         real.adapter.internal_stats(TOPIC)
     with pytest.raises(ForbiddenError):
         real.adapter.internal_stats(TOPIC)
+
+
+@pytest.fixture
+def levels(real: Real) -> Iterator[Retentions]:
+    adapter = Retentions(PulsarHttp(PulsarAdminSettings(admin_url=real.stub.url, timeout_seconds=1)))
+    yield adapter
+    adapter.close()
+
+
+def test_each_level_has_its_own_retention(real: Real, levels: Retentions) -> None:
+    real.stub.answer_with(OWN, kept(5, -1), NOTHING, CannedAnswer(405), CannedAnswer(403))
+    real.stub.answer_with(NAMESPACE, kept(7, 100), NOTHING, CannedAnswer(403))
+    real.stub.answer_with(RUNTIME, answer_of(defaultRetentionTimeInMinutes="9", defaultRetentionSizeInMB="-1"))
+    assert [levels.of_topic(f"{TOPIC}-partition-3") for _ in range(3)] == [Retention(5, -1), None, None]
+    assert [levels.of_namespace("public/default") for _ in range(2)] == [Retention(7, 100), None]
+    assert levels.of_brokers() == Retention(9, -1)
+    with pytest.raises(ForbiddenError):
+        levels.of_topic(TOPIC)
+    with pytest.raises(ForbiddenError):
+        levels.of_namespace("public/default")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(CannedAnswer(403), ForbiddenError), (answer_of(), UnavailableError), (CannedAnswer(500), UnavailableError)],
+)
+def test_an_unknown_default_is_no_zero(
+    real: Real, levels: Retentions, answer: CannedAnswer, error: type[Exception]
+) -> None:
+    real.stub.answer_with(RUNTIME, answer)
+    with pytest.raises(error):
+        levels.of_brokers()
+
+
+def test_the_fake_has_levels() -> None:
+    fake = MemoryRetentionPolicies()
+    fake.topics["persistent://public/default/orders"] = Retention(5, -1)
+    fake.namespaces["public/default"] = RefusedError("no permission")
+    assert fake.of_topic(f"{TOPIC}-partition-3") == Retention(5, -1)
+    assert (fake.of_namespace("public/other"), fake.of_brokers()) == (None, Retention(0, 0))
+    with pytest.raises(RefusedError):
+        fake.of_namespace("public/default")
+    fake.faults.away = True
+    with pytest.raises(UnavailableError):
+        fake.of_brokers()
 
 
 def test_the_fake_behaves_like_brokers() -> None:

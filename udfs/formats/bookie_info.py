@@ -1,5 +1,6 @@
 """A bookie's HTTP address: BookieServiceInfo, in its znode below `available`."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
@@ -7,6 +8,7 @@ from google.protobuf.message import DecodeError
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 _HTTP_SERVER = "httpserver"
+_METRICS_PORT = 8000  # prometheusStatsHttpPort
 
 
 def http_address(data: bytes) -> str | None:
@@ -17,11 +19,36 @@ def http_address(data: bytes) -> str | None:
         return None
     for endpoint in info.endpoints:
         if endpoint.id == _HTTP_SERVER and endpoint.protocol in ("http", "https") and endpoint.host and endpoint.port:
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            return f"{endpoint.protocol}://{host}:{endpoint.port}"
+            return f"{endpoint.protocol}://{_in_url(endpoint.host)}:{endpoint.port}"
     return None
 
 
 def http_addresses(registered: Mapping[str, str]) -> tuple[str, ...]:
     """Return each HTTP address once. registered: bookie id -> address, "" for none."""
     return tuple(dict.fromkeys(address for address in registered.values() if address))
+
+
+def metrics_addresses(registered: Mapping[str, str]) -> dict[str, str]:
+    """Return bookie id -> the address of its metrics, "" if it can't be guessed.
+
+    With httpServerEnabled=false, which is the default, a bookie registers no address, but serves its metrics at port
+    8000. A second bookie on the same machine can't use that port, so it is unknown which of the two serves there.
+
+    Args:
+        registered: bookie id -> registered HTTP address, "" for none.
+    """
+    hosts = {bookie: bookie.rpartition(":")[0] for bookie in registered}
+    bookies_on = Counter(hosts.values())
+    return {
+        bookie: address
+        or (
+            f"http://{_in_url(hosts[bookie])}:{_METRICS_PORT}"
+            if hosts[bookie] and bookies_on[hosts[bookie]] == 1
+            else ""
+        )
+        for bookie, address in registered.items()
+    }
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

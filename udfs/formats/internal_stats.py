@@ -4,17 +4,20 @@
 2. view_of reads the broker's references to ledgers, from other fields. An answer of an unknown form is UNREADABLE.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from udfs.formats.errors import FormatError
+from udfs.formats.managed_ledger import AcknowledgedRange
 from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR
 from udfs.paths import encode_name
 from udfs.records import BrokerView, Presence
 
 Position = tuple[int, int]
 BEFORE_ALL: Position = (-1, -1)
+_RANGE = re.compile(r"([\[(])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([\])])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,10 @@ class InternalStats:
     pending_adds: int  # entries that the broker has not written to the bookies yet
     sizes: Mapping[int, int] = field(default_factory=dict)  # ledger -> stored bytes; 0: the broker did not report them
     compacted: tuple[int, int] = (-1, 0)  # (ledger, entries) of the compacted ledger; (-1, 0): the topic has none
+    # encoded cursor name -> the broker's text of what is acknowledged after the mark-delete position, if anything is
+    acknowledged: Mapping[str, str] = field(default_factory=dict)
+    reading: frozenset[str] = frozenset()  # encoded names of the cursors that consumers read from now
+    compacted_by_cursor: int | None = -1  # which the cursor __compaction names; -1: none; None: not in the answer
 
     @property
     def horizon(self) -> Position:
@@ -63,9 +70,26 @@ def parse_internal_stats(stats: Any) -> InternalStats:
             pending_adds=int(stats["pendingAddEntriesCount"]),
             sizes=_sizes(stats["ledgers"], int(stats.get("currentLedgerSize", 0))),
             compacted=_compacted(stats.get("compactedLedger")),
+            acknowledged=_acknowledged(stats["cursors"]),
+            reading=frozenset(str(name) for name, cursor in stats["cursors"].items() if _is_read(cursor)),
+            compacted_by_cursor=_compacted_if_named(stats["cursors"].get(COMPACTION_CURSOR)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of an unknown form: {error!r}") from error
+
+
+def ranges_in(acknowledged: str) -> tuple[AcknowledgedRange, ...]:
+    """Read the text of acknowledged ranges, `[(3:5..3:9],(4:1..4:2]]`. Raises FormatError for an unknown form."""
+    ranges = []
+    for match in _RANGE.finditer(acknowledged):
+        opening, *numbers, closing = match.groups()
+        ledger, entry, upper_ledger, upper_entry = map(int, numbers)
+        lower = (ledger, entry - (opening == "["))
+        ranges.append(AcknowledgedRange(lower, (upper_ledger, upper_entry - (closing == ")"))))
+    rest = _RANGE.sub("", acknowledged)
+    if rest.strip("[], \n"):
+        raise FormatError(f"acknowledged ranges of an unknown form: {rest[:60]!a}")
+    return tuple(ranges)
 
 
 def view_of(stats: Any) -> BrokerView:
@@ -105,6 +129,17 @@ def _compacted(stats: Mapping[str, Any] | None) -> tuple[int, int]:
     return (ledger, max(0, int(stats["entries"]))) if stats and ledger >= 0 else (-1, 0)
 
 
+def _acknowledged(cursors: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    texts = {str(name): str(cursor.get("individuallyDeletedMessages") or "") for name, cursor in cursors.items()}
+    return {name: text for name, text in texts.items() if text not in ("", "[]")}
+
+
+def _is_read(cursor: Mapping[str, Any]) -> bool:
+    """Whether a consumer reads: without one, a broker neither activates the cursor nor lets a read wait."""
+    signs = ("active", "waitingReadOp", "subscriptionHavePendingRead", "subscriptionHavePendingReplayRead")
+    return any(cursor.get(sign) is True for sign in signs)
+
+
 def _position(text: str) -> Position:
     """Read `ledger:entry`. A broker may append the acknowledged messages of the entry's batch: ` (ackSet …)`."""
     ledger, _, entry = text.partition(" ")[0].partition(":")
@@ -114,6 +149,10 @@ def _position(text: str) -> Position:
 def _compacted_by_cursor(cursor: Mapping[str, Any] | None) -> int:
     properties = cursor["properties"] if cursor is not None else {}
     return _id(properties.get(COMPACTED_LEDGER_PROPERTY, -1))
+
+
+def _compacted_if_named(cursor: Mapping[str, Any] | None) -> int | None:
+    return None if cursor is not None and "properties" not in cursor else _compacted_by_cursor(cursor)
 
 
 def _ids(ledgers: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ never keep the ledger's password.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -17,6 +18,8 @@ from udfs.records import LedgerMetadata, LedgerState
 _HEADER = b"BookieMetadataFormatVersion\t"
 _HEADER_V3 = _HEADER + b"3\n"
 _MAX_VERSION_DIGITS = 10
+_MOST_BOOKIES = 1_000  # of an ensemble
+_MOST_BYTES = 2**46  # of a ledger, and entries: 64 TiB in at most 1,000 copies, with 60 bytes an entry, fit 63 bits
 _V1_CLOSED = "CLOSED"
 _V1_IN_RECOVERY_ENTRY_ID = -102
 
@@ -26,6 +29,25 @@ _STATE_OF = {
     LedgerMetadataFormat.CLOSED: LedgerState.CLOSED,
 }
 _NUMBER_OF = {state: number for number, state in _STATE_OF.items()}
+
+
+# bytes that a bookie stores for each entry, by the ledger's digest type
+_DIGEST_BYTES = {
+    LedgerMetadataFormat.CRC32: 8,
+    LedgerMetadataFormat.HMAC: 20,
+    LedgerMetadataFormat.CRC32C: 4,
+    LedgerMetadataFormat.DUMMY: 0,
+}
+
+
+class PlacedLedger(NamedTuple):
+    """A ledger's metadata with the bookies that hold its entries."""
+
+    metadata: LedgerMetadata
+    write_quorum: int  # copies of each entry
+    digest_bytes: int  # of each copy of an entry
+    # (first entry, bookies) of each segment; entry i is on the bookies (i + k) mod len(bookies), k < write_quorum
+    segments: tuple[tuple[int, tuple[str, ...]], ...]
 
 
 def parse_ledger_metadata(data: bytes) -> LedgerMetadata:
@@ -55,13 +77,27 @@ def bookies_of(data: bytes) -> frozenset[str]:
     return frozenset(bookie for segment in segments for bookie in segment.ensembleMember)
 
 
+def parse_placed(data: bytes) -> PlacedLedger:
+    """Parse a ledger znode of any version, with the bookies of its entries. Raises FormatError."""
+    if data.startswith(_HEADER_V3):
+        size, start = _read_varint32(data, len(_HEADER_V3))
+        if start + size != len(data):
+            raise FormatError(f"ledger metadata claims that {size} bytes follow, {len(data) - start} do")
+        return _bounded(_placed(_message(data[start:])))
+    version, body = _split_header(data)
+    if version == b"2":
+        return _bounded(_placed(_text_message(body)))
+    metadata = parse_ledger_metadata(data)
+    quorum, _ensemble, _length, *lines = body.decode("utf-8").split("\n")
+    segments = [(int(first), tuple(bookies)) for first, *bookies in (line.split("\t") for line in lines if line)]
+    if metadata.state is not LedgerState.OPEN:
+        segments.pop()
+    return _bounded(PlacedLedger(metadata, int(quorum), _DIGEST_BYTES[LedgerMetadataFormat.CRC32], tuple(segments)))
+
+
 def parse_message(data: bytes) -> LedgerMetadata:
     """Parse a bare LedgerMetadataFormat message, as an offload index embeds it. Raises FormatError."""
-    try:
-        message = LedgerMetadataFormat.FromString(data)
-    except DecodeError as error:
-        raise FormatError(f"ledger metadata is no LedgerMetadataFormat: {error}") from None
-    return _to_record(message)
+    return _to_record(_message(data))
 
 
 def serialize_v3(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1:3181",)) -> bytes:
@@ -69,7 +105,11 @@ def serialize_v3(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0
 
     The ledger has one ensemble of `bookies` from entry 0 on, and an empty password, as Pulsar's ledgers have.
     """
-    message = to_message(metadata, bookies=bookies)
+    return serialize_message(to_message(metadata, bookies=bookies))
+
+
+def serialize_message(message: bytes) -> bytes:
+    """Write a ledger znode of version 3 that contains this LedgerMetadataFormat message."""
     return _HEADER_V3 + _varint32(len(message)) + message
 
 
@@ -93,6 +133,17 @@ def to_message(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1
     return message.SerializeToString()
 
 
+def _bounded(placed: PlacedLedger) -> PlacedLedger:
+    """Refuse numbers that no ledger has, because sums of them would not fit 64 bits or take long."""
+    metadata = placed.metadata
+    members = max((len(bookies) for _first, bookies in placed.segments), default=0)
+    if not (placed.write_quorum <= _MOST_BOOKIES and members <= _MOST_BOOKIES):
+        raise FormatError(f"ledger metadata has a write quorum of {placed.write_quorum} of {members} bookies")
+    if max(metadata.length_bytes, metadata.last_entry_id) > _MOST_BYTES:
+        raise FormatError(f"a ledger of {metadata.length_bytes} bytes, with last entry {metadata.last_entry_id}")
+    return placed
+
+
 def _split_header(data: bytes) -> tuple[bytes, bytes]:
     if not data.startswith(_HEADER):
         raise FormatError("ledger metadata does not start with BookieMetadataFormatVersion" if data else "empty")
@@ -110,8 +161,19 @@ def _parse_v3(data: bytes) -> LedgerMetadata:
 
 
 def _parse_v2(body: bytes) -> LedgerMetadata:
+    return _to_record(_text_message(body))
+
+
+def _message(data: bytes) -> LedgerMetadataFormat:
     try:
-        return _to_record(text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat()))
+        return LedgerMetadataFormat.FromString(data)
+    except DecodeError as error:
+        raise FormatError(f"ledger metadata is no LedgerMetadataFormat: {error}") from None
+
+
+def _text_message(body: bytes) -> LedgerMetadataFormat:
+    try:
+        return text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat())
     except (text_format.ParseError, UnicodeDecodeError) as error:
         raise FormatError(f"ledger metadata of version 2 is not text format: {str(error)!a}") from None
 
@@ -171,6 +233,14 @@ def _to_record(message: LedgerMetadataFormat) -> LedgerMetadata:
         ctime_ms=ctime_ms,
         custom_metadata=custom,
     )
+
+
+def _placed(message: LedgerMetadataFormat) -> PlacedLedger:
+    metadata = _to_record(message)
+    segments = tuple([(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in message.segment])
+    # metadata of version 2 need not name the type, and an unknown type reads as absent
+    digest = message.digestType if message.HasField("digestType") else LedgerMetadataFormat.CRC32
+    return PlacedLedger(metadata, message.quorumSize, _DIGEST_BYTES[digest], segments)
 
 
 def _custom_metadata(message: LedgerMetadataFormat) -> dict[str, bytes]:

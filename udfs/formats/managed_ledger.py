@@ -8,7 +8,7 @@
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -51,6 +51,13 @@ class ManagedLedgerInfo:
 
     ledgers: tuple[LedgerInfo, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class AcknowledgedRange(NamedTuple):
+    """Entries that are acknowledged although an earlier entry is not: after `lower`, up to and including `upper`."""
+
+    lower: tuple[int, int]  # (ledger, entry)
+    upper: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +132,20 @@ def parse_cursor(data: bytes) -> ManagedCursorInfo:
     )
 
 
+def acknowledged_ranges(data: bytes) -> tuple[AcknowledgedRange, ...]:
+    """Return the ranges of a cursor's znode, which may have megabytes of them. Raises FormatError."""
+    try:
+        message = pb.AcknowledgedRanges.FromString(unwrap(data))
+    except DecodeError as error:
+        raise FormatError(f"znode is no ManagedCursorInfo: {error}") from None
+    if not message.IsInitialized():
+        raise FormatError("ManagedCursorInfo has no value for a required field")
+    ends = ((each.lowerEndpoint, each.upperEndpoint) for each in message.individualDeletedMessages)
+    return tuple(
+        AcknowledgedRange((lower.ledgerId, lower.entryId), (upper.ledgerId, upper.entryId)) for lower, upper in ends
+    )
+
+
 def serialize_managed_ledger(info: ManagedLedgerInfo, compression: Compression = Compression.NONE) -> bytes:
     """Write a topic's znode as a broker does."""
     message = pb.ManagedLedgerInfo(
@@ -133,7 +154,12 @@ def serialize_managed_ledger(info: ManagedLedgerInfo, compression: Compression =
     return wrap(message.SerializeToString(), compression)
 
 
-def serialize_cursor(info: ManagedCursorInfo, compression: Compression = Compression.NONE) -> bytes:
+def serialize_cursor(
+    info: ManagedCursorInfo,
+    compression: Compression = Compression.NONE,
+    *,
+    acknowledged: Iterable[AcknowledgedRange] = (),
+) -> bytes:
     """Write a cursor's znode as a broker does."""
     message = pb.ManagedCursorInfo(
         cursorsLedgerId=info.cursors_ledger_id,
@@ -143,7 +169,13 @@ def serialize_cursor(info: ManagedCursorInfo, compression: Compression = Compres
         properties=[pb.LongProperty(name=name, value=value) for name, value in info.properties.items()],
         cursorProperties=[pb.StringProperty(name=name, value=value) for name, value in info.cursor_properties.items()],
     )
-    return wrap(message.SerializeToString(), compression)
+    ranges = pb.AcknowledgedRanges()
+    for (ledger, entry), (upper_ledger, upper_entry) in acknowledged:
+        ranges.individualDeletedMessages.add(
+            lowerEndpoint=pb.NestedPositionInfo(ledgerId=ledger, entryId=entry),
+            upperEndpoint=pb.NestedPositionInfo(ledgerId=upper_ledger, entryId=upper_entry),
+        )
+    return wrap(message.SerializeToString() + ranges.SerializeToString(), compression)
 
 
 def _message(kind: type[_Info], raw: bytes) -> _Info:

@@ -137,6 +137,20 @@ class ManagedCursorInfo(_message.Message):
     cursorProperties: _containers.RepeatedCompositeFieldContainer[StringProperty]
     def __init__(self, cursorsLedgerId: _Optional[int] = ..., markDeleteLedgerId: _Optional[int] = ..., markDeleteEntryId: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., lastActive: _Optional[int] = ..., cursorProperties: _Optional[_Iterable[_Union[StringProperty, _Mapping]]] = ...) -> None: ...
 
+class MessageRange(_message.Message):
+    __slots__ = ("lowerEndpoint", "upperEndpoint")
+    LOWERENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    UPPERENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    lowerEndpoint: NestedPositionInfo
+    upperEndpoint: NestedPositionInfo
+    def __init__(self, lowerEndpoint: _Optional[_Union[NestedPositionInfo, _Mapping]] = ..., upperEndpoint: _Optional[_Union[NestedPositionInfo, _Mapping]] = ...) -> None: ...
+
+class AcknowledgedRanges(_message.Message):
+    __slots__ = ("individualDeletedMessages",)
+    INDIVIDUALDELETEDMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    individualDeletedMessages: _containers.RepeatedCompositeFieldContainer[MessageRange]
+    def __init__(self, individualDeletedMessages: _Optional[_Iterable[_Union[MessageRange, _Mapping]]] = ...) -> None: ...
+
 class ManagedInfoMetadata(_message.Message):
     __slots__ = ("compressionType", "uncompressedSize")
     COMPRESSIONTYPE_FIELD_NUMBER: _ClassVar[int]

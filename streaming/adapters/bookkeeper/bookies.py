@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from streaming.adapters.bookkeeper.bookie_http import can_read, read_disk
+from streaming.adapters.bookkeeper.bookie_http import can_read, read_disk, start_collection
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Znode
 from udfs.formats.bookie_disk import BookieDisk
@@ -21,7 +21,7 @@ class HttpBookies:
 
     store: MetadataStore
     ledgers_root: str
-    timeout_seconds: float = 5.0  # of one answer by HTTP; a bookie that needs longer is in trouble
+    timeout_seconds: float = 5.0  # of a question by HTTP; a bookie that needs longer is in trouble
 
     def registered(self) -> dict[str, str]:
         """Return bookie id -> HTTP address. Raises UnavailableError."""
@@ -45,6 +45,10 @@ class HttpBookies:
     def disk(self, url: str) -> BookieDisk:
         """Ask a bookie for its disk usage. Raises UnavailableError."""
         return read_disk(url, self.timeout_seconds)
+
+    def collect(self, url: str, *, compact: bool) -> None:
+        """Let a bookie collect garbage. Raises UnavailableError, RefusedError."""
+        start_collection(url, self.timeout_seconds, compact=compact)
 
     def readable(
         self, urls: Sequence[str], entries: Sequence[_Entry], control: Callable[[], Sequence[_Entry]]

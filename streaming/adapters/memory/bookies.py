@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from streaming.errors import UnavailableError
+from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.bookie_disk import BookieDisk
 
 
@@ -13,6 +13,8 @@ class MemoryBookies:
         self.addresses: dict[str, str] = {}  # bookie id -> HTTP address; no other address answers
         self.entries: set[tuple[int, int]] = set()  # that can be read
         self.disks: dict[str, BookieDisk] = {}  # by HTTP address
+        self.collections: list[tuple[str, bool]] = []  # requested: HTTP address, compact
+        self.refusing: set[str] = set()  # HTTP addresses of bookies that collect on no request
 
     def registered(self) -> dict[str, str]:
         """Return bookie id -> HTTP address."""
@@ -34,3 +36,11 @@ class MemoryBookies:
         if url not in self.disks:
             raise UnavailableError(f"bookie {url} does not answer")
         return self.disks[url]
+
+    def collect(self, url: str, *, compact: bool) -> None:
+        """Record a request to collect garbage."""
+        if url not in self.addresses.values():
+            raise UnavailableError(f"bookie {url} does not answer")
+        if url in self.refusing:
+            raise RefusedError(f"bookie {url} collects on no request by HTTP; set httpServerEnabled=true")
+        self.collections.append((url, compact))

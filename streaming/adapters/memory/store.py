@@ -23,6 +23,7 @@ from streaming.adapters.memory.tree import (
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import ALL, OPEN, AclEntry, acl_bytes, acl_entries
+from udfs.formats.internal_stats import InternalStats
 from udfs.paths import checked_schema_id, managed_ledger_name
 from udfs.records import BrokerView, Presence
 
@@ -190,6 +191,7 @@ class MemoryBroker:
     def __init__(self) -> None:
         self.topics: dict[str, BrokerView] = {}
         self.schemas: dict[str, BrokerView] = {}
+        self.stats: dict[str, InternalStats | Unreadable] = {}  # of loaded topics, by managed ledger
         self.is_refused = False  # True: our role is not a superuser
         self.faults = Faults()
 
@@ -205,6 +207,14 @@ class MemoryBroker:
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Look up each `tenant/ns/encoded`, in order. Never raises."""
         return [self._view("schema_views", self.schemas, checked_schema_id, name) for name in schema_ids]
+
+    def internal_stats(self, managed_ledgers: Sequence[str]) -> list[InternalStats | Unreadable | None]:
+        """Return `stats` of each topic, in order; None for other topics. Never raises."""
+        try:
+            self.faults.step("internal_stats", managed_ledgers)
+        except UnavailableError as error:
+            return [Unreadable(f"maybe loaded: {error}")] * len(managed_ledgers)
+        return [self.stats.get(name) for name in managed_ledgers]
 
     def require_answers(self) -> int:
         """Return 1, the number of brokers. Raises ForbiddenError, UnavailableError."""

@@ -1,12 +1,15 @@
 """Implements TrimFacts in memory; the test chooses which topics are loaded."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from streaming.adapters.memory.faults import Faults
-from streaming.errors import RefusedError
+from streaming.errors import ReaperError, RefusedError
 from udfs.formats.internal_stats import InternalStats, Position
-from udfs.paths import managed_ledger_name
+from udfs.paths import base_topic, managed_ledger_name
 from udfs.phase_one.trim_forecast import Retention
+
+_Found = TypeVar("_Found", Retention, Retention | None)
 
 
 class MemoryTrimFacts:
@@ -43,3 +46,37 @@ class MemoryTrimFacts:
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
+
+
+class MemoryRetentionPolicies:
+    """Implements RetentionPolicies; the test sets the attributes. Whatever is an error is raised."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Retention | ReaperError] = {}  # by persistent://…
+        self.namespaces: dict[str, Retention | ReaperError] = {}
+        self.brokers: Retention | ReaperError = Retention(0, 0)
+        self.faults = Faults()
+
+    def of_topic(self, topic: str) -> Retention | None:
+        """Return the policy of the topic or the partitioned topic."""
+        self.faults.step("of_topic", [topic])
+        return _raised(self.topics.get(base_topic(topic)))
+
+    def of_namespace(self, namespace: str) -> Retention | None:
+        """Return the policy of the namespace."""
+        self.faults.step("of_namespace", [namespace])
+        return _raised(self.namespaces.get(namespace))
+
+    def of_brokers(self) -> Retention:
+        """Return the default."""
+        self.faults.step("of_brokers", [])
+        return _raised(self.brokers)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def _raised(found: _Found | ReaperError) -> _Found:
+    if isinstance(found, ReaperError):
+        raise found
+    return found

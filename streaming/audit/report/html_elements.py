@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence, Set
 from html import escape
+from typing import TYPE_CHECKING
 
-from streaming.audit.certificate import Certificate
+if TYPE_CHECKING:
+    from streaming.audit.certificate import Certificate
 
 _LISTED = {
     "namespaces": "namespaces with transaction-buffer snapshots",
@@ -18,7 +20,7 @@ _LISTED = {
 }
 
 
-def certificate(proof: Certificate) -> str:
+def certificate(proof: "Certificate") -> str:
     """Return what was read, and what could not be read."""
     facts = [(_LISTED.get(name, name), f"{count:,}") for name, count in proof.listed.items()]
     facts.append(("contains all that was written before ZooKeeper transaction", f"{proof.zxid_start:#x}"))

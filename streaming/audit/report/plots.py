@@ -32,7 +32,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, int]], classes: Mapping[str, st
     totals = sorted(((sum(parts.values()), label) for label, parts in rows.items()), reverse=True)
     shown = [(label, rows[label]) for total, label in totals[:_MAX_ROWS] if total > 0]
     if not shown:
-        return _nothing("No bytes to show.")
+        return nothing("No bytes to show.")
     longest = max(sum(parts.values()) for _label, parts in shown)
     scale = (_WIDTH - _LABEL - _VALUE) / longest
     drawn = [_bar(label, parts, classes, (number, scale)) for number, (label, parts) in enumerate(shown)]
@@ -41,16 +41,16 @@ def stacked_bars(rows: Mapping[str, Mapping[str, int]], classes: Mapping[str, st
     height = len(shown) * _ROW + (22 if note else 4)
     if note:
         drawn.append(f'<text class="dim" x="{_LABEL}" y="{height - 6}">{note}</text>')
-    return _svg(height, drawn)
+    return svg(height, drawn)
 
 
 def columns(bars: Sequence[tuple[str, int, int]], css: str) -> str:
     """Draw a histogram: (label, count, bytes) for each column, as high as its bytes (its count if no bar has bytes)."""
     if not any(count for _label, count, _size in bars):
-        return _nothing("Nothing to show.")
+        return nothing("Nothing to show.")
     by_bytes = any(size for _label, _count, size in bars)
     values = [size if by_bytes else count for _label, count, size in bars]
-    drawn = _axis(max(values), is_bytes=by_bytes)
+    drawn = axis(max(values), is_bytes=by_bytes)
     step = (_WIDTH - _LEFT - 10) / len(bars)
     for number, ((label, count, size), value) in enumerate(zip(bars, values, strict=True)):
         height = (_HEIGHT - _TOP - _BOTTOM) * value / max(values)
@@ -63,13 +63,13 @@ def columns(bars: Sequence[tuple[str, int, int]], css: str) -> str:
             )
             drawn.append(_centred(x + step / 2, y - 5, f"{count:,}", "value"))
         drawn.append(_centred(x + step / 2, _HEIGHT - _BOTTOM + 18, label, "label"))
-    return _svg(_HEIGHT, drawn)
+    return svg(_HEIGHT, drawn)
 
 
 def line(points: Sequence[Point], css: str) -> str:
     """Draw a trend, oldest point first."""
     if len(points) < 2:
-        return _nothing("The trend starts with the second audit.")
+        return nothing("The trend starts with the second audit.")
     highest = max(1, *(point.size_bytes for point in points))
     width, height = _WIDTH - _LEFT - 30, _HEIGHT - _TOP - _BOTTOM
     points_xy = [
@@ -78,7 +78,7 @@ def line(points: Sequence[Point], css: str) -> str:
     ]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points_xy)
     floor = _HEIGHT - _BOTTOM
-    drawn = _axis(highest, is_bytes=True)
+    drawn = axis(highest, is_bytes=True)
     drawn.append(
         f'<polygon class="{css} area" points="{points_xy[0][0]:.1f},{floor} {path} {points_xy[-1][0]:.1f},{floor}"/>'
     )
@@ -91,7 +91,7 @@ def line(points: Sequence[Point], css: str) -> str:
         f'<text class="label" text-anchor="end" x="{points_xy[-1][0] + 8:.1f}" y="{floor + 18}">'
         f"{escape(points[-1].label)}</text>"
     )
-    return _svg(_HEIGHT, drawn)
+    return svg(_HEIGHT, drawn)
 
 
 def legend(classes: Mapping[str, str]) -> str:
@@ -125,7 +125,8 @@ def _bar(label: str, parts: Mapping[str, int], classes: Mapping[str, str], row: 
     return "".join(drawn)
 
 
-def _axis(highest: float, *, is_bytes: bool) -> list[str]:
+def axis(highest: float, *, is_bytes: bool) -> list[str]:
+    """Draw the lines and labels of the vertical axis."""
     drawn = []
     for tick in range(_TICKS + 1):
         value = highest * tick / _TICKS
@@ -140,10 +141,12 @@ def _centred(x: float, y: float, text: str, css: str) -> str:
     return f'<text class="{css}" text-anchor="middle" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
-def _svg(height: int, drawn: Sequence[str]) -> str:
+def svg(height: int, drawn: Sequence[str]) -> str:
+    """Return a plot of the full width from its marks."""
     drawing = f'<svg class="plot" viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(drawn)}</svg>'
     return f'<div class="scroll">{drawing}</div>'  # a narrow screen scrolls, because a shrunk plot would be unreadable
 
 
-def _nothing(text: str) -> str:
+def nothing(text: str) -> str:
+    """Return a sentence instead of an empty plot."""
     return f'<p class="nothing">{escape(text)}</p>'

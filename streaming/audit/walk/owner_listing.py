@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -10,10 +11,12 @@ from streaming.audit.walk.listing import Problem
 from streaming.clients import clients_for
 from streaming.config.settings import Settings
 from streaming.ports import MetadataStore, Unreadable
-from streaming.sweep.jobs import Limiter
 from streaming.sweep.pace import Pace
 from udfs.columns import DETAIL
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+
+if TYPE_CHECKING:  # its module loads pandas
+    from streaming.sweep.jobs import Limiter
 
 _DOMAIN = "persistent"
 _NAMES_PER_BATCH = 10_000
@@ -27,7 +30,7 @@ class Namespaces:
     problems: tuple[Problem, ...]  # paths above them that could not be listed
 
 
-def find_namespaces(store: MetadataStore, pace: Limiter | None = None) -> Namespaces:
+def find_namespaces(store: MetadataStore, pace: "Limiter | None" = None) -> Namespaces:
     """Walk down to the znodes that hold topics (`tenant[/cluster]/ns/persistent`) and schemas (`tenant/ns`).
 
     Raises UnavailableError.
@@ -75,7 +78,7 @@ def _locations(paths: list[str], detail: str | None) -> pa.RecordBatch:
 class _Walk:
     store: MetadataStore
     problems: list[Problem]
-    pace: Limiter
+    pace: "Limiter"
 
     def below(self, folders: Sequence[str]) -> list[str]:
         paths: list[str] = []

@@ -1,10 +1,11 @@
 """Deleted bytes, and bytes that bookies have freed on their disks since."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
-from streaming.audit.space import Seen, reasons, reclaimed_between, seen_now
+from streaming.audit.space import Seen, parse_seen, reasons, reclaimed_between, seen_now
 from tests.unit.audit.results import ALONE
 from udfs.formats.bookie_disk import BookieDisk
 
@@ -44,6 +45,19 @@ def test_freed_bytes_add_up_over_audits_even_if_a_bookie_does_not_answer_for_a_w
 
     assert (seen.since_ms, seen.reclaimed) == (1_000, 10 + 40 + 5)
     assert seen_now(Seen(1_000, 5, (DISK,)), [], 3_000) == Seen(1_000, 5, (DISK,))
+
+
+def test_the_bookies_last_answers_are_read_again_also_those_that_an_earlier_version_wrote() -> None:
+    seen = Seen(1_000, 5, (replace(DISK, live_bytes=7, faults=("/api/v1/bookie/gc answers 500",)),))
+    earlier = {field: value for field, value in asdict(DISK).items() if value not in (None, ())}
+
+    assert parse_seen(json.dumps(asdict(seen)).encode()) == seen
+    assert parse_seen(json.dumps({"since_ms": 1, "reclaimed": 2, "disks": [earlier]}).encode()) == Seen(1, 2, (DISK,))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"since_ms": 1, "reclaimed": 2, "disks": [{"url": 1}, 5]}'])
+def test_answers_of_an_unknown_form_start_the_count_again(content: bytes) -> None:
+    assert parse_seen(content) is None
 
 
 @pytest.mark.parametrize(("deleted", "reclaimed", "held"), [(10, 4, 6), (10, 10, 0), (10, 30, 0)])

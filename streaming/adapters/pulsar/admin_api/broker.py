@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedAt, LoadedTopics
 from streaming.adapters.pulsar.admin_api.threads import AskingThreads, BrokerCall
@@ -35,7 +35,8 @@ from streaming.adapters.pulsar.http import (
 )
 from streaming.adapters.pulsar.silence import hangs, silence
 from streaming.errors import ForbiddenError, ReaperError, UnavailableError
-from udfs.formats.internal_stats import view_of
+from streaming.ports import Unreadable
+from udfs.formats.internal_stats import InternalStats, parse_internal_stats, view_of
 from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
 from udfs.records import BrokerView, Presence
 
@@ -46,6 +47,7 @@ _NO_SCHEMA = "Schema not found"
 _SECONDS_PER_REQUEST = 0.01  # added to the deadline for each; brokers answer about 620 requests per second
 _PAUSES_S = (0.2, 0.5, 1.0)  # before requests that failed with 5xx are repeated, after all others
 _LATE = "no answer in time"
+_NO_NAME = Unreadable("not a topic's name")
 _SEVERAL = ""  # several brokers report the topic; all but one have lost it without knowing
 _LISTS = "namespaces"  # the threads that request namespaces' lists from any broker
 
@@ -124,6 +126,36 @@ class AdminBroker:
                 views[schema_id] = _of_no_loaded_topic(schema_id, loaded.error)
         views |= self._all(asks, deadline)
         return [views[schema_id] for schema_id in schema_ids]
+
+    def internal_stats(self, managed_ledgers: Sequence[str]) -> list[InternalStats | Unreadable | None]:
+        """Return internalStats of each topic that a broker has loaded, in order, without loading any. Never raises.
+
+        None: no broker has the topic loaded. Unreadable: that is unknown, or its broker did not answer.
+        """
+        topics = _full_names(dict.fromkeys(managed_ledgers))
+        loaded = self._loaded_topics()
+        read: dict[str, InternalStats] = {}
+
+        def keep(topic: str, body: Any) -> BrokerView:
+            read[topic] = parse_internal_stats(body)
+            return BrokerView(presence=Presence.PRESENT)
+
+        asks = {
+            name: (loaded.hosts[topic], self._stats(topic, partial(keep, topic)))
+            for name, topic in topics.items()
+            if topic in loaded.hosts
+        }
+        views = self._all(asks, self._deadline(len(asks)))
+        other = Unreadable(f"maybe loaded: {loaded.error}") if loaded.error else None
+        answers: dict[str, InternalStats | Unreadable | None] = {}
+        for name, topic in topics.items():
+            view = views.get(name)
+            if view is None:
+                answers[name] = other
+            else:
+                is_read = view.presence is Presence.PRESENT
+                answers[name] = read[topic] if is_read else Unreadable(view.detail)
+        return [answers.get(name, _NO_NAME) for name in managed_ledgers]
 
     def is_loaded(self, topic: str) -> bool | None:
         """Whether a broker has this topic (any form of its name) loaded; None: unknown, as a broker gave no list."""
@@ -238,7 +270,7 @@ class AdminBroker:
             silence.timed_out(_retries(host))
         return {name: views.get(name) or answers[name].view for name in asks}
 
-    def _stats(self, topic: str) -> _Ask:
+    def _stats(self, topic: str, parse: Callable[[Any], BrokerView] = view_of) -> _Ask:
         def ask(host: str, deadline: float) -> BrokerView:
             # the topic may have been unloaded while the request waited for a thread
             loaded = self._loaded.at(host, deadline)
@@ -249,7 +281,7 @@ class AdminBroker:
             # of each partition: partitioned-internalStats omits partitions that failed. A redirect is not followed,
             # because the topic is moving and the request would load it.
             answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
-            return view_of(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
+            return parse(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
 
         return ask
 

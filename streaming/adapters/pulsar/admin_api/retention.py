@@ -24,20 +24,42 @@ class Retentions:
         self._default: Retention | None = None
 
     def of(self, topic: str) -> Retention:
-        """Return the retention in force. Raises UnavailableError, RefusedError."""
+        """Return the retention in force; no retention if we may not read the brokers' default.
+
+        Raises UnavailableError, RefusedError.
+        """
+        return self.of_topic(topic) or self.of_namespace(namespace_of(topic)) or self._of_brokers()
+
+    def of_topic(self, topic: str) -> Retention | None:
+        """Return the topic's own policy; None: it has none. Raises UnavailableError, RefusedError."""
         base = base_topic(topic)  # a partition has no policies of its own
         # not the policy that is "applied": a 4.0.8 broker that has not read the namespace's policies recently may then
         # wait 30 s for itself
         own = self._http.get(f"{topic_path(base)}/retention")
         if not own.ok and own.status != _NO_TOPIC_POLICIES:
             raise refusal(own, f"read the retention of {base}")
-        if own.ok and (retention := _retention(own)):
-            return retention
-        namespace = namespace_of(topic)
+        return _retention(own) if own.ok else None
+
+    def of_namespace(self, namespace: str) -> Retention | None:
+        """Return the policy of `tenant/ns`; None: it has none. Raises UnavailableError, RefusedError."""
         shared = self._http.get(f"v2/namespaces/{namespace}/retention")
         if not shared.ok:
             raise refusal(shared, f"read the retention of {namespace}")
-        return _retention(shared) or self._of_brokers()
+        return _retention(shared)
+
+    def of_brokers(self) -> Retention:
+        """Return the default of the broker that answers. Raises UnavailableError, RefusedError."""
+        answer = self._http.get("v2/brokers/configuration/runtime")
+        if not answer.ok:
+            raise refusal(answer, "return a broker's configuration")
+        try:
+            return Retention(int(answer.body[_DEFAULT_MINUTES]), int(answer.body[_DEFAULT_MEGABYTES]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnavailableError(f"a broker's configuration has no default retention: {error!r}") from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
 
     def _of_brokers(self) -> Retention:
         """Return the default of the broker that answers; zero without permission to read it. It is read once."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from udfs.formats.bookie_info import http_address
+from udfs.formats.bookie_info import http_address, metrics_addresses
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 # as a bookie of Pulsar 4.0.8 wrote it
@@ -32,3 +32,23 @@ def _info(**endpoint: object) -> bytes:
 )
 def test_the_http_address_is_read_if_there_is_one(data: bytes, address: str | None) -> None:
     assert http_address(data) == address
+
+
+def test_a_bookie_without_an_http_server_serves_its_metrics_at_the_default_port() -> None:
+    registered = {
+        "b1:3181": "http://b1:9000",
+        "b2:3181": "",
+        "b3:3181": "",
+        "b3:3182": "",
+        "custom-id": "",
+        "fd00::1:3181": "",
+    }
+
+    assert metrics_addresses(registered) == {
+        "b1:3181": "http://b1:9000",
+        "b2:3181": "http://b2:8000",
+        "b3:3181": "",
+        "b3:3182": "",
+        "custom-id": "",
+        "fd00::1:3181": "http://[fd00::1]:8000",
+    }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from udfs.formats.errors import FormatError
-from udfs.formats.internal_stats import InternalStats, parse_internal_stats
+from udfs.formats.internal_stats import InternalStats, parse_internal_stats, ranges_in
 
 
 def _json(*entries: int, current: int = 0) -> dict[str, Any]:
@@ -84,3 +84,43 @@ def test_the_size_of_the_ledger_being_written_is_in_a_field_of_its_own() -> None
 def test_an_unknown_form_is_no_zero(stats: object) -> None:
     with pytest.raises(FormatError, match="unknown form"):
         parse_internal_stats(stats)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [
+        ("", []),
+        ("[]", []),
+        ("[(3:5..3:9]]", [((3, 5), (3, 9))]),
+        ("[(3:-1..3:9],(4:1..6:2]]", [((3, -1), (3, 9)), ((4, 1), (6, 2))]),
+        ("[(3:5..3:9], [4:1..4:2], (5:0..5:4)]", [((3, 5), (3, 9)), ((4, 0), (4, 2)), ((5, 0), (5, 3))]),
+    ],
+)
+def test_acknowledged_ranges(text: str, ranges: list[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+    assert [tuple(each) for each in ranges_in(text)] == ranges
+
+
+@pytest.mark.parametrize("text", ["3:5..3:9", "[(3..9]]", "[(3:5..3:9],...]", "{(3:5..3:9]}"])
+def test_acknowledged_ranges_of_an_unknown_form(text: str) -> None:
+    with pytest.raises(FormatError, match="unknown form"):
+        ranges_in(text)
+
+
+def test_cursors_that_are_read_and_their_acknowledged_ranges() -> None:
+    cursors = {
+        "idle": {"markDeletePosition": "10:1", "active": False, "individuallyDeletedMessages": "[]"},
+        "active": {"markDeletePosition": "10:1", "active": True, "individuallyDeletedMessages": "[(10:2..10:3]]"},
+        "waiting": {"markDeletePosition": "10:1", "subscriptionHavePendingRead": True},
+    }
+    stats = parse_internal_stats(_json(3) | {"cursors": cursors})
+    assert stats.reading == {"active", "waiting"}
+    assert stats.acknowledged == {"active": "[(10:2..10:3]]"}
+
+
+@pytest.mark.parametrize(
+    ("cursor", "expected"),
+    [({"properties": {"CompactedTopicLedger": 7}}, 7), ({"properties": {}}, -1), ({}, None), (None, -1)],
+)
+def test_the_compacted_ledger_of_the_cursor(cursor: dict[str, Any] | None, expected: int | None) -> None:
+    cursors = {} if cursor is None else {"__compaction": cursor | {"markDeletePosition": "10:1"}}
+    assert parse_internal_stats(_json(3) | {"cursors": cursors}).compacted_by_cursor == expected

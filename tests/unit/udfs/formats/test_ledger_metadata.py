@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata, parse_message, serialize_v3, to_message
+from udfs.formats.ledger_metadata import (
+    bookies_of,
+    parse_ledger_metadata,
+    parse_message,
+    parse_placed,
+    serialize_v3,
+    to_message,
+)
 from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
 from udfs.records import LedgerMetadata, LedgerState
 
@@ -210,3 +217,46 @@ def test_every_bookie_that_a_ledger_names_is_returned(data: bytes, bookies: set[
 def test_bytes_that_are_no_ledger_have_no_bookies() -> None:
     with pytest.raises(FormatError):
         bookies_of(b"garbage")
+
+
+THREE = ("192.0.2.1:1234", "192.0.2.2:1234", "192.0.2.3:1234")
+
+
+@pytest.mark.parametrize(
+    ("data", "digest_bytes", "segments"),
+    [
+        pytest.param(VERSION_1, 8, ((0, THREE),), id="version 1"),
+        pytest.param(VERSION_1.removesuffix(b"\n-102\tCLOSED"), 8, ((0, THREE),), id="version 1, open"),
+        pytest.param(
+            VERSION_1.replace(b"\n-102", b"\n7\t192.0.2.9:1\t192.0.2.8:1\n11"),
+            8,
+            ((0, THREE), (7, ("192.0.2.9:1", "192.0.2.8:1"))),
+            id="version 1, two segments",
+        ),
+        pytest.param(VERSION_2, 8, ((0, THREE),), id="version 2"),
+        pytest.param(VERSION_2.replace(b"CRC32", b"HMAC"), 20, ((0, THREE),), id="version 2, HMAC"),
+        pytest.param(VERSION_2.replace(b"digestType: CRC32\n", b""), 8, ((0, THREE),), id="version 2, no digest type"),
+        pytest.param(VERSION_3, 4, ((0, ("192.0.2.1:3181", "192.0.2.2:3181", "192.0.2.3:3181")),), id="version 3"),
+    ],
+)
+def test_the_bookies_of_a_ledgers_entries(
+    data: bytes, digest_bytes: int, segments: tuple[tuple[int, tuple[str, ...]], ...]
+) -> None:
+    placed = parse_placed(data)
+    assert placed.metadata == parse_ledger_metadata(data)
+    assert (placed.write_quorum, placed.segments) == (2, segments)
+    assert placed.digest_bytes == digest_bytes
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_ledger_has_no_bookies_either(data: bytes) -> None:
+    for damaged in (data, HEADER + b"1\n" + data, HEADER + b"2\n" + data, HEADER + b"3\n" + data):
+        try:
+            expected: LedgerMetadata | None = parse_ledger_metadata(damaged)
+        except FormatError:
+            expected = None
+        if expected is None:
+            with pytest.raises(FormatError):
+                parse_placed(damaged)
+        else:
+            assert parse_placed(damaged).metadata == expected

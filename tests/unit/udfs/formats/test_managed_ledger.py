@@ -12,10 +12,12 @@ from udfs.formats.compression import MAX_UNCOMPRESSED_BYTES, Compression, wrap
 from udfs.formats.errors import FormatError
 from udfs.formats.java_uuid import uuid_halves, uuid_text
 from udfs.formats.managed_ledger import (
+    AcknowledgedRange,
     LedgerInfo,
     ManagedCursorInfo,
     ManagedLedgerInfo,
     OffloadState,
+    acknowledged_ranges,
     in_use_ids,
     parse_cursor,
     parse_managed_ledger,
@@ -415,3 +417,18 @@ def test_a_uuid_has_two_signed_halves(msb: int, lsb: int, text: str) -> None:
 def test_only_javas_text_form_is_a_uuid(text: str) -> None:
     with pytest.raises(ValueError, match="UUID"):
         uuid_halves(text)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_acknowledged_ranges_are_read_on_request(compression: Compression) -> None:
+    ranges = (AcknowledgedRange((5, -1), (5, 3)), AcknowledgedRange((5, 7), (6, 0)))
+    data = serialize_cursor(CURSOR, compression, acknowledged=ranges)
+    assert acknowledged_ranges(data) == ranges
+    assert parse_cursor(data) == CURSOR
+    assert acknowledged_ranges(serialize_cursor(CURSOR)) == ()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", serialize_cursor(CURSOR) + b"\x22\x04\x0a\x02\x08\x05"])
+def test_damaged_acknowledged_ranges_are_an_error(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        acknowledged_ranges(data)

@@ -1,0 +1,74 @@
+"""Where BookKeeper keeps the entries of a ledger: the ensembles and quorums of a ledger znode, of any version."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from google.protobuf import text_format
+
+from udfs.formats.errors import FormatError
+from udfs.formats.ledger_metadata import parse_ledger_metadata
+from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
+from udfs.records import LedgerMetadata
+
+_HEADER = b"BookieMetadataFormatVersion\t"
+_MOST_BOOKIES = 1_000  # of an ensemble; a larger one is no ensemble, and would take long to compute
+_CLOSED = "CLOSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An ensemble, and the first entry that it stores. It stores all entries up to the next segment's first."""
+
+    first_entry_id: int
+    bookies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A ledger's metadata with its ensembles. Entry i is on bookies (i + k) mod E of its ensemble, k < write quorum."""
+
+    metadata: LedgerMetadata
+    segments: tuple[Segment, ...]  # at least one; the first starts at entry 0, and all ensembles have the same size
+    write_quorum: int
+    ack_quorum: int
+
+
+def placement_of(data: bytes) -> Placement:
+    """Parse a ledger znode of any version. Raises FormatError."""
+    metadata = parse_ledger_metadata(data)
+    version, _, body = data.removeprefix(_HEADER).partition(b"\n")
+    if version == b"1":
+        write, _ensemble, _length, *lines = body.decode().split("\n")
+        fields = [line.split("\t") for line in lines if line]
+        segments = [Segment(int(first), tuple(bookies)) for first, *bookies in fields if bookies != [_CLOSED]]
+        return _checked(metadata, segments, int(write), int(write))
+    if version == b"2":
+        message = text_format.Parse(body.decode(), LedgerMetadataFormat())
+    else:
+        message = LedgerMetadataFormat.FromString(_without_length(body))
+    segments = [Segment(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in message.segment]
+    # BookKeeper before 4.2 had only one quorum
+    ack = message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
+    return _checked(metadata, segments, message.quorumSize, ack)
+
+
+def _without_length(body: bytes) -> bytes:
+    """Return the message after its length, a varint that parse_ledger_metadata has checked."""
+    start = next(index for index, byte in enumerate(body) if byte < 0x80)
+    return body[start + 1 :]
+
+
+def _checked(metadata: LedgerMetadata, segments: list[Segment], write_quorum: int, ack_quorum: int) -> Placement:
+    sizes = {len(segment.bookies) for segment in segments}
+    if len(sizes) != 1:
+        raise FormatError("ledger metadata has no ensemble, or ensembles of several sizes")
+    size = sizes.pop()
+    if size > _MOST_BOOKIES:
+        raise FormatError(f"ledger metadata has an ensemble of {size} bookies")
+    if not 1 <= ack_quorum <= write_quorum <= size:
+        raise FormatError(f"ledger metadata has quorums {write_quorum} and {ack_quorum} of {size} bookies")
+    if not all(isinstance(bookie, str) for segment in segments for bookie in segment.bookies):
+        raise FormatError("a bookie's id is not UTF-8")
+    if segments[0].first_entry_id != 0 or any(a.first_entry_id >= b.first_entry_id for a, b in pairwise(segments)):
+        raise FormatError("the ensembles of the ledger metadata are not in order")
+    return Placement(metadata=metadata, segments=tuple(segments), write_quorum=write_quorum, ack_quorum=ack_quorum)

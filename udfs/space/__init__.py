@@ -1,0 +1,1 @@
+"""Space: divides the bytes of a cluster's ledgers by their cause. Reads and writes nothing."""
