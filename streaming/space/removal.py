@@ -306,7 +306,8 @@ def _show(console: Terminal, report: RemovalReport) -> None:
     say("was changed, and no bookie was asked whether it still has its entries.")
     if report.affected:
         console.print(_effects(report))
-        console.print(_topics(report))
+        for line in _topics(report):
+            console.print(cell(line), soft_wrap=True)
         written = sum(topic.written for topic in report.topics)
         if written:
             say(f"Clients write to {count_of(written, 'open ledger')} on it now; its size counts once it is closed.")
@@ -336,16 +337,10 @@ def _effects(report: RemovalReport) -> Table:
     return table
 
 
-def _topics(report: RemovalReport) -> Table:
+def _topics(report: RemovalReport) -> Iterator[str]:
+    """Yield a line for each topic, whose name is last and never cut."""
     more = f" (the first {_TOPICS_SHOWN}; --json has all)" if len(report.topics) > _TOPICS_SHOWN else ""
-    table = Table(title=f"Topics with ledgers on it{more}", title_justify="left")
-    table.add_column("effect", no_wrap=True)
-    table.add_column("topic", overflow="fold")
-    for name in ("ledgers", "open", "bytes"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("such as", overflow="fold")
+    yield f"Topics with ledgers on it{more}"
     for row in report.topics[:_TOPICS_SHOWN]:
-        counts = (f"{row.ledgers:,}", f"{row.open_ledgers:,}", size_text(row.size_bytes))
-        examples = ", ".join(map(str, row.examples))
-        table.add_row(str(row.effect), cell(row.topic or "(no topic)"), *counts, examples)
-    return table
+        counts = f"{count_of(row.ledgers, 'ledger')}, {row.open_ledgers:,} open, {size_text(row.size_bytes)}"
+        yield f"{row.effect}: {counts}, such as {', '.join(map(str, row.examples))}: {row.topic or '(no topic)'}"
