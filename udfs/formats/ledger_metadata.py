@@ -48,6 +48,7 @@ class PlacedLedger(NamedTuple):
     digest_bytes: int  # of each copy of an entry
     # (first entry, bookies) of each segment; entry i is on the bookies (i + k) mod len(bookies), k < write_quorum
     segments: tuple[tuple[int, tuple[str, ...]], ...]
+    ack_quorum: int  # copies of an entry that BookKeeper waits for
 
 
 def parse_ledger_metadata(data: bytes) -> LedgerMetadata:
@@ -64,35 +65,28 @@ def parse_ledger_metadata(data: bytes) -> LedgerMetadata:
 
 def bookies_of(data: bytes) -> frozenset[str]:
     """Return the ids of all bookies that a ledger znode of any version names. Raises FormatError."""
-    parse_ledger_metadata(data)
-    if data.startswith(_HEADER_V3):
-        _size, start = _read_varint32(data, len(_HEADER_V3))
-        segments = LedgerMetadataFormat.FromString(data[start:]).segment
-    else:
-        version, body = _split_header(data)
-        if version == b"1":
-            lines = (line.split("\t")[1:] for line in body.decode("utf-8").split("\n")[3:])
-            return frozenset(bookie for line in lines for bookie in line if line != [_V1_CLOSED])
-        segments = text_format.Parse(body.decode("utf-8"), LedgerMetadataFormat()).segment
-    return frozenset(bookie for segment in segments for bookie in segment.ensembleMember)
+    return frozenset(bookie for _first, bookies in read_placed(data).segments for bookie in bookies)
 
 
 def parse_placed(data: bytes) -> PlacedLedger:
+    """Parse a ledger znode as read_placed does. Raises FormatError also for numbers that no ledger has."""
+    return _bounded(read_placed(data))
+
+
+def read_placed(data: bytes) -> PlacedLedger:
     """Parse a ledger znode of any version, with the bookies of its entries. Raises FormatError."""
     if data.startswith(_HEADER_V3):
-        size, start = _read_varint32(data, len(_HEADER_V3))
-        if start + size != len(data):
-            raise FormatError(f"ledger metadata claims that {size} bytes follow, {len(data) - start} do")
-        return _bounded(_placed(_message(data[start:])))
+        return _placed(_message(_v3_body(data)))
     version, body = _split_header(data)
     if version == b"2":
-        return _bounded(_placed(_text_message(body)))
+        return _placed(_text_message(body))
     metadata = parse_ledger_metadata(data)
     quorum, _ensemble, _length, *lines = body.decode("utf-8").split("\n")
     segments = [(int(first), tuple(bookies)) for first, *bookies in (line.split("\t") for line in lines if line)]
     if metadata.state is not LedgerState.OPEN:
         segments.pop()
-    return _bounded(PlacedLedger(metadata, int(quorum), _DIGEST_BYTES[LedgerMetadataFormat.CRC32], tuple(segments)))
+    digest_bytes = _DIGEST_BYTES[LedgerMetadataFormat.CRC32]
+    return PlacedLedger(metadata, int(quorum), digest_bytes, tuple(segments), int(quorum))
 
 
 def parse_message(data: bytes) -> LedgerMetadata:
@@ -154,10 +148,14 @@ def _split_header(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _parse_v3(data: bytes) -> LedgerMetadata:
+    return parse_message(_v3_body(data))
+
+
+def _v3_body(data: bytes) -> bytes:
     size, start = _read_varint32(data, len(_HEADER_V3))
     if start + size != len(data):
         raise FormatError(f"ledger metadata claims that {size} bytes follow, {len(data) - start} do")
-    return parse_message(data[start:])
+    return data[start:]
 
 
 def _parse_v2(body: bytes) -> LedgerMetadata:
@@ -240,7 +238,9 @@ def _placed(message: LedgerMetadataFormat) -> PlacedLedger:
     segments = tuple([(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in message.segment])
     # metadata of version 2 need not name the type, and an unknown type reads as absent
     digest = message.digestType if message.HasField("digestType") else LedgerMetadataFormat.CRC32
-    return PlacedLedger(metadata, message.quorumSize, _DIGEST_BYTES[digest], segments)
+    # BookKeeper before 4.2 had only one quorum
+    ack = message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
+    return PlacedLedger(metadata, message.quorumSize, _DIGEST_BYTES[digest], segments, ack)
 
 
 def _custom_metadata(message: LedgerMetadataFormat) -> dict[str, bytes]:

@@ -3,16 +3,11 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from google.protobuf import text_format
-
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_ledger_metadata
-from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
+from udfs.formats.ledger_metadata import read_placed
 from udfs.records import LedgerMetadata
 
-_HEADER = b"BookieMetadataFormatVersion\t"
 _MOST_BOOKIES = 1_000  # of an ensemble; a larger one is no ensemble, and would take long to compute
-_CLOSED = "CLOSED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +29,15 @@ class Placement:
 
 
 def placement_of(data: bytes) -> Placement:
-    """Parse a ledger znode of any version. Raises FormatError."""
-    metadata = parse_ledger_metadata(data)
-    version, _, body = data.removeprefix(_HEADER).partition(b"\n")
-    if version == b"1":
-        write, _ensemble, _length, *lines = body.decode().split("\n")
-        fields = [line.split("\t") for line in lines if line]
-        segments = [Segment(int(first), tuple(bookies)) for first, *bookies in fields if bookies != [_CLOSED]]
-        return _checked(metadata, segments, int(write), int(write))
-    if version == b"2":
-        message = text_format.Parse(body.decode(), LedgerMetadataFormat())
-    else:
-        message = LedgerMetadataFormat.FromString(_without_length(body))
-    segments = [Segment(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in message.segment]
-    # BookKeeper before 4.2 had only one quorum
-    ack = message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
-    return _checked(metadata, segments, message.quorumSize, ack)
+    """Parse a ledger znode of any version. Raises FormatError also for ensembles that BookKeeper does not write."""
+    placed = read_placed(data)
+    segments = [Segment(first, bookies) for first, bookies in placed.segments]
+    return _checked(placed.metadata, segments, placed.write_quorum, placed.ack_quorum)
 
 
-def _without_length(body: bytes) -> bytes:
-    """Return the message after its length, a varint that parse_ledger_metadata has checked."""
-    start = next(index for index, byte in enumerate(body) if byte < 0x80)
-    return body[start + 1 :]
+def entries_at(first: int, end: int, size: int, residue: int) -> int:
+    """Return how many entries from `first` up to `end`, exclusive, are `residue` modulo `size`."""
+    return (end - residue + size - 1) // size - (first - residue + size - 1) // size
 
 
 def _checked(metadata: LedgerMetadata, segments: list[Segment], write_quorum: int, ack_quorum: int) -> Placement:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.formats.ledger_metadata import PlacedLedger
+from udfs.formats.ledger_placement import entries_at
 from udfs.owners.named_owner import (
     APPLICATION,
     BUCKET_TOPIC,
@@ -182,7 +183,7 @@ class LedgerTable:
         for (first, bookies), end in zip(segments, ends, strict=False):
             for member, bookie in enumerate(bookies):
                 residues = _residues(member, len(bookies), quorum)
-                count = sum(_count(min(first, entries), min(end, entries), len(bookies), each) for each in residues)
+                count = sum(entries_at(min(first, entries), min(end, entries), len(bookies), each) for each in residues)
                 held[bookie] = held.get(bookie, 0) + count
         length, before = int(self.length[row]) * quorum, 0
         for bookie, count in held.items():
@@ -290,11 +291,6 @@ class _Totals:
 def _residues(member: int, size: int, quorum: int) -> list[int]:
     """Return the entries, modulo the ensemble's size, that this member of it holds."""
     return [(member - copy) % size for copy in range(quorum)]
-
-
-def _count(first: int, end: int, size: int, residue: int) -> int:
-    """Return how many entries from `first` up to `end`, exclusive, are `residue` modulo `size`."""
-    return (end - residue + size - 1) // size - (first - residue + size - 1) // size
 
 
 def _portion(total: Ints, start: Ints, end: Ints, whole: Ints) -> Ints:

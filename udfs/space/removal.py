@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
-from udfs.formats.ledger_placement import Placement
+from udfs.formats.ledger_placement import Placement, entries_at
 from udfs.records import LedgerState
 
 
@@ -48,7 +48,7 @@ def removal_of(placement: Placement, bookie: str, remaining: AbstractSet[str]) -
     for first, end, bookies in _ranges(placement):
         if bookie in bookies:
             for effect, residue in _effects(placement, bookies, bookie, remaining):
-                stored = _entries(first, end, residue, len(bookies))
+                stored = max(0, entries_at(first, end, len(bookies), residue))
                 if stored:
                     entries[effect] = entries.get(effect, 0) + stored
     if not is_closed and is_last_affected and Effect.LOST not in entries and not _can_recover(placement, remaining):
@@ -93,11 +93,6 @@ def _effects(
             yield Effect.BELOW_ACK_QUORUM, residue
         else:
             yield Effect.UNDER_REPLICATED, residue
-
-
-def _entries(first: int, end: int, residue: int, size: int) -> int:
-    """Count the entries of [first, end) whose id is congruent to the residue."""
-    return max(0, (end - residue + size - 1) // size - (first - residue + size - 1) // size)
 
 
 def _can_recover(placement: Placement, remaining: AbstractSet[str]) -> bool:

@@ -23,7 +23,7 @@ def placed(
     state: LedgerState = LedgerState.CLOSED,
 ) -> PlacedLedger:
     found = replace(metadata(state=state), length_bytes=length, last_entry_id=entries - 1)
-    return PlacedLedger(found, quorum, 4, segments)
+    return PlacedLedger(found, quorum, 4, segments, quorum)
 
 
 def table_of(*ledgers: PlacedLedger) -> LedgerTable:
@@ -110,7 +110,7 @@ def test_a_ledger_is_claimed_once() -> None:
 def test_metadata_name_kind_and_owner(custom: dict[str, bytes], kind: Kind, owner: str | None) -> None:
     builder = TableBuilder()
     for ledger_id in (1, 2):
-        builder.add(ledger_id, PlacedLedger(metadata(custom), 2, 4, ((0, ("a", "b")),)), NOW_MS)
+        builder.add(ledger_id, PlacedLedger(metadata(custom), 2, 4, ((0, ("a", "b")),), 2), NOW_MS)
     table = builder.build()
     assert table.kind.tolist() == [kind, kind]
     assert [table.owners[code] if code >= 0 else None for code in table.owner.tolist()] == [owner, owner]

@@ -14,7 +14,7 @@ from udfs.space.topic_split import Place
 def table(*ledger_ids: int) -> LedgerTable:
     builder = TableBuilder()
     for ledger_id in ledger_ids:
-        builder.add(ledger_id, PlacedLedger(metadata(), 1, 4, ((0, ("a",)),)), NOW_MS)
+        builder.add(ledger_id, PlacedLedger(metadata(), 1, 4, ((0, ("a",)),), 1), NOW_MS)
     return builder.build()
 
 

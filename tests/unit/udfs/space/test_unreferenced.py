@@ -22,7 +22,7 @@ def table() -> LedgerTable:
         ({}, LedgerState.CLOSED, NOW_MS),
     ]
     for ledger_id, (custom, state, changed_ms) in enumerate(ledgers):
-        placed = PlacedLedger(metadata(custom, state=state, length_bytes=10), 1, 4, ((0, ("a",)),))
+        placed = PlacedLedger(metadata(custom, state=state, length_bytes=10), 1, 4, ((0, ("a",)),), 1)
         builder.add(ledger_id, placed, changed_ms)
     return builder.build()
 
