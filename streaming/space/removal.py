@@ -13,23 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from streaming.audit.report.descriptions import size_text
-from streaming.audit.walk.listing import find_folders, ids_in
 from streaming.clients import command_clients
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.errors import ConfigError, SafetyError
 from streaming.ports import Bookies, MetadataStore, Unreadable, Znode
+from streaming.space.ledgers import LedgerReading
 from streaming.sweep.jobs import Limiter
 from streaming.sweep.pace import Pace
 from streaming.terminal import Terminal, cell, count_of, say, say_json
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_placement import Placement, placement_of
-from udfs.paths import ledger_path, topic_of
+from udfs.paths import topic_of
 from udfs.space.removal import UNSAFE, Effect, Removal, removal_of
 from udfs.verdicts.finding_classes import Unclaimed, claim_of
 
-_FOLDERS_PER_READ = 64
-_LEDGERS_PER_READ = 5_000
 _EXAMPLES = 5
 _PROBLEMS = 1_000
 _TOPICS_SHOWN = 40
@@ -117,15 +115,10 @@ def report_of(store: MetadataStore, bookies: Bookies, root: str, bookie: str, pa
     """Read all ledgers. Raises ConfigError if no one knows the bookie, UnavailableError."""
     registered = bookies.registered()
     search = _Search(bookie, frozenset(registered) - {bookie})
-    layout = read_layout(store, root)
-    folders = find_folders(store, root, layout)
-    for path, detail in folders.problems:
-        search.could_not_read(path, detail)
-    for ids in _ids(store, root, folders.paths, search, pace):
-        pace.wait_for(len(ids))
-        paths = [ledger_path(layout, root, ledger_id) for ledger_id in ids]
-        for ledger_id, path, node in zip(ids, paths, store.read_many(paths), strict=True):
-            search.add(ledger_id, path, node)
+    ledgers = LedgerReading(store, root, read_layout(store, root), pace)
+    for ids, nodes in ledgers.batches(search.could_not_read):
+        for ledger_id, node in zip(ids, nodes, strict=True):
+            search.add(ledger_id, ledgers.path(ledger_id), node)
     if bookie not in registered and bookie not in search.named:
         cookies = store.children_many([f"{root}/cookies"])[0]
         known = {*registered, *search.named, *(cookies if isinstance(cookies, list) else ())}
@@ -246,21 +239,6 @@ class _Search:
             problems=tuple(self._problems),
             unread=self._unread,
         )
-
-
-def _ids(
-    store: MetadataStore, root: str, folders: Sequence[str], search: _Search, pace: Limiter
-) -> Iterator[list[int]]:
-    """Yield the ids of all ledgers, as many as are read at once."""
-    for start in range(0, len(folders), _FOLDERS_PER_READ):
-        chunk = folders[start : start + _FOLDERS_PER_READ]
-        pace.wait_for(len(chunk))
-        problems: list[tuple[str, str]] = []
-        ids = ids_in(root, chunk, store.children_many(chunk), problems)
-        for path, detail in problems:
-            search.could_not_read(path, detail)
-        for first in range(0, len(ids), _LEDGERS_PER_READ):
-            yield ids[first : first + _LEDGERS_PER_READ]
 
 
 def _topic(ledger_id: int, placement: Placement) -> str:
