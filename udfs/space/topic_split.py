@@ -112,15 +112,12 @@ class Hold:
         """Return the bytes of one copy that a broker drops once the cursor is at the end; None: not known."""
         if not self.are_all_known:
             return None
-        first = self.first_held(cursor.position)
-        of_others = self._slowest_two[1:] if first == self._slowest_two[0] else self._slowest_two
-        others = of_others[0] if of_others else self.current
-        if others <= first:
+        if not self.is_alone(cursor):
             return 0
         if isinstance(retention, str):
             return None if self.needs_retention else 0
-        already = droppable(self.ledgers, first, retention, now_ms)
-        freed = droppable(self.ledgers, others, retention, now_ms)[len(already) :]
+        already = droppable(self.ledgers, self.first_held(cursor.position), retention, now_ms)
+        freed = droppable(self.ledgers, self._next_slowest(), retention, now_ms)[len(already) :]
         return sum(ledger.length for ledger in freed if ledger.place is Place.BOOKKEEPER)
 
     def is_alone(self, cursor: Cursor) -> bool:
