@@ -19,6 +19,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 _INDENT = "    "
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEP = 1024
 
 
 def plain(text: object) -> str:
@@ -67,6 +69,29 @@ def say_json_line(line: str) -> None:
 def count_of(number: int, singular: str, many: str = "") -> str:
     """Return a number with its noun: "1 line", "2 lines". many: the plural, if it is not the singular with an s."""
     return f"{number:,} {singular if number == 1 else many or f'{singular}s'}"
+
+
+def size_text(size_bytes: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    amount = float(size_bytes)
+    for unit in _UNITS:
+        if abs(amount) < _STEP or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _STEP
+    raise AssertionError("unreachable")
+
+
+def age_text(seconds: float) -> str:
+    """93784 -> "1 d 2 h"."""
+    whole = int(seconds)
+    days, hours, minutes = whole // 86_400, whole % 86_400 // 3600, whole % 3600 // 60
+    if days >= 10:
+        return f"{days} d"
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{whole} s"
 
 
 def cell(text: object) -> Text:

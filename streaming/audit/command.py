@@ -22,7 +22,7 @@ from streaming.audit.phase_progress import Phases
 from streaming.audit.publication import asked
 from streaming.audit.publication.orphan_requests import OrphanRequests
 from streaming.audit.report import html, terminal_report
-from streaming.audit.report.descriptions import scope_text, size_text
+from streaming.audit.report.descriptions import scope_text
 from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
 from streaming.audit.result import AuditResult, remember, remembered
@@ -37,7 +37,7 @@ from streaming.coordination.identity import instance_id_of
 from streaming.errors import SafetyError, StoppedBySignalError
 from streaming.spark.java_errors import our_errors
 from streaming.spark.session import Jars, start
-from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
+from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line, size_text
 from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
 from udfs.verdicts.finding_classes import FindingClass

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from streaming.audit import audit_columns as a
 from streaming.audit.output import FINDINGS, Output, output_of
-from streaming.audit.report.descriptions import age_text, meaning_of, size_text
+from streaming.audit.report.descriptions import meaning_of
 from streaming.audit.walk.referring import Referring, referring_to
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clients import clients_for
@@ -27,7 +27,7 @@ from streaming.sweep.jobs import Limiter
 from streaming.sweep.pace import Pace
 from streaming.sweep.tiered_storage.buckets import offload_buckets
 from streaming.sweep.tiered_storage.offloaded import OffloadedCopies
-from streaming.terminal import Terminal, cell, count_of, say, say_json
+from streaming.terminal import Terminal, age_text, cell, count_of, say, say_json, size_text
 from udfs import columns as c
 from udfs.owners.references import key_of
 from udfs.paths import ledger_path, topic_of

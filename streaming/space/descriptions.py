@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streaming.audit.report.descriptions import age_text, size_text
+from streaming.terminal import age_text, size_text
 from udfs.space.causes import Cause
 from udfs.space.view import Amount
 

@@ -2,15 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from html import escape
 
-from streaming.audit.report.descriptions import age_text, size_text
-from streaming.audit.report.html_elements import section, table
-from streaming.audit.report.style import STYLE
-from streaming.space import charts
+from streaming.pages.charts import COLOURS, Point, Step, lines, waterfall
+from streaming.pages.elements import document, nothing, section, stamp, table, time_text
+from streaming.pages.treemap import treemap
 from streaming.space.advice import fixes
-from streaming.space.charts import Step
 from streaming.space.descriptions import CAUSE_TEXT, ONE_COPY, bounds_text, bytes_text, share_text
 from streaming.space.tables import (
     BOOKIE_HEADS,
@@ -22,8 +19,9 @@ from streaming.space.tables import (
     headline,
     signed_text,
     subscription_cells,
+    totals,
 )
-from streaming.terminal import plain
+from streaming.terminal import age_text, plain, size_text
 from udfs.space.causes import Cause
 from udfs.space.growth import PastRun
 from udfs.space.report import SpaceReport
@@ -43,7 +41,7 @@ def page(shown: Shown, runs: Sequence[PastRun]) -> str:
     body = "".join(
         (
             _head(shown),
-            section("From one copy to the disks, by cause", charts.waterfall(_steps(report)) + _causes(shown)),
+            section("From one copy to the disks, by cause", waterfall(_steps(report)) + _causes(shown)),
             section("By tenant, namespace and topic (stored bytes, all copies)", _tree(report)),
             section("Growth (stored bytes, all copies)", _growth(shown, runs)),
             section("Subscriptions (bytes of one copy)", _subscriptions(report)),
@@ -52,20 +50,19 @@ def page(shown: Shown, runs: Sequence[PastRun]) -> str:
             section("Not known", _unknown(report)),
         )
     )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Space {_time(report.at_ms)} UTC</title><style>{STYLE}{charts.STYLE}</style></head>"
-        f"<body><main>{body}</main></body></html>"
-    )
+    return document(f"Space {time_text(report.at_ms)} UTC", body)
 
 
 def _head(shown: Shown) -> str:
-    complete = shown.report.is_complete
-    stamp = '<span class="stamp ok">complete</span>' if complete else '<span class="stamp no">incomplete</span>'
     facts = "".join(f"<p>{_text(line)}</p>" for line in headline(shown))
+    sizes = "".join(
+        f"<p><span>{_text(name)}</span><b>{_text(size)}</b><span class='dim'>{_text(text)}</span></p>"
+        for name, size, text in totals(shown)
+    )
+    mark = stamp(is_complete=shown.report.is_complete)
     return (
-        f"<header><h1>Space {stamp}</h1><p class='dim'>{_time(shown.report.at_ms)} UTC</p>{facts}"
+        f"<header><h1>Space {mark}</h1><p class='dim'>{time_text(shown.report.at_ms)} UTC</p>{facts}"
+        f"<div class='totals'>{sizes}</div>"
         f"<p class='dim'>{ONE_COPY}</p></header>"
     )
 
@@ -122,19 +119,22 @@ def _tree(report: SpaceReport) -> str:
         tenant, _, rest = namespace.partition("/")
         sizes[plain(tenant), plain(rest), plain(topic.removeprefix(f"persistent://{namespace}/"))] += size
     rows = [row for row in rows_by(View.TOPIC, report.shares) if row.name]
-    shown = [(plain(row.name), CAUSE_TEXT[row.largest_cause], *_sizes(row)) for row in rows[:_TOPICS]]
+    shown = [(_short(row.name), CAUSE_TEXT[row.largest_cause], *_sizes(row)) for row in rows[:_TOPICS]]
     note = f"<p class='dim'>The {_TOPICS} largest of {len(rows):,} topics.</p>" if len(rows) > _TOPICS else ""
-    return charts.treemap(sizes) + table(("topic", "largest cause", "one copy", "stored"), shown, numbers={2, 3}) + note
+    return treemap(sizes) + table(("topic", "largest cause", "one copy", "stored"), shown, numbers={2, 3}) + note
 
 
 def _growth(shown: Shown, runs: Sequence[PastRun]) -> str:
     if not shown.filters.are_empty:
-        return "<p class='nothing'>The history contains runs without filters only.</p>"
+        return nothing("The history contains runs without filters only.")
     peaks = {cause: max(run.causes.get(cause, (0, 0))[1] for run in runs) for run in runs for cause in run.causes}
     largest = sorted(peaks, key=lambda cause: (-peaks[cause], cause))[:_LINES]
-    series = {CAUSE_TEXT[c]: [(run.at_ms, run.causes.get(c, (0, 0))[1]) for run in runs] for c in largest}
-    series = {"all": [(run.at_ms, run.stored) for run in runs], **series}
-    drawn = charts.lines(series, (_time(runs[0].at_ms), _time(runs[-1].at_ms)))
+    series = {
+        "all causes": [Point(run.at_ms, run.stored) for run in runs],
+        **{CAUSE_TEXT[c]: [Point(run.at_ms, run.causes.get(c, (0, 0))[1]) for run in runs] for c in largest},
+    }
+    classes = dict(zip(series, ("use", *COLOURS), strict=False))
+    drawn = lines(series, classes, empty="The growth is shown from the second run with the same --out.")
     if shown.growth is None:
         return drawn
     rows = [
@@ -147,7 +147,7 @@ def _growth(shown: Shown, runs: Sequence[PastRun]) -> str:
 
 def _subscriptions(report: SpaceReport) -> str:
     rows = largest_subscriptions(report.subscriptions)[:_SUBSCRIPTIONS]
-    cells = [(plain(row.topic), plain(row.name), *subscription_cells(row, report.at_ms)) for row in rows]
+    cells = [(_short(row.topic), plain(row.name), *subscription_cells(row, report.at_ms)) for row in rows]
     return table(("topic", "subscription", *SUBSCRIPTION_HEADS), cells, numbers={2, 3, 4, 5})
 
 
@@ -162,7 +162,7 @@ def _bookies(report: SpaceReport) -> str:
 def _fixes(report: SpaceReport) -> str:
     found = fixes(report)
     if not found:
-        return '<p class="nothing">Nothing.</p>'
+        return nothing("Nothing.")
     items = "".join(
         f"<dt>{_text(CAUSE_TEXT[fix.cause])}</dt><dd>{_text(fix.text)}.{_text(frees_text(fix))}"
         f"{''.join(f'<pre>{_text(line)}</pre>' for line in fix.commands)}</dd>"
@@ -185,5 +185,5 @@ def _text(text: str) -> str:
     return escape(plain(text))
 
 
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+def _short(topic: str) -> str:
+    return plain(topic.removeprefix("persistent://"))

@@ -12,7 +12,6 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from streaming.audit.report.descriptions import size_text
 from streaming.clients import command_clients
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
@@ -21,7 +20,7 @@ from streaming.ports import Bookies, MetadataStore, Unreadable, Znode
 from streaming.space.ledgers import LedgerReading
 from streaming.sweep.jobs import Limiter
 from streaming.sweep.pace import Pace
-from streaming.terminal import Terminal, cell, count_of, say, say_json
+from streaming.terminal import Terminal, cell, count_of, say, say_json, size_text
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_placement import Placement, placement_of
 from udfs.paths import topic_of

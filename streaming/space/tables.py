@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from streaming.audit.report.descriptions import age_text, size_text
 from streaming.space.advice import Fix, fixes
 from streaming.space.descriptions import (
     CAUSE_TEXT,
@@ -17,7 +16,7 @@ from streaming.space.descriptions import (
     share_text,
     yes_no,
 )
-from streaming.terminal import Terminal, cell, count_of
+from streaming.terminal import Terminal, age_text, cell, count_of, size_text
 from udfs.space.causes import Cause
 from udfs.space.growth import Growth
 from udfs.space.report import BookieSpace, SpaceReport, Subscription
@@ -55,6 +54,8 @@ def show(console: Terminal, shown: Shown) -> None:
     """Print the totals and the rows; by cause, also the consumers, the bookies, the growth and the fixes."""
     for line in headline(shown):
         console.print(cell(line), soft_wrap=True)
+    for name, size, text in totals(shown):
+        console.print(cell(f"{name:<9}{size:>11}  {text}"), soft_wrap=True)
     if shown.by is View.BOOKIE:
         _show_bookies(console, shown.report, shown.top)
     elif shown.by is View.SUBSCRIPTION:
@@ -70,8 +71,8 @@ def show(console: Terminal, shown: Shown) -> None:
 
 
 def headline(shown: Shown) -> Iterator[str]:
-    """Yield the totals from one copy to the disks; each line states which bytes it counts."""
-    report, amount = shown.report, total(shown.report.shares)
+    """Yield what was read, and the filters."""
+    report = shown.report
     cluster = f" of {report.cluster}" if report.cluster else ""
     yield (
         f"Space{cluster}: {count_of(report.ledgers, 'ledger')} in BookKeeper, {count_of(report.topics, 'topic')}; "
@@ -79,44 +80,45 @@ def headline(shown: Shown) -> Iterator[str]:
     )
     if scope := scope_text(shown.filters):
         yield f"Only {scope}; the number of ledgers, and bookies, are those of the whole cluster"
-    yield _line("one copy", bytes_text(amount.in_bookkeeper, is_exact=amount.is_exact), "in BookKeeper")
+
+
+def totals(shown: Shown) -> Iterator[tuple[str, str, str]]:
+    """Yield the totals from one copy to the disks: name, size, and which bytes these are."""
+    report, amount = shown.report, total(shown.report.shares)
+    yield ("one copy", bytes_text(amount.in_bookkeeper, is_exact=amount.is_exact), "in BookKeeper")
     factor = f"; {amount.stored / amount.in_bookkeeper:.2f} times one copy" if amount.in_bookkeeper else ""
     stored = bytes_text(amount.stored, is_exact=amount.is_exact)
-    yield _line("stored", stored, f"all copies, with the bookies' overhead of each entry{factor}")
+    yield ("stored", stored, f"all copies, with the bookies' overhead of each entry{factor}")
     if amount.tiered:
-        yield _line("tiered", size_text(amount.tiered), "one copy, in tiered storage and not on bookies")
+        yield ("tiered", size_text(amount.tiered), "one copy, in tiered storage and not on bookies")
     if amount.missing:
-        yield _line("missing", size_text(amount.missing), "one copy; lost, and not on bookies")
+        yield ("missing", size_text(amount.missing), "one copy; lost, and not on bookies")
     if shown.price.is_known:
-        yield _line("a month", shown.price.text(amount), "for stored and tiered bytes")
+        yield ("a month", shown.price.text(amount), "for stored and tiered bytes")
     if shown.filters.are_empty:
         yield from _disk_lines(report)
 
 
-def _disk_lines(report: SpaceReport) -> Iterator[str]:
+def _disk_lines(report: SpaceReport) -> Iterator[tuple[str, str, str]]:
     """Yield the bookies' own figures, and their difference from the bytes that ledgers store there."""
     disks = disks_of(report.bookies)
     if disks.live_bookies:
         asked = f"{disks.live_bookies} of {count_of(disks.bookies, 'bookie')}"
         differs = _difference(disks.live_reported - disks.live_expected)
         text = f"all copies, in finished entry logs of {asked}; {differs} stored there"
-        yield _line("live", size_text(disks.live_reported), text)
+        yield ("live", size_text(disks.live_reported), text)
     if disks.disk_bookies:
         asked = f"{disks.disk_bookies} of {count_of(disks.bookies, 'bookie')}"
         shared = f" ({disks.shared} not counted: same host and size)" if disks.shared else ""
         differs = _difference(disks.disk_used - disks.disk_expected)
-        yield _line(
+        yield (
             "disks",
             size_text(disks.disk_used),
             f"used in the file systems of {asked}{shared}; {differs} stored there: deleted and dead bytes, journals, "
             "indexes, files of others",
         )
     if not disks.live_bookies and not disks.disk_bookies:
-        yield _line("disks", "not known", f"none of {count_of(disks.bookies, 'bookie')} reported its disks")
-
-
-def _line(name: str, size: str, text: str) -> str:
-    return f"{name:<9}{size:>11}  {text}"
+        yield ("disks", "not known", f"none of {count_of(disks.bookies, 'bookie')} reported its disks")
 
 
 def _difference(size_bytes: int) -> str:

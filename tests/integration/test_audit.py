@@ -268,5 +268,5 @@ def test_published_orphans_are_deleted_and_nothing_else_changes(world: World) ->
         "the service deleted in BookKeeper (one copy of each ledger)",
         "bookies freed on their disks since each was",
     ):
-        assert re.search(rf"{re.escape(line)}[^<]*</td><td class=n>[\d.]+ MiB", report), line
+        assert re.search(rf'{re.escape(line)}[^<]*</td><td class="n"[^>]*>[\d.]+ MiB', report), line
     assert last["complete"] is True

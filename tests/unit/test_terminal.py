@@ -6,7 +6,19 @@ import json
 import pytest
 from rich.table import Table
 
-from streaming.terminal import Terminal, cell, flush, plain, plain_lines, say, say_json, say_json_line, say_lines
+from streaming.terminal import (
+    Terminal,
+    age_text,
+    cell,
+    flush,
+    plain,
+    plain_lines,
+    say,
+    say_json,
+    say_json_line,
+    say_lines,
+    size_text,
+)
 
 ESCAPE, OVERRIDE = "\x1b[2J\x1b]0;title\x07", "\u202egnp.exe\u2066"
 HOSTILE = f"orders[blink]-x {ESCAPE}{OVERRIDE}\r\n2026 INFO forged\x85\u2028\ud800 :bomb: [/]"
@@ -89,3 +101,18 @@ def test_what_can_not_be_handed_on_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert flush()
     monkeypatch.setattr("sys.stdout", _Closed())
     assert not flush()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
+)
+def test_sizes_have_the_unit_that_fits(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(59, "59 s"), (60, "1 min"), (3599, "59 min"), (3660, "1 h 1 min"), (93_784, "1 d 2 h"), (864_000, "10 d")],
+)
+def test_ages_have_at_most_two_units(seconds: int, text: str) -> None:
+    assert age_text(seconds) == text

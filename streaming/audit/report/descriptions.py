@@ -1,6 +1,7 @@
 """The texts that terminal and report share: meanings of classes and reasons, amounts, and filters."""
 
 from streaming.audit.audit_options import FindingFilters
+from streaming.terminal import age_text, size_text
 from udfs.records import Reason
 from udfs.verdicts.finding_classes import FindingClass
 
@@ -65,8 +66,6 @@ _MEANING = {
     Reason.BAD_TOPIC_NAME: "Its metadata names a topic that can't exist, so no owner can be checked: the service "
     "would keep it.",
 }
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_STEP = 1024
 
 
 def meaning_of(reason: Reason) -> str:
@@ -74,32 +73,9 @@ def meaning_of(reason: Reason) -> str:
     return _MEANING.get(reason, "The service would keep it.")
 
 
-def size_text(size_bytes: float) -> str:
-    """1536 -> "1.5 KiB"."""
-    amount = float(size_bytes)
-    for unit in _UNITS:
-        if abs(amount) < _STEP or unit == _UNITS[-1]:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= _STEP
-    raise AssertionError("unreachable")
-
-
 def amount_text(finding_class: str, size_bytes: int) -> str:
     """Return the bytes of a class of findings; the length of an open ledger is not known before it is closed."""
     return "not known" if finding_class == FindingClass.OPEN and not size_bytes else size_text(size_bytes)
-
-
-def age_text(seconds: float) -> str:
-    """93784 -> "1 d 2 h"."""
-    whole = int(seconds)
-    days, hours, minutes = whole // 86_400, whole % 86_400 // 3600, whole % 3600 // 60
-    if days >= 10:
-        return f"{days} d"
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min" if minutes else f"{whole} s"
 
 
 def scope_text(filters: FindingFilters) -> str:

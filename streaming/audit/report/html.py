@@ -3,24 +3,17 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 
 from streaming.audit.history import PastAudit
-from streaming.audit.report import plots
-from streaming.audit.report.descriptions import (
-    CLASS_MEANING,
-    CLASS_NEXT,
-    INTRODUCTION,
-    age_text,
-    amount_text,
-    size_text,
-)
-from streaming.audit.report.html_elements import certificate, section, table
-from streaming.audit.report.style import STYLE
+from streaming.audit.report.certificate_table import certificate
+from streaming.audit.report.descriptions import CLASS_MEANING, CLASS_NEXT, INTRODUCTION, amount_text
 from streaming.audit.report.summary import SAMPLES, FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
+from streaming.pages import charts
+from streaming.pages.elements import document, section, stamp, table, time_text
+from streaming.terminal import age_text, size_text
 from udfs.records import LedgerComponent, LedgerType
 from udfs.verdicts.finding_classes import FindingClass
 
@@ -55,7 +48,7 @@ def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
             _cards(result, summary),
             section("Orphan bytes by namespace and component", _by_namespace(summary)),
             section("Bytes by namespace: in use, and orphaned", _standing(result, summary)),
-            section("Age of the orphans (since their last change)", _ages(summary)),
+            section("Age of the orphans (since their last change): ledgers and objects, and bytes", _ages(summary)),
             section("Orphan bytes over time (a point for each audit)", _trend(context.past)),
             _space(context.space),
             section("Topics with the most orphan bytes", _topics(summary)),
@@ -66,22 +59,15 @@ def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
             section("Completeness certificate", certificate(result.certificate)),
         )
     )
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Ledger audit {escape(result.audit_id)}</title><style>{STYLE}</style></head>"
-        f"<body><main>{body}</main></body></html>"
-    )
+    return document(f"Ledger audit {result.audit_id}", body)
 
 
 def _head(result: AuditResult, scope: str) -> str:
-    complete = result.certificate.is_complete
-    stamp = '<span class="stamp ok">complete</span>' if complete else '<span class="stamp no">incomplete</span>'
     took = (result.ended_ms - result.started_ms) / 1000
     only = f" · only {escape(scope)}" if scope else ""
     return (
-        f"<header><h1>Ledger audit {stamp}</h1>"
-        f"<p class='dim'>{_time(result.started_ms)} UTC · took {took:.0f} s · {escape(result.audit_id)}{only}</p>"
+        f"<header><h1>Ledger audit {stamp(is_complete=result.certificate.is_complete)}</h1>"
+        f"<p class='dim'>{time_text(result.started_ms)} UTC · took {took:.0f} s · {escape(result.audit_id)}{only}</p>"
         f"<p>{escape(INTRODUCTION)} The audit itself deletes nothing.</p></header>"
     )
 
@@ -136,7 +122,7 @@ def _by_namespace(summary: Summary) -> str:
     present = {amount.part for amount in summary.by_namespace}
     shown = {part: css for part, css in _COMPONENT_CLASSES.items() if part in present}
     named = {_component(part): css for part, css in shown.items()}
-    return (plots.legend(named) if shown else "") + plots.stacked_bars(rows, shown)
+    return (charts.legend(named) if shown else "") + charts.stacked_bars(rows, shown)
 
 
 def _standing(result: AuditResult, summary: Summary) -> str:
@@ -147,21 +133,19 @@ def _standing(result: AuditResult, summary: Summary) -> str:
     for amount in summary.by_namespace:
         rows[amount.label or "(no topic known)"]["orphans"] += amount.size_bytes
     note = "<p class='dim'>In use: with the sizes in the topics' own lists; a ledger being written has no size yet.</p>"
-    return plots.legend(_STANDING_CLASSES) + plots.stacked_bars(rows, _STANDING_CLASSES) + note
+    return charts.legend(_STANDING_CLASSES) + charts.stacked_bars(rows, _STANDING_CLASSES) + note
 
 
 def _ages(summary: Summary) -> str:
-    drawn = plots.columns([(age.label, age.count, age.size_bytes) for age in summary.by_age], "bad")
-    return drawn + (
-        "<p class='dim'>The height shows bytes; the number counts ledgers and objects.</p>"
-        if summary.orphans.count
-        else ""
-    )
+    return charts.histogram([(age.label, age.count, age.size_bytes) for age in summary.by_age], "bad")
 
 
 def _trend(past: Sequence[PastAudit]) -> str:
-    shown = [(audit, "" if audit.complete else " (incomplete)") for audit in past[-60:]]
-    return plots.line([plots.Point(f"{_time(audit.at_ms)}{note}", audit.orphan_bytes) for audit, note in shown], "bad")
+    points = [
+        charts.Point(audit.at_ms, audit.orphan_bytes, "" if audit.complete else " (incomplete)") for audit in past
+    ]
+    empty = "The trend starts with the second audit."
+    return charts.lines({"orphans": points}, {"orphans": "bad"}, empty=empty)
 
 
 def _space(space: Space) -> str:
@@ -222,7 +206,3 @@ def _kind(sample: FindingSample) -> str:
 
 def _component(component: str) -> str:
     return component.lower().replace("_", " ")
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -8,11 +8,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, age_text, amount_text, size_text
+from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, amount_text
 from streaming.audit.report.summary import FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from streaming.terminal import Terminal, cell, count_of
+from streaming.terminal import Terminal, age_text, cell, count_of, size_text
 from udfs.verdicts.finding_classes import FindingClass
 
 _TOPICS = 40

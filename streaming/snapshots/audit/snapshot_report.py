@@ -11,14 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from streaming.audit import audit_columns as a
-from streaming.audit.report.descriptions import age_text, size_text
-from streaming.audit.report.html_elements import certificate, section, table
-from streaming.audit.report.style import STYLE
+from streaming.audit.report.certificate_table import certificate
 from streaming.audit.report.terminal_report import show_certificate
 from streaming.audit.result import AuditResult
+from streaming.pages.elements import document, section, stamp, table, time_text
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.advice import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
-from streaming.terminal import Terminal, cell, count_of
+from streaming.terminal import Terminal, age_text, cell, count_of, size_text
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 
@@ -131,21 +130,17 @@ def html_section(groups: Sequence[FindingGroup], result: AuditResult) -> str:
 
 def page(result: AuditResult, groups: Sequence[FindingGroup]) -> str:
     """Return the whole report as a page that loads no other files."""
-    started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-    is_complete = result.certificate.is_complete
-    stamp = '<span class="stamp ok">complete</span>' if is_complete else '<span class="stamp no">incomplete</span>'
+    mark = stamp(is_complete=result.certificate.is_complete)
+    started = f"{time_text(result.started_ms)} UTC · {escape(result.audit_id)}"
     meanings = [
         (str(each), meaning, f"{result.totals[str(each)]['count']:,}") for each, meaning in CLASS_MEANING.items()
     ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Snapshot audit {escape(result.audit_id)}</title><style>{STYLE}</style></head><body><main>"
-        f"<header><h1>Snapshot audit {stamp}</h1><p class='dim'>{started} UTC · {escape(result.audit_id)}</p></header>"
-        f"{html_section(groups, result)}"
+    body = (
+        f"<header><h1>Snapshot audit {mark}</h1><p class='dim'>{started}</p></header>{html_section(groups, result)}"
         f"{section('Classes of findings', table(('class', 'meaning', 'findings'), meanings, numbers={2}, codes={0}))}"
-        f"{section('Completeness certificate', certificate(result.certificate))}</main></body></html>"
+        f"{section('Completeness certificate', certificate(result.certificate))}"
     )
+    return document(f"Snapshot audit {result.audit_id}", body)
 
 
 def _table(groups: Sequence[FindingGroup]) -> Table:

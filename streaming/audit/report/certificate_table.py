@@ -1,8 +1,8 @@
-"""HTML elements that the reports of all audits share: sections, tables and the certificate."""
+"""The certificate of completeness as HTML, which the reports of all audits show."""
 
-from collections.abc import Iterable, Sequence, Set
-from html import escape
 from typing import TYPE_CHECKING
+
+from streaming.pages.elements import table
 
 if TYPE_CHECKING:
     from streaming.audit.certificate import Certificate
@@ -31,32 +31,3 @@ def certificate(proof: "Certificate") -> str:
     if proof.unreadable:
         shown += table(("path that could not be read", "why"), proof.unreadable[:100], numbers=set())
     return shown
-
-
-def section(title: str, content: str) -> str:
-    """Return a section of a page with its title."""
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
-def table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: set[int], codes: Set[int] = frozenset()
-) -> str:
-    """Return a table.
-
-    Args:
-        heads: the column titles.
-        rows: the cells as text.
-        numbers: columns to align right.
-        codes: columns whose text must not wrap.
-    """
-
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=n' if number in numbers else ' class=k' if number in codes else ''}>{escape(text)}</{tag}>"
-            for number, text in enumerate(texts)
-        )
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    if not body:
-        return '<p class="nothing">None.</p>'
-    return f'<div class="scroll"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
