@@ -443,6 +443,10 @@ class Bookies(Protocol):
         """
         ...
 
+    def read_only(self) -> frozenset[str]:
+        """Return the ids of the registered bookies that take no new entries. Raises UnavailableError."""
+        ...
+
     def readable(
         self, urls: Sequence[str], entries: Sequence[tuple[int, int]], control: Callable[[], Sequence[tuple[int, int]]]
     ) -> list[bool | None]:

@@ -121,6 +121,7 @@ COVERED = {
     "streaming.adapters.s3.if_none_match": "tests/contract/test_overwriting.py",
     "streaming.config.stores": "tests/unit/spark/test_s3a.py",
     "streaming.coordination.overwriting": "tests/contract/test_overwriting.py",
+    "streaming.space.removal_search": "tests/unit/space/test_removal.py",
     "streaming.spark.session": "tests/unit/spark/test_s3a.py",
     "streaming.spark.connector_lz4": "tests/spark/test_session.py",
     "streaming.undo.own_entries": "tests/integration/test_ops.py",

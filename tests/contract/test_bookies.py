@@ -109,6 +109,10 @@ def test_a_registered_bookie_has_an_id_and_an_address(bookie_with: Open) -> None
     assert len(http_addresses(registered)) == 1
 
 
+def test_a_writable_bookie_is_not_read_only(bookie_with: Open) -> None:
+    assert bookie_with([]).read_only() == frozenset()
+
+
 def test_an_entry_can_be_read_or_not_if_the_bookie_reads_a_control_entry(bookie_with: Open) -> None:
     bookies = bookie_with([(5, 0), CONTROL])
     urls = http_addresses(bookies.registered())

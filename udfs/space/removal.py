@@ -32,34 +32,42 @@ class Removal:
     effect: Effect
     size_bytes: int | None  # of one copy of the entries with this effect, rounded up; None: it is not closed
     is_written: bool = False  # it is open, and the bookie is in the ensemble that clients write to now
+    missing_bookies: int = 0  # so many writable bookies must be added before autorecovery can copy the ledger
 
 
-def removal_of(placement: Placement, bookie: str, remaining: AbstractSet[str]) -> Removal | None:
+def removal_of(
+    placement: Placement, bookie: str, remaining: AbstractSet[str], writable: AbstractSet[str]
+) -> Removal | None:
     """Return the consequence for a ledger; None: the bookie has no entry of it.
 
     Args:
         placement: of the ledger.
         bookie: the id of the bookie that is removed.
         remaining: the ids of the bookies that run afterwards.
+        writable: those of them that are not read-only.
     """
     is_closed = placement.metadata.state is LedgerState.CLOSED
     is_last_affected = bookie in placement.segments[-1].bookies
     entries: dict[Effect, int] = {}
+    missing_bookies = 0
     for first, end, bookies in _ranges(placement):
         if bookie in bookies:
             for effect, residue in _effects(placement, bookies, bookie, remaining):
                 stored = max(0, entries_at(first, end, len(bookies), residue))
                 if stored:
                     entries[effect] = entries.get(effect, 0) + stored
+                    missing_bookies = max(missing_bookies, _missing_bookies(bookies, remaining, writable))
     if not is_closed and is_last_affected and Effect.LOST not in entries and not _can_recover(placement, remaining):
         entries[Effect.UNRECOVERABLE] = 1
+        missing_bookies = max(missing_bookies, _missing_bookies(placement.segments[-1].bookies, remaining, writable))
     if not entries:
         return None
     worst = min(entries, key=list(Effect).index)
     total = placement.metadata.last_entry_id + 1
     # the sizes of single entries are in no metadata, so they count alike
     size = -(-placement.metadata.length_bytes * entries[worst] // total) if is_closed else None
-    return Removal(worst, size, is_written=not is_closed and is_last_affected)
+    is_written = not is_closed and is_last_affected
+    return Removal(worst, size, is_written=is_written, missing_bookies=missing_bookies)
 
 
 def _ranges(placement: Placement) -> Iterator[tuple[int, int, tuple[str, ...]]]:
@@ -93,6 +101,13 @@ def _effects(
             yield Effect.BELOW_ACK_QUORUM, residue
         else:
             yield Effect.UNDER_REPLICATED, residue
+
+
+def _missing_bookies(bookies: tuple[str, ...], remaining: AbstractSet[str], writable: AbstractSet[str]) -> int:
+    # BookKeeper replaces all absent members of an ensemble at once, by different bookies from outside the ensemble
+    # (LedgerFragmentReplicator), or none
+    absent = sum(bookie not in remaining for bookie in bookies)
+    return max(0, absent - len(writable - {*bookies}))
 
 
 def _can_recover(placement: Placement, remaining: AbstractSet[str]) -> bool:

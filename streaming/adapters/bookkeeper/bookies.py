@@ -42,6 +42,11 @@ class HttpBookies:
             if isinstance(node, Znode)
         }
 
+    def read_only(self) -> frozenset[str]:
+        """Return the ids of read-only bookies. Raises UnavailableError."""
+        listed = self.store.children_many([f"{self.ledgers_root}/available/readonly"])[0]
+        return frozenset(listed if isinstance(listed, list) else ())
+
     def disk(self, url: str) -> BookieDisk:
         """Ask a bookie for its disk usage. Raises UnavailableError."""
         return read_disk(url, self.timeout_seconds)

@@ -11,6 +11,7 @@ class MemoryBookies:
 
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}  # bookie id -> HTTP address; no other address answers
+        self.read_only_ids: set[str] = set()
         self.entries: set[tuple[int, int]] = set()  # that can be read
         self.disks: dict[str, BookieDisk] = {}  # by HTTP address
         self.collections: list[tuple[str, bool]] = []  # requested: HTTP address, compact
@@ -19,6 +20,10 @@ class MemoryBookies:
     def registered(self) -> dict[str, str]:
         """Return bookie id -> HTTP address."""
         return dict(self.addresses)
+
+    def read_only(self) -> frozenset[str]:
+        """Return the ids of read-only bookies."""
+        return frozenset(self.read_only_ids)
 
     def readable(
         self, urls: Sequence[str], entries: Sequence[tuple[int, int]], control: Callable[[], Sequence[tuple[int, int]]]

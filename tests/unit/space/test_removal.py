@@ -7,7 +7,8 @@ import pytest
 from streaming.adapters.memory.bookies import MemoryBookies
 from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import ConfigError, SafetyError
-from streaming.space.removal import RemovalReport, commands, conclude, documents, report_of
+from streaming.space.removal import commands, conclude, documents
+from streaming.space.removal_search import Autorecovery, RemovalReport, report_of
 from streaming.sweep.pace import Pace
 from tests.builders import OTHER_TOPIC, ROOT, TOPIC, data_custom, put, schema_custom
 from tests.placements import placed
@@ -22,6 +23,7 @@ class Cluster:
     def __init__(self, *registered: str) -> None:
         self.store, self.bookies = MemoryStore(), MemoryBookies()
         self.bookies.addresses = dict.fromkeys(registered, "")
+        put(self.store.tree, f"{ROOT}/underreplication/auditorelection/V_0000000001")
         put(self.store.tree, f"{ROOT}/LAYOUT", LAYOUT)
         put(self.store.tree, f"{ROOT}/available")
 
@@ -98,6 +100,64 @@ def test_copies_on_bookies_that_do_not_run_do_not_count() -> None:
     assert "1 more bookie" in advice  # two are needed, and only c is left
 
 
+def test_a_read_only_bookie_keeps_its_copies_and_takes_no_new_ones(cluster: Cluster) -> None:
+    cluster.add(1, placed((0, "ab"), write=2, ack=2, last=9))
+    cluster.add(2, placed((0, "ac"), write=2, ack=2, last=9))
+    cluster.bookies.read_only_ids = {"c", "a"}
+
+    report = cluster.without("a")
+
+    # b can take the copy of 2; only c could take that of 1
+    assert [(row.effect, row.ledgers, row.not_copied) for row in report.topics] == [(Effect.BELOW_ACK_QUORUM, 2, 1)]
+    assert (report.missing_bookies, report.read_only) == (1, ("c",))
+    assert commands(report)[0].startswith("start 1 more bookie, or make read-only bookies writable again (c):")
+
+
+def test_a_full_ensemble_needs_another_bookie(cluster: Cluster) -> None:
+    cluster.add(1, placed((0, "abc"), write=3, ack=2, last=9))
+
+    assert commands(cluster.without("a"))[0].startswith("start 1 more bookie: new copies need")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "shown"),
+    [
+        ("none", Autorecovery.RUNS, "Autorecovery then copies 1 ledger to other bookies"),
+        ("disable", Autorecovery.DISABLED, "bookkeeper shell autorecovery -enable"),
+        ("stop", Autorecovery.NO_AUDITOR, "start autorecovery"),
+        ("hide", Autorecovery.UNKNOWN, "Autorecovery, if it runs, then copies 1 ledger"),
+    ],
+)
+def test_the_answer_says_what_autorecovery_does(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], change: str, expected: Autorecovery, shown: str
+) -> None:
+    cluster.add(1, placed((0, "ab"), write=2, ack=2, last=9))
+    cluster.add(2, placed((0, "abc"), write=3, ack=2, last=9))
+    if change == "disable":
+        put(cluster.store.tree, f"{ROOT}/underreplication/disable")
+    elif change == "stop":
+        cluster.store.delete(f"{ROOT}/underreplication/auditorelection/V_0000000001")
+    elif change == "hide":
+        cluster.store.unreadable.add(f"{ROOT}/underreplication/auditorelection")
+
+    report = cluster.without("a")
+    conclude(report, as_json=False)
+
+    assert report.autorecovery is expected
+    text = " ".join(capsys.readouterr().out.split())
+    assert shown in text
+    assert ("leaves 1 ledger as they are" in text) is (expected in {Autorecovery.RUNS, Autorecovery.UNKNOWN})
+
+
+def test_autorecovery_cannot_save_what_is_lost(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.add(1, placed((0, "a"), write=1, ack=1, last=9))
+
+    with pytest.raises(SafetyError):
+        conclude(cluster.without("a"), as_json=False)
+
+    assert "can't copy 1 ledger, tries for ever" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_bookie_that_does_not_run_is_known_by_the_ensembles() -> None:
     cluster = Cluster("b", "c")
     cluster.add(1, placed((0, "a"), write=1, ack=1, last=9))
@@ -151,6 +211,7 @@ def test_json_ends_with_the_totals(cluster: Cluster) -> None:
         "bytes": 1_000,
         "open_ledgers": 0,
         "written_now": 0,
+        "not_copied": 0,
         "examples": [1],
     }
     assert (totals["bookie"], totals["safe"], totals["ledgers_on_bookie"], totals["unread"]) == ("a", False, 1, 1)

@@ -9,8 +9,35 @@ from udfs.formats.ledger_placement import placement_of
 from udfs.space.removal import Effect, Removal, removal_of
 
 
-def removal(data: bytes, remaining: str) -> Removal | None:
-    return removal_of(placement_of(data), "a", frozenset(remaining))
+def removal(data: bytes, remaining: str, writable: str | None = None) -> Removal | None:
+    names = frozenset(remaining)
+    # places for copies are not what most tests are about
+    return removal_of(placement_of(data), "a", names, names | {*"vwxyz"} if writable is None else frozenset(writable))
+
+
+@pytest.mark.parametrize(
+    ("data", "remaining", "writable", "missing"),
+    [
+        pytest.param(placed((0, "ab"), write=2, ack=2, last=9), "bc", "bc", 0, id="c takes the copies"),
+        pytest.param(placed((0, "ab"), write=2, ack=2, last=9), "bc", "b", 1, id="c is read-only"),
+        pytest.param(placed((0, "ab"), write=2, ack=2, last=9), "bc", "c", 0, id="b is only read"),
+        pytest.param(placed((0, "abc"), write=3, ack=2, last=9), "bc", "bc", 1, id="all are in the ensemble"),
+        pytest.param(placed((0, "abc"), write=3, ack=2, last=9), "bd", "bd", 1, id="c is away, too"),
+        pytest.param(placed((0, "abc"), write=3, ack=2, last=9), "b", "b", 2, id="c is away, and no other bookie"),
+        pytest.param(
+            placed((0, "bz"), (4, "ab"), write=2, ack=2, last=9), "bc", "bc", 0, id="only affected ensembles count"
+        ),
+        pytest.param(placed((0, "ab"), (4, "az"), write=2, ack=2, last=9), "bc", "b", 1, id="the worst ensemble"),
+        pytest.param(placed((0, "ab"), write=2, ack=1), "b", "b", 1, id="can't be closed"),
+    ],
+)
+def test_new_copies_need_writable_bookies_outside_the_ensemble(
+    data: bytes, remaining: str, writable: str, missing: int
+) -> None:
+    result = removal(data, remaining, writable)
+
+    assert result is not None
+    assert result.missing_bookies == missing
 
 
 @pytest.mark.parametrize(
