@@ -145,8 +145,7 @@ def _measured(settings: "Settings", filters: Filters, bookies: tuple[str, ...], 
             settings,
             reads_per_second=reads_per_second,
             bookies=bookies,
-            tenant=filters.tenant,
-            namespace=filters.namespace or (namespace_of(filters.topic) if filters.topic else ""),
+            filters=filters,
             progress=lambda what, _count: shown.say(f"reading {what}"),
         )
     if bookies and not report.bookies:

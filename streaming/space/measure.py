@@ -7,7 +7,7 @@ list does not name then is older than the list. A list that names a ledger which
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streaming.audit.walk.owner_listing import find_namespaces
 from streaming.clients import broker_for, command_clients, open_retention_policies
@@ -22,13 +22,23 @@ from streaming.space.policies import PolicyReading
 from streaming.space.topics import Findings, TopicDivision
 from streaming.space.unread import Unread
 from streaming.sweep.pace import Pace
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, managed_ledger_path, schema_path
+from udfs.paths import (
+    MANAGED_LEDGERS_ROOT,
+    SCHEMAS_ROOT,
+    managed_ledger_path,
+    namespace_of,
+    schema_id_of,
+    schema_path,
+    topic_of,
+)
 from udfs.space.ledger_table import Kind
 from udfs.space.report import SpaceReport
 from udfs.space.unreferenced import unreferenced_shares
+from udfs.space.view import Filters, partitioned_name
 
 _CLUSTERS = "/admin/clusters"
 _NO_CLUSTER = "global"
+_ALL = Filters()
 
 Progress = Callable[[str, int], None]  # what is being read, and how many of them were read so far
 
@@ -52,23 +62,41 @@ class Scope:
     min_age_ms: int  # a ledger that changed later may not be named by its owner yet
     cluster: str = ""  # Pulsar's name of the cluster; "": the metadata store's
     bookies: Sequence[str] = ()  # ids; empty: all
-    tenant: str = ""  # "": all
-    namespace: str = ""  # tenant/ns; "": all
+    filters: Filters = field(default_factory=Filters)
 
-    def includes(self, namespace: str) -> bool:
-        """Whether the report includes topics of a namespace."""
-        if self.namespace:
-            return namespace == self.namespace
-        return not self.tenant or namespace.partition("/")[0] == self.tenant
+    def includes_folder(self, path: str) -> bool:
+        """Whether owners of the report may be in a folder of topics or schemas, or below a folder above those."""
+        below = _namespace_at(path)
+        if self.filters.topic:
+            wanted = [namespace_of(self.filters.topic), schema_id_of(self.filters.topic).rpartition("/")[0]]
+        else:
+            wanted = [self.filters.namespace or self.filters.tenant]
+        return not below or any(_is_above(below, each) or _is_above(each, below) for each in wanted)
+
+    def includes_owner(self, path: str) -> bool:
+        """Whether the owner at a path, a topic or a schema, belongs to the report."""
+        topic = self.filters.topic
+        if not topic or path == schema_path(schema_id_of(topic)):
+            return True
+        try:
+            name = topic_of(path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/"))
+        except ValueError:
+            return False  # no topic has this name
+        return topic in (name, partitioned_name(name))
+
+    def includes_ledgers_of(self, owner: str) -> bool:
+        """Whether the report includes ledgers whose metadata name this owner; "": they name none."""
+        if not owner:
+            return self.filters.are_empty
+        return self.filters.select(namespace_of(owner), topic_of(owner))
 
 
-def space_of(  # noqa: PLR0913  the options of the command
+def space_of(
     settings: Settings,
     *,
     reads_per_second: float,
     bookies: Sequence[str] = (),
-    tenant: str = "",
-    namespace: str = "",
+    filters: Filters = _ALL,
     progress: Progress = lambda _what, _count: None,
 ) -> SpaceReport:
     """Measure the configured cluster. Raises UnavailableError if ZooKeeper does not answer, ConfigError.
@@ -77,8 +105,7 @@ def space_of(  # noqa: PLR0913  the options of the command
         settings: the configuration.
         reads_per_second: of ZooKeeper's znodes; 0: no limit.
         bookies: ids of the bookies to report; empty: all.
-        tenant: only this tenant's topics; "": all.
-        namespace: only topics of this `tenant/ns`; "": all.
+        filters: the topics to report; owners that they leave out are not read.
         progress: called while reading.
     """
     scope = Scope(
@@ -86,8 +113,7 @@ def space_of(  # noqa: PLR0913  the options of the command
         min_age_ms=settings.safety.min_age_seconds * 1000,
         cluster=settings.tiered_storage.pulsar_cluster,
         bookies=bookies,
-        tenant=tenant,
-        namespace=namespace,
+        filters=filters,
     )
     with command_clients(settings) as clients, closing(open_retention_policies(settings)) as policies:
         asks = settings.safety.ask_broker
@@ -119,11 +145,11 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
     )
     found = _divided(division, store, scope, pace, progress)
     # a ledger may have been deleted after it was read and before its owner was: it is in no list, and no orphan
-    table.drop(ledgers.gone(table.unclaimed()))
+    table.drop(ledgers.gone(table.unclaimed(scope.includes_ledgers_of)))
     found.shares += unreferenced_shares(
         table,
         lambda owner, kind: _is_unread(unread, owner, kind),
-        scope.includes,
+        scope.includes_ledgers_of,
         now_ms=at_ms,
         min_age_ms=scope.min_age_ms,
     )
@@ -145,17 +171,24 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
 def _divided(division: TopicDivision, store: MetadataStore, scope: Scope, pace: Pace, progress: Progress) -> Findings:
     namespaces = find_namespaces(store, pace)
     for path, detail in namespaces.problems:
-        division.unread.add_path(path, detail)
-    folders = [path for path in namespaces.paths if scope.includes(_namespace_at(path))]
-    for batch in division.owners.batches(folders, division.unread):
+        if scope.includes_folder(path):
+            division.unread.add_path(path, detail)
+    folders = [path for path in namespaces.paths if scope.includes_folder(path)]
+    for batch in division.owners.batches(folders, division.unread, scope.includes_owner):
         division.add(batch)
         progress("topics", division.findings.topics)
     return division.findings
 
 
 def _namespace_at(path: str) -> str:
-    below = path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/").removeprefix(f"{SCHEMAS_ROOT}/")
-    return below.removesuffix("/persistent")
+    """Return the namespace of a folder, or the first parts of its name; "" for the roots."""
+    below = f"{path}/".removeprefix(f"{MANAGED_LEDGERS_ROOT}/").removeprefix(f"{SCHEMAS_ROOT}/")
+    return below.removesuffix("/").removesuffix("/persistent")
+
+
+def _is_above(upper: str, lower: str) -> bool:
+    """Whether `lower` is `upper`, or below it; "" is above everything."""
+    return not upper or f"{lower}/".startswith(f"{upper}/")
 
 
 def _is_unread(unread: Unread, owner: str, kind: Kind) -> bool:

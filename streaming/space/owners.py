@@ -1,6 +1,6 @@
 """Reads the owners of ledgers from ZooKeeper, batch by batch: topics with their cursors, and schemas."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from streaming.ports import MetadataStore, Unreadable, Znode
@@ -42,12 +42,18 @@ class OwnerReading:
         self._store, self._pace = store, pace
         self.change_events: dict[str, list[str]] = {}  # tenant/ns -> managed ledgers
 
-    def batches(self, folders: Sequence[str], unread: Unread) -> Iterator[Batch]:
-        """Read all owners in folders (`find_namespaces`). Raises UnavailableError."""
+    def batches(
+        self, folders: Sequence[str], unread: Unread, includes: Callable[[str], bool] = lambda _path: True
+    ) -> Iterator[Batch]:
+        """Read the owners in folders (`find_namespaces`) whose paths `includes` returns True for.
+
+        Raises UnavailableError.
+        """
         waiting: list[str] = []
         size = _FIRST_AT_ONCE
         for start in range(0, len(folders), _NAMESPACES_PER_READ):
-            waiting += self._listed(folders[start : start + _NAMESPACES_PER_READ], unread)
+            listed = self._listed(folders[start : start + _NAMESPACES_PER_READ], unread)
+            waiting += filter(includes, listed)
             is_last = start + _NAMESPACES_PER_READ >= len(folders)
             while len(waiting) >= size or (waiting and is_last):
                 paths, waiting = waiting[:size], waiting[size:]

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -114,9 +114,11 @@ class LedgerTable:
         if row >= 0 and not self.is_closed[row]:
             self.length[row], self.entries[row] = max(0, length), max(0, entries)
 
-    def unclaimed(self) -> list[int]:
-        """Return the ledgers that no owner has claimed."""
-        return [int(ledger_id) for ledger_id in self.ids[~self.claimed]]
+    def unclaimed(self, is_wanted: Callable[[str], bool]) -> list[int]:
+        """Return the ledgers that no owner has claimed, of the owners that are wanted; "": they name none."""
+        # the code of no owner is the last index
+        wanted = np.array([*map(is_wanted, self.owners), is_wanted("")], np.bool_)
+        return [int(ledger_id) for ledger_id in self.ids[~self.claimed & wanted[self.owner]]]
 
     def drop(self, ledger_ids: Sequence[int]) -> None:
         """Forget the bytes of ledgers that do not exist any more."""

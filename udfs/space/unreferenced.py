@@ -14,7 +14,7 @@ IsUnread = Callable[[str, Kind], bool]
 
 
 def unreferenced_shares(
-    table: LedgerTable, is_unread: IsUnread, in_scope: Callable[[str], bool], *, now_ms: int, min_age_ms: int
+    table: LedgerTable, is_unread: IsUnread, is_wanted: Callable[[str], bool], *, now_ms: int, min_age_ms: int
 ) -> Iterator[Share]:
     """Yield the shares of the ledgers that nothing has claimed.
 
@@ -22,7 +22,7 @@ def unreferenced_shares(
         table: of all ledgers.
         is_unread: whether what refers to an owner's ledgers of this kind could not be read. The owner is
             tenant/ns/persistent/encoded.
-        in_scope: whether the report includes a namespace; "": ledgers that name none.
+        is_wanted: whether the report includes an owner's ledgers; "": ledgers that name none.
         now_ms: the time, in ms since 1970.
         min_age_ms: a ledger that changed later may not be named yet.
     """
@@ -40,13 +40,12 @@ def unreferenced_shares(
         rest, of_age = divmod(code, len(_OF_AGE))
         owner, kind = divmod(rest, len(Kind))
         name = table.owners[owner - 1] if owner else ""
-        namespace = namespace_of(name) if name else ""
-        if not in_scope(namespace):
+        if not is_wanted(name):
             continue
         cause = _cause(name, Kind(kind), _OF_AGE[of_age], is_unread)
         yield Share(
             cause=cause,
-            namespace=namespace,
+            namespace=namespace_of(name) if name else "",
             topic=topic_of(name) if name else "",
             ledgers=len(of_group),
             one_copy=int(table.length[of_group].sum()),

@@ -19,6 +19,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, Unavailable
 from tests.unit.cli.test_confirmation import config_at, terminal
 from tests.unit.space.reports import CARTS, CARTS_0, EMPTY, REPORT, UNKNOWN
 from udfs.space.report import SpaceReport
+from udfs.space.view import Filters
 
 __all__ = ["terminal"]
 
@@ -57,7 +58,7 @@ def test_the_default_shows_causes_bookies_and_commands(measured: Measured, tmp_p
     assert result.exit_code == 0, result.exception
     for text in ("By cause", "Largest subscriptions", "Bookies", "pulsar-admin topics clear-backlog"):
         assert text in result.stdout
-    assert measured.asked == [{"reads_per_second": 50_000, "bookies": (), "tenant": "", "namespace": ""}]
+    assert measured.asked == [{"reads_per_second": 50_000, "bookies": (), "filters": Filters()}]
     assert result.stderr.splitlines() == ["reading ledgers"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml"], "without --out, no file is written"
 
@@ -88,13 +89,13 @@ def test_a_topic_may_be_named_in_every_form(measured: Measured, tmp_path: Path, 
     expected = {CARTS_0} if name == CARTS_0 else {CARTS_0, f"{CARTS}-partition-1"}
     assert {row["topic"] for row in fields["rows"]} == expected
     assert fields["totals"]["stored"] == sum(row["stored"] for row in fields["rows"])
-    assert measured.asked[0]["namespace"] == "shop/prod"
+    assert measured.asked[0]["filters"] == Filters(topic=CARTS_0 if name == CARTS_0 else CARTS)
 
 
 def test_a_bookie_and_a_rate_are_passed_on(measured: Measured, tmp_path: Path) -> None:
     run(tmp_path, "--bookie", "http://a:1", "--bookie", "http://b:1", "--reads-per-second", "7", "--tenant", "shop")
     assert measured.asked == [
-        {"reads_per_second": 7, "bookies": ("http://a:1", "http://b:1"), "tenant": "shop", "namespace": ""}
+        {"reads_per_second": 7, "bookies": ("http://a:1", "http://b:1"), "filters": Filters(tenant="shop")}
     ]
 
 

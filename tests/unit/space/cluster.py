@@ -17,6 +17,7 @@ from udfs.paths import Layout, ledger_path, managed_ledger_path, topic_of
 from udfs.records import LedgerMetadata, LedgerState
 from udfs.space.causes import Cause
 from udfs.space.report import Share, SpaceReport
+from udfs.space.view import Filters
 
 BOOKIES = ("bookie-0:3181", "bookie-1:3181")
 ENTRY_BYTES = 40  # of a record beside its payload
@@ -110,7 +111,7 @@ class Cluster:
         self.broker.stats[name] = stats
         return stats
 
-    def measure(self, *, asks: bool = True, **scope: object) -> SpaceReport:
+    def measure(self, *, asks: bool = True, bookies: Sequence[str] = (), **filters: str) -> SpaceReport:
         """Measure the cluster."""
         sources = Sources(
             store=self.store,
@@ -119,7 +120,7 @@ class Cluster:
             policies=self.policies if asks else None,
             clock=self.clock,
         )
-        wanted = Scope(ledgers_root="/ledgers", min_age_ms=HOUR_MS, **scope)  # type: ignore[arg-type]
+        wanted = Scope(ledgers_root="/ledgers", min_age_ms=HOUR_MS, bookies=bookies, filters=Filters(**filters))
         return measure(sources, wanted, Pace(0))
 
 

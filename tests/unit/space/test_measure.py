@@ -39,6 +39,7 @@ from udfs.records import LedgerState
 from udfs.space.causes import Cause
 
 V1_TOPIC = "public/standalone/ns/persistent/old"
+V1_SCHEMA = "public/ns/old"
 EVENTS = "public/default/persistent/__change_events"
 
 
@@ -443,6 +444,59 @@ def test_a_filter_leaves_other_tenants_out(cluster: Cluster) -> None:
         ("persistent://other/ns/gone", Cause.UNREFERENCED),
     }
     assert {share.tenant for share in cluster.measure(namespace="public/default").shares} == {"public"}
+
+
+def test_a_topics_report_needs_only_what_refers_to_its_ledgers(cluster: Cluster) -> None:
+    for name in ("a", "a-partition-1", "a-partition-x", "ab"):
+        cluster.topic(info(1), name=f"public/default/persistent/{name}")
+        put(cluster.tree, f"/schemas/public/default/{name}", locator_znode(2))
+    cluster.topic(info(1), name="public/other/persistent/a")
+    cluster.topic(info(1), name="other/ns/persistent/a")
+    cluster.ledger(5, custom=data_custom("public/default/persistent/a"))
+    cluster.ledger(6, custom=data_custom("public/default/persistent/ab"))
+    folder = "/managed-ledgers/public/default/persistent"
+    cluster.store.unreadable |= {
+        f"{folder}/a-partition-x",
+        f"{folder}/ab",
+        "/schemas/public/default/ab",
+        "/managed-ledgers/public/other/persistent",
+        "/managed-ledgers/other",
+    }
+
+    report = cluster.measure(topic="persistent://public/default/a")
+
+    assert not report.unknown
+    assert report.topics == 2
+    assert {(share.topic, share.cause) for share in report.shares} == {
+        ("persistent://public/default/a", Cause.MISSING),
+        ("persistent://public/default/a", Cause.UNREFERENCED),
+        ("persistent://public/default/a-partition-1", Cause.MISSING),
+    }
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/managed-ledgers",
+        "/managed-ledgers/public",
+        "/managed-ledgers/public/default/persistent",
+        f"/managed-ledgers/{TOPIC}",
+        "/schemas/public/default",
+        f"/schemas/{SCHEMA}",
+    ],
+)
+def test_what_may_hide_a_topics_ledgers_makes_its_report_incomplete(cluster: Cluster, path: str) -> None:
+    cluster.topic(1)
+    put(cluster.tree, f"/schemas/{SCHEMA}", locator_znode(2))
+    cluster.store.unreadable.add(path)
+    assert [each.what for each in cluster.measure(topic=topic_of(TOPIC)).unknown] == [path]
+
+
+def test_a_v1_topics_report_has_its_schema(cluster: Cluster) -> None:
+    cluster.topic(1, name=V1_TOPIC)
+    put(cluster.tree, f"/schemas/{V1_SCHEMA}", b"garbled")
+    (unknown,) = cluster.measure(topic=topic_of(V1_TOPIC)).unknown
+    assert unknown.what == f"/schemas/{V1_SCHEMA}"
 
 
 def test_every_ledger_is_read_before_any_list(cluster: Cluster) -> None:
