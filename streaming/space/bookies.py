@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from streaming.errors import ReaperError, UnavailableError
 from streaming.ports import Bookies
@@ -29,8 +30,9 @@ def bookie_spaces(
         unread: gets the bookies that don't answer.
     """
     registered: dict[str, str] | None = None
+    read_only: frozenset[str] = frozenset()
     try:
-        registered = bookies.registered()
+        registered, read_only = bookies.registered(), bookies.read_only()
     except UnavailableError as error:
         unread.add(Unknown(what="bookies", detail=str(error)))
     addresses = registered or {}
@@ -45,7 +47,8 @@ def bookie_spaces(
         is_registered = registered is None or name in registered
         if not is_registered:
             unread.add(Unknown(what=f"bookie {name}", detail=_ABSENT))
-        spaces.append(_space(name, addresses.get(name, ""), placed.get(name, (0, 0)), disk, is_registered))
+        space = _space(name, addresses.get(name, ""), placed.get(name, (0, 0)), disk, is_registered)
+        spaces.append(replace(space, is_read_only=name in read_only if name in addresses else None))
     return tuple(spaces)
 
 

@@ -102,6 +102,7 @@ def _bookie(bookie: BookieSpace) -> dict[str, Any]:
     fields = asdict(bookie)
     fields["bookie"] = fields.pop("bookie_id")
     fields["registered"] = fields.pop("is_registered")
+    fields["read_only"] = fields.pop("is_read_only")
     fields["collecting"] = fields.pop("is_collecting")
     return {**fields, "uncollected_ledgers": bookie.uncollected_ledgers}
 

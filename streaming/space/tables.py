@@ -97,6 +97,9 @@ def totals(shown: Shown) -> Iterator[tuple[str, str, str]]:
         yield ("a month", shown.price.text(amount), "for stored and tiered bytes")
     if shown.filters.are_empty:
         yield from _disk_lines(report)
+    if read_only := [each.bookie_id for each in report.bookies if each.is_read_only]:
+        shares = f"{len(read_only):,} of {len(report.bookies):,}"
+        yield ("read-only", shares, f"bookies take no new entries, such as {read_only[0]}: see the notes on bookies")
 
 
 def _disk_lines(report: SpaceReport) -> Iterator[tuple[str, str, str]]:
@@ -275,6 +278,12 @@ def bookie_notes(bookies: Sequence[BookieSpace], now_ms: int) -> Iterator[str]:
     for settings, names in groups.items():
         yield f"{', '.join(names)}: {settings}"
     for bookie in bookies:
+        if bookie.is_read_only:
+            yield (
+                f"{bookie.bookie_id}: read-only: it takes no new entries, and still frees deleted ledgers. A bookie "
+                "becomes read-only if its disks are fuller than diskUsageThreshold (bookkeeper.conf), or on request. "
+                "Every 10 s (diskCheckInterval) it checks, and takes entries again below diskUsageLwmThreshold"
+            )
         if bookie.is_registered and not bookie.url:
             yield f"{bookie.bookie_id}: not asked: it registers no HTTP server (httpServerEnabled in bookkeeper.conf)"
             continue

@@ -55,6 +55,7 @@ class BookieSpace:
     bookie_id: str
     url: str = ""  # of its HTTP server; "": it registers none
     is_registered: bool = True  # False: ensembles name it, but it does not run
+    is_read_only: bool | None = None  # True: it takes no new entries
     ledgers: int  # placed there by ensembles, with at least one entry
     live: int  # bytes of their records there
     reported_live: int | None = None  # in entry logs but the current, at its last collection

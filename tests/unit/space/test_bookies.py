@@ -21,6 +21,7 @@ def test_bookies_are_compared_with_what_ensembles_place_there(cluster: Cluster) 
         "bookie-3:3181": "http://three",
         "named": "",
     }
+    cluster.bookies.read_only_ids = {"bookie-3:3181"}
     cluster.bookies.disks["http://zero"] = BookieDisk(
         url="http://zero",
         entry_log_bytes=900,
@@ -43,6 +44,7 @@ def test_bookies_are_compared_with_what_ensembles_place_there(cluster: Cluster) 
     assert three.faults
     assert [unknown.what for unknown in report.unknown] == ["bookie bookie-1:3181", "bookie bookie-3:3181"]
     assert sum(bookie.live for bookie in report.bookies) == sum(share.stored for share in report.shares)
+    assert [each.is_read_only for each in report.bookies] == [False, None, False, True, False]
     assert [bookie.bookie_id for bookie in cluster.measure(bookies=[BOOKIES[1]]).bookies] == [BOOKIES[1]]
 
 

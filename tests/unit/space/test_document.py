@@ -72,6 +72,7 @@ def test_subscriptions_and_bookies_have_every_fact() -> None:
     assert first["stored_as_slowest"] == 90 * 2**20
     bookie = fields_of(REPORT, View.BOOKIE)["rows"][0]
     assert (bookie["bookie"], bookie["uncollected_ledgers"], bookie["registered"]) == ("bk-0:3181", 7, True)
+    assert bookie["read_only"] is None
 
 
 def test_unknown_facts_and_growth_are_included() -> None:

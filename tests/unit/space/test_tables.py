@@ -107,6 +107,15 @@ def test_bookies_that_could_not_be_asked_are_named() -> None:
     assert "none of 0 bookies" in printed(EMPTY)
 
 
+def test_read_only_bookies_are_named_first() -> None:
+    full = replace(REPORT, bookies=(replace(BOOKIES[0], is_read_only=True), *BOOKIES[1:]))
+    for view in (View.CAUSE, View.BOOKIE):
+        text = printed(full, view)
+        assert f"read-only 1 of {len(BOOKIES)} bookies take no new entries, such as bk-0:3181" in " ".join(text.split())
+        assert "bk-0:3181: read-only: it takes no new entries" in text
+        assert "read-only" not in printed(REPORT, view)
+
+
 def test_the_next_garbage_collection_has_a_bound() -> None:
     text = printed(by=View.BOOKIE)
     assert "bk-0:3181: next garbage collection within 15 min (gcWaitTime), or within twice that after a start" in text
