@@ -33,7 +33,7 @@ from streaming.config.load import load
 from streaming.queries.delivery.completion import Completion
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.names import checkpoint_of
-from streaming.queries.transforms import messages
+from streaming.queries.streams import messages
 from streaming.schemas import REQUESTS
 from streaming.spark.session import MESSAGES_PER_BATCH, NEEDED, ROWS_PER_BATCH
 from udfs import columns as c

@@ -18,17 +18,14 @@ from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.agreed_clock import AgreedClock, PacedClock
-from streaming.deletion.chunks.chunk import ChunkSweep
-from streaming.deletion.chunks.copies import PulsarCopies
+from streaming.deletion.chunks.chunk import ChunkSweep, OwnersInUse
 from streaming.deletion.chunks.follow_up import FollowUp
 from streaming.deletion.chunks.held_tenants import HeldTenants
-from streaming.deletion.chunks.outbox import Outbox
-from streaming.deletion.chunks.owners import OwnersInUse
+from streaming.deletion.chunks.outbox import Outbox, PulsarCopies
 from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.fallback import Fallback
-from streaming.deletion.gate import Gate
+from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.instance import Identity, Instance, coordination_of
-from streaming.deletion.outages import Outages
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.supervision.board import Board

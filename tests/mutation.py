@@ -126,7 +126,7 @@ MUTATIONS = (
     ),
     Mutation(
         "over TLS the connector compares a broker's name with its certificate",
-        "streaming/queries/source.py",
+        "streaming/queries/streams.py",
         "verifies = pulsar.tls_check_hostname and is_tls(url)",
         "verifies = False",
     ),
@@ -202,13 +202,13 @@ MUTATIONS = (
     ),
     Mutation(
         "waiting for an OPEN ledger's quiet period costs no try",
-        "udfs/requests/disposition.py",
+        "udfs/requests/retry.py",
         " or verdict.wait_ms > 0:",
         ":",
     ),
     Mutation(
         "an OPEN ledger is tried again when its quiet period is over, in a week at the latest",
-        "udfs/requests/disposition.py",
+        "udfs/requests/retry.py",
         "verdict.wait_ms), MAX_DELAY_MS)",
         "verdict.wait_ms), 1 << 60)",
     ),
@@ -273,7 +273,7 @@ MUTATIONS = (
     ),
     Mutation(
         "nothing is read for a sender without rights",
-        "streaming/sweep/admitted.py",
+        "streaming/sweep/messages.py",
         "if isinstance(message.request, PendingDelete):",
         "if message.row[c.REFERENCE_KEY]:",
     ),
@@ -1310,6 +1310,7 @@ NARROWED |= {
     "the policies of all namespaces share one deadline": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     "hanging policies of a tenant delay no other tenant's": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     "the end of a task does not wait for hanging policies": ("tests/unit/sweep/tiered_storage/test_offloads.py",),
+    "nothing is read for a sender without rights": ("tests/unit/sweep/test_admitted.py",),
     "only CLOSED ledgers": JUDGE_TESTS,
     "never a ledger in recovery": JUDGE_TESTS,
     "an OPEN ledger's owner names a newer ledger": JUDGE_TESTS,

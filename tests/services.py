@@ -14,8 +14,7 @@ from streaming.clock import ManualClock
 from streaming.deletion.chunks.follow_up import FollowUp
 from streaming.deletion.chunks.outbox import Outbox
 from streaming.deletion.fair_lock import FairLock
-from streaming.deletion.gate import Gate
-from streaming.deletion.outages import Outages
+from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.retries import Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.in_use.cache import InUseCache

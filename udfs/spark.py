@@ -21,7 +21,7 @@ from udfs.requests.retry import CUT_FROM, due_ms, essential_properties, is_overs
 from udfs.undelivered import UndeliveredMessage, refusal_of
 from udfs.units import ROW_BYTES
 
-# streaming/queries/transforms.py selects these from the connector's rows, in this order
+# streaming/queries/streams.py selects these from the connector's rows, in this order
 RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
 
 _RUNS = 1000  # of a record batch
@@ -120,7 +120,7 @@ def _rows_of(content: _Content) -> int:
 def fallback_row(source: str, position: Position, message: UndeliveredMessage, most_bytes: int) -> dict[str, Any]:
     """Return the row of a message that was read without the connector; the caller adds the row number.
 
-    most_bytes: as in annotate. The row is bounded as streaming.queries.transforms bounds the connector's.
+    most_bytes: as in annotate. The row is bounded as streaming.queries.streams bounds the connector's.
     """
     content, refusal = message.content, refusal_of(message)
     properties = {_encodable(name): _encodable(value) for name, value in content.properties.items()}

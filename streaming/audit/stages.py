@@ -17,7 +17,7 @@ from streaming.audit.walk.listing import Problem
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
-from streaming.queries.transforms import tasks_for
+from streaming.queries.streams import tasks_for
 from udfs import columns as c
 from udfs.paths import Layout
 

@@ -5,7 +5,7 @@ from streaming.config.settings import Settings
 from udfs.blast_radius import Limits
 from udfs.offload_drivers import Bucket
 from udfs.requests.admission import Admission
-from udfs.requests.disposition import Delays
+from udfs.requests.retry import Delays
 from udfs.verdicts.judge import Policy
 
 
@@ -60,7 +60,7 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def delays_of(settings: Settings) -> Delays:
-    """Translate [two_phase] for udfs.requests.disposition."""
+    """Translate [two_phase] for udfs.requests.retry."""
     two_phase = settings.two_phase
     return Delays(
         base_ms=two_phase.reconsume_later_seconds * 1000,

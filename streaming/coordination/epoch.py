@@ -1,6 +1,6 @@
 """The epoch: a znode whose version every delete checks, so that an earlier run of an instance can delete nothing.
 
-streaming/sweep/transactions.py puts the check into each ZooKeeper transaction;
+streaming/sweep/ledgers.py puts the check into each ZooKeeper transaction;
 streaming/sweep/tiered_storage/offloads.py compares the version right before it deletes objects, and
 streaming/sweep/snapshots/snapshot_sweep.py right before it sends each tombstone; streaming/deletion/gate.py compares it
 before each chunk.

@@ -1,6 +1,7 @@
-"""Blocks the work while it is paused or a limit holds it.
+"""What blocks the work: a pause or a limit (Gate), and an outage of ZooKeeper, a broker or a disk (Outages).
 
-Raises when the service is to stop, or when another instance has taken over.
+Both raise when the service is to stop. The gate also raises when another instance has taken over, and Outages records
+the failures that must end the service.
 """
 
 import threading
@@ -9,11 +10,16 @@ from dataclasses import dataclass, field
 
 from streaming.clock import Clock
 from streaming.deletion.instance import Coordination
-from streaming.errors import FencedError, StopRequestedError
+from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError, WorkersLostError
 from streaming.limits.enforcement import BlastRadius
 from streaming.metrics import Metrics
+from streaming.spark.java_errors import translated
 from streaming.state.notes import hold
+from udfs.backoff import Backoff
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
+
+_BACKOFF = Backoff((1, 2, 5, 10, 30))
+_MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probably caused by the work
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,3 +125,46 @@ def _reason(paused: str, limit: str) -> str:
         if limit
         else ""
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class Outages:
+    """Repeats steps during outages, and stops the service if it must end. A service has one, for all threads."""
+
+    stop: threading.Event
+    metrics: Metrics
+    log: Callable[[str], None]
+    backoff: Backoff = _BACKOFF  # between the tries of a step
+    # failures that need the operator: they set stop, and the service exits with the first of them
+    fatal: list[Exception] = field(default_factory=list)
+
+    def wait_through(self, step: Callable[[], None]) -> None:
+        """Repeat a step until no service is unavailable. A step may be repeated after it was partly done.
+
+        Raises StopRequestedError when the service is to stop, and any other failure of the step at once. A step that
+        loses its executors _MOST_LOSSES times in a row fails too.
+        """
+        failures, losses = 0, 0
+        while True:
+            try:
+                step()
+                return
+            except Exception as error:
+                failure = translated(error)
+                losses = losses + 1 if isinstance(failure, WorkersLostError) else 0
+                # a step that loses its executors again and again blocks all other work
+                if not isinstance(failure, UnavailableError) or losses >= _MOST_LOSSES:
+                    self.fail(failure)
+                    raise failure from error
+                failures += 1
+                wait_s = self.backoff.pause_s(failures)
+                self.log(f"waiting {wait_s} s: {failure}")
+                self.metrics.outage()
+                if self.stop.wait(wait_s):
+                    raise StopRequestedError from error
+
+    def fail(self, failure: Exception) -> None:
+        """Stop the service if the failure is a SafetyError: to continue could delete live data."""
+        if isinstance(failure, SafetyError) and failure not in self.fatal:
+            self.fatal.append(failure)
+            self.stop.set()

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from streaming.beside import Beside, Work
 from streaming.clock import Clock
 from streaming.deletion.fair_lock import FairLock
-from streaming.deletion.gate import Gate
-from streaming.deletion.outages import Outages
+from streaming.deletion.gate import Gate, Outages
 from streaming.errors import SafetyError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.queries.streams import Describe

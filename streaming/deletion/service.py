@@ -19,14 +19,12 @@ from streaming.clock import Clock
 from streaming.deletion.chunks.follow_up import FollowUp
 from streaming.deletion.chunks.outbox import Outbox
 from streaming.deletion.fair_lock import FairLock
-from streaming.deletion.gate import Gate
-from streaming.deletion.outages import Outages
+from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.retries import Retries
 from streaming.errors import SafetyError
 from streaming.queries.delivery.completion import Completed, Extent, Spans
 from streaming.queries.delivery.slots import ReadSlots
-from streaming.queries.streams import Describe
-from streaming.queries.transforms import chunks_of, messages
+from streaming.queries.streams import Describe, chunks_of, messages
 from streaming.schemas import RETRY
 from streaming.state.receipts import Receipts
 from udfs import columns as c

@@ -99,10 +99,10 @@ def in_parallel(start_session: Callable[[], Session]) -> Iterator[Callable[[], S
 def read_empty_batch(spark: "SparkSession", most_bytes: int) -> list["Row"]:
     """Read a batch without messages as the service reads its batches; return its entries, an empty list.
 
-    most_bytes: as transforms.messages takes it.
+    most_bytes: as streams.messages takes it.
     """
     from streaming.queries.delivery.completion import delivered_runs
-    from streaming.queries.transforms import messages
+    from streaming.queries.streams import messages
 
     source = spark.range(0, _TASKS, 1, _TASKS).where("id < 0").selectExpr(*_EMPTY_BATCH)
     rows = messages(source, most_bytes, _TASKS).persist()

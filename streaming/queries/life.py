@@ -175,7 +175,7 @@ class ManagedQuery:
     def _end(self) -> None:
         if not self._is_gone():
             # the failure is text that a sender may have influenced, so it never stops the service: a SafetyError has
-            # stopped it already (deletion.outages)
+            # stopped it already (deletion.gate.Outages)
             is_held = self.life.phase is not Phase.STOPS and is_busy(str(self._failure))
             self._happened(Ended(self._tools.monotonic(), is_held))
 

@@ -6,7 +6,7 @@ The look-up finds the watcher's topic, if there is one, and topics that match to
    look-up tries again. The query of a topic that is gone ends, which is logged.
 2. A topic that a checkpoint has read and no query reads now is named in the log, once per start.
 3. A query that fails is parked (life.py), and the others continue; this includes a fault of its checkpoint. Only a
-   fault of what queries share, such as the receipts, ends the service (deletion.outages).
+   fault of what queries share, such as the receipts, ends the service (deletion.gate.Outages).
 """
 
 import contextlib

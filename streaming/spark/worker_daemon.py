@@ -21,7 +21,7 @@ LIBRARIES = (
     "google.protobuf.message",
     "pydantic",
     # and our own modules that the tasks of a batch need
-    "streaming.queries.transforms",
+    "streaming.queries.streams",
     "streaming.state.delta.commits",
     "streaming.sweep.task",
 )

@@ -5,15 +5,16 @@ share one verdict: the first of them, the lead, is judged and processed, and the
 differ (they name different owners) are judged separately, and at most one of them deletes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from streaming.in_use.loader import InUseLoader
 from streaming.state.journal import JournalEntry
 from udfs.owners.completeness import certificate
 from udfs.paths import Layout
-from udfs.records import Counts, Outcome, PendingDelete, Reason, Reference, Verdict
-from udfs.verdicts.judge import Policy, first_sight_ms, kept_by_shrinkage
+from udfs.records import Counts, LedgerComponent, Outcome, PendingDelete, Presence, Reason, Reference, Verdict
+from udfs.verdicts.judge import Policy, first_sight_ms, is_above_newest, kept_by_shrinkage
 
 _NEEDS_SECOND_CHECK = frozenset({Reason.OWNER_ABSENT_ONCE, Reason.UNREFERENCED_ONCE})
 
@@ -77,7 +78,7 @@ class Limiter(Protocol):
 
 
 class GroupSweeper(Protocol):
-    """Sweeps the requests of one ledger type."""
+    """Sweeps the requests of one ledger type: ledgers.Sweeper, or OffloadSweeper or SnapshotSweeper."""
 
     def sweep(
         self, jobs: Sequence[Job], cached: Mapping[str, Reference], *, limiter: Limiter | None = None
@@ -157,6 +158,55 @@ class LedgerJob(OpenJob):
         if self.sent is None:
             raise AssertionError(f"no delete of {self.path} was sent")
         return replace(self.sent, detail="the answer was lost; checked again")
+
+
+class SweepReferences:
+    """The references of owners for one sweep: cached if the delete's version check protects them, else read now.
+
+    By key; references that this sweep has read itself replace those that the driver cached.
+    """
+
+    def __init__(self, loader: InUseLoader, cached: Mapping[str, Reference]) -> None:
+        self._loader = loader
+        self._cached = cached
+        self._fresh: dict[str, Reference] = {}
+        self._stale: set[str] = set()
+
+    def __getitem__(self, key: str) -> Reference:
+        return self._fresh[key] if key in self._fresh else self._cached[key]
+
+    def prepare(self, pending: Sequence[OpenJob]) -> None:
+        """Read the references that the cache does not hold or may not answer."""
+        missing = {job.key for job in pending if job.key not in self._fresh and not self._may_answer(job)}
+        if missing:
+            self.reload(missing)
+
+    def reload(self, keys: Iterable[str]) -> None:
+        """Read references again; a cached reference that rests on other znode versions was stale."""
+        for key, reference in self._loader.load(keys).items():
+            cached = self._cached.get(key)
+            if cached is not None and cached.checks != reference.checks:
+                self._stale.add(key)
+            self._fresh[key] = reference
+
+    def is_cached(self, key: str) -> bool:
+        """Whether the reference comes from the cache."""
+        return key not in self._fresh
+
+    def was_stale(self, key: str) -> bool:
+        """Whether the cached reference turned out to be old."""
+        return key in self._stale
+
+    def _may_answer(self, job: OpenJob) -> bool:
+        """Whether the cache may answer: only a PRESENT owner has a znode version that the delete can check."""
+        reference = self._cached.get(job.key)
+        if job.request.component is LedgerComponent.COMPACTED_LEDGER:
+            return False  # its reference changes without any znode's version changing
+        # an absent owner has no znode version that the delete could check
+        if reference is None or reference.presence is not Presence.PRESENT:
+            return False
+        # a ledger that is newer than all ledgers of the cached list may have been added to the list since
+        return not is_above_newest(job.request, reference)
 
 
 _Job = TypeVar("_Job", bound=OpenJob)

@@ -1,33 +1,34 @@
 """The sweep of BookKeeper, which runs in the executors: read, judge, journal, delete under guard, check again.
 
 1. Everything is read in bulk, so that no ledger waits for a round trip of its own.
-2. A cached reference is read again if it can't answer safely (owner_references.py).
+2. A cached reference is read again if it can't answer safely (jobs.SweepReferences).
 3. The journal is durable before the first delete is sent.
 4. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
 5. Each ledger is read again after its deletion, and reported as DELETED only if it is not found. Kept ledgers are read
    again too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from streaming.clock import Clock
 from streaming.errors import FencedError, RefusedError
 from streaming.in_use.loader import InUseLoader
-from streaming.ports import GuardResult, GuardStatus, SweepStore, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardResult, GuardStatus, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry
-from streaming.sweep.jobs import Job, Journal, LedgerJob, Limiter, SweepRules, Swept, split_duplicates, swept_of
-from streaming.sweep.owner_references import SweepReferences
-from streaming.sweep.tiered_storage.offloaded import Confirm
-from streaming.sweep.transactions import (
-    GuardedJobs,
-    Nodes,
-    changed,
-    guards_of,
-    in_groups,
-    parent_of,
-    read_node,
-    refused,
+from streaming.sweep.jobs import (
+    Job,
+    Journal,
+    LedgerJob,
+    Limiter,
+    SweepReferences,
+    SweepRules,
+    Swept,
+    split_duplicates,
+    swept_of,
 )
+from streaming.sweep.tiered_storage.offloaded import Confirm
 from udfs.owners.named_owner import names_another
 from udfs.owners.references import key_of
 from udfs.paths import ledger_path
@@ -35,8 +36,24 @@ from udfs.records import LedgerComponent, LedgerFacts, Outcome, Reason, Referenc
 from udfs.verdicts.judge import NOT_ASKED, Case, judge, refers_to
 from udfs.verdicts.ledger_facts import facts_of
 
+_Nodes = Mapping[str, Znode | Unreadable | None]  # by path, as a round has read them
 _Question = tuple[str, tuple[str, str, int | None]]  # a ledger's path, and what a verdict on it rests on
+_DELETES_PER_GUARD = 100  # in a transaction; a bigger transaction is hardly faster, and a conflict costs more
 _ROUNDS = 4  # a busy owner changes its list every few seconds; more rounds only add load, RETRY comes back anyway
+_RETRY_REASONS = {
+    GuardStatus.CHECK_FAILED: Reason.OWNER_CHANGED,
+    GuardStatus.GONE: Reason.LEDGER_CHANGED,
+    GuardStatus.CHANGED: Reason.LEDGER_CHANGED,
+    GuardStatus.UNKNOWN: Reason.STORE_UNAVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedJobs:
+    """One transaction, and the jobs whose ledgers it deletes."""
+
+    batch: GuardedDelete
+    members: Sequence[LedgerJob]
 
 
 class Sweeper:
@@ -114,7 +131,7 @@ class Sweeper:
                 again += self._absorb(guard, result, references)
         return again + duplicates
 
-    def _judge(self, pending: Sequence[LedgerJob], nodes: Nodes, references: SweepReferences) -> list[LedgerJob]:
+    def _judge(self, pending: Sequence[LedgerJob], nodes: _Nodes, references: SweepReferences) -> list[LedgerJob]:
         """Give every job its current verdict; return the jobs to delete whose ledger exists."""
         for job in pending:
             job.verdict = self._verdict(job, nodes[job.path], references)
@@ -129,7 +146,7 @@ class Sweeper:
         self._confirm_offloaded([job for job in pending if job.verdict == NOT_ASKED], nodes, references)
         return [job for job in pending if job.is_to_delete and nodes[job.path] is not None]
 
-    def _confirm_offloaded(self, unasked: Sequence[LedgerJob], nodes: Nodes, references: SweepReferences) -> None:
+    def _confirm_offloaded(self, unasked: Sequence[LedgerJob], nodes: _Nodes, references: SweepReferences) -> None:
         """Ask tiered storage for all these ledgers together, and judge them again by its answers."""
         if not unasked or self._confirm is None:
             return
@@ -164,7 +181,7 @@ class Sweeper:
         )
         return judge(case, self._rules.policy, now_ms=self._clock.now_ms())
 
-    def _journaled(self, deletable: Sequence[LedgerJob], nodes: Nodes) -> list[LedgerJob]:
+    def _journaled(self, deletable: Sequence[LedgerJob], nodes: _Nodes) -> list[LedgerJob]:
         """Make durable what an undo of the deletes needs; return the jobs that may still delete."""
         acls: dict[str, bytes] = {}
         entries, ready = [], []
@@ -257,3 +274,70 @@ def _facts(job: LedgerJob, node: Znode | None) -> LedgerFacts | None:
     if node is None:
         return None
     return facts_of(job.request.ledger_id, job.path, node.data, node.version, (node.ctime_ms, node.mtime_ms))
+
+
+def guards_of(deletable: Sequence[LedgerJob], nodes: _Nodes, epoch: tuple[str, int]) -> list[GuardedJobs]:
+    """Create the transactions, by owner: each checks the znode versions on which all its jobs were judged.
+
+    Call this before the first transaction is sent.
+    """
+    groups: defaultdict[tuple[str, tuple[tuple[str, int], ...]], list[LedgerJob]] = defaultdict(list)
+    for job in deletable:
+        # An owner that is read again later has a new version, and a verdict that rests on the old version must not be
+        # carried out with the new version.
+        groups[job.key, job.basis().checks].append(job)
+    guards = []
+    for (_key, checks), members in groups.items():
+        for start in range(0, len(members), _DELETES_PER_GUARD):
+            together = members[start : start + _DELETES_PER_GUARD]
+            deletes = tuple((job.path, read_node(nodes, job.path).version) for job in together)
+            guards.append(GuardedJobs(GuardedDelete((epoch, *checks), deletes), together))
+    return guards
+
+
+def in_groups(guards: Sequence[GuardedJobs], limiter: Limiter | None) -> Iterable[list[GuardedJobs]]:
+    """Group the transactions to send together: at most limiter.at_once deletes a group; no transaction is split."""
+    group: list[GuardedJobs] = []
+    size = 0
+    for guard in guards:
+        if group and limiter is not None and size + len(guard.members) > limiter.at_once:
+            yield group
+            group, size = [], 0
+        group.append(guard)
+        size += len(guard.members)
+    if group:
+        yield group
+
+
+def read_node(nodes: _Nodes, path: str) -> Znode:
+    """Return the znode as it was judged."""
+    node = nodes[path]
+    if not isinstance(node, Znode):
+        raise AssertionError(f"{path} was judged deletable without having been read")
+    return node
+
+
+def changed(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
+    """Delay all members, and return them to be judged again: a znode has changed, or the answer got lost."""
+    for job in members:
+        # the delete may have happened: if the ledger is gone at the next read, this transaction deleted it
+        if result.status is GuardStatus.UNKNOWN:
+            job.sent = job.verdict
+        job.later(_RETRY_REASONS[result.status], f"{result.status} at {result.path or job.path}")
+    return list(members)
+
+
+def refused(members: Sequence[LedgerJob], result: GuardResult) -> list[LedgerJob]:
+    """Delay all members, and return those to send again: one that can't be deleted makes the transaction fail."""
+    culprits = {job.path for job in members if job.path == result.path}
+    if culprits and result.status is GuardStatus.REFUSED:
+        # The parent's ACL allows or forbids the delete of a znode, so all ledgers below the same parent are left out.
+        culprits = {job.path for job in members if parent_of(job.path) == parent_of(result.path)}
+    for job in members:
+        job.later(Reason.STORE_REFUSED, f"ZooKeeper: {result.status} at {result.path or job.path}")
+    return [job for job in members if job.path not in culprits] if culprits else []
+
+
+def parent_of(path: str) -> str:
+    """Return the path of the parent."""
+    return path.rpartition("/")[0]

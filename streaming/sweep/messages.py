@@ -1,20 +1,98 @@
-"""Reads the rows of a task: the request in each message, and those of its properties that count."""
+"""Messages on both sides of a sweep: the requests in them, and the receipts and copies that are written of them.
 
-from collections.abc import Callable, Mapping, Sequence
+1. Before a chunk is swept, count_requests() finds the owners that it may read: those of requests that their senders may
+   send.
+2. A task reads its rows by a RowDecoder: the request in each message, and those of its properties that count.
+3. After the sweep, a ReceiptWriter writes each message's receipt, and the copy of it that goes to RETRY or to the dead
+   letters (DLQ).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import schemas
+from streaming.clock import Clock
+from streaming.config.sections import TwoPhaseSettings
 from streaming.schemas import REQUESTS
+from streaming.sweep.jobs import Swept
 from udfs import columns as c
 from udfs.formats.message_id import message_id_text
-from udfs.records import PendingDelete, Rejection
+from udfs.owners.sightings import OWNER_ABSENT_SINCE, signed, subject_of
+from udfs.paths import base_topic, topic_of
+from udfs.records import Outcome, PendingDelete, Rejection, Verdict
 from udfs.requests.admission import Admission, admit, first_topic
 from udfs.requests.request_format import MAX_REQUEST_BYTES, decode
-from udfs.requests.retry import ORIGIN_MESSAGE_ID, as_original
+from udfs.requests.retry import (
+    ORIGIN_MESSAGE_ID,
+    Delays,
+    as_original,
+    attempt_of,
+    dead_letter_properties,
+    dispose,
+    next_look,
+    retry_properties,
+)
 from udfs.undelivered import rejection_of
 
 Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
 """udfs.requests.request_format.decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """How many requests there are for which owner."""
+
+    total: int  # all messages, admitted or not
+    by_owner: Counter[tuple[str, str]]  # admitted requests by (tenant, reference key)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedOwners:
+    """Spark's task: record batches of schemas.MESSAGE become counts of admitted requests by owner, schemas.OWNER.
+
+    A row without an owner counts all messages.
+    """
+
+    query: str  # schemas.REQUESTS or RETRY
+    admission: Admission
+    most_bytes: int  # a message whose payload is larger is no request
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count the requests in record batches."""
+        # the sweep's own reader, so that both admit the same messages
+        reader = RowDecoder(self.query, self.admission, self.most_bytes)
+        total = 0
+        requests: Counter[tuple[str, str]] = Counter()
+        for batch in batches:
+            total += batch.num_rows
+            named = batch.filter(pc.is_valid(batch.column(c.REFERENCE_KEY)))
+            for message in reader.read(named.to_pylist()):
+                # A refused request must not cause a read: otherwise a client that may publish to any one topic could
+                # make this service read the znodes of all topics, and make brokers load them.
+                if isinstance(message.request, PendingDelete):
+                    requests[message.row[c.TENANT], message.row[c.REFERENCE_KEY]] += 1
+        counts = [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in requests.items()]
+        yield pa.RecordBatch.from_pylist([{c.ASKED: total}, *counts], schema=schemas.OWNER)
+
+
+def count_requests(rows: DataFrame, task: AdmittedOwners) -> RequestCounts:
+    """Count the messages in rows of schemas.MESSAGE, and the admitted requests of each owner, in one job."""
+    total = 0
+    by_owner: Counter[tuple[str, str]] = Counter()
+    for row in rows.drop(c.MESSAGE_KEY).mapInArrow(task, from_arrow_schema(schemas.OWNER)).collect():
+        if row[c.REFERENCE_KEY] is None:
+            total += row[c.ASKED]
+        else:
+            by_owner[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
+    return RequestCounts(total, by_owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +164,124 @@ class RowDecoder:
 def _partition(source: str) -> int:
     _, separator, number = source.rpartition("-partition-")
     return int(number) if separator and number.isdigit() else -1
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTopic:
+    """A topic that copies are published to."""
+
+    name: str
+    partitions: int  # 0: it is not partitioned
+
+    def partition_of(self, owner: str) -> int:
+        """Return the partition for copies of an owner's requests; it never changes, so that they stay in order."""
+        return crc32(owner.encode()) % self.partitions if self.partitions else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The source of receipts: the run (epoch) of the service, its query, and the batch and chunk being processed."""
+
+    epoch: int
+    query: str
+    batch_id: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptWriter:
+    """Writes rows of schemas.RECEIPT."""
+
+    run: Run
+    two_phase: TwoPhaseSettings
+    delays: Delays
+    retry: CopyTopic
+    dead_letter: CopyTopic
+    secret: bytes  # signs the sightings that the next check has to trust (udfs.owners.sightings)
+    clock: Clock
+
+    def receipt(self, message: Message, swept: Swept) -> dict[str, Any]:
+        """Return the receipt of one message, with a copy if the request comes back or becomes a dead letter."""
+        attempt, most = attempt_of(message.properties), self.two_phase.max_retry_delete_count
+        disposed = dispose(swept.verdict, attempt=attempt, max_retry_delete_count=most)
+        receipt = {
+            c.CHUNK: self.run.chunk,
+            c.AT_MS: self.clock.now_ms(),
+            c.EPOCH: self.run.epoch,
+            c.QUERY: self.run.query,
+            c.BATCH_ID: self.run.batch_id,
+            **{name: message.row[name] for name in c.POSITION},
+            c.ORIGIN_MESSAGE_ID: message.origin_id,
+            c.REFERENCE_KEY: message.row[c.REFERENCE_KEY],
+            c.TENANT: message.row[c.TENANT],
+            c.OUTCOME: str(disposed.outcome),
+            c.REASON: str(swept.verdict.reason),
+            c.DETAIL: swept.verdict.detail,
+            c.ATTEMPT: disposed.attempt,
+            c.BYTES: swept.length_bytes,
+            c.REFRESHED: swept.refreshed,
+            c.SOURCES: swept.sources or None,
+            **_identity(message),
+        }
+        if disposed.outcome is Outcome.RETRY:
+            return receipt | self._retry(message, swept, disposed.attempt)
+        if disposed.outcome is Outcome.DEAD_LETTER:
+            return receipt | self._dead_letter(message, swept.verdict, disposed.attempt)
+        return receipt
+
+    def _retry(self, message: Message, swept: Swept, attempt: int) -> dict[str, Any]:
+        row = message.row
+        is_fresh = self.run.query == REQUESTS
+        send_delay_ms = self.two_phase.send_delay_seconds * 1000
+        published_ms = min(row[c.PUBLISH_MS], self.clock.now_ms())  # a sender's clock may be ahead
+        fresh_ms = published_ms + send_delay_ms - self.clock.now_ms() if is_fresh else 0
+        # the jitter comes from the position, so that a replayed batch writes the same copy
+        seed = f"{row[c.POSITION_LEDGER]}:{row[c.POSITION_ENTRY]}"
+        wait_ms, tries = next_look(swept.verdict, self.delays, attempt=attempt, seed=seed, fresh_ms=fresh_ms)
+        properties = retry_properties(
+            message.properties,
+            real_topic=base_topic(row[c.SOURCE]),
+            origin_id=message.origin_id,
+            attempt=tries,
+            delay_ms=wait_ms,
+        )
+        # a sighting that no longer holds must not travel on: only two sightings in a row count (decision 5)
+        properties.pop(OWNER_ABSENT_SINCE, None)
+        if swept.absent_since_ms is not None and isinstance(message.request, PendingDelete):
+            properties[OWNER_ABSENT_SINCE] = signed(self.secret, subject_of(message.request), swept.absent_since_ms)
+        return _copy(row, self.retry, properties) | {c.DELAY_MS: wait_ms, c.ATTEMPT: tries}
+
+    def _dead_letter(self, message: Message, verdict: Verdict, attempt: int) -> dict[str, Any]:
+        properties = dead_letter_properties(
+            message.properties,
+            real_topic=base_topic(message.row[c.SOURCE]),
+            origin_id=message.origin_id,
+            attempt=attempt,
+            reason=f"{verdict.reason}: {verdict.detail}" if verdict.detail else str(verdict.reason),
+        )
+        return _copy(message.row, self.dead_letter, properties)
+
+
+def _copy(row: Mapping[str, Any], topic: CopyTopic, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Return the columns of the copy: the topic it is published to, and its contents."""
+    return {
+        c.TARGET: topic.name,
+        c.TARGET_PARTITION: topic.partition_of(row[c.REFERENCE_KEY] or row[c.SOURCE]),
+        c.MESSAGE_KEY: row[c.MESSAGE_KEY],
+        c.PAYLOAD: row[c.PAYLOAD],
+        c.MESSAGE_PROPERTIES: list(properties.items()),
+    }
+
+
+def _identity(message: Message) -> dict[str, Any]:
+    """Return the columns that name the ledger; a valid request has them even if its sender may not send it."""
+    request = message.decoded
+    if request is None:
+        return {}
+    return {
+        c.LEDGER_ID: request.ledger_id,
+        c.LEDGER_TYPE: str(request.ledger_type),
+        c.COMPONENT: str(request.component),
+        c.TOPIC_NAME: topic_of(request.managed_ledger),
+        c.UUID: request.part,
+    }

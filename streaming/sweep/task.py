@@ -29,10 +29,8 @@ from streaming.state.journal import ParquetJournal, SnapshotEntry
 from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
-from streaming.sweep.messages import Message, RowDecoder
+from streaming.sweep.messages import CopyTopic, Message, ReceiptWriter, RowDecoder, Run
 from streaming.sweep.pace import Capped, Pace, Pausable
-from streaming.sweep.receipt_and_copy import CopyTopic, ReceiptWriter, Run
-from streaming.sweep.row_batches import row_batches
 from streaming.sweep.tiered_storage.buckets import offload_buckets, offload_policy
 from streaming.sweep.tiered_storage.offload_jobs import ObjectJournal, OffloadRules
 from streaming.sweep.tiered_storage.offloaded import OffloadedCopies
@@ -43,6 +41,11 @@ from udfs.formats.internal_stats import Position
 from udfs.owners.references import key_of, tenant_of_key
 from udfs.owners.sightings import absent_since_ms, subject_of
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
+
+# Requests that share round trips; more saves none.
+BATCH_ROWS = 5000
+# Enough for BATCH_ROWS ordinary requests. If the rows are larger, a batch has fewer of them.
+BATCH_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,20 @@ def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
         by_owner[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.DELETES]
         by_task[row[c.TASK]] += row[c.DELETES]
     return DryRunPlan(by_owner, tuple(by_task))
+
+
+def row_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in order, at most BATCH_ROWS and BATCH_BYTES at a time, or those of one record batch."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for batch in batches:
+        if rows and (len(rows) + batch.num_rows > BATCH_ROWS or size + batch.nbytes > BATCH_BYTES):
+            yield rows
+            rows, size = [], 0
+        rows += batch.to_pylist()
+        size += batch.nbytes
+    if rows:
+        yield rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ import pytest
 from streaming.adapters.pulsar.publish import publish
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
-from streaming.deletion.chunks.copies import PulsarCopies, _Publisher, sequence_id
-from streaming.deletion.chunks.outbox import refuse_outdated
+from streaming.deletion.chunks.outbox import PulsarCopies, _Publisher, refuse_outdated, sequence_id
 from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError, UnavailableError
 from streaming.ports import Copy
 from streaming.spark.java_errors import translated

@@ -31,7 +31,7 @@ RECORDING_AND_PUBLISHING = (
     "before:streaming.state.receipts:Receipts.append",
     "after:streaming.state.receipts:Receipts.append",
     "after:streaming.state.receipts:Receipts.append#1",
-    "after:streaming.deletion.chunks.copies:PulsarCopies.send",
+    "after:streaming.deletion.chunks.outbox:PulsarCopies.send",
     "after:streaming.deletion.service:LedgerDeletionService._chunk",
     "after:streaming.deletion.service:LedgerDeletionService.process",
 )

@@ -9,7 +9,7 @@ import pytest
 
 from streaming.adapters.pulsar.publish import client, publish
 from streaming.clients import admin_for, command_clients
-from streaming.deletion.chunks.copies import PulsarCopies
+from streaming.deletion.chunks.outbox import PulsarCopies
 from streaming.ports import Copy
 from streaming.reconcile.backlog_count import backlog_of
 from streaming.topics.setup import ensure_topics

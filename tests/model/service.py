@@ -24,7 +24,7 @@ from udfs.owners.references import KeyOwner, key_of, owner_of
 from udfs.owners.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
 from udfs.records import Outcome, PendingDelete, Presence, Reference
-from udfs.requests.disposition import Delays, delay_ms, dispose
+from udfs.requests.retry import Delays, delay_ms, dispose
 from udfs.verdicts.judge import Policy
 
 POLICY = Policy(

@@ -11,8 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.config.load import load
-from streaming.deletion.chunks.chunk import ChunkSweep
-from streaming.deletion.chunks.owners import KnownOwners
+from streaming.deletion.chunks.chunk import ChunkSweep, KnownOwners
 from streaming.deletion.instance import Identity
 from streaming.errors import SafetyError
 from streaming.sweep.jobs import SweepRules

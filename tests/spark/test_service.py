@@ -14,7 +14,7 @@ from streaming.queries.delivery.completion import Completed, Extent
 from streaming.schemas import REQUESTS
 from streaming.state.receipts import ChunkSummary
 from tests.services import EPOCH, service_of
-from tests.spark.test_transforms import SOURCE_SCHEMA
+from tests.spark.test_streams import SOURCE_SCHEMA
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 

@@ -81,7 +81,7 @@ def _json_object(payload: bytes | None, most_bytes: int) -> dict[str, Any]:
     if not payload:
         _refuse(Reason.EMPTY_PAYLOAD, "message has no payload: publish requests as JSON")
     if len(payload) > most_bytes:
-        # the payload's original length is not known here: streaming/queries/transforms.py may have cut it
+        # the payload's original length is not known here: streaming/queries/streams.py may have cut it
         _refuse(Reason.TOO_LARGE, f"payload of more than {most_bytes} bytes, the most that a request may have")
     try:
         parsed = _DECODER.decode(bytes(payload).decode("utf-8"))

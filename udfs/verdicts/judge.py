@@ -153,7 +153,7 @@ def _holds(ids: "array[int]", ledger_id: int) -> bool:
 
 def unread(reference: Reference) -> Verdict:
     """Keep everything of an owner that could not be read."""
-    # only a fault of the owner itself costs a try (udfs.requests.disposition)
+    # only a fault of the owner itself costs a try (udfs.requests.retry)
     reason = Reason.BROKER_UNAVAILABLE if reference.is_unavailable else Reason.OWNER_UNREADABLE
     return _later(reason, reference.detail)
 

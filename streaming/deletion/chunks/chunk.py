@@ -1,21 +1,31 @@
-"""Sweeps a chunk: reads what is in use, applies the limits, sweeps in the executors, and commits the receipts."""
+"""Sweeps a chunk: reads what is in use, applies the limits, sweeps in the executors, and commits the receipts.
 
+Nothing of an owner is read before a request for it was admitted (streaming.sweep.messages).
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.policies import admission_of
 from streaming.config.settings import Settings
-from streaming.deletion.chunks.owners import OwnersInUse
+from streaming.deletion.chunks.held_tenants import HeldTenants
 from streaming.deletion.gate import Gate
 from streaming.deletion.instance import Identity
-from streaming.queries.streams import Describe
-from streaming.queries.transforms import grouped_by_owner, tasks_for
+from streaming.in_use.baseline import ALL
+from streaming.in_use.cache import InUseCache
+from streaming.in_use.source_watch import SourceWatch
+from streaming.queries.streams import Describe, grouped_by_owner, tasks_for
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
-from streaming.sweep.admitted import AdmittedOwners, count_requests
+from streaming.sweep.messages import AdmittedOwners, count_requests
 from streaming.sweep.task import SweepTask, planned
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
+from udfs.records import Counts, Reference
+
+_KEYS_PER_CHUNK = 100_000  # owners whose sets are broadcast; executors read the rest themselves
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +36,7 @@ class ChunkSweep:
     settings: Settings
     identity: Identity
     receipts: Receipts
-    owners: OwnersInUse
+    owners: "OwnersInUse"
     gate: Gate
     describe: Describe
 
@@ -92,3 +102,46 @@ class ChunkSweep:
         if by_task is None:
             return task
         return replace(task, most_deletes=by_task, plan=self.gate.coordination.start_plan())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOwners:
+    """Held tenants, and the in-use sets of other tenants' owners."""
+
+    held: Mapping[str, str]  # tenant -> why it is held
+    references: Mapping[str, Reference]  # by reference key
+    baselines: Mapping[str, Counts]  # by reference key
+
+
+@dataclass(slots=True)
+class OwnersInUse:
+    """Reads what a chunk needs about owners: which tenants are held, and what other tenants' owners refer to.
+
+    One per service; the caller must hold the fair lock.
+    """
+
+    cache: InUseCache
+    watch: SourceWatch
+    gate: Gate
+    tenants: HeldTenants
+
+    def __call__(self, query: str, admitted: Iterable[tuple[str, str]]) -> KnownOwners:
+        """Read what a query's chunk needs that has admitted requests for these (tenant, reference key).
+
+        Raises what Gate.wait_until_open does.
+        """
+        # first: owners of held tenants are not read, so that their requests wait without costing others a read
+        # (decision 21)
+        held = self.tenants.now()
+        keys = list(islice((key for tenant, key in admitted if tenant not in held), _KEYS_PER_CHUNK))
+        references = self.cache.references(keys)
+        baselines, doubts = self.watch.before(references, keys)
+        # owners of several tenants are gone at once: the sources are doubted, and the chunk waits for the operator
+        if doubts.everything:
+            self.gate.hold_if_doubted(query, doubts.everything)
+            # the operator has resumed, so what was known of all owners no longer counts as the state before
+            self.watch.baseline.forget([ALL])
+        # all that are gone belong to these tenants: they are held, and the requests of others continue
+        if doubts.tenants:
+            held = self.tenants.hold(doubts.tenants)
+        return KnownOwners(held, references, baselines)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streaming.deletion.chunks.held_tenants import HeldTenants
-from streaming.deletion.outages import Outages
+from streaming.deletion.gate import Outages
 from streaming.errors import SafetyError
 from streaming.in_use.cache import InUseCache
 from streaming.in_use.missing import LossCheck, Missing

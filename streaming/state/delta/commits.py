@@ -8,9 +8,9 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from streaming.state.delta.tables import Table
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 _FILE = pa.schema(
     [
         pa.field("path", pa.string()),  # below the table's folder
@@ -43,6 +41,14 @@ _FILE = pa.schema(
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 16 * 1024 * 1024
 _TRIES = 20
 _COMMIT_ID = "ledgerReaperCommit"  # in a commit's information: a random text by which its writer recognises it
+
+
+class Work(Protocol):
+    """Turns the rows of a task into the rows to write: sweep.task.SweepTask for receipts, or state.waiting's _Ready."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches to write."""
+        ...
 
 
 def written(

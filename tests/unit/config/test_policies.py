@@ -7,7 +7,7 @@ import pytest
 from streaming.config.load import load
 from streaming.config.policies import delays_of, policy_of
 from streaming.errors import ConfigError
-from udfs.requests.disposition import Delays
+from udfs.requests.retry import Delays
 
 DAY_MS = 86_400_000
 

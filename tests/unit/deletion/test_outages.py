@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from streaming.deletion.outages import Outages
+from streaming.deletion.gate import Outages
 from streaming.errors import (
     FencedError,
     RefusedError,

@@ -8,8 +8,7 @@ import pytest
 
 from streaming import schemas
 from streaming.schemas import REQUESTS, RETRY
-from streaming.sweep.admitted import AdmittedOwners
-from streaming.sweep.messages import RowDecoder
+from streaming.sweep.messages import AdmittedOwners, RowDecoder
 from tests.builders import cursor_request, data_request
 from udfs import columns as c
 from udfs.owners.references import key_of

@@ -9,17 +9,15 @@ from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.schemas import RECEIPT, REQUESTS, RETRY
 from streaming.sweep.jobs import Swept
-from streaming.sweep.messages import Message
-from streaming.sweep.receipt_and_copy import CopyTopic, ReceiptWriter, Run
+from streaming.sweep.messages import CopyTopic, Message, ReceiptWriter, Run
 from tests.builders import MINUTE_MS, NOW_MS, TOPIC, data_request
 from udfs import columns as c
 from udfs.owners.references import key_of
 from udfs.owners.sightings import OWNER_ABSENT_SINCE, absent_since_ms, subject_of
 from udfs.paths import topic_of
 from udfs.records import Outcome, PendingDelete, Reason, Rejection, Verdict
-from udfs.requests.disposition import Delays
 from udfs.requests.request_format import decode, encode
-from udfs.requests.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, REASON, RECONSUMETIMES
+from udfs.requests.retry import DELAY_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC, REASON, RECONSUMETIMES, Delays
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 SECRET = b"secret of the cluster"

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from streaming.sweep.row_batches import BATCH_BYTES, BATCH_ROWS, row_batches
+from streaming.sweep.task import BATCH_BYTES, BATCH_ROWS, row_batches
 
 
 def _batches(sizes: list[int], rows: int) -> list[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streaming.config.load import load
-from streaming.deletion.chunks.copies import (
+from streaming.deletion.chunks.outbox import (
     MAX_CHUNK,
     _partition,
     _Publisher,

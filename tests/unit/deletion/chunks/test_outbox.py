@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from streaming.deletion.chunks.copies import sequence_id
-from streaming.deletion.chunks.outbox import Mark, refuse_outdated
+from streaming.deletion.chunks.outbox import Mark, refuse_outdated, sequence_id
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import FencedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.state.receipts import ChunkSummary

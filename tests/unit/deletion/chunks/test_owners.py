@@ -8,8 +8,8 @@ import pytest
 from streaming.adapters.memory.store import MemoryStore
 from streaming.cli import control
 from streaming.config.load import load
+from streaming.deletion.chunks.chunk import OwnersInUse
 from streaming.deletion.chunks.held_tenants import HeldTenants
-from streaming.deletion.chunks.owners import OwnersInUse
 from streaming.deletion.gate import Gate
 from streaming.errors import StopRequestedError, UnavailableError
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path

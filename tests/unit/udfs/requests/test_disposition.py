@@ -3,7 +3,7 @@
 import pytest
 
 from udfs.records import Outcome, Reason, Verdict
-from udfs.requests.disposition import Delays, Disposition, delay_ms, dispose, next_look
+from udfs.requests.retry import Delays, Disposition, delay_ms, dispose, next_look
 
 KEPT = Verdict(Outcome.RETRY, Reason.IN_USE)
 

@@ -5,8 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udfs.requests import retry
-from udfs.requests.disposition import backoff_ms
-from udfs.requests.retry import attempt_of, dead_letter_properties, delay_ms_of, due_ms, fitting, retry_properties
+from udfs.requests.retry import (
+    attempt_of,
+    backoff_ms,
+    dead_letter_properties,
+    delay_ms_of,
+    due_ms,
+    fitting,
+    retry_properties,
+)
 
 ORIGIN = "5:7:2"
 TOPIC = "persistent://pulsar/system/__ledger_deletion"

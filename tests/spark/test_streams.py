@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
-from streaming.queries.transforms import chunks_of, grouped_by_owner, messages, tasks_for
+from streaming.queries.streams import chunks_of, grouped_by_owner, messages, tasks_for
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.requests.retry import CUT_FROM, MAX_ABOUT_BYTES, REAL_TOPIC, REASON, RECONSUMETIMES

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming.config.load import CONF, load
-from streaming.queries import source
+from streaming.queries import streams
 
 VERIFIES = "pulsar.{}.tlsHostnameVerificationEnable"
 
@@ -38,9 +38,9 @@ def options_of(
     monkeypatch.setenv("LEDGER_REAPER__PULSAR__SERVICE_URL", service_url)
     monkeypatch.setenv("LEDGER_REAPER__PULSAR__ADMIN_URL", admin_url)
     monkeypatch.setenv("LEDGER_REAPER__PULSAR__TLS_CHECK_HOSTNAME", str(checks).lower())
-    monkeypatch.setattr(source, "answering", lambda admin: admin.admin_url)
+    monkeypatch.setattr(streams, "answering", lambda admin: admin.admin_url)
     spark = FakeSpark()
-    source.read_stream(cast(SparkSession, spark), load(CONF / "local.toml"), ["persistent://pulsar/system/t"], {})
+    streams.read_stream(cast(SparkSession, spark), load(CONF / "local.toml"), ["persistent://pulsar/system/t"], {})
     return spark.found
 
 
