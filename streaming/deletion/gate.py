@@ -1,4 +1,4 @@
-"""What blocks the work: a pause or a limit (Gate), and an outage of ZooKeeper, a broker or a disk (Outages).
+"""Blocks the work during a pause or a hold by a limit (Gate), and during an outage of a service or a disk (Outages).
 
 Both raise when the service is to stop. The gate also raises when another instance has taken over, and Outages records
 the failures that must end the service.
