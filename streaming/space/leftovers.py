@@ -210,7 +210,7 @@ class _Search:
         if exists:
             self._note(Kind.SCHEMA, path, delete, detail)
             return
-        commands = (*_creating(namespace, policies), delete, f"pulsar-admin namespaces delete {shell_word(namespace)}")
+        commands = (*_creating(namespace, policies), delete, *_deleting(namespace, policies))
         self._note(Kind.SCHEMA, path, " && ".join(commands), f"{detail}; its namespace has no policies")
 
     def _topics_in(self, namespaces: Sequence[str]) -> frozenset[str] | None:
@@ -283,6 +283,14 @@ def _creating(namespace: str, policies: frozenset[str]) -> Iterator[str]:
     if tenant not in policies:
         yield f"pulsar-admin tenants create {shell_word(tenant)}"
     yield f"pulsar-admin namespaces create {shell_word(namespace)}"
+
+
+def _deleting(namespace: str, policies: frozenset[str]) -> Iterator[str]:
+    """Yield the commands that undo _creating."""
+    yield f"pulsar-admin namespaces delete {shell_word(namespace)}"
+    tenant = namespace.partition("/")[0]
+    if tenant not in policies:
+        yield f"pulsar-admin tenants delete {shell_word(tenant)}"
 
 
 def _without_cluster(namespace: str) -> str:

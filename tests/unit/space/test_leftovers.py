@@ -99,7 +99,8 @@ def test_each_kind_is_found(path: str, leftovers: list[tuple[Kind, str]]) -> Non
         (
             "/schemas/gone/ns/a",
             "pulsar-admin tenants create gone && pulsar-admin namespaces create gone/ns && "
-            "pulsar-admin schemas delete -f persistent://gone/ns/a && pulsar-admin namespaces delete gone/ns",
+            "pulsar-admin schemas delete -f persistent://gone/ns/a && pulsar-admin namespaces delete gone/ns && "
+            "pulsar-admin tenants delete gone",
         ),
         (
             "/managed-ledgers/shop/gone/persistent/a",
