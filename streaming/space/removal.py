@@ -76,6 +76,8 @@ def documents(report: RemovalReport) -> Iterator[dict[str, Any]]:
         "remaining_bookies": list(report.remaining),
         "read_only_bookies": list(report.read_only),
         "absent_bookies": list(report.absent),
+        "writable_bookies": report.writable,
+        "largest_ensemble": report.largest_ensemble,
         "missing_bookies": report.missing_bookies,
         "autorecovery": str(report.autorecovery),
         "unread": report.unread,
@@ -89,11 +91,11 @@ def commands(report: RemovalReport) -> list[str]:
     if not report.affected:
         return [_decommission(report)] if not report.is_registered else [_stop(report), _decommission(report)]
     steps = []
-    if report.missing_bookies:
+    if missing := max(report.missing_bookies, report.largest_ensemble - report.writable):
         writable = f", or make read-only bookies writable again ({some(report.read_only)})" if report.read_only else ""
         steps.append(
-            f"start {count_of(report.missing_bookies, 'more bookie')}{writable}: new copies need a writable bookie "
-            "outside their ensemble"
+            f"start {count_of(missing, 'more bookie')}{writable}: new ledgers need as many writable bookies as their "
+            "ensemble has, and new copies a writable bookie outside their ensemble"
         )
     if report.autorecovery is Autorecovery.DISABLED:
         steps.append("bookkeeper shell autorecovery -enable")
@@ -166,6 +168,11 @@ def _show(console: Terminal, report: RemovalReport) -> None:
 def _bookies(report: RemovalReport) -> Iterator[str]:
     if report.read_only:
         yield f"These bookies are read-only: their copies count, and they take no new ones: {some(report.read_only)}"
+    if report.writable < report.largest_ensemble:
+        yield (
+            f"{count_of(report.writable, 'writable bookie')} would be left: topics with ensembles of "
+            f"{report.largest_ensemble} could not be written, and brokers could not load them."
+        )
     if report.absent:
         yield f"These bookies share ledgers with it and do not run; their copies do not count: {some(report.absent)}"
 

@@ -64,10 +64,16 @@ class RemovalReport:
     absent: tuple[str, ...]  # other bookies that share ledgers with it and do not run
     ledgers: int  # whose metadata were read
     topics: tuple[AffectedTopic, ...]  # the worst effect first, then the most bytes
+    largest_ensemble: int  # of these ledgers: a topic whose ledgers have it needs so many writable bookies
     missing_bookies: int  # so many writable bookies must be added before all ledgers can be copied
     autorecovery: Autorecovery
     problems: tuple[tuple[str, str], ...]  # a path, and why nothing is known at and below it; not all of them
     unread: int  # how many there are
+
+    @property
+    def writable(self) -> int:
+        """The number of bookies that take new ledgers afterwards."""
+        return len(self.remaining) - len(self.read_only)
 
     @property
     def affected(self) -> int:
@@ -107,7 +113,7 @@ class _Search:
         self._absent: set[str] = set()
         self._topics: dict[tuple[Effect, str], AffectedTopic] = {}
         self._problems: list[tuple[str, str]] = []
-        self._unread = self._ledgers = self._missing_bookies = 0
+        self._unread = self._ledgers = self._missing_bookies = self._largest_ensemble = 0
 
     def add(self, ledger_id: int, path: str, node: Znode | Unreadable | None) -> None:
         """Note a ledger as it was read; None: it was deleted since it was listed."""
@@ -129,6 +135,7 @@ class _Search:
         removal = removal_of(placement, self._bookie, self._remaining, self._remaining - self._read_only)
         if removal is not None:
             self._absent |= members - self._remaining - {self._bookie}
+            self._largest_ensemble = max(self._largest_ensemble, len(placement.segments[-1].bookies))
             self._missing_bookies = max(self._missing_bookies, removal.missing_bookies)
             topic = _topic(ledger_id, placement)
             key = removal.effect, topic
@@ -153,6 +160,7 @@ class _Search:
             topics=tuple(
                 sorted(self._topics.values(), key=lambda row: (order.index(row.effect), -row.size_bytes, row.topic))
             ),
+            largest_ensemble=self._largest_ensemble,
             missing_bookies=self._missing_bookies,
             autorecovery=autorecovery,
             problems=tuple(self._problems),

@@ -116,7 +116,24 @@ def test_a_read_only_bookie_keeps_its_copies_and_takes_no_new_ones(cluster: Clus
 def test_a_full_ensemble_needs_another_bookie(cluster: Cluster) -> None:
     cluster.add(1, placed((0, "abc"), write=3, ack=2, last=9))
 
-    assert commands(cluster.without("a"))[0].startswith("start 1 more bookie: new copies need")
+    assert commands(cluster.without("a"))[0].startswith("start 1 more bookie: new ledgers need")
+
+
+def test_topics_need_as_many_writable_bookies_as_their_ensembles_have(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # c takes the copies, and no other bookie takes new ledgers
+    cluster.add(1, placed((0, "ab"), write=2, ack=2, last=9))
+    cluster.bookies.read_only_ids = {"b"}
+
+    report = cluster.without("a")
+    conclude(report, as_json=False)
+
+    assert (report.missing_bookies, report.writable, report.largest_ensemble) == (0, 1, 2)
+    assert commands(report)[0].startswith("start 1 more bookie, or make read-only")
+    assert "1 writable bookie would be left: topics with ensembles of 2 could not be written" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.parametrize(
