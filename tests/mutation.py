@@ -975,13 +975,13 @@ MUTATIONS = (
     ),
     Mutation(
         "after a repair no reader gets aborted messages",
-        "streaming/snapshots/repair/verify.py",
+        "streaming/snapshots/repair/finish.py",
         "                if transaction is not None and transaction in known:\n",
         "                if False:\n",
     ),
     Mutation(
         "a segment is published again only with the marker that the index names",
-        "streaming/snapshots/repair/topic_state.py",
+        "streaming/snapshots/repair/topic_session.py",
         "{(number, value.marker): value for number, value in latest.items() if (number, value.marker) in named}",
         "{name: latest[name[0]] for name in named if name[0] in latest}",
     ),
@@ -1053,13 +1053,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a repair without known old ids is not verified",
-        "streaming/snapshots/repair/verify.py",
+        "udfs/snapshots/repair_rules.py",
         "    if not ids.known:\n",
         "    if False:\n",
     ),
     Mutation(
         "a repair without some of the old ids is not verified",
-        "streaming/snapshots/repair/verify.py",
+        "udfs/snapshots/repair_rules.py",
         "    if ids.unknown:\n",
         "    if False:\n",
     ),

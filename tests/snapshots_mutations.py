@@ -2,7 +2,7 @@
 
 REPAIR = "streaming/snapshots/repair/steps.py"
 JOURNAL = "streaming/snapshots/repair/repair_journal.py"
-LOADING, VERIFY = "streaming/snapshots/repair/topic_load.py", "streaming/snapshots/repair/verify.py"
+FINISH = "streaming/snapshots/repair/finish.py"
 SESSION, UNDO = "streaming/snapshots/repair/topic_session.py", "streaming/snapshots/repair/repair_undo.py"
 RULES, AUDIT = "udfs/snapshots/repair_rules.py", "udfs/snapshots/topic_findings.py"
 LOADER = "streaming/snapshots/repair/wiring.py"
@@ -38,8 +38,7 @@ SNAPSHOTS_TESTS = {
     FACTS: (f"{_UNIT}/audit/test_facts.py",),
     CHECK: (f"{_UNIT}/audit/test_facts.py",),
     FINDINGS: ("tests/spark/snapshots/test_snapshot_joins.py",),
-    LOADING: (f"{_UNIT}/repair/test_topic_load.py", f"{_UNIT}/repair/test_steps.py"),
-    VERIFY: (f"{_UNIT}/repair/test_verify.py", f"{_UNIT}/repair/test_steps.py"),
+    FINISH: (f"{_UNIT}/repair/test_finish.py", f"{_UNIT}/repair/test_steps.py"),
     SESSION: (
         f"{_UNIT}/repair/test_topic_session.py",
         f"{_UNIT}/repair/test_steps.py",
@@ -72,7 +71,7 @@ SNAPSHOTS_LINES = (
     ),
     (
         "a repair waits for its broker's index",
-        LOADING,
+        FINISH,
         "            if not missing or segments > FEW_SEGMENTS:\n",
         "            if True:\n",
     ),
@@ -90,25 +89,25 @@ SNAPSHOTS_LINES = (
     ),
     (
         "an index written during a replay is replaced before the next load",
-        LOADING,
+        FINISH,
         "        self.session.unload()\n        self._publish_again()\n",
         "        self.session.unload()\n",
     ),
     (
         "a topic that was loaded from a replaced index is unloaded",
-        LOADING,
+        FINISH,
         "        self.session.unload()\n        self.ready()\n",
         "        self.ready()\n",
     ),
     (
         "a repair whose broker writes nothing leaves its own index",
-        LOADING,
+        FINISH,
         "        if missing:\n            self._publish_again()\n",
         "",
     ),
     (
         "an index replaced during a repair is in the journal",
-        LOADING,
+        FINISH,
         "        name = session.record(index, self.new, Act.AGAIN)\n",
         '        name = ""\n',
     ),
@@ -151,14 +150,14 @@ SNAPSHOTS_LINES = (
     ),
     (
         "a repair with only the ids of a partial replay is not verified",
-        VERIFY,
+        RULES,
         "    if not is_whole:\n",
         "    if False:\n",
     ),
     (
         "a resumed repair checks the ids of the first run",
         REPAIR,
-        "states = [state, session.reader.read_with(topic, replaced)]",
+        "states = [state, session.state_with(replaced)]",
         "states = [state]",
     ),
     (
@@ -169,13 +168,13 @@ SNAPSHOTS_LINES = (
     ),
     (
         "a repair whose segments are lost is not resumed",
-        REPAIR,
+        SESSION,
         "    return None if session.lost_in(index_of(last.name, last.by)) else last\n",
         "    return last\n",
     ),
     (
         "a verified repair is not resumed",
-        REPAIR,
+        SESSION,
         " or last.is_done or",
         " or",
     ),
@@ -191,7 +190,7 @@ SNAPSHOTS_LINES = (
         "        with suppress(ValueError, RecursionError):",
         "        with suppress(KeyError, RecursionError):",
     ),
-    ("ids sealed twice in the meantime are reported", REPAIR, "    _refuse_doubled(session)\n", ""),
+    ("ids sealed twice in the meantime are reported", FINISH, "    _refuse_doubled(session)\n", ""),
     (
         "messages after maxReadPosition are left to the replay",
         RULES,
@@ -219,25 +218,25 @@ SNAPSHOTS_LINES = (
     ("a republished index has no tail", RULES, "last, ids_of([]))", "last, index.tail)"),
     (
         "a topic is not loaded from an index of a partial replay",
-        LOADING,
+        FINISH,
         "                if more.buffer(topic) is None:\n                    self._replace_half()\n",
         "",
     ),
     (
         "a topic that was loaded from a partial replay is unloaded",
-        LOADING,
+        FINISH,
         "            self.session.unload()\n",
         "",
     ),
     (
         "an index with lost segments is not published again",
-        LOADING,
+        FINISH,
         "        if lost := session.lost_in(own_index):\n",
         "        if lost := 0:\n",
     ),
     (
         "a verified repair is complete even if its broker wrote nothing",
-        REPAIR,
+        FINISH,
         "    if not not_verified:  # also",
         "    if not not_verified and not not_written:  # also",
     ),
@@ -383,7 +382,7 @@ SNAPSHOTS_LINES = (
     ),
     (
         "messages that an open transaction hides are not verified",
-        VERIFY,
+        FINISH,
         "        if buffer.max_read >= last:\n",
         "        if True:\n",
     ),
@@ -396,13 +395,13 @@ SNAPSHOTS_LINES = (
     (
         "no topic is repaired while no topic of its namespace loads",
         REPAIR,
-        "        self._refuse_blocked(topic)\n        session = self._session(topic)\n",
-        "        session = self._session(topic)\n",
+        "        refuse_blocked(self.topics, topic)\n        state = session.state()\n",
+        "        state = session.state()\n",
     ),
     (
         "no undo unloads a topic while no topic of its namespace loads",
         REPAIR,
-        "        self._refuse_blocked(topic)\n        return RepairUndo",
+        "        refuse_blocked(self.topics, topic)\n        return RepairUndo",
         "        return RepairUndo",
     ),
     (

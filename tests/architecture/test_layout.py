@@ -133,7 +133,6 @@ COVERED = {
     "streaming.sweep.snapshots.snapshot_stores": "tests/unit/sweep/snapshots/test_snapshot_sweep.py",
     "streaming.snapshots.guard.check_line": "tests/unit/snapshots/audit/test_facts.py",
     "streaming.snapshots.audit.advice": "tests/unit/snapshots/audit/test_snapshot_report.py",
-    "streaming.snapshots.repair.topic_state": "tests/unit/snapshots/repair/test_steps.py",
     "streaming.audit.report.certificate_table": "tests/unit/audit/report/test_html.py",
     "streaming.phase_one.watcher.due_topics": "tests/unit/phase_one/watcher/test_marking.py",
     "streaming.phase_one.watcher.mark_removal": "tests/unit/phase_one/watcher/test_marking.py",

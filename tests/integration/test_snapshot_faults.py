@@ -20,6 +20,7 @@ from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.parts import part_clients
 from streaming.snapshots.audit.snapshot_messages import snapshot_topics
+from streaming.snapshots.repair.topic_session import ledgers_of
 from streaming.snapshots.repair.wiring import migrations_for, repairs_for
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.snapshot_scenes import (
@@ -136,7 +137,7 @@ def _migrate(service: Deployment, scene: Scene, to: str) -> None:
 def _form(service: Deployment, scene: Scene) -> StoredForm:
     """Return the form of a topic's snapshots, as a migration reads them."""
     with repairs_for(service.settings) as repairs:
-        own = repairs.reader.ledgers(scene.topic)
+        own = ledgers_of(repairs.store, scene.topic)
     return migration.current(_stored(service, scene), scene.topic, own, (max(own), 1 << 40))
 
 

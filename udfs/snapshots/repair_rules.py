@@ -27,6 +27,7 @@ _WORKS_YET = (
     "the topic is loaded and works, but it will not load again: disconnect its clients, unload it (`pulsar-admin "
     "topics unload`), and run this again"
 )
+_NAMED = 10
 Named = tuple[int, Position]
 """Identifies a segment in an index: its number and the position of its last abort marker."""
 
@@ -140,6 +141,21 @@ def known_ids_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds
     known.update(tail.pairs())
     certain.update(tail.pairs() if are_certain else ())
     return KnownIds(frozenset(known), frozenset(certain), tuple(unknown))
+
+
+def ignorance(ids: KnownIds, *, is_whole: bool) -> str:
+    """Explain why the known old ids are incomplete; "" if they are complete.
+
+    is_whole: whether the replaced index was complete, not written during a replay.
+    """
+    if not is_whole:
+        return "the replaced index was written during a replay, so not all old ids are known"
+    if not ids.known:
+        return "no old ids are known"
+    if ids.unknown:
+        more = f" and {len(ids.unknown) - _NAMED} more" if len(ids.unknown) > _NAMED else ""
+        return f"the ids of segments {', '.join(map(str, ids.unknown[:_NAMED]))}{more} are not known"
+    return ""
 
 
 def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:

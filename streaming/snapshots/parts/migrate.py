@@ -18,7 +18,7 @@ from streaming.ports import MetadataStore
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender, ensure
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
-from streaming.snapshots.repair.topic_state import TopicReader
+from streaming.snapshots.repair.topic_session import ledgers_of
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import namespace_of
@@ -194,7 +194,7 @@ class Migrations:
 
     def form(self, topic: str, stored: Stored) -> StoredForm:
         """Return the form that counts. Raises SafetyError if it can't be read, or must be repaired first."""
-        ledgers = TopicReader(self.topics, self.store).ledgers(topic)
+        ledgers = ledgers_of(self.store, topic)
         if not ledgers:
             raise SafetyError(f"ZooKeeper does not have {topic}, or the topic has no ledger: check the name")
         index = stored.latest.get(SnapshotKind.INDEX, {}).get(topic)

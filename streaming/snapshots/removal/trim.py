@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.snapshots.repair.steps import Repairs
-from streaming.snapshots.repair.topic_state import TopicState
+from streaming.snapshots.repair.topic_session import TopicState
 from streaming.terminal import count_of
 from udfs.paths import namespace_of
 from udfs.records import Presence

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import namespace_of
 from udfs.snapshots.aborts import aborts_of
 from udfs.snapshots.codec import Snapshot, encode_snapshot
 from udfs.snapshots.keys import SnapshotKind
@@ -55,6 +56,19 @@ class Store(Compacted, Protocol):
     def compact(self, namespace: str, kind: SnapshotKind) -> bool:
         """Compact the topic; False if the compaction did not end in time."""
         ...
+
+
+def refuse_blocked(topics: SnapshotTopics, topic: str) -> None:
+    """Refuse a topic that would not load with any index. Raises SafetyError, UnavailableError, RefusedError."""
+    namespace = namespace_of(topic)
+    present = topics.present(namespace)
+    kinds = {kind for kind in SnapshotKind if system_topic(namespace, kind) in present}
+    if messages := blocking_in(topics, namespace, kinds):
+        raise SafetyError(
+            f"{topic}: no topic of {namespace} loads while brokers read messages there that they can't decode: "
+            f"{named(messages)}. Nothing was sent: `ledger-reaper snapshots repair --namespace {namespace}` "
+            "removes them"
+        )
 
 
 def blocking_in(topics: Compacted, namespace: str, kinds: Collection[SnapshotKind]) -> list[ReadValue]:

@@ -111,7 +111,7 @@ class RepairUndo:
         raise ConfigError(f"the journal {journal.folder.location} holds no repair of {topic}")
 
     def _refuse_overwritten(self, position: Position) -> None:
-        index = self.session.reader.latest_index(self.session.topic)
+        index = self.session.latest_index()
         if index is None or index.position != position:
             raise SafetyError(
                 f"{self.session.topic}: the index was restored, and a broker that had the topic loaded wrote its own "

@@ -19,7 +19,7 @@ The steps of a repair: guard, unload, record, publish, load, verify.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -28,20 +28,23 @@ from streaming.clock import Clock
 from streaming.errors import SafetyError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.parts.topic import Sender
-from streaming.snapshots.repair.blocking import blocking_in, named
+from streaming.snapshots.repair.blocking import refuse_blocked
+from streaming.snapshots.repair.finish import finish, silent
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
+from streaming.snapshots.repair.repair_result import RepairResult
 from streaming.snapshots.repair.repair_undo import RepairUndo
-from streaming.snapshots.repair.topic_load import Loading, silent
-from streaming.snapshots.repair.topic_session import Sent, Session, TopicLoader, index_of, interruption
-from streaming.snapshots.repair.topic_state import TopicReader, TopicState
-from streaming.snapshots.repair.verify import RepairResult, Verification, ignorance
-from udfs.paths import namespace_of
-from udfs.records import Presence
+from streaming.snapshots.repair.topic_session import (
+    Session,
+    TopicLoader,
+    TopicState,
+    index_of,
+    interruption,
+    unfinished,
+)
 from udfs.snapshots.codec import Index, decode_index
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repair_rules import (
     Remedy,
-    all_known_ids,
     complete_part_of,
     empty_index,
     lost_segments_of,
@@ -75,12 +78,12 @@ class Repairs:
 
         Raises SafetyError if the repair is refused or its result is wrong. Raises UnavailableError.
         """
-        self._refuse_blocked(topic)
         session = self._session(topic)
+        refuse_blocked(self.topics, topic)
         state = session.state()
-        unfinished = _unfinished(session, state)
-        if unfinished is not None and (refusal_of(state.facts, remedy) or is_half_replayed(state.facts)):
-            return _resume(session, state, unfinished, remedy)
+        interrupted = unfinished(session, state)
+        if interrupted is not None and (refusal_of(state.facts, remedy) or is_half_replayed(state.facts)):
+            return _resume(session, state, interrupted, remedy)
         _refuse(state, remedy)
         # without a guard, a repaired topic is broken again within a minute
         session.guard()
@@ -105,24 +108,19 @@ class Repairs:
             if state.facts.doubled_ids or is_half:
                 session.unload()  # a client may have had it loaded from the old index in the meantime
             self.say(f"{topic} has a new index; the old one is {name} in the journal")
-            return _finish(session, name, [state], new, is_whole=not is_half)
+            return finish(session, name, [state], new, is_whole=not is_half)
 
     def undo(self, topic: str) -> tuple[str, str]:
         """Restore the index that the last repair replaced; returns the journal's names of it and of the current index.
 
         Raises ConfigError, SafetyError, UnavailableError: see RepairUndo.
         """
-        self._refuse_blocked(topic)
+        refuse_blocked(self.topics, topic)
         return RepairUndo(self._session(topic)).undo()
-
-    @property
-    def reader(self) -> TopicReader:
-        """Reads the state of topics."""
-        return TopicReader(self.topics, self.store)
 
     def state_of(self, topic: str) -> TopicState:
         """Read everything that decides about a topic. Raises UnavailableError, RefusedError."""
-        return self.reader.read(topic)
+        return self._session(topic).state()
 
     def _session(self, topic: str) -> Session:
         return Session(
@@ -137,37 +135,6 @@ class Repairs:
             sleep=self.sleep,
             say=self.say,
         )
-
-    def _refuse_blocked(self, topic: str) -> None:
-        """Refuse a topic that would not load with any index."""
-        namespace = namespace_of(topic)
-        present = self.topics.present(namespace)
-        kinds = {kind for kind in SnapshotKind if system_topic(namespace, kind) in present}
-        if messages := blocking_in(self.topics, namespace, kinds):
-            raise SafetyError(
-                f"{topic}: no topic of {namespace} loads while brokers read messages there that they can't decode: "
-                f"{named(messages)}. Nothing was sent: `ledger-reaper snapshots repair --namespace {namespace}` "
-                "removes them"
-            )
-
-
-def _unfinished(session: Session, state: TopicState) -> RepairEntry | None:
-    """Return the entry of a repair that was interrupted or not verified; None if there is none to resume.
-
-    The topic must load with the index of that repair. An entry whose publication is uncertain counts as published.
-    """
-    if state.index is None or state.facts.in_metadata is not Presence.PRESENT:
-        return None
-    last = None
-    for entry in session.journal.of(session.topic):
-        if not (entry.begins or entry.is_undo):
-            continue
-        if session.publication_of(entry, state.index.data) is not Sent.NO:
-            last = entry
-            break
-    if last is None or not last.begins or last.is_done or lost_segments_of(state.facts):
-        return None
-    return None if session.lost_in(index_of(last.name, last.by)) else last
 
 
 def _resume(session: Session, state: TopicState, entry: RepairEntry, remedy: Remedy) -> RepairResult:
@@ -192,53 +159,9 @@ def _resume(session: Session, state: TopicState, entry: RepairEntry, remedy: Rem
     )
     session.say(f"{topic}: resuming a repair that was interrupted or not verified ({entry.name} in the journal)")
     with interruption(topic, "repair", _left(topic, "is published")):
-        states = [state, session.reader.read_with(topic, replaced)]
-        done = _finish(session, entry.name, states, entry.by, is_whole=not entry.is_again)
+        states = [state, session.state_with(replaced)]
+        done = finish(session, entry.name, states, entry.by, is_whole=not entry.is_again)
     return replace(done, went_on=True)
-
-
-def _finish(session: Session, name: str, states: Sequence[TopicState], new: bytes, *, is_whole: bool) -> RepairResult:
-    """Load and verify a topic whose new index is published.
-
-    Args:
-        session: the topic.
-        name: the journal entry that the repair started with.
-        states: the topic before this run, and before the repair that it resumes.
-        new: the repair's index.
-        is_whole: whether the replaced index was complete, not written during a replay.
-    """
-    topic = session.topic
-    loading = Loading(session=session, new=new)
-    loading.ready()
-    not_written, loads = loading.first_index()
-    _refuse_doubled(session)
-    buffer = loading.ready()
-    ids = all_known_ids(state.known_ids for state in states)
-    delivered, why = Verification(session.topics, session.loader, session.say).read(topic, ids.known)
-    if buffer.aborted < len(ids.certain):  # some markers may have gone during the replay
-        ledgers = session.reader.ledgers(topic)
-        ids = all_known_ids(state.known_ids_with(ledgers) for state in states)
-    if buffer.aborted < len(ids.certain):
-        shortfall = f"{buffer.aborted} aborted ids, and its old snapshot has {len(ids.certain)} that must be there"
-        read = why or f"a reader gets {delivered} entries, none of them aborted"
-        raise SafetyError(
-            f"{topic} is loaded and has {shortfall}; {read}: keep consumers away until the cause is known"
-        )
-    not_verified = ignorance(ids, is_whole=is_whole) or why
-    if not not_verified:  # also if its broker has written no index: later messages will cause that, not this repair
-        session.journal.mark_done(name)
-    return RepairResult(
-        topic=topic,
-        journal=name,
-        aborted=buffer.aborted,
-        known=len(ids.known),
-        expected=len(ids.certain),
-        delivered=delivered,
-        not_verified=not_verified,
-        loads=loads,
-        not_written=not_written,
-        remedy=Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH,
-    )
 
 
 def _republished(session: Session, state: TopicState) -> bytes:
@@ -297,14 +220,6 @@ def _to_be_republished(state: TopicState) -> tuple[Index, list[NamedSegment]]:
             "--replay"
         )
     return index, lost
-
-
-def _refuse_doubled(session: Session) -> None:
-    if session.state().facts.doubled_ids:
-        raise SafetyError(
-            f"{session.topic}: ids are in several segments of its new index, since a client had it loaded from an "
-            "older index: disconnect its clients, and try again. Nothing is worse than before"
-        )
 
 
 def _refuse(state: TopicState, remedy: Remedy) -> None:

@@ -4,9 +4,10 @@ No index is replaced before the journal has it and a guard keeps the segments th
 this package publishes indexes, except for blocking.py and what `undo --removed` publishes again (restore.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -14,17 +15,38 @@ from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, 
 from streaming.clock import Clock
 from streaming.errors import RefusedError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
+from streaming.snapshots.audit.snapshot_owners import listed
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
-from streaming.snapshots.repair.topic_state import TopicReader, TopicState
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.paths import namespace_of
-from udfs.snapshots.codec import Index, decode_index
+from udfs.paths import managed_ledger_path, namespace_of
+from udfs.records import Presence
+from udfs.snapshots.aborts import ids_of
+from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
+from udfs.snapshots.repair_rules import KnownIds, Named, known_ids_of, lost_segments_of
 from udfs.snapshots.segments import named_segments
+from udfs.snapshots.topic_findings import NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.values import ReadValue
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The state of a topic at one time."""
+
+    facts: TopicFacts
+    index: ReadValue | None  # the latest message under the topic's key; None: there is none
+    values: Mapping[Named, bytes]  # segments that the index names, from their positions or from the compacted topic
+
+    def known_ids(self, ledgers: frozenset[int] | None = None) -> KnownIds:
+        """Return the aborted ids in the index and its segments. ledgers: of the topic by now; None: as in `facts`."""
+        value = self.index.value if self.index is not None else None
+        tail = value.tail if isinstance(value, Index) else ids_of([])
+        ids = {name: decode_segment(data).ids for name, data in self.values.items()}
+        facts = self.facts if ledgers is None else replace(self.facts, ledgers=ledgers)
+        return known_ids_of(facts, ids, tail)
 
 
 class TopicLoader(Protocol):
@@ -74,18 +96,47 @@ class Session:
         """The namespace of the topic."""
         return namespace_of(self.topic)
 
-    @property
-    def reader(self) -> TopicReader:
-        """Reads the state of topics."""
-        return TopicReader(self.topics, self.store)
-
     def state(self) -> TopicState:
         """Read everything that decides about the topic."""
-        return self.reader.read(self.topic)
+        return self.state_with(self.latest_index())
+
+    def state_with(self, index: ReadValue | None) -> TopicState:
+        """Read the state of the topic as if that were its latest index."""
+        value = index.value if index is not None else None
+        rows = named_segments(value) if isinstance(value, Index) else ()
+        places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
+        stored = self._stored(places) if places else {}
+        values = self._values(set(places.values()))
+        values |= {
+            places[position]: segment for position, segment in stored.items()
+        }  # a broker reads these, not the compacted topic
+        named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
+        (node,) = self.store.read_many([managed_ledger_path(self.topic)])
+        presence, ledgers, why = listed(node)
+        facts = TopicFacts(
+            topic=self.topic,
+            in_metadata=presence,
+            at_broker=Presence.UNREADABLE,
+            detail=why,
+            ledgers=frozenset(ledgers),
+            values=() if index is None else (_index_facts(index),),
+            named=named,
+            doubled_ids=_doubled(values.values()),
+            buffer=self.topics.more.buffer(self.topic),
+        )
+        return TopicState(facts, index, {name: encode_segment(segment) for name, segment in values.items()})
+
+    def latest_index(self) -> ReadValue | None:
+        """Return the latest message under the topic's key, valid or not; None if there is none or it is a tombstone."""
+        latest: ReadValue | None = None
+        for read in self.topics.compacted(self.namespace, SnapshotKind.INDEX):
+            if read.topic == self.topic:
+                latest = None if read.is_null else read
+        return latest
 
     def latest(self) -> ReadValue:
         """Return the current index. Raises SafetyError if there is none that the journal could keep."""
-        index = self.reader.latest_index(self.topic)
+        index = self.latest_index()
         if index is None:
             raise SafetyError(f"{self.topic} has no index now: another client removed the repair's index")
         if not isinstance(index.value, Index):
@@ -94,7 +145,15 @@ class Session:
 
     def lost_in(self, index: object) -> int:
         """Count the segments that an index names, that the topic still needs, and that can't be read."""
-        return self.reader.lost_in(self.topic, index)
+        rows = list(named_segments(index)) if isinstance(index, Index) else []
+        places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
+        stored = self._stored(places) if places else {}
+        ledgers = self.ledgers() if places else frozenset()
+        return sum(position not in stored and marker[0] in ledgers for position, (_number, marker) in places.items())
+
+    def ledgers(self) -> frozenset[int]:
+        """Return the ledgers that the topic has now; none if it is gone."""
+        return ledgers_of(self.store, self.topic)
 
     def guard(self) -> None:
         """Guard all segments that indexes of the namespace name. Raises UnavailableError if there is no guard."""
@@ -148,6 +207,30 @@ class Session:
         ledgers = dict(self._index_ledgers())  # requested after the read, so that no trim in between goes unnoticed
         return Sent.NO if after[0] in ledgers else Sent.UNKNOWN
 
+    def _stored(self, places: dict[Position, Named]) -> dict[Position, Segment]:
+        """Return the segments that a broker reads at these positions."""
+        return {
+            read.position: read.value
+            for read in self.topics.stored(self.namespace, SnapshotKind.SEGMENT)
+            if isinstance(read.value, Segment)
+            and read.topic == self.topic
+            and read.position in places
+            and places[read.position][0] == read.sequence
+        }
+
+    def _values(self, named: set[Named]) -> dict[Named, Segment]:
+        """Return the values of these segments in the compacted topic, where a broker does not read them."""
+        latest: dict[int, Segment] = {}
+        numbers = {number for number, _marker in named}
+        for read in self.topics.compacted(self.namespace, SnapshotKind.SEGMENT) if named else ():
+            if read.topic == self.topic and read.sequence in numbers:
+                latest.pop(read.sequence, None)
+                if isinstance(read.value, Segment):
+                    latest[read.sequence] = read.value
+        # A key contains only a topic and a number, and a broker that replays a topic counts from 0 again. So a value is
+        # the segment that the index names only if the last marker matches, too.
+        return {(number, value.marker): value for number, value in latest.items() if (number, value.marker) in named}
+
     @property
     def _guards(self) -> Guards:
         return Guards(self.topics, self.store, self.broker, self.clock)
@@ -159,6 +242,47 @@ class Session:
         """Return the last position of the indexes topic, in the ledger that is being written even if that is empty."""
         ledgers = self._index_ledgers()
         return (ledgers[-1][0], ledgers[-1][1] - 1) if ledgers else BEFORE_ALL
+
+
+def ledgers_of(store: MetadataStore, topic: str) -> frozenset[int]:
+    """Return the ledgers that a topic has now; none if it is gone. Raises UnavailableError."""
+    (node,) = store.read_many([managed_ledger_path(topic)])
+    presence, ledgers, why = listed(node)
+    if presence is Presence.UNREADABLE:
+        raise UnavailableError(f"{topic}: its list of ledgers could not be read: {why}")
+    return frozenset(ledgers)
+
+
+def _index_facts(read: ReadValue) -> SnapshotFacts:
+    max_read = read.value.max_read if isinstance(read.value, Index) else None
+    return SnapshotFacts(
+        kind=SnapshotKind.INDEX, key=read.key, position=read.position, size_bytes=read.size_bytes, max_read=max_read
+    )
+
+
+def _doubled(values: Iterable[Segment]) -> int:
+    """Count the ids that are in several of these segments."""
+    times = Counter(pair for value in values for pair in value.ids.pairs())
+    return sum(count > 1 for count in times.values())
+
+
+def unfinished(session: Session, state: TopicState) -> RepairEntry | None:
+    """Return the entry of a repair that was interrupted or not verified; None if there is none to resume.
+
+    The topic must load with the index of that repair. An entry whose publication is uncertain counts as published.
+    """
+    if state.index is None or state.facts.in_metadata is not Presence.PRESENT:
+        return None
+    last = None
+    for entry in session.journal.of(session.topic):
+        if not (entry.begins or entry.is_undo):
+            continue
+        if session.publication_of(entry, state.index.data) is not Sent.NO:
+            last = entry
+            break
+    if last is None or not last.begins or last.is_done or lost_segments_of(state.facts):
+        return None
+    return None if session.lost_in(index_of(last.name, last.by)) else last
 
 
 def index_of(name: str, data: bytes) -> Index:

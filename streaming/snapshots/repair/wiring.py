@@ -22,10 +22,10 @@ from streaming.snapshots.parts.migrate import Migrations
 from streaming.snapshots.parts.undo_migration import MigrationUndo, Removed
 from streaming.snapshots.removal.compact import compact
 from streaming.snapshots.repair.blocking import Blocking
+from streaming.snapshots.repair.finish import silent
 from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.snapshots.repair.restore import Restored, Restores
 from streaming.snapshots.repair.steps import JOURNAL, Repairs
-from streaming.snapshots.repair.topic_load import silent
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry

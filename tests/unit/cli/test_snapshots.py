@@ -13,7 +13,7 @@ from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError
 from streaming.snapshots.removal import candidates as trimmable
 from streaming.snapshots.removal.trim import Trimmed, Trims
 from streaming.snapshots.repair import wiring as repairs
-from streaming.snapshots.repair.verify import RepairResult
+from streaming.snapshots.repair.repair_result import RepairResult
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import Remedy
 from udfs.snapshots.values import ReadValue

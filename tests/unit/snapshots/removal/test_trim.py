@@ -9,13 +9,12 @@ import pytest
 from streaming.errors import SafetyError, UnavailableError
 from streaming.snapshots.removal.trim import Trimmed, Trims
 from streaming.snapshots.repair.steps import Repairs
-from streaming.snapshots.repair.topic_state import TopicState
+from streaming.snapshots.repair.topic_session import TopicState
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.repair_rules import KnownIds
 from udfs.snapshots.topic_findings import READY, BufferFacts, NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.values import ReadValue
 
@@ -66,7 +65,7 @@ class World:
             self.facts = replace(self.facts, named=living)
             if self.index is None:
                 self.single = tuple(each for each in self.single if each in self.facts.ledgers)
-        return TopicState(self.facts, self.index, KnownIds(frozenset(), frozenset(), ()), {})
+        return TopicState(self.facts, self.index, {})
 
     def compacted(self, namespace: str, kind: SnapshotKind) -> Iterator[ReadValue]:
         assert kind is SnapshotKind.SINGLE

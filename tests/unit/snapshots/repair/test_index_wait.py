@@ -7,7 +7,7 @@ import pytest
 
 from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
-from streaming.snapshots.repair.topic_load import FEW_SEGMENTS, LOADS, IndexWait
+from streaming.snapshots.repair.finish import FEW_SEGMENTS, LOADS, IndexWait
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of

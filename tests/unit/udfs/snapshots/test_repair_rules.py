@@ -9,7 +9,15 @@ from tests.unit.udfs.snapshots.test_topic_findings import NAMED, WELL
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, decode_index, entries_of
-from udfs.snapshots.repair_rules import complete_part_of, empty_index, known_ids_of, missing_in, refusal_of
+from udfs.snapshots.repair_rules import (
+    KnownIds,
+    complete_part_of,
+    empty_index,
+    ignorance,
+    known_ids_of,
+    missing_in,
+    refusal_of,
+)
 from udfs.snapshots.segments import named_segments
 from udfs.snapshots.topic_findings import NamedSegment
 
@@ -57,6 +65,25 @@ def test_segments_that_are_needed_and_of_which_nobody_knows_the_ids_are_told() -
     facts = replace(WELL, named=(FIRST, SECOND), ledgers=frozenset({4, 5}))
     assert known_ids_of(facts, {(0, (4, 8)): IDS[0, (4, 9)]}, ids_of([])).unknown == (0, 1)
     assert known_ids_of(replace(facts, ledgers=frozenset({5})), {}, ids_of([])).unknown == (1,)
+
+
+ALL = frozenset({(0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_whole", "says"),
+    [
+        pytest.param(KnownIds(ALL, ALL, ()), True, "", id="all is known"),
+        pytest.param(KnownIds(ALL, ALL, ()), False, "during a replay", id="it was half an index"),
+        pytest.param(KnownIds(frozenset(), frozenset(), (1,)), True, "no old ids", id="nothing is known"),
+        pytest.param(KnownIds(ALL, ALL, (1, 2)), True, "segments 1, 2 are not", id="some is not"),
+        pytest.param(KnownIds(ALL, ALL, tuple(range(12))), True, "8, 9 and 2 more are not", id="much is not"),
+    ],
+)
+def test_what_is_not_known_of_the_old_ids_is_told(ids: KnownIds, is_whole: bool, says: str) -> None:
+    said = ignorance(ids, is_whole=is_whole)
+    assert says in said
+    assert bool(says) is bool(said)
 
 
 ROWS = [(0, (70, 0), (4, 9)), (1, (70, 1), (5, 9))]

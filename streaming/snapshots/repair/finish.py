@@ -1,4 +1,7 @@
-"""Loads a topic from the repair's index, never from an index that was written during a replay.
+"""The last steps of a repair, once its index is published: load and verify.
+
+A topic is loaded from the repair's index, never from an index that was written during a replay, and then it is read as
+a client reads it.
 
 A broker of Pulsar 4.0.8 writes segments one after another, and an index after the last segment. It queues the next
 segment on another thread just before it clears its busy flag. If that thread still sees the flag set, it gives up. Then
@@ -9,16 +12,18 @@ hundred, hardly any replay would complete.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.clock import Clock
 from streaming.errors import RefusedError, SafetyError, UnavailableError
 from streaming.snapshots.repair.repair_journal import Act
-from streaming.snapshots.repair.topic_session import Session
+from streaming.snapshots.repair.repair_result import RepairResult
+from streaming.snapshots.repair.topic_session import Session, TopicLoader, TopicState
 from udfs.snapshots.codec import Index, decode_index
-from udfs.snapshots.repair_rules import is_half, missing_in
+from udfs.snapshots.repair_rules import Remedy, all_known_ids, empty_index, ignorance, is_half, missing_in
 from udfs.snapshots.topic_findings import READY, BufferFacts
 from udfs.snapshots.values import ReadValue
 
@@ -27,10 +32,55 @@ _PATIENCE_MINUTES, _WAIT_SECONDS = 10, 1.0  # a broker that replays a topic read
 _PATIENCE_MS = _PATIENCE_MINUTES * 60_000
 _QUIET_SECONDS = 10.0  # the time that a broker may take to write a segment
 _SAY_MS = 30_000  # interval of progress messages
+_SAY_ENTRIES = 100_000
 
 
 def silent(_text: str) -> None:
     """Ignore a progress message."""
+
+
+def finish(session: Session, name: str, states: Sequence[TopicState], new: bytes, *, is_whole: bool) -> RepairResult:
+    """Load and verify a topic whose new index is published.
+
+    Args:
+        session: the topic.
+        name: the journal entry that the repair started with.
+        states: the topic before this run, and before the repair that it resumes.
+        new: the repair's index.
+        is_whole: whether the replaced index was complete, not written during a replay.
+    """
+    topic = session.topic
+    loading = Loading(session=session, new=new)
+    loading.ready()
+    not_written, loads = loading.first_index()
+    _refuse_doubled(session)
+    buffer = loading.ready()
+    ids = all_known_ids(state.known_ids() for state in states)
+    delivered, why = Verification(session.topics, session.loader, session.say).read(topic, ids.known)
+    if buffer.aborted < len(ids.certain):  # some markers may have gone during the replay
+        ledgers = session.ledgers()
+        ids = all_known_ids(state.known_ids(ledgers) for state in states)
+    if buffer.aborted < len(ids.certain):
+        shortfall = f"{buffer.aborted} aborted ids, and its old snapshot has {len(ids.certain)} that must be there"
+        read = why or f"a reader gets {delivered} entries, none of them aborted"
+        raise SafetyError(
+            f"{topic} is loaded and has {shortfall}; {read}: keep consumers away until the cause is known"
+        )
+    not_verified = ignorance(ids, is_whole=is_whole) or why
+    if not not_verified:  # also if its broker has written no index: later messages will cause that, not this repair
+        session.journal.mark_done(name)
+    return RepairResult(
+        topic=topic,
+        journal=name,
+        aborted=buffer.aborted,
+        known=len(ids.known),
+        expected=len(ids.certain),
+        delivered=delivered,
+        not_verified=not_verified,
+        loads=loads,
+        not_written=not_written,
+        remedy=Remedy.REPLAY if new == empty_index(topic) else Remedy.REPUBLISH,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +130,7 @@ class Loading:
         """
         session, more = self.session, self.session.topics.more
         wait = IndexWait(
-            index=lambda: session.reader.latest_index(session.topic),
+            index=session.latest_index,
             buffer=lambda: more.buffer(session.topic, with_segments=True),
             again=self._again,
             quiet_seconds=2 * more.snapshot_seconds() + _QUIET_SECONDS,
@@ -102,7 +152,7 @@ class Loading:
 
     def _replace_half(self) -> None:
         """Replace an index that was written during a replay, while no broker has the topic loaded."""
-        index = self.session.reader.latest_index(self.session.topic)
+        index = self.session.latest_index()
         # the next load would start from such an index
         if index is not None and isinstance(index.value, Index) and is_half(index.value):
             self._publish_again()
@@ -189,3 +239,63 @@ def _missing_in(buffer: BufferFacts | None, read: ReadValue | None) -> str:
     if buffer is None or buffer.state != READY:
         return "its broker does not have it loaded any more"
     return missing_in(read.value if read is not None and isinstance(read.value, Index) else None, buffer.sealed)
+
+
+def _refuse_doubled(session: Session) -> None:
+    if session.state().facts.doubled_ids:
+        raise SafetyError(
+            f"{session.topic}: ids are in several segments of its new index, since a client had it loaded from an "
+            "older index: disconnect its clients, and try again. Nothing is worse than before"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Reads one topic at a time."""
+
+    topics: SnapshotTopics
+    loader: TopicLoader
+    say: Callable[[str], object] = silent  # receives progress messages
+
+    def read(self, topic: str, known: Collection[tuple[int, int]]) -> tuple[int, str]:
+        """Return how many entries a reader gets, and why that is not the whole topic; "" if it is.
+
+        known: ids of aborted transactions. Raises SafetyError at a message of such a transaction.
+        """
+        count = 0
+        self.say(f"{topic} is loaded; reading it once, as a client does")
+        try:
+            hidden = self._hidden(topic)
+            for transaction in self.loader.delivered(topic):
+                count += 1
+                if transaction is not None and transaction in known:
+                    raise SafetyError(
+                        f"{topic}: a reader got a message of aborted transaction {transaction}: keep consumers away, "
+                        f"and restore the old index with `ledger-reaper snapshots undo --topic {topic}`"
+                    )
+                if count % _SAY_ENTRIES == 0:
+                    self.say(f"{topic}: {count} entries read")
+        except (UnavailableError, RefusedError) as error:
+            return count, f"no reader reached the topic's end: {error}"
+        return count, hidden
+
+    def _hidden(self, topic: str) -> str:
+        """Explain what a reader that starts now may not get; "" if it gets everything.
+
+        The last entry is requested first: later messages are out of scope.
+        """
+        # requested first: later messages are out of scope
+        last = self.topics.admin.internal_stats(topic).last
+        buffer = self.topics.more.buffer(topic)
+        if buffer is None:
+            raise UnavailableError("its broker does not have it loaded any more")
+        # A reader gets nothing after the first open transaction, and its end is before that transaction. So the end
+        # that a broker reports to a reader may be long before the topic's last entry, and proves nothing about the
+        # entries in between.
+        if buffer.max_read >= last:
+            return ""
+        return (
+            f"the topic was read up to {buffer.max_read[0]}:{buffer.max_read[1]}, and is not verified beyond: an open "
+            f"transaction there hides the later entries, up to {last[0]}:{last[1]}. Run the repair again once that "
+            "transaction has ended"
+        )
