@@ -71,7 +71,10 @@ class GuardResult:
 
 
 class SweepStore(Protocol):
-    """ZooKeeper for the sweep: bulk reads, and deletes that contain their proof."""
+    """ZooKeeper for the sweep: bulk reads, and deletes that contain their proof.
+
+    adapters.zookeeper.store.ZooKeeperStore; in a dry run sweep.dry_run.DryRunStore.
+    """
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
         """Read paths in order; None: does not exist. Raises UnavailableError if any was not answered."""

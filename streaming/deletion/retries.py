@@ -77,6 +77,8 @@ class Retries:
     def process_due(self, process: Callable[[str, int, DataFrame], None]) -> None:
         """Run a pass: give the retries that are due now to process(query, number of the pass, rows).
 
+        The service passes LedgerDeletionService.process_rows.
+
         If it raises, the next pass has the same retries, except those that have a receipt by then.
         """
         with self.lock:

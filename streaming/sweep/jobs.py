@@ -53,7 +53,7 @@ class SweepRules:
 
 
 class Journal(Protocol):
-    """Records deletes before they happen."""
+    """Records deletes before they happen: state.journal.ParquetJournal; in a dry run sweep.dry_run.NoJournal."""
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
         """Make entries durable; returns only then. Raises UnavailableError."""
@@ -61,7 +61,7 @@ class Journal(Protocol):
 
 
 class Limiter(Protocol):
-    """Limits the rate of deletes."""
+    """Limits the rate of deletes: a class of sweep/pace.py."""
 
     @property
     def at_once(self) -> int:
@@ -78,7 +78,7 @@ class Limiter(Protocol):
 
 
 class GroupSweeper(Protocol):
-    """Sweeps the requests of one ledger type: ledgers.Sweeper, or OffloadSweeper or SnapshotSweeper."""
+    """Sweeps the requests of one ledger type: ledgers.Sweeper, OffloadSweeper or SnapshotSweeper."""
 
     def sweep(
         self, jobs: Sequence[Job], cached: Mapping[str, Reference], *, limiter: Limiter | None = None

@@ -83,7 +83,8 @@ class Completion:
     admin: TopicAdmin
     read: Read
     slots: ReadSlots
-    patiently: Callable[[Callable[[], None]], None] = lambda step: step()  # repeats a step while Pulsar is unavailable
+    # repeats a step while Pulsar is unavailable (deletion.gate.Outages.wait_through)
+    patiently: Callable[[Callable[[], None]], None] = lambda step: step()
 
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> Completed:
         """Return a batch's rows with those that were not delivered; `delivered` itself if no row is missing.
