@@ -4,9 +4,9 @@
 
 The others are Iceberg's remove_orphan_files and Delta's vacuum. Each tool gets a listing (file_list_view, USING
 INVENTORY) and reads the references from its own metadata; none deletes anything (dry run), and no file exists. Every
-20th reference names a file that is not in the listing. Each tool runs on two cores with a heap of 2 GiB, once to warm
-up; then the script prints the median with its range. It compares the results of each run with the expected ids, and
-exits with 1 if a tool found any others.
+20th reference names a file that is not in the listing. The others run on Spark with a heap of 2 GiB, all on two cores,
+once to warm up; then the script prints the median with its range. It compares the results of each run with the expected
+ids, and exits with 1 if a tool found any others.
 """
 
 import json
@@ -17,13 +17,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
+import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.audit_antijoin import compare, generate
+from bench.audit_antijoin import compare, listing, references_to
 from bench.session import command_line, local_spark
+from streaming.audit import audit_columns as a
+from streaming.audit.tables import Tables
 from streaming.spark.ivy import Artifact, fetch
 from streaming.spark.session import NEEDED
 from udfs import columns as c
@@ -143,11 +147,15 @@ def _conf(jars: list[Path], here: Path) -> dict[str, str]:
 
 
 def _ours(spark: SparkSession, here: Path, listed: int, referenced: int) -> Callable[[], DataFrame]:
-    ledgers, references = generate(spark, here, listed, referenced)
+    tables = Tables(here / "tables", Event())
+    ledgers = tables.keep_batches(listing(listed), a.LISTED)
+    references = tables.keep_batches(references_to(listed, referenced), a.REFERENCE)
 
     def run() -> DataFrame:
-        compare(ledgers, references, here)
-        return spark.read.parquet(str(here / "unreferenced")).select(F.col(c.LEDGER_ID).alias("id"))
+        _seconds, unreferenced, _unlisted = compare(tables, ledgers, references)
+        with unreferenced.reader() as reader:
+            pq.write_table(reader.read_all(), here / "unreferenced.parquet")
+        return spark.read.parquet(str(here / "unreferenced.parquet")).select(F.col(c.LEDGER_ID).alias("id"))
 
     return run
 

@@ -293,8 +293,7 @@ class Assembly:
         if settings.audit.every_seconds:
             from streaming.audit.repeat.audit_thread import auditing
 
-            # its own session has record batches of the configured size, because an audit's rows are all small
-            yield auditing(self.spark.newSession(), settings)
+            yield auditing(settings)
         if settings.snapshots.guard_every_seconds:
             from streaming.snapshots.guard.guard_thread import guarding
 

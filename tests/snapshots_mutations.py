@@ -37,7 +37,7 @@ SNAPSHOTS_TESTS = {
     READ: (f"{_UNIT}/audit/test_snapshot_messages.py",),
     FACTS: (f"{_UNIT}/audit/test_facts.py",),
     CHECK: (f"{_UNIT}/audit/test_facts.py",),
-    FINDINGS: ("tests/spark/snapshots/test_snapshot_joins.py",),
+    FINDINGS: ("tests/unit/snapshots/audit/test_snapshot_joins.py",),
     FINISH: (f"{_UNIT}/repair/test_finish.py", f"{_UNIT}/repair/test_steps.py"),
     SESSION: (
         f"{_UNIT}/repair/test_topic_session.py",
@@ -707,7 +707,7 @@ SNAPSHOTS_LINES = (
     (
         "an audit reports messages that may block loads",
         FINDINGS,
-        ".unionByName(_doubtful(messages))",
+        ", _doubtful(messages))",
         "",
     ),
     (
@@ -737,13 +737,13 @@ SNAPSHOTS_LINES = (
     (
         "an audit with a grave finding does not pass",
         COMMAND,
-        "            if faults:\n",
-        "            if faults and self.request.options.verify_only:\n",
+        "        if faults:\n",
+        "        if faults and self.request.options.verify_only:\n",
     ),
     (
         "an audit of ledgers does not pass if snapshots are in danger",
         LEDGERS_COMMAND,
-        "            faults += findings.further.faults\n",
+        "        faults += findings.further.faults\n",
         "",
     ),
     (

@@ -3,6 +3,7 @@
 Modules:
 - udfs/verdicts/finding_classes.py   the rules: when a ledger is ORPHAN, MISSING, UNKNOWN, ...
 - ledger_audit.py                    the order of the phases, and why that order makes the rules safe
+- tables.py, workers.py              the database and the processes that every phase works with
 - walk/                              phases 1 and 2: list every ledger and object, read every reference of every topic
 - reference_join.py                  what was listed without a reference, and references to what was not listed
 - checks/                            phases 3 and 4: read each suspect and its topic again, twice, and apply the rules

@@ -43,12 +43,11 @@ class FindingFilters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """The filters and all other options. A rate applies to all executors together; 0 is no limit."""
+    """The filters and all other options. A rate applies to all processes together; 0 is no limit."""
 
     recheck_seconds: int  # the pause between the two checks
     reads_per_second: int = 50_000
     publish_per_second: int = 500
-    tasks: int = 32
     verify_only: bool = False  # search for missing data and nothing else
     bookies: tuple[str, ...] = ()  # HTTP addresses of the bookies to ask for their disk space; (): as in ZooKeeper
     filters: FindingFilters = field(default_factory=FindingFilters)

@@ -1,6 +1,7 @@
 """`ledger-reaper audit`: runs an audit or loads the last one, shows its findings, and publishes orphans on request."""
 
 import contextlib
+import json
 import logging
 import shlex
 import threading
@@ -8,9 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from streaming.audit import audit_columns as a
 from streaming.audit import history
@@ -27,7 +25,9 @@ from streaming.audit.report.html import ReportContext
 from streaming.audit.report.summary import Summary, matching, summarize
 from streaming.audit.result import AuditResult, remember, remembered
 from streaming.audit.space import Space, account
+from streaming.audit.stages import Engine, engine_for
 from streaming.audit.stopping import run_once, run_until_signal
+from streaming.audit.tables import Rows
 from streaming.beside import Beside, Work, logged
 from streaming.clients import bookies_for, clients_for
 from streaming.clock import SystemClock
@@ -35,8 +35,6 @@ from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
 from streaming.errors import SafetyError, StoppedBySignalError
-from streaming.spark.java_errors import our_errors
-from streaming.spark.session import Jars, start
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line, size_text
 from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
@@ -67,8 +65,8 @@ class Section:
     left_out: int = 0  # namespaces that were not audited, because no broker has all their snapshot topics loaded
 
 
-# Runs another audit on the session, until the event is set.
-Further = Callable[[SparkSession, threading.Event], Section]
+# Runs another audit with the engine.
+Further = Callable[[Engine], Section]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +99,33 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
         require_declared_buckets(settings)
     output = output_of(settings, request.out)
     if request.last:
-        # before Spark starts, which takes seconds
         _refuse_other_cluster(settings, remembered(output))
-    spark = start(settings, Jars(), with_streams=False)
     stop = threading.Event()
-    command = AuditCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
-    try:
-        if watch_seconds:
-            with contextlib.suppress(StoppedBySignalError):  # only a signal ends a repeated audit
-                on_failure = logged("audit", watch_seconds)
-                work = Work(name="audit", run=command.run, every_s=watch_seconds, on_failure=on_failure)
-                run_until_signal(spark, Beside(work, stop).repeat, stop)
-        else:
-            run_once(command, "`audit --last --publish` resumes the publication")
-    finally:
-        spark.stop()
+    if watch_seconds:
+
+        def run() -> None:
+            run_again(settings, request, output, stop)
+
+        work = Work(name="audit", run=run, every_s=watch_seconds, on_failure=logged("audit", watch_seconds))
+        with contextlib.suppress(StoppedBySignalError):  # only a signal ends a repeated audit
+            run_until_signal(Beside(work, stop).repeat, stop)
+        return
+    with engine_for(settings, stop) as engine:
+        command = AuditCommand(engine=engine, settings=settings, request=request, output=output)
+        run_once(command, "`audit --last --publish` resumes the publication")
+
+
+def run_again(
+    settings: Settings,
+    request: AuditRequest,
+    output: Output,
+    stop: threading.Event,
+    *,
+    is_beside_service: bool = False,
+) -> None:
+    """Run one audit of a series, without a question. Raises as audit, and StoppedError once stop is set."""
+    with engine_for(settings, stop, is_beside_service=is_beside_service) as engine:
+        AuditCommand(engine=engine, settings=settings, request=request, output=output).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +133,7 @@ class Findings:
     """The findings of an audit that its filters select."""
 
     result: AuditResult
-    selected: DataFrame
+    selected: Rows
     summary: Summary
     report: str  # the report's path
     further: Section
@@ -131,13 +141,17 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
-    """One audit, each time it is run. Once stop is set, it ends instead of waiting for the second check."""
+    """One audit. Once the engine's stop is set, it ends at the next step."""
 
-    spark: SparkSession
+    engine: Engine
     settings: Settings
     request: AuditRequest
     output: Output
-    stop: threading.Event
+
+    @property
+    def stop(self) -> threading.Event:
+        """The event that stops the audit."""
+        return self.engine.stop
 
     def run(self) -> None:
         """Audit, show the findings, and publish them if requested. Raises subclasses of ReaperError."""
@@ -145,29 +159,10 @@ class AuditCommand:
 
     def search(self) -> Findings:
         """Audit, or load the last audit, and show the findings. Raises subclasses of ReaperError."""
-        with our_errors():
-            return self._search()
-
-    def ask(self, findings: Findings) -> None:
-        """Ask before orphans are published. Raises unless the answer is yes."""
-        if self.request.publish and (orphans := findings.summary.orphans).count:
-            self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
-
-    def conclude(self, findings: Findings) -> None:
-        """Publish if requested. Raises SafetyError if the operator must check the audit, else as search."""
-        with our_errors():
-            faults = faults_to_check(findings.result, findings.summary, self.request.options.filters, findings.report)
-            faults += findings.further.faults
-            if self.request.publish:
-                faults += self._publish(findings.result, findings.selected)
-            if faults:
-                raise SafetyError("; ".join(faults))
-
-    def _search(self) -> Findings:
         filters = self.request.options.filters
         with self._phases() as phases:
             result = self._result(phases)
-            selected = matching(self._findings(), filters)
+            selected = self.engine.tables.keep(matching(self._findings(), filters))
             with phases.phase("Adding up findings"):
                 summary = summarize(selected)
             bookies = bookies_for(self.settings, clients_for(self.settings).store)
@@ -177,6 +172,20 @@ class AuditCommand:
         findings = Findings(result=result, selected=selected, summary=summary, report=report, further=further)
         self._show(findings, space)
         return findings
+
+    def ask(self, findings: Findings) -> None:
+        """Ask before orphans are published. Raises unless the answer is yes."""
+        if self.request.publish and (orphans := findings.summary.orphans).count:
+            self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
+
+    def conclude(self, findings: Findings) -> None:
+        """Publish if requested. Raises SafetyError if the operator must check the audit, else as search."""
+        faults = faults_to_check(findings.result, findings.summary, self.request.options.filters, findings.report)
+        faults += findings.further.faults
+        if self.request.publish:
+            faults += self._publish(findings.result, findings.selected)
+        if faults:
+            raise SafetyError("; ".join(faults))
 
     def _show(self, findings: Findings, space: Space) -> None:
         result, summary, filters = findings.result, findings.summary, self.request.options.filters
@@ -202,17 +211,17 @@ class AuditCommand:
             explain=f"ledger-reaper explain --config {config} N",
         )
 
-    def _findings(self) -> DataFrame:
-        return self.output.load(self.spark, FINDINGS)
+    def _findings(self) -> Rows:
+        return self.output.load(self.engine.tables, FINDINGS)
 
     def _phases(self) -> Phases:
-        return Phases(self.spark, Terminal(stderr=True, quiet=self.request.is_quiet), self.stop)
+        return Phases(Terminal(stderr=True, quiet=self.request.is_quiet), self.stop)
 
     def _result(self, phases: Phases) -> AuditResult:
         if self.request.last:
             return remembered(self.output)
         return Audit(
-            spark=self.spark,
+            engine=self.engine,
             settings=self.settings,
             options=self.request.options,
             output=self.output,
@@ -234,12 +243,12 @@ class AuditCommand:
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.output, newest) if counts else history.read(self.output)
         remember(self.output, result, filters)
-        further = self.request.further(self.spark, self.stop) if self.request.further else Section()
+        further = self.request.further(self.engine) if self.request.further else Section()
         context = ReportContext(tuple(past), space, scope_text(filters), further.html)
         self.output.write(REPORT, html.page(result, summary, context).encode())
         return f"{self.output.shown}/{REPORT}", further
 
-    def _publish(self, result: AuditResult, selected: DataFrame) -> list[str]:
+    def _publish(self, result: AuditResult, selected: Rows) -> list[str]:
         """Request the deletion of the orphans; return a text about findings that were left out.
 
         A finding that depends on an unreadable path is UNKNOWN, so it is no orphan.
@@ -315,8 +324,7 @@ def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
         )
 
 
-def _print_json(selected: DataFrame, totals: dict[str, Any]) -> None:
-    lines = selected.select(F.to_json(F.struct(*_JSON_FIELDS), {"ignoreNullFields": "false"}))
-    for row in lines.toLocalIterator(prefetchPartitions=True):
-        say_json_line(row[0])
+def _print_json(selected: Rows, totals: dict[str, Any]) -> None:
+    for row in selected.select(f"SELECT {', '.join(_JSON_FIELDS)} FROM rows").each():
+        say_json_line(json.dumps(row, separators=(",", ":")))
     say_json(totals)

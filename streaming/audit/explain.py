@@ -1,6 +1,6 @@
 """`ledger-reaper explain`: shows one ledger, its owner, and what the service would do with a request to delete it.
 
-The command reads the ledger and its owner now, applies the service's own rules, and needs no Spark.
+The command reads the ledger and its owner now, and applies the service's own rules.
 """
 
 from dataclasses import dataclass, replace

@@ -3,21 +3,29 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from streaming.audit import audit_columns as a
 from streaming.audit.certificate import MAX_NAMESPACES
 from streaming.audit.result import InUse
+from streaming.audit.tables import Rows
 from udfs import columns as c
 from udfs.records import LedgerType
 from udfs.verdicts.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 
 _MS_PER_SECOND = 1000
 _NAMESPACES = 500
+# A local name that is not encoded as brokers do is shown as it is. A metadata's own time may be any number.
+_NAMED = f"""
+    SELECT *, {a.MANAGED_LEDGER}.string_split('/persistent/')[1] AS {a.NAMESPACE},
+        {a.MANAGED_LEDGER}.string_split('/')[1] AS {c.TENANT},
+        {a.MANAGED_LEDGER}.string_split('/persistent/')[2] AS local_name,
+        'persistent://' || {a.NAMESPACE} || '/' || coalesce(TRY(url_decode(replace(local_name, '+', ' '))), local_name)
+            AS {c.TOPIC_NAME},
+        floor(({a.SEEN_MS}::HUGEINT - {a.LAST_CHANGE_MS}) / {_MS_PER_SECOND})::BIGINT AS {a.AGE_SECONDS}
+    FROM rows
+"""
 
 
-def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFrame:
+def findings(suspects: Rows, first: Rows, second: Rows) -> Rows:
     """Return every finding with the columns of columns.FINDING, ordered by class and owner, and numbered.
 
     Args:
@@ -25,60 +33,62 @@ def findings(suspects: DataFrame, first: DataFrame, second: DataFrame) -> DataFr
         first: the suspects after the first check. For its candidates, only the second check's result counts.
         second: the candidates after the second check.
     """
-    final = suspects.where(F.col(a.CLASS).isNotNull()).unionByName(first.where(~F.col(a.CANDIDATE)))
-    final = final.unionByName(second).where(~F.col(a.CLASS).isin([str(name) for name in NOT_FINDINGS]))
-    local_name = F.element_at(F.split(a.MANAGED_LEDGER, "/persistent/"), 2)
-    namespace = F.split(a.MANAGED_LEDGER, "/persistent/")[0]
-    topic = F.concat(F.lit("persistent://"), namespace, F.lit("/"), F.url_decode(local_name))
-    age_ms = F.col(a.SEEN_MS) - F.col(a.LAST_CHANGE_MS)
-    named = final.withColumns(
-        {
-            a.NAMESPACE: namespace,
-            c.TENANT: F.split(a.MANAGED_LEDGER, "/")[0],
-            c.TOPIC_NAME: topic,
-            a.AGE_SECONDS: F.floor(age_ms / _MS_PER_SECOND),
-        }
-    )
-    ordered = named.orderBy(a.CLASS, c.REFERENCE_KEY, c.LEDGER_ID, c.UUID)
-    return ordered.withColumn(a.NUMBER, F.monotonically_increasing_id()).select(*a.FINDING)
+    final = suspects.where(f"{a.CLASS} IS NOT NULL").and_also(first.where(f"NOT {a.CANDIDATE}"), second)
+    found = final.where(f"NOT list_contains($others, {a.CLASS})", others=[str(name) for name in NOT_FINDINGS])
+    order = ", ".join((a.CLASS, c.REFERENCE_KEY, c.LEDGER_ID, c.UUID, a.STORE))
+    numbered = f"SELECT *, row_number() OVER (ORDER BY {order}) - 1 AS {a.NUMBER} FROM rows"
+    return found.select(_NAMED).select(numbered).select(f"SELECT {', '.join(a.FINDING)} FROM rows ORDER BY {a.NUMBER}")
 
 
-def unjudged_by_namespace(found: DataFrame) -> list[tuple[str, int, str]]:
+def unjudged_by_namespace(found: Rows) -> list[tuple[str, int, str]]:
     """Return (namespace, count, detail of one of them) for the suspects whose owners could not be read."""
-    unread = found.where(is_class(FindingClass.UNKNOWN) & F.col(c.REASON).isin([str(reason) for reason in UNREAD]))
-    grouped = unread.groupBy(F.coalesce(a.NAMESPACE, F.lit("")).alias(a.NAMESPACE)).agg(
-        F.count(F.lit(1)).alias("n"), F.min(c.DETAIL).alias(c.DETAIL)
-    )
-    rows = grouped.orderBy(a.NAMESPACE).limit(MAX_NAMESPACES + 1).collect()
+    rows = found.select(
+        f"""
+        SELECT coalesce({a.NAMESPACE}, '') AS {a.NAMESPACE}, count(*) AS n, min({c.DETAIL}) AS {c.DETAIL}
+        FROM rows WHERE {is_class(FindingClass.UNKNOWN)} AND list_contains($unread, {c.REASON})
+        GROUP BY ALL ORDER BY {a.NAMESPACE} LIMIT {MAX_NAMESPACES + 1}
+        """,
+        unread=[str(reason) for reason in UNREAD],
+    ).fetched()
     return [(row[a.NAMESPACE], row["n"], row[c.DETAIL] or "") for row in rows]
 
 
-def is_class(finding_class: FindingClass) -> Column:
-    """Select the rows of that class."""
-    return F.col(a.CLASS) == F.lit(str(finding_class))
+def is_class(finding_class: FindingClass) -> str:
+    """Return the condition that selects the rows of that class."""
+    return f"{a.CLASS} = '{FindingClass(finding_class).value}'"
 
 
-def totals(found: DataFrame, first: DataFrame, second: DataFrame, listed: Mapping[str, int]) -> dict[str, Any]:
+def totals(found: Rows, first: Rows, second: Rows, listed: Mapping[str, int]) -> dict[str, Any]:
     """Count what was listed, what is in use, and each class of findings with its bytes."""
     classes = {name: {"count": 0, "bytes": 0} for name in FindingClass if name not in NOT_FINDINGS}
-    for row in found.groupBy(a.CLASS).agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).collect():
-        classes[FindingClass(row[a.CLASS])] = {"count": row["n"], "bytes": row["total"] or 0}
-    checked = first.where(~F.col(a.CANDIDATE)).unionByName(second)
-    is_ledger = F.col(c.LEDGER_TYPE) == str(LedgerType.LEDGER)
-    used_after_all = checked.where(is_class(FindingClass.IN_USE) & is_ledger & ~F.col(a.IS_REFERENCE)).count()
+    by_class = f"SELECT {a.CLASS} AS label, count(*) AS n, sum({c.BYTES}) AS total FROM rows GROUP BY ALL"
+    for row in found.select(by_class).fetched():
+        classes[FindingClass(row["label"])] = {"count": row["n"], "bytes": row["total"] or 0}
+    checked = first.where(f"NOT {a.CANDIDATE}").and_also(second)
+    used_after_all = checked.where(
+        f"{is_class(FindingClass.IN_USE)} AND {c.LEDGER_TYPE} = $ledger AND NOT {a.IS_REFERENCE}",
+        ledger=str(LedgerType.LEDGER),
+    ).count()
     in_use = listed["ledgers"] - listed["unreferenced"] + used_after_all
     counts = {"ledgers": listed["ledgers"], "objects": listed["objects"], "in_use": in_use}
     return counts | {str(each): amount for each, amount in classes.items()}
 
 
-def in_use_by_namespace(references: DataFrame) -> tuple[InUse, ...]:
+def in_use_by_namespace(references: Rows) -> tuple[InUse, ...]:
     """Add up the references of the topics' lists by namespace, component and ledger type.
 
     Only the _NAMESPACES groups with the most bytes are returned, so a namespace may lose its small groups.
     """
-    kind = F.when(F.col(a.IN_BOOKKEEPER), str(LedgerType.LEDGER)).otherwise(str(LedgerType.OFFLOAD_LEDGER))
-    grouped = references.where(F.col(c.LEDGER_ID).isNotNull()).groupBy(a.NAMESPACE, c.COMPONENT, kind.alias("kind"))
-    largest = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).orderBy(F.desc("total"))
+    largest = references.select(
+        f"""
+        SELECT {a.NAMESPACE}, {c.COMPONENT}, CASE WHEN {a.IN_BOOKKEEPER} THEN $ledger ELSE $offload END AS kind,
+            count(*) AS n, sum({c.BYTES}) AS total
+        FROM rows WHERE {c.LEDGER_ID} IS NOT NULL
+        GROUP BY ALL ORDER BY total DESC, {a.NAMESPACE}, {c.COMPONENT}, kind LIMIT {_NAMESPACES}
+        """,
+        ledger=str(LedgerType.LEDGER),
+        offload=str(LedgerType.OFFLOAD_LEDGER),
+    )
     return tuple(
         InUse(
             namespace=row[a.NAMESPACE],
@@ -87,5 +97,5 @@ def in_use_by_namespace(references: DataFrame) -> tuple[InUse, ...]:
             count=row["n"],
             size_bytes=row["total"] or 0,
         )
-        for row in largest.limit(_NAMESPACES).collect()
+        for row in largest.fetched()
     )

@@ -1,9 +1,10 @@
-"""The folder that an audit writes to: its report, and the rows that a phase passes to the next.
+"""The folder that an audit writes to: its report, its findings, and the orphans of each publication.
 
-On S3, tasks write and read rows with pyarrow, as they do receipts.
+Rows are a file in a folder of their own, which a new version replaces in one step.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,99 +14,81 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from streaming.config.settings import Settings
-from streaming.errors import UnavailableError
-from streaming.state.delta.commits import written
-from streaming.state.delta.spark_files import read_files
-from streaming.state.filesystem import Folder, below, folder_of, shown
+from streaming.errors import ConfigError, UnavailableError
+from streaming.state.filesystem import Folder, below, folder_of, shown, translated
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from streaming.audit.tables import Rows, Tables
 
 FINDINGS = "findings"
-_LAST = "whole.parquet"
+_ROWS = "rows.parquet"
+# Earlier versions wrote rows by Spark, as several files. They are complete if the folder has the first file, on a disk,
+# or the second, on S3.
+_SPARK, _SPARK_ON_S3 = "_SUCCESS", "whole.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class Output(Folder):
-    """A folder that Spark writes to as well: a table of Spark is a directory in it."""
+    """The folder."""
 
     @property
     def shown(self) -> str:
         """The folder's name for operators."""
         return shown(self.location)
 
-    def save(self, rows: "DataFrame", name: str) -> None:
-        """Compute the rows and write them to a directory, which replaces its contents."""
-        if not self._is_on_s3:
-            rows.write.mode("overwrite").parquet(self._spark_path(name))
-            return
-        from pyspark.sql.pandas.types import to_arrow_schema
+    def save(self, name: str, rows: "Rows") -> None:
+        """Compute the rows and write them; they replace older rows of this name. Raises UnavailableError."""
+        with (
+            rows.reader() as reader,
+            self.new_file(f"{name}/{_ROWS}") as path,
+            self.filesystem.open_output_stream(path) as out,
+            pq.ParquetWriter(out, reader.schema, compression="zstd") as writer,
+        ):
+            for batch in reader:
+                writer.write_batch(batch)
+        # last: until the file exists, rows of an earlier version count, and from then on the file alone
+        for file in self.names(name):
+            if file != _ROWS:
+                self.delete(f"{name}/{file}")
 
-        self.remove(name)
-        schema = to_arrow_schema(rows.schema)
-        written(rows, below(self.location, name), schema)
-        content = pa.BufferOutputStream()
-        pq.write_table(schema.empty_table(), content)
-        # last: a folder can't be renamed on S3, so its rows count from the moment at which this file exists
-        self.write(f"{name}/{_LAST}", content.getvalue().to_pybytes())
-
-    def load(self, spark: "SparkSession", name: str, schema: "StructType | None" = None) -> "DataFrame":
-        """Return the saved rows; their schema is read from the files if it is not given. Raises UnavailableError."""
-        if not self._is_on_s3:
-            reader = spark.read if schema is None else spark.read.schema(schema)
-            return reader.parquet(self._spark_path(name))
-        folder = f"{self.root}/{name}"
-        try:
-            arrow_schema = pq.read_schema(f"{folder}/{_LAST}", filesystem=self.filesystem)
-        except OSError as error:
-            raise UnavailableError(f"{folder} can't be read: {error}") from error
-        return read_files(spark, self.location, [f"{folder}/{file}" for file in self._files(name)], arrow_schema)
+    def load(self, tables: "Tables", name: str) -> "Rows":
+        """Return a table of the saved rows. Raises UnavailableError, and ConfigError if they are not complete."""
+        paths = [f"{self.root}/{name}/{file}" for file in self._files(name)]
+        if not paths:
+            raise ConfigError(f"{self.shown}/{name} has no complete rows: run the audit again without --last")
+        with translated(paths[0], "read"):
+            schema = pq.read_schema(paths[0], filesystem=self.filesystem)
+        return tables.keep_batches(self._batches(paths), schema)
 
     def has(self, name: str) -> bool:
-        """Whether there are saved rows. Raises UnavailableError."""
-        files = self.names(name)
-        return _LAST in files if self._is_on_s3 else bool(files)
+        """Whether there are complete rows. Raises UnavailableError."""
+        return bool(self._files(name))
 
     def remove(self, name: str) -> None:
-        """Remove a directory, if it exists. Raises UnavailableError."""
+        """Remove a folder of rows, if it exists. Raises UnavailableError."""
         path = f"{self.root}/{name}"
         try:
             if self.filesystem.get_file_info(path).type is pafs.FileType.Directory:
-                if self._is_on_s3:
-                    # first: without it the other files are no rows, even if this is interrupted
-                    self.delete(f"{name}/{_LAST}")
+                for complete in (_ROWS, _SPARK, _SPARK_ON_S3):
+                    # first: without them the other files are no rows, even if this is interrupted
+                    self.delete(f"{name}/{complete}")
                 self.filesystem.delete_dir(path)
         except OSError as error:
             raise UnavailableError(f"{path} can't be removed: {error}") from error
 
-    def replace(self, name: str, by: str) -> None:
-        """Replace a directory by another one. Raises UnavailableError."""
-        self.remove(name)
-        try:
-            if self._is_on_s3:
-                # the file that completes the rows is copied last
-                for file in self._files(by):
-                    self.filesystem.copy_file(f"{self.root}/{by}/{file}", f"{self.root}/{name}/{file}")
-            else:
-                self.filesystem.move(f"{self.root}/{by}", f"{self.root}/{name}")
-        except OSError as error:
-            raise UnavailableError(f"{self.root}/{by} can't be moved: {error}") from error
-        if self._is_on_s3:
-            self.remove(by)
+    def _files(self, name: str) -> list[str]:
+        """Return the names of the files with the rows; none if the rows are not complete."""
+        names = self.names(name)
+        if _ROWS in names:
+            return [_ROWS]
+        if _SPARK in names or _SPARK_ON_S3 in names:
+            return [file for file in names if file.endswith(".parquet")]
+        return []
 
-    @property
-    def _is_on_s3(self) -> bool:
-        return isinstance(self.filesystem, pafs.S3FileSystem)
-
-    def _files(self, name: str) -> Sequence[str]:
-        """Return the names of the files; the file that completes the rows is last."""
-        return sorted(self.names(name), key=lambda file: file == _LAST)
-
-    def _spark_path(self, name: str) -> str:
-        """Return the path for Spark."""
-        # without a scheme, Spark would use the cluster's default filesystem
-        return f"{self.location}/{name}" if "://" in self.location else f"file://{self.root}/{name}"
+    def _batches(self, paths: list[str]) -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with translated(path, "read"), contextlib.closing(pq.ParquetFile(path, filesystem=self.filesystem)) as file:
+                yield from file.iter_batches()
 
 
 def output_of(settings: Settings, out: Path | str | None) -> Output:

@@ -1,16 +1,14 @@
-"""Shows the progress of an audit: each phase with Spark's count of finished tasks, its duration and number of rows."""
+"""Shows the progress of an audit: each phase with its rows done so far, its duration and number of rows."""
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
 from rich.progress import (
     BarColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -26,8 +24,7 @@ _RATE_FROM_ROWS = 1_000
 class Phases:
     """Shows each phase on stderr: as a progress bar on a terminal, otherwise as a line."""
 
-    def __init__(self, spark: SparkSession, console: Terminal, stop: threading.Event) -> None:
-        self._spark = spark
+    def __init__(self, console: Terminal, stop: threading.Event) -> None:
         self._stop = stop
         self._console = console
         self._shown = Progress(
@@ -52,20 +49,11 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator["PhaseResult"]:
-        """Show the Spark jobs that run inside the block as one phase."""
+        """Show what runs inside the block as one phase."""
         task = self._shown.add_task(name, total=None, rate="")
-        phase = PhaseResult()
-        group = f"audit-{name}"
-        self._spark.sparkContext.setJobGroup(group, name)
-        done = threading.Event()
-        ticker = threading.Thread(target=self._tick, args=(task, group, done), daemon=True)
-        ticker.start()
+        phase = PhaseResult(lambda done, total: self._shown.update(task, completed=done, total=total))
         started_s = time.monotonic()
-        try:
-            yield phase
-        finally:
-            done.set()
-            ticker.join()
+        yield phase
         seconds = time.monotonic() - started_s
         text = phase.amount_text(seconds)
         self._shown.update(task, total=1, completed=1, rate=text)
@@ -86,25 +74,20 @@ class Phases:
                 raise StoppedError
         self._shown.update(task, completed=seconds)
 
-    def _tick(self, task: TaskID, group: str, done: threading.Event) -> None:
-        tracker = self._spark.sparkContext.statusTracker()
-        while not done.wait(_TICK_SECONDS):
-            total = finished = 0
-            for job in tracker.getJobIdsForGroup(group):
-                info = tracker.getJobInfo(job)
-                for stage in (tracker.getStageInfo(stage_id) for stage_id in (info.stageIds if info else ())):
-                    total += stage.numTasks if stage else 0
-                    finished += stage.numCompletedTasks if stage else 0
-            if total:
-                self._shown.update(task, total=total, completed=min(finished, total - 1))
-
 
 class PhaseResult:
     """The number of rows that a phase has processed; the caller sets it in the phase's block."""
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[int, int], None] = lambda _done, _total: None) -> None:
         self.rows: int | None = None
         self.unit = "rows"
+        self._show = show
+        self._done = 0
+
+    def taken(self, rows: int, of: int) -> None:
+        """Show that these rows are taken too, of so many."""
+        self._done += rows
+        self._show(min(self._done, of), of + 1)
 
     def processed(self, rows: int, unit: str) -> None:
         """Set the number of rows that the phase has processed, and their unit."""
@@ -115,5 +98,5 @@ class PhaseResult:
         if self.rows is None:
             return ""
         amount = f"{self.rows:,} {self.unit}"
-        # with few rows, the rate only shows how long Spark takes to start a job
+        # with few rows, the rate only shows how long a phase takes to start
         return amount if self.rows < _RATE_FROM_ROWS else f"{amount}, {self.rows / max(seconds, 0.001):,.0f}/s"

@@ -5,122 +5,124 @@ Ledgers are compared by their id alone, in one outer join on longs; objects by t
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from streaming.audit import audit_columns as a
+from streaming.audit.tables import Rows
 from udfs import columns as c
 from udfs.records import LedgerType
 
-_REFERRED = "referred"
 
-
-def ids_of(listed: DataFrame) -> DataFrame:
+def ids_of(listed: Rows) -> Rows:
     """Return the ids that were listed, without the rows about paths that could not be listed."""
-    return listed.where(F.col(c.LEDGER_ID).isNotNull()).select(c.LEDGER_ID)
+    return listed.select(f"SELECT {c.LEDGER_ID} FROM rows WHERE {c.LEDGER_ID} IS NOT NULL")
 
 
-def bookkeeper_references(references: DataFrame) -> DataFrame:
+def bookkeeper_references(references: Rows) -> Rows:
     """Select the references that keep a BookKeeper ledger alive."""
-    return references.where(F.col(a.IN_BOOKKEEPER))
+    return references.where(a.IN_BOOKKEEPER)
 
 
-def pairs_of(objects: DataFrame) -> DataFrame:
+def pairs_of(objects: Rows) -> Rows:
     """Return a row for each offload attempt: which of its two objects exist, their bytes, and their last change."""
-    return (
-        objects.where(F.col(c.UUID).isNotNull())
-        .groupBy(a.STORE, c.UUID, c.LEDGER_ID)
-        .agg(
-            F.sum(c.BYTES).alias(c.BYTES),
-            F.max(a.LAST_CHANGE_MS).alias(a.LAST_CHANGE_MS),
-            F.max(~F.col(a.IS_INDEX)).alias(a.HAS_DATA),
-            F.max(a.IS_INDEX).alias(a.HAS_INDEX),
-        )
+    return objects.select(
+        f"""
+        SELECT {a.STORE}, {c.UUID}, {c.LEDGER_ID}, sum({c.BYTES})::BIGINT AS {c.BYTES},
+            max({a.LAST_CHANGE_MS}) AS {a.LAST_CHANGE_MS},
+            bool_or(NOT {a.IS_INDEX}) AS {a.HAS_DATA}, bool_or({a.IS_INDEX}) AS {a.HAS_INDEX}
+        FROM rows WHERE {c.UUID} IS NOT NULL GROUP BY ALL
+        """
     )
 
 
-def offload_references(references: DataFrame, only_store: str) -> DataFrame:
+def offload_references(references: Rows, only_store: str) -> Rows:
     """Select the references to tiered storage.
 
     Args:
         references: rows of columns.REFERENCE.
         only_store: the bucket of references that name none; "" if there is no such bucket.
     """
-    named = F.when(F.col(a.STORE) == "", F.lit(only_store)).otherwise(F.col(a.STORE))
-    return references.where(F.col(c.UUID).isNotNull()).withColumn(a.STORE, named)
+    return references.select(
+        f"""
+        SELECT * REPLACE (CASE WHEN {a.STORE} = '' THEN $only_store ELSE {a.STORE} END AS {a.STORE})
+        FROM rows WHERE {c.UUID} IS NOT NULL
+        """,
+        only_store=only_store,
+    )
 
 
-def unreferenced_pairs(pairs: DataFrame, references: DataFrame) -> DataFrame:
+def unreferenced_pairs(pairs: Rows, references: Rows) -> Rows:
     """Return the offload attempts that no reference names."""
     # whatever bucket a reference names: no UUID is ever assigned twice
-    named = offload_references(references, "").select(c.UUID, c.LEDGER_ID)
-    return pairs.join(named, [c.UUID, c.LEDGER_ID], "left_anti")
+    named = offload_references(references, "")
+    return pairs.select(f"FROM rows ANTI JOIN named USING ({c.UUID}, {c.LEDGER_ID})", named=named)
 
 
-def unlisted_objects(references: DataFrame, pairs: DataFrame, stores: Sequence[str], only_store: str) -> DataFrame:
+def unlisted_objects(references: Rows, pairs: Rows, stores: Sequence[str], only_store: str) -> Rows:
     """Return references to complete offloads of which an object is missing, as suspects (columns.SUSPECT).
 
     Only references to `stores` count, which are the buckets that could be listed.
     """
-    complete = offload_references(references, only_store).where(F.col(a.IS_COMPLETE) & F.col(a.STORE).isin([*stores]))
-    whole = pairs.where(F.col(a.HAS_DATA) & F.col(a.HAS_INDEX)).select(c.UUID, c.LEDGER_ID)
-    return _as_missing(complete.join(whole, [c.UUID, c.LEDGER_ID], "left_anti"), LedgerType.OFFLOAD_LEDGER)
-
-
-def one_sided(listed: DataFrame, references: DataFrame) -> DataFrame:
-    """Return the ids that the other side does not have; IS_REFERENCE is true for those of references."""
-    # only ids go through this join, sorted and merged: it spills to disk where a hash table would not fit into memory
-    left = ids_of(listed)
-    right = bookkeeper_references(references).select(F.col(c.LEDGER_ID).alias(_REFERRED))
-    joined = left.join(right, F.col(c.LEDGER_ID) == F.col(_REFERRED), "full_outer")
-    is_reference = F.col(c.LEDGER_ID).isNull()
-    alone = joined.where(is_reference | F.col(_REFERRED).isNull())
-    return alone.select(F.coalesce(c.LEDGER_ID, _REFERRED).alias(c.LEDGER_ID), is_reference.alias(a.IS_REFERENCE))
-
-
-def unreferenced(compared: DataFrame) -> DataFrame:
-    """Select from one_sided's rows the ids that were listed and that no reference names."""
-    return compared.where(~F.col(a.IS_REFERENCE)).select(c.LEDGER_ID)
-
-
-def unlisted(references: DataFrame, compared: DataFrame) -> DataFrame:
-    """Return the references whose ledger was not listed, as suspects (columns.SUSPECT)."""
-    missing = compared.where(F.col(a.IS_REFERENCE)).select(c.LEDGER_ID)
-    return _as_missing(bookkeeper_references(references).join(missing, c.LEDGER_ID, "left_semi"), LedgerType.LEDGER)
-
-
-def problems(rows: DataFrame) -> DataFrame:
-    """Return the paths that could not be read, with the reasons."""
-    return rows.where(F.col(a.PATH).isNotNull()).select(a.PATH, c.DETAIL).distinct()
-
-
-def askable(suspects: DataFrame) -> DataFrame:
-    """Select the suspects that have an owner to read; the others have their class already."""
-    return suspects.where(F.col(a.CLASS).isNull())
-
-
-def candidates(checked: DataFrame) -> DataFrame:
-    """Select the suspects that were orphans, or missing, in the first check."""
-    return checked.where(F.col(a.CANDIDATE))
-
-
-def by_owner(suspects: DataFrame, tasks: int) -> DataFrame:
-    """Sort the suspects by owner, all of an owner in the same partition."""
-    # so that a task reads the owner once
-    return suspects.repartition(tasks, c.REFERENCE_KEY).sortWithinPartitions(c.REFERENCE_KEY, c.LEDGER_ID)
-
-
-def _as_missing(references: DataFrame, ledger_type: LedgerType) -> DataFrame:
-    extra = {c.LEDGER_TYPE: F.lit(str(ledger_type)), a.IS_REFERENCE: F.lit(True)}
-    return references.select(*[_suspect_column(field.name, references, extra) for field in a.SUSPECT])
-
-
-def _suspect_column(name: str, rows: DataFrame, extra: dict[str, Column]) -> Column:
-    if name in extra:
-        return extra[name].alias(name)
-    kinds = {"int64": "bigint", "bool": "boolean"}
-    return (
-        (F.col(name) if name in rows.columns else F.lit(None))
-        .cast(kinds.get(str(a.SUSPECT.field(name).type), "string"))
-        .alias(name)
+    complete = offload_references(references, only_store).where(
+        f"{a.IS_COMPLETE} AND list_contains($stores::VARCHAR[], {a.STORE})", stores=[*stores]
     )
+    whole = pairs.where(f"{a.HAS_DATA} AND {a.HAS_INDEX}")
+    missing = complete.select(f"FROM rows ANTI JOIN whole USING ({c.UUID}, {c.LEDGER_ID})", whole=whole)
+    return _as_missing(missing, LedgerType.OFFLOAD_LEDGER)
+
+
+def one_sided(listed: Rows, references: Rows) -> Rows:
+    """Return the ids that the other side does not have; IS_REFERENCE is true for those of references."""
+    return ids_of(listed).select(
+        f"""
+        SELECT coalesce(rows.{c.LEDGER_ID}, named.{c.LEDGER_ID}) AS {c.LEDGER_ID},
+            rows.{c.LEDGER_ID} IS NULL AS {a.IS_REFERENCE}
+        FROM rows FULL JOIN named ON rows.{c.LEDGER_ID} = named.{c.LEDGER_ID}
+        WHERE rows.{c.LEDGER_ID} IS NULL OR named.{c.LEDGER_ID} IS NULL
+        """,
+        named=bookkeeper_references(references),
+    )
+
+
+def unreferenced(compared: Rows) -> Rows:
+    """Select from one_sided's rows the ids that were listed and that no reference names."""
+    return compared.select(f"SELECT {c.LEDGER_ID} FROM rows WHERE NOT {a.IS_REFERENCE}")
+
+
+def unlisted(references: Rows, compared: Rows) -> Rows:
+    """Return the references whose ledger was not listed, as suspects (columns.SUSPECT)."""
+    missing = bookkeeper_references(references).select(
+        f"FROM rows SEMI JOIN compared USING ({c.LEDGER_ID})", compared=compared.where(a.IS_REFERENCE)
+    )
+    return _as_missing(missing, LedgerType.LEDGER)
+
+
+def problems(rows: Rows) -> Rows:
+    """Return the paths that could not be read, with the reasons."""
+    return rows.select(f"SELECT DISTINCT {a.PATH}, {c.DETAIL} FROM rows WHERE {a.PATH} IS NOT NULL ORDER BY ALL")
+
+
+def askable(suspects: Rows) -> Rows:
+    """Select the suspects that have an owner to read; the others have their class already."""
+    return suspects.where(f"{a.CLASS} IS NULL")
+
+
+def candidates(checked: Rows) -> Rows:
+    """Select the suspects that were orphans, or missing, in the first check."""
+    return checked.where(a.CANDIDATE)
+
+
+def by_owner(suspects: Rows) -> Rows:
+    """Sort the suspects by owner."""
+    # so that a task reads the owner once
+    return suspects.select(f"FROM rows ORDER BY {c.REFERENCE_KEY}, {c.LEDGER_ID}, {c.UUID}")
+
+
+def _as_missing(references: Rows, ledger_type: LedgerType) -> Rows:
+    there = {c.LEDGER_ID, c.COMPONENT, a.MANAGED_LEDGER, c.UUID, a.STORE, c.REFERENCE_KEY, c.BYTES, c.DETAIL}
+    values = {c.LEDGER_TYPE: "$ledger_type", a.IS_REFERENCE: "true"}
+    kinds = {"int64": "BIGINT", "bool": "BOOLEAN"}
+    columns = ", ".join(
+        f"{field.name if field.name in there else values.get(field.name, 'NULL')}"
+        f"::{kinds.get(str(field.type), 'VARCHAR')} AS {field.name}"
+        for field in a.SUSPECT
+    )
+    return references.select(f"SELECT {columns} FROM rows", ledger_type=str(ledger_type))

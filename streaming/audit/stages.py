@@ -1,59 +1,47 @@
-"""The tools that all phases of an audit share, and the stages through which a phase passes its rows to the next."""
+"""The tools that all phases of an audit share."""
 
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-import pyarrow.dataset as ds
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+import pyarrow as pa
 
 from streaming.audit import audit_columns as a
 from streaming.audit import reference_join
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import MAX_PROBLEMS, Completeness
-from streaming.audit.output import Output
-from streaming.audit.phase_progress import Phases
+from streaming.audit.phase_progress import PhaseResult, Phases
+from streaming.audit.tables import Rows, Tables, opened
 from streaming.audit.walk.listing import Problem
+from streaming.audit.workers import ALONE_SECONDS, Task, Workers
 from streaming.config.settings import Settings
-from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore
-from streaming.queries.streams import tasks_for
 from udfs import columns as c
 from udfs.paths import Layout
 
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The rows that a phase wrote; each use of `rows` reads the files."""
-
-    rows: DataFrame
-    output: Output
-    folder: str
-
-    def count(self, column: str) -> int:
-        """Count the rows with a value in the column, from the files' footers alone. Raises UnavailableError."""
-        try:
-            files = ds.dataset(f"{self.output.root}/{self.folder}", filesystem=self.output.filesystem, format="parquet")
-            return sum(_values(file, column) for file in files.get_fragments())
-        except OSError as error:
-            raise UnavailableError(f"{self.output.root}/{self.folder} can't be read: {error}") from error
+_PROCESSES = 2  # of a long task; each takes about 150 MB
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """The folder with the rows of an audit's phases while it runs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The tables and processes of an audit. Once stop is set, it starts no further work, and raises StoppedError."""
 
-    spark: SparkSession
-    output: Output
-    folder: str
+    tables: Tables
+    workers: Workers
+    stop: threading.Event
 
-    def keep(self, name: str, rows: DataFrame) -> Kept:
-        """Compute the rows and write them."""
-        folder = f"{self.folder}/{name}"
-        # Spark would otherwise compute the rows again for each use: it would read ZooKeeper again, and later than the
-        # order of the phases allows
-        self.output.save(rows, folder)
-        return Kept(self.output.load(self.spark, folder, rows.schema), self.output, folder)
+
+@contextmanager
+def engine_for(settings: Settings, stop: threading.Event, *, is_beside_service: bool = False) -> Iterator[Engine]:
+    """Yield an engine; its tables and processes end with the block. Raises ConfigError, UnavailableError."""
+    cores = len(os.sched_getaffinity(0))
+    # the service has its own work for its Python
+    alone_seconds = 0.0 if is_beside_service else ALONE_SECONDS
+    workers = Workers(stop=stop, most=min(cores, _PROCESSES), alone_seconds=alone_seconds)
+    with opened(settings, stop) as tables, closing(workers):
+        yield Engine(tables=tables, workers=workers, stop=stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,48 +53,45 @@ class PhaseTools:
     store: MetadataStore
     layout: Layout
     phases: Phases
-    stages: Stages
+    engine: Engine
     completeness: Completeness  # the only part that phases change
 
     @property
-    def spark(self) -> SparkSession:
-        """The session that all phases run on."""
-        return self.stages.spark
+    def tables(self) -> Tables:
+        """The tables through which a phase passes its rows to the next."""
+        return self.engine.tables
 
-    @property
-    def reads_per_second(self) -> float:
-        """One task's share of the operator's --reads-per-second."""
-        return self.options.reads_per_second / self.spark.sparkContext.defaultParallelism
+    def run(self, phase: PhaseResult, task: Task, rows: Rows, schema: pa.Schema, *, at_once: int) -> Rows:
+        """Run a task over the rows, once, and return the table with its results.
 
-    @property
-    def most_tasks(self) -> int:
-        """The largest number of tasks in a phase: several for each core, so that a slow task delays little."""
-        return max(self.options.tasks, 4 * self.spark.sparkContext.defaultParallelism)
+        Args:
+            phase: shows the progress.
+            task: the task.
+            rows: of the task. A table, if the query that they are of has no order.
+            schema: of the results.
+            at_once: the largest number of rows that a process takes at once.
+        """
+        total = rows.count()
 
-    def tasks_of(self, rows: int) -> int:
-        """How many tasks so many rows are worth."""
-        return tasks_for(rows, self.most_tasks)
+        def taken(number: int) -> None:
+            phase.taken(number, total)
 
-    def locations(self, locations: Sequence[tuple[str, str | None]]) -> DataFrame:
-        """Rows of columns.LOCATION, spread over the tasks."""
-        rows = self.spark.createDataFrame(list(locations), from_arrow_schema(a.LOCATION))
-        return rows.repartition(max(1, min(len(locations), self.most_tasks)))
+        # A query would run again at each use of its rows. The task's results are in a table, since a task that ran
+        # again would read ZooKeeper again, and later than the order of the phases allows.
+        results = self.engine.workers.run(task, rows.batches(at_once), taken)
+        return self.tables.keep_batches(results, schema)
 
-    def no_suspects(self) -> DataFrame:
-        """An empty table of columns.SUSPECT."""
-        return self.spark.createDataFrame([], from_arrow_schema(a.SUSPECT))
+    def locations(self, locations: Sequence[tuple[str, str | None]]) -> Rows:
+        """Return a table of columns.LOCATION."""
+        return self.tables.of([{a.PATH: path, c.DETAIL: detail} for path, detail in locations], a.LOCATION)
 
-    def note(self, found: Sequence[Problem], kept: Kept) -> None:
+    def no_suspects(self) -> Rows:
+        """Return an empty table of columns.SUSPECT."""
+        return self.tables.of([], a.SUSPECT)
+
+    def note(self, found: Sequence[Problem], rows: Rows) -> None:
         """Record the problems of a phase: those of the driver, and those that the tasks wrote next to their rows."""
         self.completeness.problems += found
-        if kept.count(a.PATH):
-            # above MAX_PROBLEMS nothing counts as read, so the driver collects no more than that
-            for row in reference_join.problems(kept.rows).limit(MAX_PROBLEMS + 1).collect():
-                self.completeness.problems.append((row[a.PATH], row[c.DETAIL]))
-
-
-def _values(file: ds.ParquetFileFragment, column: str) -> int:
-    metadata = file.metadata
-    number = metadata.schema.names.index(column)
-    groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
-    return sum(group.num_rows - group.column(number).statistics.null_count for group in groups if group.num_rows)
+        # above MAX_PROBLEMS nothing counts as read, so no more than that are held
+        for row in reference_join.problems(rows).select(f"FROM rows LIMIT {MAX_PROBLEMS + 1}").fetched():
+            self.completeness.problems.append((row[a.PATH], row[c.DETAIL]))

@@ -1,15 +1,11 @@
 """Lets SIGTERM and Ctrl-C end an audit cleanly."""
 
-import contextlib
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
-
-from pyspark import inheritable_thread_target
-from pyspark.sql import SparkSession
 
 from streaming.errors import StoppedBySignalError
 from streaming.signals import on_signals
@@ -19,7 +15,7 @@ log = logging.getLogger("ledger-reaper")
 _POLL_SECONDS = 0.2
 _NOTHING = "nothing was changed"
 _F = TypeVar("_F")
-_LEAVE_SECONDS = 20.0  # for work between two Spark jobs; work that takes longer ends when Spark is stopped next
+_LEAVE_SECONDS = 20.0  # for a read or query that is under way; one that takes longer ends with the process
 
 
 class StoppedError(Exception):
@@ -28,10 +24,6 @@ class StoppedError(Exception):
 
 class AuditSteps(Protocol[_F]):
     """An audit in three steps."""
-
-    @property
-    def spark(self) -> SparkSession:
-        """Return the session that the audit works on."""
 
     @property
     def stop(self) -> threading.Event:
@@ -55,16 +47,14 @@ def run_once(audit: AuditSteps[_F], left: str) -> None:
         left: the state that a signal leaves during the publication, as text.
     """
     findings: list[_F] = []
-    if late := run_until_signal(audit.spark, lambda: findings.append(audit.search()), audit.stop):
+    if late := run_until_signal(lambda: findings.append(audit.search()), audit.stop):
         raise StoppedBySignalError(late, "the audit is complete, and nothing was published")
     audit.ask(findings[0])
-    run_until_signal(audit.spark, lambda: audit.conclude(findings[0]), audit.stop, left)
+    run_until_signal(lambda: audit.conclude(findings[0]), audit.stop, left)
 
 
-def run_until_signal(
-    spark: SparkSession, work: Callable[[], None], stop: threading.Event, left: str = _NOTHING
-) -> int | None:
-    """Run the work in a thread; SIGTERM and SIGINT set `stop` and cancel Spark's jobs. Call this in the main thread.
+def run_until_signal(work: Callable[[], None], stop: threading.Event, left: str = _NOTHING) -> int | None:
+    """Run the work in a thread; SIGTERM and SIGINT set `stop`, which ends the work. Call this in the main thread.
 
     Returns the signal that came while the work was ending, too late to stop it.
 
@@ -89,11 +79,11 @@ def run_until_signal(
         numbers.append(number)
         stop.set()
 
-    # a PySpark call into the JVM can't be interrupted, so the main thread only waits for signals
-    thread = threading.Thread(target=inheritable_thread_target(run), name="audit", daemon=True)
+    # a thread that waits for ZooKeeper or a query can't be interrupted, so the main thread only waits for signals
+    thread = threading.Thread(target=run, name="audit", daemon=True)
     with on_signals(on_signal):
         thread.start()
-        _wait(spark, thread, stop)
+        _wait(thread, stop)
     if numbers and not ended:
         raise StoppedBySignalError(numbers[0], left)
     if failures and not stop.is_set():
@@ -101,20 +91,9 @@ def run_until_signal(
     return next(iter(numbers), None)
 
 
-def _wait(spark: SparkSession, thread: threading.Thread, stop: threading.Event) -> None:
+def _wait(thread: threading.Thread, stop: threading.Event) -> None:
     while thread.is_alive() and not stop.is_set():
         thread.join(_POLL_SECONDS)
-    if stop.is_set():
-        _cancel(spark, thread)
-
-
-def _cancel(spark: SparkSession, thread: threading.Thread) -> None:
-    """Cancel Spark's jobs until the thread has ended."""
-    with contextlib.suppress(Exception):
-        # each cancelled job would log a Java stack trace
-        spark.sparkContext.setLogLevel("OFF")
     leaves_s = time.monotonic() + _LEAVE_SECONDS
     while thread.is_alive() and time.monotonic() < leaves_s:
-        # again and again: the thread may start its next job
-        spark.sparkContext.cancelAllJobs()
         thread.join(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Creates a folder for Spark's temporary files per process; the process, or the next one after a kill, removes it."""
+"""Creates a folder for temporary files per process; the process, or the next one after a kill, removes it."""
 
 import atexit
 import contextlib
@@ -9,12 +9,30 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 
 log = logging.getLogger("ledger-reaper")
 _OURS = re.compile(r"ledger-reaper-\d+-[0-9a-f]{8}")  # other programs may use the same root
+
+
+def folder_for(settings: Settings) -> Path:
+    """Return this process's folder for temporary files, in spark.local_dir or the user's cache folder.
+
+    Raises ConfigError if that can't be written.
+    """
+    from streaming.spark.ivy import default_cache
+
+    chosen = settings.spark.local_dir
+    return _claimed((Path(chosen) if chosen else default_cache() / "spark").absolute())
+
+
+@cache
+def _claimed(root: Path) -> Path:
+    return claim(root)
 
 
 def claim(root: Path) -> Path:
@@ -34,7 +52,7 @@ def claim(root: Path) -> Path:
                 if _OURS.fullmatch(other.name) and other != folder:
                     _remove_unless_held(other)
     except OSError as error:
-        raise ConfigError(f"spark.local_dir: Spark's temporary files can't be written to {root}: {error}") from error
+        raise ConfigError(f"spark.local_dir: temporary files can't be written to {root}: {error}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

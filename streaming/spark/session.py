@@ -109,7 +109,7 @@ def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str
             f"spark.master is {settings.spark.master}: on a cluster spark-submit starts this command, and "
             "`ledger-reaper submit-args` prints the line"
         )
-    local_dir = _local_dir(settings)
+    local_dir = scratch.folder_for(settings)
     # the variable, because Spark logs a warning about spark.local.dir at each start
     os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)
     java_options = (
@@ -162,13 +162,6 @@ def _sigint_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
-
-
-def _local_dir(settings: Settings) -> Path:
-    from streaming.spark.ivy import default_cache
-
-    chosen = settings.spark.local_dir
-    return scratch.claim((Path(chosen) if chosen else default_cache() / "spark").absolute())
 
 
 def _require_s3a(spark: SparkSession) -> None:

@@ -4,66 +4,52 @@ An interrupted publication resumes from these rows. Repeated audits leave out th
 """
 
 from collections.abc import Collection
-from functools import reduce
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from streaming.audit.output import Output
+from streaming.audit.tables import Rows, Tables
 from udfs import columns as c
 
 _FOLDER = "asked"
 _PUBLICATION = "publication"
-_LEDGER_ID, _UUID = "asked_ledger_id", "asked_uuid"
 
 
-def keep(output: Output, publication: str, orphans: DataFrame) -> None:
+def keep(output: Output, publication: str, orphans: Rows) -> None:
     """Write the orphans of a publication; a second call replaces the rows. Raises UnavailableError."""
-    unfinished = f"{_FOLDER}/_{publication}"
-    output.save(orphans, unfinished)
-    output.replace(_folder(publication), unfinished)
+    output.save(_folder(publication), orphans)
 
 
-def rows(spark: SparkSession, output: Output, publication: str) -> DataFrame:
+def rows(tables: Tables, output: Output, publication: str) -> Rows:
     """Read the orphans that keep wrote."""
-    return output.load(spark, _folder(publication))
+    return output.load(tables, _folder(publication))
 
 
-def without_asked(orphans: DataFrame, output: Output, publications: Collection[str]) -> DataFrame:
+def without_asked(orphans: Rows, output: Output, publications: Collection[str]) -> Rows:
     """Select the orphans that no publication has requested. Raises UnavailableError."""
-    asked = _asked(orphans.sparkSession, output)
-    if asked is None:
-        return orphans
+    asked = [rows(orphans.tables, output, name) for name in _kept(output) if name in publications]
     # their requests may still wait or be dead letters, and the same requests would only accumulate there
-    return orphans.join(asked.where(F.col(_PUBLICATION).isin([*publications])), _is_same(), "left_anti")
+    return _without(orphans, asked[0].and_also(*asked[1:])) if asked else orphans
 
 
-def forget(output: Output, findings: DataFrame) -> None:
+def forget(output: Output, findings: Rows) -> None:
     """Remove the rows of each publication whose orphans are no longer found. Raises UnavailableError."""
-    asked = _asked(findings.sparkSession, output)
-    if asked is None:
-        return
-    still = {row[0] for row in asked.join(findings, _is_same(), "left_semi").select(_PUBLICATION).distinct().collect()}
-    for name in output.folders(_FOLDER):
+    kept = _kept(output)
+    for folder in output.folders(_FOLDER):
+        name = folder.removeprefix(f"{_PUBLICATION}=")
+        asked = rows(findings.tables, output, name) if name in kept else None
         # safe, because BookKeeper never assigns an id twice: the same orphan is not found again
-        if name.removeprefix(f"{_PUBLICATION}=") not in still:
-            output.remove(f"{_FOLDER}/{name}")
+        if asked is None or _without(asked, findings).count() == asked.count():
+            output.remove(f"{_FOLDER}/{folder}")
 
 
-def _asked(spark: SparkSession, output: Output) -> DataFrame | None:
+def _without(some: Rows, others: Rows) -> Rows:
+    is_same = f"rows.{c.LEDGER_ID} = others.{c.LEDGER_ID} AND rows.{c.UUID} IS NOT DISTINCT FROM others.{c.UUID}"
+    return some.select(f"FROM rows ANTI JOIN others ON {is_same}", others=others)
+
+
+def _kept(output: Output) -> list[str]:
     prefix = f"{_PUBLICATION}="
     names = [name.removeprefix(prefix) for name in output.folders(_FOLDER) if name.startswith(prefix)]
-    kept = [_named(rows(spark, output, name), name) for name in names if output.has(_folder(name))]
-    return reduce(DataFrame.unionByName, kept) if kept else None
-
-
-def _named(asked: DataFrame, publication: str) -> DataFrame:
-    named = F.lit(publication).alias(_PUBLICATION)
-    return asked.select(F.col(c.LEDGER_ID).alias(_LEDGER_ID), F.col(c.UUID).alias(_UUID), named)
-
-
-def _is_same() -> Column:
-    return (F.col(c.LEDGER_ID) == F.col(_LEDGER_ID)) & F.col(c.UUID).eqNullSafe(F.col(_UUID))
+    return [name for name in names if output.has(_folder(name))]
 
 
 def _folder(publication: str) -> str:

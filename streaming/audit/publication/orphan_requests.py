@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.output import Output
 from streaming.audit.publication import asked
 from streaming.audit.publication.publication_plan import PublicationPlan, finish, plan_name, plans, prepare, unfinished
 from streaming.audit.publication.send import send
+from streaming.audit.tables import Rows
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.terminal import count_of
@@ -41,7 +39,7 @@ class OrphanRequests:
     clock: Clock
     is_repeated: bool  # leave out orphans that audits of the same folder have requested before
 
-    def publish(self, audit_id: str, orphans: DataFrame) -> OrphansRequested:
+    def publish(self, audit_id: str, orphans: Rows) -> OrphansRequested:
         """Send a request for each orphan, except those an interrupted run has sent. Raises UnavailableError."""
         if not self.is_repeated:
             return self._publish(audit_id, orphans)
@@ -50,25 +48,29 @@ class OrphanRequests:
         new = asked.without_asked(orphans, self.output, sent)
         before = orphans.count() - new.count() - resumed
         # otherwise every repetition would write an empty plan
-        published = OrphansRequested(0) if new.isEmpty() else self._publish(audit_id, new)
+        published = OrphansRequested(0) if not new.count() else self._publish(audit_id, new)
         return OrphansRequested(published.requests + resumed, max(0, before))
 
-    def _resume(self, plan: PublicationPlan, orphans: DataFrame) -> int:
-        self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=False)
+    def _resume(self, plan: PublicationPlan, orphans: Rows) -> int:
+        self._send(plan, asked.rows(orphans.tables, self.output, plan.name), is_fresh=False)
         return plan.requests
 
-    def _publish(self, audit_id: str, orphans: DataFrame) -> OrphansRequested:
-        totals = orphans.agg(F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")).first()
-        count, size = (totals["n"], totals["total"] or 0) if totals else (0, 0)
+    def _publish(self, audit_id: str, orphans: Rows) -> OrphansRequested:
+        (totals,) = orphans.select(f"SELECT count(*) AS n, sum({c.BYTES}) AS total FROM rows").fetched()
         name = plan_name(audit_id, self.options.filters)
         plan = PublicationPlan(
-            name=name, audit_id=audit_id, at_ms=self.clock.now_ms(), requests=count, size_bytes=size, after={}
+            name=name,
+            audit_id=audit_id,
+            at_ms=self.clock.now_ms(),
+            requests=totals["n"],
+            size_bytes=totals["total"] or 0,
+            after={},
         )
         plan, is_fresh = prepare(self.settings, self.output, plan, orphans)
         if not plan.is_done:
-            self._send(plan, asked.rows(orphans.sparkSession, self.output, plan.name), is_fresh=is_fresh)
+            self._send(plan, asked.rows(orphans.tables, self.output, plan.name), is_fresh=is_fresh)
         return OrphansRequested(plan.requests, is_repetition=plan.is_done)
 
-    def _send(self, plan: PublicationPlan, orphans: DataFrame, *, is_fresh: bool) -> None:
+    def _send(self, plan: PublicationPlan, orphans: Rows, *, is_fresh: bool) -> None:
         send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=self.options.publish_per_second)
         finish(self.output, plan)

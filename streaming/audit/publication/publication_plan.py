@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
-from pyspark.sql import DataFrame
-
 from streaming.audit.audit_options import FindingFilters
 from streaming.audit.output import Output
 from streaming.audit.publication import asked
+from streaming.audit.tables import Rows
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
@@ -39,9 +38,7 @@ def plan_name(audit_id: str, filters: FindingFilters) -> str:
     return f"audit-{audit_id}-{_digest(filters)}"
 
 
-def prepare(
-    settings: Settings, output: Output, plan: PublicationPlan, orphans: DataFrame
-) -> tuple[PublicationPlan, bool]:
+def prepare(settings: Settings, output: Output, plan: PublicationPlan, orphans: Rows) -> tuple[PublicationPlan, bool]:
     """Write the plan and its orphans, or load the plan of an earlier run; True if this run is the first.
 
     Creates or checks the topics. Raises ConfigError, UnavailableError.

@@ -5,17 +5,18 @@
    number from the topic and continues after it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
+from zlib import crc32
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from streaming.audit import audit_columns as a
 from streaming.audit.findings import is_class
 from streaming.audit.publication.publication_plan import PublicationPlan
+from streaming.audit.tables import Rows
 from streaming.audit.walk.suspects import request_of
 from streaming.clients import publish
 from streaming.config.settings import Settings
@@ -27,32 +28,48 @@ from udfs.requests.request_format import encode
 from udfs.verdicts.finding_classes import FindingClass
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>
+_AT_ONCE = 4  # partitions that are sent to at the same time
 
 
-def send(settings: Settings, orphans: DataFrame, plan: PublicationPlan, *, is_fresh: bool, per_second: float) -> None:
+def send(settings: Settings, orphans: Rows, plan: PublicationPlan, *, is_fresh: bool, per_second: float) -> None:
     """Send the requests of the plan that the topic does not have yet.
 
-    Raises the errors of the executors; a second call continues after the last stored request.
+    Raises UnavailableError, FencedError and StoppedError; a second call continues after the last stored request.
 
     Args:
         settings: the configuration.
         orphans: the orphans of the plan.
         plan: the plan.
         is_fresh: no request of this plan was sent before.
-        per_second: requests per second, for all tasks together.
+        per_second: requests per second, for all partitions together.
     """
-    partitions = len(plan.after)
-    target = (F.crc32(F.col(c.REFERENCE_KEY).cast("binary")) % partitions).cast("int")
-    running = max(1, min(partitions, orphans.sparkSession.sparkContext.defaultParallelism))
-    (
-        orphans.where(is_class(FindingClass.ORPHAN))
-        .withColumn(c.TARGET_PARTITION, target)
-        .repartition(partitions, c.TARGET_PARTITION)
+    chosen = orphans.where(is_class(FindingClass.ORPHAN))
+    schema = _empty(chosen).append(_TARGET)
+    targeted = chosen.tables.keep_batches(_targeted(chosen, len(plan.after)), schema)
+    # a partition without requests needs no producer
+    used = [row[c.TARGET_PARTITION] for row in targeted.select(_USED).fetched()]
+    publisher = _Publisher(settings, plan, per_second / max(1, min(len(used), _AT_ONCE)), is_fresh)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         # The stored requests of an interrupted run are a prefix, which the last stored number identifies: they are sent
         # in this order, under a producer name that the broker grants to one producer at a time.
-        .sortWithinPartitions(c.TARGET_PARTITION, a.NUMBER)
-        .foreachPartition(_Publisher(settings, plan, per_second / running, is_fresh))
-    )
+        of_partition = f"FROM rows WHERE {c.TARGET_PARTITION} = $partition ORDER BY {a.NUMBER}"
+        list(pool.map(lambda number: publisher(number, targeted.select(of_partition, partition=number)), used))
+
+
+_TARGET = pa.field(c.TARGET_PARTITION, pa.int64())
+_USED = f"SELECT DISTINCT {c.TARGET_PARTITION} FROM rows ORDER BY ALL"
+
+
+def _empty(rows: Rows) -> pa.Schema:
+    with rows.reader() as reader:
+        return reader.schema
+
+
+def _targeted(orphans: Rows, partitions: int) -> Iterator[pa.RecordBatch]:
+    """Add the partition of each request: an owner's are in one, which is the same for each version of this program."""
+    for batch in orphans.batches():
+        targets = [crc32(key.encode()) % partitions for key in batch.column(c.REFERENCE_KEY).to_pylist()]
+        yield batch.append_column(_TARGET, pa.array(targets, _TARGET.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +79,14 @@ class _Publisher:
     per_second: float
     is_fresh: bool
 
-    def __call__(self, rows: Iterable[Row]) -> None:
-        for partition, group in groupby(rows, key=lambda row: row[c.TARGET_PARTITION]):
-            topic = f"{self.settings.topics.requests[0]}-partition-{partition}"
-            name = f"ledger-reaper-{self.plan.name}-{partition}"
-            # publish() starts the generator once the producer's name is ours. From then on no other producer can add
-            # requests of this plan, so the topic's last request is final.
-            publish(self.settings, topic, name, self._copies(topic, group), is_exclusive=False)
+    def __call__(self, partition: int, orphans: Rows) -> None:
+        topic = f"{self.settings.topics.requests[0]}-partition-{partition}"
+        name = f"ledger-reaper-{self.plan.name}-{partition}"
+        # publish() starts the generator once the producer's name is ours. From then on no other producer can add
+        # requests of this plan, so the topic's last request is final.
+        publish(self.settings, topic, name, self._copies(topic, orphans.each()), is_exclusive=False)
 
-    def _copies(self, topic: str, rows: Iterator[Any]) -> Iterator[Copy]:
+    def _copies(self, topic: str, rows: Iterator[dict[str, Any]]) -> Iterator[Copy]:
         pace = Pace(self.per_second)
         last = (
             -1 if self.is_fresh else last_stored(self.settings, topic, self.plan.after[topic], AUDIT_ID, self.plan.name)
@@ -83,6 +99,6 @@ class _Publisher:
                 pace.wait_for(1)
                 key = row[c.REFERENCE_KEY].encode()
                 properties = {AUDIT_ID: f"{self.plan.name}/{number}"}
-                payload = encode(request_of(row.asDict()))
+                payload = encode(request_of(row))
                 # the Python client ignores sequence id 0
                 yield Copy(sequence_id=number + 1, key=key, payload=payload, properties=properties)

@@ -1,22 +1,19 @@
-"""Audits next to the running service, as [audit] configures them: on its Spark session, in a separate thread."""
+"""Audits next to the running service, as [audit] configures them: in a separate thread, with processes of their own."""
 
 import threading
 
-from pyspark import inheritable_thread_target
-from pyspark.sql import SparkSession
-
 from streaming.audit import history
 from streaming.audit.audit_options import AuditOptions
-from streaming.audit.command import AuditCommand, AuditRequest
+from streaming.audit.command import AuditRequest, run_again
 from streaming.audit.output import Output, output_of
 from streaming.beside import Beside, Work, logged
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 
-_LEAVE_S = 3.0  # a run that takes longer ends when Spark is stopped next
+_LEAVE_S = 3.0  # a run that takes longer ends with the process
 
 
-def auditing(spark: SparkSession, settings: Settings) -> Beside:
+def auditing(settings: Settings) -> Beside:
     """Return the audits, to be started. Raises UnavailableError."""
     output = output_of(settings, None)
     request = AuditRequest(
@@ -28,16 +25,9 @@ def auditing(spark: SparkSession, settings: Settings) -> Beside:
     )
     every_s = settings.audit.every_seconds
     stop = threading.Event()
-    command = AuditCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
-
-    def run() -> None:
-        # a separate pool: in the service's pool, its deletions would wait for the jobs of audits
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", "audit")
-        command.run()
-
     work = Work(
         name="audit",
-        run=inheritable_thread_target(run),
+        run=lambda: run_again(settings, request, output, stop, is_beside_service=True),
         every_s=every_s,
         first_after_s=due_in_seconds(output, every_s, SystemClock()),
         leave_s=_LEAVE_S,

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.window import Window
-
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import FindingFilters
 from streaming.audit.findings import is_class
+from streaming.audit.tables import Rows
 from udfs import columns as c
 from udfs.records import LedgerType
 from udfs.verdicts.finding_classes import FindingClass
@@ -90,60 +87,65 @@ class Summary:
         return Amount(finding_class, "", sum(r.count for r in rows), sum(r.size_bytes for r in rows))
 
 
-def matching(findings: DataFrame, filters: FindingFilters) -> DataFrame:
+def matching(findings: Rows, filters: FindingFilters) -> Rows:
     """Select the findings that pass the filters; with max_bytes, only the oldest orphans that fit into it."""
-    passes = F.lit(True)
-    for name, value in (
-        (c.TENANT, filters.tenant),
-        (a.NAMESPACE, filters.namespace),
-        (c.COMPONENT, str(filters.component) if filters.component else ""),
-    ):
+    chosen = {
+        c.TENANT: filters.tenant,
+        a.NAMESPACE: filters.namespace,
+        c.COMPONENT: str(filters.component) if filters.component else "",
+    }
+    for name, value in chosen.items():
         if value:
-            passes = passes & F.col(name).eqNullSafe(value)
+            findings = findings.where(f"{name} = $value", value=value)
     if filters.older_than_seconds:
-        is_old = F.coalesce(F.col(a.AGE_SECONDS), F.lit(-1)) >= filters.older_than_seconds
         # MISSING has no age, and the filter selects orphans to delete
-        passes = passes & (is_old | is_class(FindingClass.MISSING))
-    kept = findings.where(passes)
-    return _within(kept, filters.max_bytes) if filters.max_bytes else kept
+        is_old = f"{a.AGE_SECONDS} >= $seconds OR {is_class(FindingClass.MISSING)}"
+        findings = findings.where(is_old, seconds=filters.older_than_seconds)
+    return _within(findings, filters.max_bytes) if filters.max_bytes else findings
 
 
-def _within(findings: DataFrame, max_bytes: int) -> DataFrame:
-    oldest_first = Window.partitionBy(a.CLASS).orderBy(F.desc(a.AGE_SECONDS), c.LEDGER_ID, c.UUID)
-    running = F.sum(c.BYTES).over(oldest_first.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    fits = ~is_class(FindingClass.ORPHAN) | (F.col("running") <= max_bytes)
-    return findings.withColumn("running", running).where(fits).drop("running")
+def _within(findings: Rows, max_bytes: int) -> Rows:
+    oldest_first = f"PARTITION BY {a.CLASS} ORDER BY {a.AGE_SECONDS} DESC, {c.LEDGER_ID}, {c.UUID}"
+    running = f"SELECT *, sum({c.BYTES}) OVER ({oldest_first} ROWS UNBOUNDED PRECEDING) AS running FROM rows"
+    fits = f"NOT {is_class(FindingClass.ORPHAN)} OR running <= $max_bytes"
+    within = findings.select(running).where(fits, max_bytes=max_bytes)
+    return within.select("SELECT * EXCLUDE (running) FROM rows")
 
 
-def summarize(findings: DataFrame) -> Summary:
-    """Add the findings up. The driver gets a few hundred rows, however many findings there are."""
+def summarize(findings: Rows) -> Summary:
+    """Add the findings up, into a few hundred rows, however many findings there are."""
     orphans = findings.where(is_class(FindingClass.ORPHAN))
     return Summary(
-        by_class=_amounts(findings, F.col(a.CLASS), F.col(c.REASON)),
+        by_class=_amounts(findings, a.CLASS, c.REASON),
         by_topic=_topics(orphans),
-        by_namespace=_amounts(orphans, F.col(a.NAMESPACE), F.col(c.COMPONENT)),
+        by_namespace=_amounts(orphans, a.NAMESPACE, c.COMPONENT),
         by_age=_ages(orphans),
         missing=_samples(findings, FindingClass.MISSING),
         unknown=_samples(findings, FindingClass.UNKNOWN),
     )
 
 
-def _amounts(rows: DataFrame, label: Column, part: Column) -> tuple[Amount, ...]:
-    grouped = rows.groupBy(label.alias("label"), part.alias("part")).agg(
-        F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("total")
+def _amounts(rows: Rows, label: str, part: str) -> tuple[Amount, ...]:
+    largest = rows.select(
+        f"""
+        SELECT {label} AS label, {part} AS part, count(*) AS n, sum({c.BYTES}) AS total FROM rows
+        GROUP BY ALL ORDER BY total DESC, n DESC, label, part LIMIT {_AMOUNTS}
+        """
     )
-    largest = grouped.orderBy(F.desc("total"), F.desc("n"), "label", "part").limit(_AMOUNTS).collect()
-    return tuple(Amount(row["label"] or "", row["part"] or "", row["n"], row["total"] or 0) for row in largest)
+    return tuple(
+        Amount(row["label"] or "", row["part"] or "", row["n"], row["total"] or 0) for row in largest.fetched()
+    )
 
 
-def _topics(orphans: DataFrame) -> tuple[TopicRow, ...]:
-    grouped = orphans.groupBy(c.TENANT, a.NAMESPACE, c.TOPIC_NAME).agg(
-        F.count(F.lit(1)).alias("n"),
-        F.sum(c.BYTES).alias("total"),
-        F.max(a.AGE_SECONDS).alias("oldest"),
-        F.array_join(F.array_sort(F.collect_set(c.COMPONENT)), ", ").alias("components"),
+def _topics(orphans: Rows) -> tuple[TopicRow, ...]:
+    largest = orphans.select(
+        f"""
+        SELECT {c.TENANT}, {a.NAMESPACE}, {c.TOPIC_NAME}, count(*) AS n, sum({c.BYTES}) AS total,
+            max({a.AGE_SECONDS}) AS oldest,
+            coalesce(string_agg(DISTINCT {c.COMPONENT}, ', ' ORDER BY {c.COMPONENT}), '') AS components
+        FROM rows GROUP BY ALL ORDER BY total DESC, n DESC, {c.TOPIC_NAME} LIMIT {_TOPICS}
+        """
     )
-    rows = grouped.orderBy(F.desc("total"), F.desc("n"), c.TOPIC_NAME).limit(_TOPICS).collect()
     return tuple(
         TopicRow(
             tenant=r[c.TENANT],
@@ -154,21 +156,19 @@ def _topics(orphans: DataFrame) -> tuple[TopicRow, ...]:
             size_bytes=r["total"] or 0,
             oldest_seconds=r["oldest"] or 0,
         )
-        for r in rows
+        for r in largest.fetched()
     )
 
 
-def _ages(orphans: DataFrame) -> tuple[Amount, ...]:
-    bucket = F.lit(AGES[-1][0])
-    for label, below in reversed(AGES[:-1]):
-        bucket = F.when(F.col(a.AGE_SECONDS) < below, label).otherwise(bucket)
-    by_label = {amount.label: amount for amount in _amounts(orphans, bucket, F.lit(""))}
+def _ages(orphans: Rows) -> tuple[Amount, ...]:
+    below = " ".join(f"WHEN {a.AGE_SECONDS} < {seconds} THEN '{label}'" for label, seconds in AGES[:-1])
+    by_label = {amount.label: amount for amount in _amounts(orphans, f"CASE {below} ELSE '{AGES[-1][0]}' END", "''")}
     return tuple(by_label.get(label, Amount(label, "", 0, 0)) for label, _below in AGES)
 
 
-def _samples(findings: DataFrame, finding_class: FindingClass) -> tuple[FindingSample, ...]:
-    rows = findings.where(is_class(finding_class)).orderBy(F.desc(c.BYTES), c.LEDGER_ID).limit(SAMPLES).collect()
-    return tuple(_sample(row.asDict()) for row in rows)
+def _samples(findings: Rows, finding_class: FindingClass) -> tuple[FindingSample, ...]:
+    largest = f"FROM rows ORDER BY {c.BYTES} DESC, {c.LEDGER_ID} LIMIT {SAMPLES}"
+    return tuple(_sample(row) for row in findings.where(is_class(finding_class)).select(largest).fetched())
 
 
 def _sample(row: dict[str, object]) -> FindingSample:

@@ -40,7 +40,7 @@ def bucket_path(label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListObjectsTask:
-    """Spark's task: turns buckets with a prefix (columns.LOCATION: label, prefix) into objects (columns.OBJECT)."""
+    """A task: turns buckets with a prefix (columns.LOCATION: label, prefix) into objects (columns.OBJECT)."""
 
     settings: Settings
 
@@ -80,7 +80,7 @@ def _objects(store: ObjectStore, label: str, prefix: str) -> Iterator[dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class ClaimObjectsTask:
-    """Spark's task: turns pairs of objects that no reference names (join.pairs_of) into suspects (columns.SUSPECT)."""
+    """A task: turns pairs of objects that no reference names (join.pairs_of) into suspects (columns.SUSPECT)."""
 
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""Lists every ledger in BookKeeper's metadata: the driver finds the folders of the last level, executors list them."""
+"""Lists every ledger in BookKeeper's metadata: the folders of the last level first, and then what is in them."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +65,7 @@ def ids_in(
 
 @dataclass(frozen=True, slots=True)
 class ListTask:
-    """Spark's task: turns folders (audit_columns.LOCATION) into the ledgers in them (audit_columns.LISTED)."""
+    """A task: turns folders (audit_columns.LOCATION) into the ledgers in them (audit_columns.LISTED)."""
 
     settings: Settings
     reads_per_second: float

@@ -1,4 +1,4 @@
-"""Lists the owners of ledgers, topics and schemas: the driver finds the namespaces, executors list their owners."""
+"""Lists the owners of ledgers, topics and schemas: the namespaces first, and then their owners."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def find_namespaces(store: MetadataStore, pace: "Limiter | None" = None) -> Name
 
 @dataclass(frozen=True, slots=True)
 class OwnersTask:
-    """Spark's task: turns namespaces into the topics and schemas below them; both are columns.LOCATION."""
+    """A task: turns namespaces into the topics and schemas below them; both are columns.LOCATION."""
 
     settings: Settings
 

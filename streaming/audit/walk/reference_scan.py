@@ -31,7 +31,7 @@ _Node = Znode | Unreadable | None
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """Spark's task: turns owners (columns.LOCATION) into their references (columns.REFERENCE)."""
+    """A task: turns owners (columns.LOCATION) into their references (columns.REFERENCE)."""
 
     settings: Settings
     reads_per_second: float

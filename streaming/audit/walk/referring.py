@@ -1,4 +1,4 @@
-"""Finds the owners that refer to one ledger, for `explain`: without Spark, and without a call to any broker."""
+"""Finds the owners that refer to one ledger, for `explain`, without a call to any broker."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -42,7 +42,7 @@ class LedgerReader:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTask:
-    """Spark's task: turns ledger ids (one column) into suspects (columns.SUSPECT), without ledgers that are gone."""
+    """A task: turns ledger ids (one column) into suspects (columns.SUSPECT), without ledgers that are gone."""
 
     settings: Settings
     layout: Layout

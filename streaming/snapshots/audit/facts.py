@@ -1,4 +1,4 @@
-"""Spark's tasks before and after the joins: facts from brokers, and findings by udfs/snapshots/topic_findings.py."""
+"""Tasks before and after the joins: facts from brokers, and findings by udfs/snapshots/topic_findings.py."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -43,7 +43,7 @@ _FINDINGS_PER_BATCH = 5_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentsTopicTask:
-    """Spark's task: turns namespaces (columns.LOCATION) into columns.SEGMENTS_TOPIC, of those that have segments."""
+    """A task: turns namespaces (columns.LOCATION) into columns.SEGMENTS_TOPIC, of those that have segments."""
 
     settings: Settings
 
@@ -98,7 +98,7 @@ def _guard(admin: PulsarAdmin, topic: str, view: BrokerView) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TopicTask:
-    """Spark's task: turns rows of join.topics into findings (columns.FINDING)."""
+    """A task: turns rows of join.topics into findings (columns.FINDING)."""
 
     most_bytes: int
     is_segmented: bool | None
@@ -113,7 +113,7 @@ class TopicTask:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceTask:
-    """Spark's task: turns rows of join.namespaces into findings (columns.FINDING)."""
+    """A task: turns rows of join.namespaces into findings (columns.FINDING)."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Apply the rules to every row."""
@@ -130,7 +130,7 @@ class NamespaceTask:
 
 @dataclass(frozen=True, slots=True)
 class SchemaTask:
-    """Spark's task: turns namespaces (columns.LOCATION) into findings about the schemas of their snapshot topics."""
+    """A task: turns namespaces (columns.LOCATION) into findings about the schemas of their snapshot topics."""
 
     settings: Settings
 

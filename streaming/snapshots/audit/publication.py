@@ -3,10 +3,8 @@
 import logging
 from collections.abc import Iterator
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from streaming.audit import audit_columns as a
+from streaming.audit.tables import Rows
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.snapshots.audit import snapshot_columns as s
@@ -21,9 +19,9 @@ from udfs.snapshots.topic_findings import SnapshotClass
 log = logging.getLogger("ledger-reaper")
 
 
-def orphans_of(found: DataFrame) -> DataFrame:
+def orphans_of(found: Rows) -> Rows:
     """Choose the findings that may be requested: messages that both passes found to be orphans."""
-    return found.where((F.col(a.CLASS) == str(SnapshotClass.ORPHAN)) & (F.col(s.KEY) != ""))
+    return found.where(f"{a.CLASS} = '{SnapshotClass.ORPHAN.value}' AND {s.KEY} <> ''")
 
 
 def request_of(topic: str, kind: str, key: str, position: tuple[int, int]) -> PendingDelete:
@@ -37,14 +35,14 @@ def request_of(topic: str, kind: str, key: str, position: tuple[int, int]) -> Pe
     )
 
 
-def publish(settings: Settings, found: DataFrame) -> int:
+def publish(settings: Settings, found: Rows) -> int:
     """Send a request for each orphan, and return how many were sent. Raises UnavailableError, ConfigError."""
     # segments first: the service processes a topic's requests in order, and an index waits for its segments
-    is_index = F.col(s.KIND) == str(SnapshotKind.INDEX)
-    ordered = orphans_of(found).orderBy(is_index, c.TOPIC_NAME, s.KIND, s.KEY)
+    order = f"{s.KIND} = '{SnapshotKind.INDEX.value}', {c.TOPIC_NAME}, {s.KIND}, {s.KEY}"
+    ordered = orphans_of(found).select(f"FROM rows ORDER BY {order}")
 
     def lines() -> Iterator[bytes]:
-        for row in ordered.toLocalIterator(prefetchPartitions=True):
+        for row in ordered.each():
             position = (row[s.LEDGER], row[s.ENTRY])
             yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], position))
 

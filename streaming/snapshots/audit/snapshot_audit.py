@@ -8,20 +8,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import Completeness
 from streaming.audit.checks.twice import WAITING
-from streaming.audit.ledger_audit import stages_at, tools_for
+from streaming.audit.ledger_audit import audit_id_at, tools_for
 from streaming.audit.output import FINDINGS, Output
 from streaming.audit.phase_progress import Phases
 from streaming.audit.result import AuditResult
-from streaming.audit.stages import PhaseTools, Stages
+from streaming.audit.stages import Engine, PhaseTools
+from streaming.audit.tables import Rows
 from streaming.clients import admin_settings, clients_for, newest_zxid
 from streaming.clock import Clock
 from streaming.config.settings import Settings
@@ -38,14 +35,16 @@ from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 from udfs.snapshots.values import Fault
 
 GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
+_TOPICS_AT_ONCE = 200
+_NAMESPACES_AT_ONCE = 20
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAudit:
-    """One run. It works in <output>/.work-<id> and removes that at its end; only its findings stay."""
+    """One run. Only its findings stay."""
 
-    spark: SparkSession
+    engine: Engine
     settings: Settings
     options: AuditOptions
     output: Output
@@ -56,36 +55,33 @@ class SnapshotAudit:
     def run(self) -> AuditResult:
         """Run both passes. Raises UnavailableError and the like; then the previous audit's findings stay."""
         started_ms = self.clock.now_ms()
-        with stages_at(self.spark, self.output, started_ms) as (audit_id, stages):
-            return self._run(stages, audit_id, started_ms)
-
-    def _run(self, stages: Stages, audit_id: str, started_ms: int) -> AuditResult:
-        tools = tools_for(self.settings, self.options, self.phases, stages, Completeness(listed={}))
+        tools = tools_for(self.settings, self.options, self.phases, self.engine, Completeness(listed={}))
         zxid_start = newest_zxid(self.settings)
         with self.phases.phase("Finding namespaces with snapshots") as phase:
             namespaces, problems = namespaces_with_snapshots(tools.store, self.options.filters)
             tools.completeness.problems += problems
             tools.completeness.listed["namespaces"] = len(namespaces)
             phase.processed(len(namespaces), "namespaces")
-        findings = first = self._pass(tools, namespaces, "First pass", 1)
-        suspicious = [row[0] for row in first.select(a.NAMESPACE).distinct().collect()]
+        findings = first = self._pass(tools, namespaces, "First pass")
+        distinct = f"SELECT DISTINCT {a.NAMESPACE} FROM rows"
+        suspicious = [row[a.NAMESPACE] for row in first.select(distinct).fetched()]
         if suspicious:
             # Brokers write during the reads, so a pass may meet a topic between two writes: a segment whose index is
             # not written yet, or a ledger that was trimmed after its last commit.
             self.phases.wait(WAITING, self.options.recheck_seconds)
-            findings = agreed(first, self._pass(tools, sorted(suspicious), "Second pass", 2))
+            findings = agreed(first, self._pass(tools, sorted(suspicious), "Second pass"))
         if self.options.verify_only:
-            findings = findings.where(F.col(a.CLASS).isin([str(each) for each in GRAVE]))
+            findings = findings.where(f"list_contains($grave, {a.CLASS})", grave=[str(each) for each in GRAVE])
         zxid_end = newest_zxid(self.settings)
-        stages.keep(FINDINGS, findings.orderBy(*_IDENTITY))
-        self.output.replace(FINDINGS, f"{stages.folder}/{FINDINGS}")
+        found = tools.tables.keep(findings.select(f"FROM rows ORDER BY {', '.join(_IDENTITY)}"))
+        self.output.save(FINDINGS, found)
         return AuditResult(
-            audit_id=audit_id,
+            audit_id=audit_id_at(started_ms),
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
             started_ms=started_ms,
             ended_ms=self.clock.now_ms(),
             certificate=tools.completeness.certificate(zxid_start, zxid_end),
-            totals={**tools.completeness.listed, **totals(self.output.load(self.spark, FINDINGS))},
+            totals={**tools.completeness.listed, **totals(found)},
             in_use=(),
         )
 
@@ -97,41 +93,37 @@ class SnapshotAudit:
             tools.completeness.listed[NOT_LOADED] = tools.completeness.listed.get(NOT_LOADED, 0) + left_out
         return by_loading.namespaces
 
-    def _pass(self, tools: PhaseTools, namespaces: Sequence[str], name: str, number: int) -> DataFrame:
+    def _pass(self, tools: PhaseTools, namespaces: Sequence[str], name: str) -> Rows:
         if self.only_loaded:
             namespaces = self._loaded(tools, namespaces)
         if not namespaces:
-            return self.spark.createDataFrame([], from_arrow_schema(s.FINDING))
-        stages, listed = tools.stages, tools.completeness.listed
+            return tools.tables.of([], s.FINDING)
+        listed = tools.completeness.listed
         locations = tools.locations([(each, None) for each in namespaces])
         with self.phases.phase(f"{name}: reading snapshots") as phase:
-            messages = stages.keep(
-                f"messages-{number}", locations.mapInArrow(ReadTask(self.settings), from_arrow_schema(s.MESSAGE))
-            )
+            messages = tools.run(phase, ReadTask(self.settings), locations, s.MESSAGE, at_once=1)
             tools.note((), messages)
             listed["messages"] = max(messages.count(s.KIND), listed.get("messages", 0))
             phase.processed(messages.count(s.KIND), "messages")
         with self.phases.phase(f"{name}: checking topics") as phase:
-            topics = snapshot_joins.owners_of(messages.rows)
-            task = SnapshotOwnersTask(self.settings)
-            owners = stages.keep(f"owners-{number}", topics.mapInArrow(task, from_arrow_schema(s.OWNER)))
-            segments = stages.keep(
-                f"segments-{number}",
-                locations.mapInArrow(SegmentsTopicTask(self.settings), from_arrow_schema(s.SEGMENTS_TOPIC)),
-            )
+            topics = tools.tables.keep(snapshot_joins.owners_of(messages))
+            owners = tools.run(phase, SnapshotOwnersTask(self.settings), topics, s.OWNER, at_once=_TOPICS_AT_ONCE)
+            task = SegmentsTopicTask(self.settings)
+            segments = tools.run(phase, task, locations, s.SEGMENTS_TOPIC, at_once=_NAMESPACES_AT_ONCE)
             listed["topics"] = max(owners.count(c.TOPIC_NAME), listed.get("topics", 0))
             phase.processed(owners.count(c.TOPIC_NAME), "topics")
-        with self.phases.phase(f"{name}: judging"):
-            findings = self._findings(messages.rows, owners.rows, segments.rows, locations)
-            return stages.keep(f"findings-{number}", findings).rows
-
-    def _findings(self, messages: DataFrame, owners: DataFrame, segments: DataFrame, locations: DataFrame) -> DataFrame:
-        schema = from_arrow_schema(s.FINDING)
-        topic_task = TopicTask(*self._brokers())
-        of_topics = snapshot_joins.topics(messages, owners, segments).mapInArrow(topic_task, schema)
-        of_namespaces = snapshot_joins.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema)
-        of_schemas = locations.mapInArrow(SchemaTask(self.settings), schema)
-        return of_topics.unionByName(of_namespaces).unionByName(of_schemas).unionByName(message_findings(messages))
+        with self.phases.phase(f"{name}: judging") as phase:
+            of_topics = snapshot_joins.topics(messages, owners, segments)
+            of_namespaces = snapshot_joins.namespaces(messages, segments)
+            found = [
+                tools.run(phase, task, tools.tables.keep(rows), s.FINDING, at_once=_NAMESPACES_AT_ONCE)
+                for task, rows in (
+                    (TopicTask(*self._brokers()), of_topics),
+                    (NamespaceTask(), of_namespaces),
+                    (SchemaTask(self.settings), locations),
+                )
+            ]
+            return tools.tables.keep(message_findings(messages).and_also(*found))
 
     def _brokers(self) -> tuple[int, bool | None]:
         """Return how many bytes a message may have (0: not known), and whether brokers write segments."""
@@ -143,57 +135,55 @@ class SnapshotAudit:
         return most_bytes, is_segmented
 
 
-def agreed(first: DataFrame, second: DataFrame) -> DataFrame:
+def agreed(first: Rows, second: Rows) -> Rows:
     """Return the findings of the second pass; those that the first pass did not have become TOO_YOUNG."""
-    names = list(_IDENTITY)
-    seen = first.select(*names).distinct()
-    once = second.join(seen, names, "left_anti").withColumn(a.CLASS, F.lit(str(SnapshotClass.TOO_YOUNG)))
-    return second.join(seen, names, "left_semi").unionByName(once)
+    names = ", ".join(_IDENTITY)
+    once = (
+        f"SELECT * REPLACE ('{SnapshotClass.TOO_YOUNG.value}' AS {a.CLASS}) FROM rows ANTI JOIN first USING ({names})"
+    )
+    both = second.select(f"FROM rows SEMI JOIN first USING ({names})", first=first)
+    return both.and_also(second.select(once, first=first))
 
 
-def totals(found: DataFrame) -> dict[str, dict[str, int]]:
+def totals(found: Rows) -> dict[str, dict[str, int]]:
     """Count each class of findings, with bytes and ids."""
     classes = {str(each): {"count": 0, "bytes": 0, "ids": 0} for each in SnapshotClass}
-    counted = found.groupBy(a.CLASS).agg(
-        F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("size"), F.sum(s.IDS).alias("ids")
-    )
-    for row in counted.collect():
+    by_class = f"SELECT {a.CLASS}, count(*) AS n, sum({c.BYTES}) AS size, sum({s.IDS}) AS ids FROM rows GROUP BY ALL"
+    for row in found.select(by_class).fetched():
         classes[row[a.CLASS]] = {"count": row["n"], "bytes": row["size"] or 0, "ids": row["ids"] or 0}
     return classes
 
 
-def message_findings(messages: DataFrame) -> DataFrame:
+def message_findings(messages: Rows) -> Rows:
     """Return the findings about messages that no broker wrote."""
-    return _foreign(messages).unionByName(_blocking(messages)).unionByName(_doubtful(messages))
+    return _foreign(messages).and_also(_blocking(messages), _doubtful(messages))
 
 
-def _foreign(messages: DataFrame) -> DataFrame:
-    is_unknown = F.col(s.FAULT) == str(Fault.UNKNOWN_SCHEMA)
-    finding_class = F.when(is_unknown, str(SnapshotClass.UNKNOWN)).otherwise(str(SnapshotClass.FOREIGN))
-    return _of_messages(snapshot_joins.foreign(messages), finding_class, F.col(s.FAULT))
+def _foreign(messages: Rows) -> Rows:
+    unknown, others = SnapshotClass.UNKNOWN.value, SnapshotClass.FOREIGN.value
+    found = f"CASE WHEN {s.FAULT} = '{Fault.UNKNOWN_SCHEMA.value}' THEN '{unknown}' ELSE '{others}' END"
+    return _of_messages(snapshot_joins.foreign(messages), found, s.FAULT)
 
 
-def _blocking(messages: DataFrame) -> DataFrame:
-    read = F.lit("no broker can decode it, and each that loads a topic of the namespace reads it: the topic is closed")
+def _blocking(messages: Rows) -> Rows:
+    read = "no broker can decode it, and each that loads a topic of the namespace reads it: the topic is closed"
     return _at_load(snapshot_joins.blocking(messages), SnapshotReason.LOAD_BLOCKED, read)
 
 
-def _doubtful(messages: DataFrame) -> DataFrame:
-    read = F.lit("each broker that loads a topic of the namespace reads it, and closes the topic if it can't decode it")
+def _doubtful(messages: Rows) -> Rows:
+    read = "each broker that loads a topic of the namespace reads it, and closes the topic if it can't decode it"
     return _at_load(snapshot_joins.doubtful(messages), SnapshotReason.LOAD_IN_DOUBT, read)
 
 
-def _at_load(messages: DataFrame, reason: SnapshotReason, what: Column) -> DataFrame:
-    described = messages.withColumn(c.DETAIL, F.concat(what, F.lit(" ("), c.DETAIL, F.lit(")")))
-    return _of_messages(described, F.lit(str(SnapshotClass.DANGER)), F.lit(str(reason)))
+def _at_load(messages: Rows, reason: SnapshotReason, what: str) -> Rows:
+    replaced = f"SELECT * REPLACE ($what || ' (' || {c.DETAIL} || ')' AS {c.DETAIL}) FROM rows"
+    return _of_messages(messages.select(replaced, what=what), f"'{SnapshotClass.DANGER.value}'", f"'{reason.value}'")
 
 
-def _of_messages(messages: DataFrame, found: Column, reason: Column) -> DataFrame:
+def _of_messages(messages: Rows, found: str, reason: str) -> Rows:
     """Return findings about messages; a message whose key names no topic counts for the system topic."""
-    system = F.concat(F.lit("persistent://"), a.NAMESPACE, F.lit("/"), s.KIND)
-    named = messages.withColumn(c.TOPIC_NAME, F.when(F.col(c.TOPIC_NAME) == "", system).otherwise(F.col(c.TOPIC_NAME)))
-    return named.select(
-        found.alias(a.CLASS),
-        reason.alias(c.REASON),
-        *(name for name in s.FINDING.names if name not in (a.CLASS, c.REASON)),
-    )
+    system = f"'persistent://' || {a.NAMESPACE} || '/' || {s.KIND}"
+    topic = f"CASE WHEN {c.TOPIC_NAME} = '' THEN {system} ELSE {c.TOPIC_NAME} END"
+    columns = {a.CLASS: found, c.REASON: reason, c.TOPIC_NAME: topic}
+    selected = ", ".join(f"{columns.get(name, name)} AS {name}" for name in s.FINDING.names)
+    return messages.select(f"SELECT {selected} FROM rows")

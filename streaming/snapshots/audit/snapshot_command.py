@@ -1,13 +1,11 @@
 """`ledger-reaper snapshots audit`: run one audit, show its findings, and keep findings and report."""
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions, FindingFilters
@@ -16,7 +14,9 @@ from streaming.audit.output import FINDINGS, Output
 from streaming.audit.phase_progress import Phases
 from streaming.audit.result import FILE as SUMMARY
 from streaming.audit.result import AuditResult, remember, remembered, remembered_filters
+from streaming.audit.stages import Engine, engine_for
 from streaming.audit.stopping import run_once
+from streaming.audit.tables import Rows
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, StopRequestedError
@@ -24,8 +24,7 @@ from streaming.snapshots.audit import snapshot_report
 from streaming.snapshots.audit.advice import LEFT_OUT, NOT_LOADED
 from streaming.snapshots.audit.publication import orphans_of, publish
 from streaming.snapshots.audit.snapshot_audit import GRAVE, SnapshotAudit, totals
-from streaming.spark.java_errors import one_line, our_errors, translated
-from streaming.spark.session import Jars, start
+from streaming.spark.java_errors import one_line
 from streaming.state.filesystem import below, folder_of
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs.records import LedgerComponent
@@ -65,36 +64,35 @@ def audit(settings: Settings, request: SnapshotRequest) -> None:
             "service would refuse every request. Add it to that list"
         )
     output = output_of(settings, request.out)
-    spark = start(settings, Jars(), with_streams=False)
-    stop = threading.Event()
-    command = SnapshotCommand(spark=spark, settings=settings, request=request, output=output, stop=stop)
-    try:
+    with engine_for(settings, threading.Event()) as engine:
+        command = SnapshotCommand(engine=engine, settings=settings, request=request, output=output)
         run_once(command, "the next `snapshots audit --publish` requests the rest")
-    finally:
-        spark.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotCommand:
-    """One audit. Once stop is set, it ends instead of waiting for the second pass."""
+    """One audit. Once the engine's stop is set, it ends at the next step."""
 
-    spark: SparkSession
+    engine: Engine
     settings: Settings
     request: SnapshotRequest
     output: Output
-    stop: threading.Event
+
+    @property
+    def stop(self) -> threading.Event:
+        """The event that stops the audit."""
+        return self.engine.stop
 
     def search(self) -> AuditResult:
         """Audit, and show the findings. Raises ReaperError's family."""
-        with our_errors():
-            result, groups = audited(self.spark, self.settings, self.request.options, self.output, self.stop)
-            self.output.write(REPORT, snapshot_report.page(result, groups).encode())
-            if self.request.as_json:
-                _print_json(self._findings(), result)
-            else:
-                snapshot_report.show(Terminal(), result, groups)
-                Terminal().print(cell(f"Report: {self.output.shown}/{REPORT}"), soft_wrap=True)
-            return result
+        result, groups = audited(self.engine, self.settings, self.request.options, self.output)
+        self.output.write(REPORT, snapshot_report.page(result, groups).encode())
+        if self.request.as_json:
+            _print_json(self._findings(), result)
+        else:
+            snapshot_report.show(Terminal(), result, groups)
+            Terminal().print(cell(f"Report: {self.output.shown}/{REPORT}"), soft_wrap=True)
+        return result
 
     def ask(self, _result: AuditResult) -> None:
         """Ask before orphans are published. Raises unless the answer is yes."""
@@ -103,18 +101,16 @@ class SnapshotCommand:
 
     def conclude(self, result: AuditResult) -> None:
         """Publish if requested. Raises SafetyError if the operator must check the audit, otherwise like search."""
-        with our_errors():
-            faults = [
-                f"{each}; see {self.output.shown}/{REPORT}"
-                for each in shortcomings(result, self.request.options.filters)
-            ]
-            if self.request.publish:
-                faults += self._publish(result)
-            if faults:
-                raise SafetyError("; ".join(faults))
+        faults = [
+            f"{each}; see {self.output.shown}/{REPORT}" for each in shortcomings(result, self.request.options.filters)
+        ]
+        if self.request.publish:
+            faults += self._publish(result)
+        if faults:
+            raise SafetyError("; ".join(faults))
 
-    def _findings(self) -> DataFrame:
-        return self.output.load(self.spark, FINDINGS)
+    def _findings(self) -> Rows:
+        return self.output.load(self.engine.tables, FINDINGS)
 
     def _publish(self, result: AuditResult) -> list[str]:
         """Request tombstones for the orphans, and return texts about what was left out.
@@ -140,19 +136,13 @@ def shortcomings(result: AuditResult, filters: FindingFilters) -> list[str]:
     return faults
 
 
-def audited(  # noqa: PLR0913  what an audit needs, and a choice
-    spark: SparkSession,
-    settings: Settings,
-    options: AuditOptions,
-    output: Output,
-    stop: threading.Event,
-    *,
-    only_loaded: bool = False,
+def audited(
+    engine: Engine, settings: Settings, options: AuditOptions, output: Output, *, only_loaded: bool = False
 ) -> tuple[AuditResult, list[snapshot_report.FindingGroup]]:
     """Run an audit into the output folder; return its result, and its findings added up."""
-    with Phases(spark, Terminal(stderr=True), stop) as phases:
+    with Phases(Terminal(stderr=True), engine.stop) as phases:
         result = SnapshotAudit(
-            spark=spark,
+            engine=engine,
             settings=settings,
             options=options,
             output=output,
@@ -162,19 +152,19 @@ def audited(  # noqa: PLR0913  what an audit needs, and a choice
         ).run()
         remember(output, result, options.filters)
         with phases.phase("Adding up"):
-            return result, snapshot_report.groups_of(output.load(spark, FINDINGS))
+            return result, snapshot_report.groups_of(output.load(engine.tables, FINDINGS))
 
 
 def last_audit(
-    spark: SparkSession, output: Output, filters: FindingFilters
+    engine: Engine, output: Output, filters: FindingFilters
 ) -> tuple[AuditResult, list[snapshot_report.FindingGroup]]:
     """Return the last audit as audited() does, restricted to the filters. Raises ConfigError if it covered less."""
     covered, chosen = remembered_filters(output).scope, filters.scope
     if not f"{chosen}/".startswith(covered and f"{covered}/"):
         raise ConfigError(f"the last snapshot audit covered only {covered}: run `ledger-reaper snapshots audit`")
-    result, findings = remembered(output), output.load(spark, FINDINGS)
+    result, findings = remembered(output), output.load(engine.tables, FINDINGS)
     if chosen:
-        findings = findings.where(F.concat(a.NAMESPACE, F.lit("/")).startswith(f"{chosen}/"))
+        findings = findings.where(f"starts_with({a.NAMESPACE} || '/', $scope)", scope=f"{chosen}/")
     return replace(result, totals={**result.totals, **totals(findings)}), snapshot_report.groups_of(findings)
 
 
@@ -185,22 +175,22 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
     last: use the last audit in the folder instead of a new audit; without any, the section is empty.
     """
 
-    def section(spark: SparkSession, stop: threading.Event) -> Section:
+    def section(engine: Engine) -> Section:
         try:
             output = output_of(settings, None)
             if last and output.read(SUMMARY) is None:
                 return Section()
             if last:
-                result, groups = last_audit(spark, output, options.filters)
+                result, groups = last_audit(engine, output, options.filters)
             else:
-                result, groups = audited(spark, settings, options, output, stop, only_loaded=True)
+                result, groups = audited(engine, settings, options, output, only_loaded=True)
         except StopRequestedError:
             raise
         except Exception as error:
-            if stop.is_set():  # both audits were stopped
+            if engine.stop.is_set():  # both audits were stopped
                 raise
             # the audit of ledgers must complete whatever the error is
-            why = one_line(translated(error))
+            why = one_line(error)
             log.warning("snapshots were not audited: %s", why)
             return Section(snapshot_report.failed_section(why), (f"snapshots were not audited: {why}",))
         _log(result, groups)
@@ -218,9 +208,7 @@ def _log(result: AuditResult, groups: Sequence[snapshot_report.FindingGroup]) ->
         log.warning("snapshots: %s; `ledger-reaper snapshots audit` shows them", snapshot_report.in_short(result))
 
 
-def _print_json(found: DataFrame, result: AuditResult) -> None:
-    named = snapshot_report.with_advice(found)
-    lines = named.select(F.to_json(F.struct(*named.columns), {"ignoreNullFields": "false"}))
-    for row in lines.toLocalIterator(prefetchPartitions=True):
-        say_json_line(row[0])
+def _print_json(found: Rows, result: AuditResult) -> None:
+    for row in snapshot_report.with_advice(found):
+        say_json_line(json.dumps(row, separators=(",", ":")))
     say_json({"complete": result.certificate.is_complete, "totals": result.totals})

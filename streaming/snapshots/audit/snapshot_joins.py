@@ -1,150 +1,206 @@
-"""Spark's joins of the snapshot audit: messages with owners, indexes with the segments that they name, ids with ids.
+"""Joins of the snapshot audit: messages with owners, indexes with the segments that they name, ids with ids.
 
 The rules are in udfs/snapshots/topic_findings.py; this module collects their facts.
 """
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
 from streaming.audit import audit_columns as a
+from streaming.audit.tables import Rows
 from streaming.snapshots.audit import snapshot_columns as s
 from udfs import columns as c
 from udfs.snapshots.keys import KEEPER, SnapshotKind
 from udfs.snapshots.topic_findings import IndexState
 from udfs.snapshots.values import Fault
 
-# A sender can publish any number of values, so a task holds so many of them at a time. An index is bounded by the size
-# of a message.
+# A sender can publish any number of values, so a row has so many of them. An index is bounded by the size of a message.
 VALUES_AT_ONCE = 5_000
-_TOPIC = (a.NAMESPACE, c.TOPIC_NAME)
-_PLACE = (a.NAMESPACE, s.LEDGER, s.ENTRY)
-_SEGMENT = (*_PLACE, c.TOPIC_NAME, s.SEQUENCE)
+_TOPIC = f"{a.NAMESPACE}, {c.TOPIC_NAME}"
+_SEGMENT = f"{a.NAMESPACE}, {s.LEDGER}, {s.ENTRY}, {c.TOPIC_NAME}, {s.SEQUENCE}"
+_IS_INDEX = f"{s.KIND} = '{SnapshotKind.INDEX.value}'"
+_IS_SEGMENT = f"{s.KIND} = '{SnapshotKind.SEGMENT.value}'"
 
 
-def read_of(messages: DataFrame) -> DataFrame:
-    """Return the messages of completely read namespaces."""
-    messages = messages.where(~F.coalesce(F.col(c.TOPIC_NAME).endswith(f"/{KEEPER}"), F.lit(False)))  # our own record
-    problems = messages.where(F.col(a.PATH).isNotNull()).select(a.NAMESPACE).distinct()
+def read_of(messages: Rows) -> Rows:
+    """Return the messages of completely read namespaces, without our own record."""
     # in others, unread messages would appear to be missing
-    return messages.where(F.col(a.PATH).isNull()).join(problems, a.NAMESPACE, "left_anti")
+    unread = messages.select(f"SELECT DISTINCT {a.NAMESPACE} FROM rows WHERE {a.PATH} IS NOT NULL")
+    return messages.select(
+        f"""
+        FROM rows ANTI JOIN unread USING ({a.NAMESPACE})
+        WHERE {a.PATH} IS NULL AND NOT coalesce(ends_with({c.TOPIC_NAME}, $keeper), false)
+        """,
+        unread=unread,
+        keeper=f"/{KEEPER}",
+    )
 
 
-def latest(messages: DataFrame) -> DataFrame:
+def latest(messages: Rows) -> Rows:
     """Return the latest message of each key; it may be a tombstone."""
-    window = Window.partitionBy(a.NAMESPACE, s.KIND, s.KEY).orderBy(F.desc(s.NUMBER))
-    numbered = messages.where(~F.col(s.IS_RAW)).withColumn("_from_last", F.row_number().over(window))
-    return numbered.where(F.col("_from_last") == 1).drop("_from_last")
+    return messages.select(
+        f"""
+        FROM rows WHERE NOT {s.IS_RAW}
+        QUALIFY row_number() OVER (PARTITION BY {a.NAMESPACE}, {s.KIND}, {s.KEY} ORDER BY {s.NUMBER} DESC) = 1
+        """
+    )
 
 
-def live(messages: DataFrame) -> DataFrame:
+def live(messages: Rows) -> Rows:
     """Return the latest value of each key, without tombstones."""
-    return latest(messages).where(~F.col(s.IS_NULL) | (F.col(s.FAULT) != ""))
+    return latest(messages).where(f"NOT {s.IS_NULL} OR {s.FAULT} <> ''")
 
 
-def named(values: DataFrame, messages: DataFrame) -> DataFrame:
+def named(values: Rows, messages: Rows) -> Rows:
     """Return a row for each segment that an index names, with the ids read at its position, if any."""
-    exploded = values.where(_is(SnapshotKind.INDEX)).select(*_TOPIC, F.inline(s.NAMED))
+    listed = values.select(
+        f"""
+        SELECT * EXCLUDE (segment), unnest(segment)
+        FROM (SELECT {_TOPIC}, unnest({s.NAMED}) AS segment FROM rows WHERE {_IS_INDEX})
+        """
+    )
     # a broker may read a segment whose schema is not known here: it is not lost
-    is_whole = ~F.col(s.IS_NULL) & F.col(s.FAULT).isin("", str(Fault.UNKNOWN_SCHEMA))
-    raw = messages.where(F.col(s.IS_RAW) & _is(SnapshotKind.SEGMENT) & is_whole)
-    stored = raw.select(*_SEGMENT, s.MOST, s.LEAST, F.lit(True).alias(s.IS_READABLE)).dropDuplicates(list(_SEGMENT))
-    joined = exploded.join(stored, list(_SEGMENT), "left")
-    return joined.withColumn(s.IS_READABLE, F.coalesce(s.IS_READABLE, F.lit(False)))
+    stored = messages.select(
+        f"""
+        SELECT DISTINCT ON ({_SEGMENT}) {_SEGMENT}, {s.MOST}, {s.LEAST}, true AS {s.IS_READABLE} FROM rows
+        WHERE {s.IS_RAW} AND {_IS_SEGMENT} AND NOT {s.IS_NULL} AND {s.FAULT} IN ('', '{Fault.UNKNOWN_SCHEMA.value}')
+        """
+    )
+    return listed.select(
+        f"""
+        SELECT * REPLACE (coalesce({s.IS_READABLE}, false) AS {s.IS_READABLE})
+        FROM rows LEFT JOIN stored USING ({_SEGMENT})
+        """,
+        stored=stored,
+    )
 
 
-def ids(segments: DataFrame, owners: DataFrame) -> DataFrame:
+def ids(segments: Rows, owners: Rows) -> Rows:
     """Return for each topic how many ids are in several of its segments, and how many distinct ids still count."""
-    ledgers = owners.select(c.TOPIC_NAME, F.explode(s.LEDGERS).alias(s.MARKER_LEDGER), F.lit(True).alias("_lives"))
-    marked = segments.where(F.col(s.IS_READABLE)).join(ledgers, [c.TOPIC_NAME, s.MARKER_LEDGER], "left")
-    exploded = marked.select(*_TOPIC, "_lives", F.explode(F.arrays_zip(s.MOST, s.LEAST)).alias("_id"))
-    by_id = exploded.groupBy(*_TOPIC, "_id").agg(F.count(F.lit(1)).alias("_times"), F.max("_lives").alias("_lives"))
-    return by_id.groupBy(*_TOPIC).agg(
-        F.count_if(F.col("_times") > 1).alias(s.DOUBLED_IDS),
-        F.count_if(F.coalesce("_lives", F.lit(False))).alias(s.LIVE_IDS),
+    ledgers = owners.select(f"SELECT {c.TOPIC_NAME}, unnest({s.LEDGERS}) AS {s.MARKER_LEDGER}, true AS lives FROM rows")
+    each = segments.where(s.IS_READABLE).select(
+        f"""
+        SELECT {_TOPIC}, lives, unnest({s.MOST}) AS most_bits, unnest({s.LEAST}) AS least_bits
+        FROM rows LEFT JOIN ledgers USING ({c.TOPIC_NAME}, {s.MARKER_LEDGER})
+        """,
+        ledgers=ledgers,
+    )
+    same_id = f"{_TOPIC}, most_bits, least_bits"
+    by_id = f"SELECT {same_id}, count(*) AS times, bool_or(lives) AS lives FROM rows GROUP BY {same_id}"
+    return each.select(by_id).select(
+        f"""
+        SELECT {_TOPIC}, count(*) FILTER (times > 1) AS {s.DOUBLED_IDS},
+            count(*) FILTER (coalesce(lives, false)) AS {s.LIVE_IDS}
+        FROM rows GROUP BY {_TOPIC}
+        """
     )
 
 
-def topics(messages: DataFrame, owners: DataFrame, segments_topics: DataFrame) -> DataFrame:
+def topics(messages: Rows, owners: Rows, segments_topics: Rows) -> Rows:
     """Return the facts of every topic with a valid value, in parts of VALUES_AT_ONCE values."""
-    read = read_of(messages)
-    values = live(read)
-    true_values = values.where(F.col(s.FAULT) == "")
-    segments = named(true_values, read)
-    standing = values.groupBy(*_TOPIC).agg(
-        F.max(F.when(_is(SnapshotKind.INDEX), _standing())).alias(s.INDEX),
-        F.count_if(_is(SnapshotKind.SEGMENT) & (F.col(s.FAULT) == "")).alias("segments"),
+    keep = messages.tables.keep
+    read = keep(read_of(messages))
+    values = keep(live(read))
+    true_values = values.where(f"{s.FAULT} = ''")
+    segments = keep(named(true_values, read))
+    state = f"CASE WHEN {s.FAULT} = '' THEN '{IndexState.READABLE.value}' ELSE '{IndexState.FAULTY.value}' END"
+    standing = values.select(
+        f"""
+        SELECT {_TOPIC}, max({state}) FILTER ({_IS_INDEX}) AS {s.INDEX},
+            count(*) FILTER ({_IS_SEGMENT} AND {s.FAULT} = '') AS segments
+        FROM rows GROUP BY {_TOPIC}
+        """
     )
-    listed = segments.groupBy(*_TOPIC).agg(
-        F.collect_list(F.struct(s.SEQUENCE, s.LEDGER, s.ENTRY, s.MARKER_LEDGER, s.MARKER_ENTRY, s.IS_READABLE)).alias(
-            s.NAMED
-        )
+    segment = ", ".join(
+        f"{name} := {name}" for name in (s.SEQUENCE, s.LEDGER, s.ENTRY, s.MARKER_LEDGER, s.MARKER_ENTRY, s.IS_READABLE)
     )
-    parts = _parts(true_values, owners)
-    joined = parts.join(owners, c.TOPIC_NAME, "left").join(standing, list(_TOPIC)).join(listed, list(_TOPIC), "left")
-    joined = joined.join(ids(segments, owners), list(_TOPIC), "left")
-    return joined.join(segments_topics.select(a.NAMESPACE, s.SEGMENT_LEDGERS), a.NAMESPACE, "left")
+    listed = segments.select(f"SELECT {_TOPIC}, list(struct_pack({segment})) AS {s.NAMED} FROM rows GROUP BY {_TOPIC}")
+    return _parts(true_values, owners).select(
+        f"""
+        FROM rows LEFT JOIN owners USING ({c.TOPIC_NAME}) JOIN standing USING ({_TOPIC})
+        LEFT JOIN listed USING ({_TOPIC}) LEFT JOIN ids USING ({_TOPIC})
+        LEFT JOIN segments_topics USING ({a.NAMESPACE})
+        """,
+        owners=owners,
+        standing=standing,
+        listed=listed,
+        ids=ids(segments, owners),
+        segments_topics=segments_topics.select(f"SELECT {a.NAMESPACE}, {s.SEGMENT_LEDGERS} FROM rows"),
+    )
 
 
-def namespaces(messages: DataFrame, segments_topics: DataFrame) -> DataFrame:
+def namespaces(messages: Rows, segments_topics: Rows) -> Rows:
     """Return for each namespace with segments: visible tombstones, and whether all named segments are guarded."""
-    read = read_of(messages)
-    values = live(read).where(F.col(s.FAULT) == "")
-    is_null = _is(SnapshotKind.SEGMENT) & ~F.col(s.IS_RAW) & F.col(s.IS_NULL)
-    nulls = read.where(is_null).groupBy(a.NAMESPACE).agg(F.count(F.lit(1)).alias(s.NULLS))
-    by_place = named(values, read).groupBy(a.NAMESPACE)
-    lowest = by_place.agg(
-        F.min(F.when(F.col(s.IS_READABLE), F.struct(s.LEDGER, s.ENTRY))).alias(s.LOWEST),
-        F.count_if(F.col(s.IS_READABLE)).alias("segments"),  # those that a guard can still keep
+    read = messages.tables.keep(read_of(messages))
+    values = live(read).where(f"{s.FAULT} = ''")
+    nulls = read.select(
+        f"""
+        SELECT {a.NAMESPACE}, count(*) AS {s.NULLS} FROM rows
+        WHERE {_IS_SEGMENT} AND NOT {s.IS_RAW} AND {s.IS_NULL} GROUP BY {a.NAMESPACE}
+        """
     )
-    guard = F.struct(F.col(s.GUARD_LEDGER).alias(s.LEDGER), F.col(s.GUARD_ENTRY).alias(s.ENTRY))
-    is_before = F.coalesce(F.col(s.GUARD_LEDGER).isNotNull() & (guard < F.col(s.LOWEST)), F.lit(False))
-    joined = segments_topics.join(lowest, a.NAMESPACE, "left").join(nulls, a.NAMESPACE, "left")
-    return joined.withColumn(s.IS_GUARDED, F.col(s.KEEPS_ALL) | F.col(s.LOWEST).isNull() | is_before)
+    position = f"row({s.LEDGER}, {s.ENTRY})"
+    # of those that a guard can still keep
+    lowest = named(values, read).select(
+        f"""
+        SELECT {a.NAMESPACE}, min({position}) FILTER ({s.IS_READABLE}) AS {s.LOWEST},
+            count(*) FILTER ({s.IS_READABLE}) AS segments
+        FROM rows GROUP BY {a.NAMESPACE}
+        """
+    )
+    is_before = f"{s.GUARD_LEDGER} IS NOT NULL AND row({s.GUARD_LEDGER}, {s.GUARD_ENTRY}) < {s.LOWEST}"
+    return segments_topics.select(
+        f"""
+        SELECT *, {s.KEEPS_ALL} OR {s.LOWEST} IS NULL OR coalesce({is_before}, false) AS {s.IS_GUARDED}
+        FROM rows LEFT JOIN lowest USING ({a.NAMESPACE}) LEFT JOIN nulls_visible USING ({a.NAMESPACE})
+        """,
+        lowest=lowest,
+        nulls_visible=nulls,
+    )
 
 
-def foreign(messages: DataFrame) -> DataFrame:
+def foreign(messages: Rows) -> Rows:
     """Return the latest messages that are no values of a broker's, but for those that block or may block loading."""
-    return live(read_of(messages)).where((F.col(s.FAULT) != "") & ~F.col(s.IS_BLOCKING) & ~F.col(s.IS_DOUBTFUL))
+    return live(read_of(messages)).where(f"{s.FAULT} <> '' AND NOT {s.IS_BLOCKING} AND NOT {s.IS_DOUBTFUL}")
 
 
-def blocking(messages: DataFrame) -> DataFrame:
+def blocking(messages: Rows) -> Rows:
     """Return the messages that keep topics from loading: brokers also read messages that a later one replaces."""
-    return read_of(messages).where(F.col(s.IS_BLOCKING))
+    return read_of(messages).where(s.IS_BLOCKING)
 
 
-def doubtful(messages: DataFrame) -> DataFrame:
+def doubtful(messages: Rows) -> Rows:
     """Return the messages that may keep topics from loading, also those that a later one replaces."""
-    return read_of(messages).where(F.col(s.IS_DOUBTFUL))
+    return read_of(messages).where(s.IS_DOUBTFUL)
 
 
-def owners_of(messages: DataFrame) -> DataFrame:
+def owners_of(messages: Rows) -> Rows:
     """Return the topics that have values."""
-    return live(read_of(messages)).where(F.col(s.FAULT) == "").select(c.TOPIC_NAME).distinct()
+    return live(read_of(messages)).select(f"SELECT DISTINCT {c.TOPIC_NAME} FROM rows WHERE {s.FAULT} = ''")
 
 
-def _parts(values: DataFrame, owners: DataFrame) -> DataFrame:
-    window = Window.partitionBy(*_TOPIC).orderBy(s.KIND, s.KEY)
-    number = F.floor((F.row_number().over(window) - 1) / VALUES_AT_ONCE)
-    ledgers = owners.select(c.TOPIC_NAME, F.col(s.LEDGERS).alias("_ledgers"))
-    lives = F.array_contains(F.coalesce("_ledgers", F.array().cast("array<bigint>")), F.col("_each")[s.LEDGER])
-    dead = _dead_ids(values.join(ledgers, c.TOPIC_NAME, "left"), lives)
-    marked = (s.MARKER_LEDGER, s.MARKER_ENTRY, s.MAX_READ_LEDGER, s.MAX_READ_ENTRY)
-    value = F.struct(s.KIND, s.KEY, s.LEDGER, s.ENTRY, c.BYTES, s.IDS, s.DEAD_IDS, s.SEQUENCE, *marked)
-    return dead.withColumn(s.PART, number).groupBy(*_TOPIC, s.PART).agg(F.collect_list(value).alias(s.VALUES))
+def _parts(values: Rows, owners: Rows) -> Rows:
+    columns = (s.KIND, s.KEY, s.LEDGER, s.ENTRY, c.BYTES, s.IDS, s.DEAD_IDS, s.SEQUENCE, s.MARKER_LEDGER)
+    fields = (*columns, s.MARKER_ENTRY, s.MAX_READ_LEDGER, s.MAX_READ_ENTRY)
+    value = ", ".join(f"{name} := {name}" for name in fields)
+    ordered = f"row_number() OVER (PARTITION BY {_TOPIC} ORDER BY {s.KIND}, {s.KEY})"
+    numbered = _dead_ids(values, owners).select(f"SELECT *, ({ordered} - 1) // {VALUES_AT_ONCE} AS {s.PART} FROM rows")
+    return numbered.select(
+        f"""
+        SELECT {_TOPIC}, {s.PART}, list(struct_pack({value}) ORDER BY {s.KIND}, {s.KEY}) AS {s.VALUES}
+        FROM rows GROUP BY {_TOPIC}, {s.PART}
+        """
+    )
 
 
-def _dead_ids(values: DataFrame, lives: Column) -> DataFrame:
+def _dead_ids(values: Rows, owners: Rows) -> Rows:
     """Add how many ids of a single snapshot have markers in ledgers that are gone."""
-    exploded = values.select(a.NAMESPACE, s.KIND, s.KEY, "_ledgers", F.explode(s.MARKERS).alias("_each"))
-    amount = F.sum(F.when(lives, 0).otherwise(F.col("_each")[s.IDS])).alias(s.DEAD_IDS)
-    dead = exploded.groupBy(a.NAMESPACE, s.KIND, s.KEY).agg(amount)
-    joined = values.join(dead, [a.NAMESPACE, s.KIND, s.KEY], "left")
-    return joined.withColumn(s.DEAD_IDS, F.coalesce(s.DEAD_IDS, F.lit(0)))
-
-
-def _standing() -> Column:
-    return F.when(F.col(s.FAULT) == "", str(IndexState.READABLE)).otherwise(str(IndexState.FAULTY))
-
-
-def _is(kind: SnapshotKind) -> Column:
-    return F.col(s.KIND) == str(kind)
+    key = f"{a.NAMESPACE}, {s.KIND}, {s.KEY}"
+    dead = values.select(
+        f"""
+        SELECT {key}, sum(CASE WHEN list_contains(coalesce({s.LEDGERS}, []), marker.{s.LEDGER}) THEN 0
+            ELSE marker.{s.IDS} END)::BIGINT AS {s.DEAD_IDS}
+        FROM (SELECT {key}, {c.TOPIC_NAME}, unnest({s.MARKERS}) AS marker FROM rows)
+        LEFT JOIN owners USING ({c.TOPIC_NAME}) GROUP BY {key}
+        """,
+        owners=owners,
+    )
+    counted = f"SELECT * REPLACE (coalesce({s.DEAD_IDS}, 0) AS {s.DEAD_IDS}) FROM rows LEFT JOIN dead USING ({key})"
+    return values.select(counted, dead=dead)

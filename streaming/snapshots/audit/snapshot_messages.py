@@ -1,4 +1,4 @@
-"""Spark's task that reads the snapshot topics of namespaces: every message becomes a row, with any content."""
+"""A task that reads the snapshot topics of namespaces: every message becomes a row, with any content."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -89,7 +89,7 @@ def snapshot_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Spark's task: turns namespaces (columns.LOCATION) into the messages of their snapshot topics (columns.MESSAGE).
+    """A task: turns namespaces (columns.LOCATION) into the messages of their snapshot topics (columns.MESSAGE).
 
     A topic that can't be read to its end becomes a row with a path.
     """

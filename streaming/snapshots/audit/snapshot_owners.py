@@ -1,4 +1,4 @@
-"""Spark's task that checks the topics with snapshots: all in ZooKeeper, and those missing there at the brokers."""
+"""A task that checks the topics with snapshots: all in ZooKeeper, and those missing there at the brokers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -24,7 +24,7 @@ _AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOwnersTask:
-    """Spark's task: turns topics (their full names, first column) into columns.OWNER."""
+    """A task: turns topics (their full names, first column) into columns.OWNER."""
 
     settings: Settings
 

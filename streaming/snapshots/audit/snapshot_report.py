@@ -1,12 +1,11 @@
 """The report of a snapshot audit: on the terminal, and as a page or a section of the ledger audit's page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from streaming.audit import audit_columns as a
 from streaming.audit.report.certificate_table import certificate
 from streaming.audit.report.terminal_report import show_certificate
 from streaming.audit.result import AuditResult
+from streaming.audit.tables import Rows
 from streaming.pages.elements import document, section, stamp, table, time_text
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.advice import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
@@ -30,8 +30,20 @@ INCOMPLETE = (
     "check whether its broker answers (`ledger-reaper check`), and read the broker's log"
 )
 _WHOLE = ("class", "reason", "messages", "bytes")
-_ORDER = {str(each): number for number, each in enumerate(SnapshotClass)}
 _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
+_JSON_FIELDS = (
+    a.CLASS,
+    c.REASON,
+    a.NAMESPACE,
+    c.TOPIC_NAME,
+    s.KIND,
+    s.KEY,
+    s.LEDGER,
+    s.ENTRY,
+    c.BYTES,
+    s.IDS,
+    c.DETAIL,
+)
 _HEADS = ("class", "reason", "topic", "finding", "messages", "bytes")
 
 
@@ -47,13 +59,21 @@ class FindingGroup:
     size_bytes: int
 
 
-def groups_of(found: DataFrame) -> list[FindingGroup]:
+def groups_of(found: Rows) -> list[FindingGroup]:
     """Add findings up by class, reason and topic: by gravity, then by size; at most SAMPLES groups."""
-    rank = F.create_map(*(F.lit(each) for pair in _ORDER.items() for each in pair))
-    grouped = found.groupBy(a.CLASS, c.REASON, c.TOPIC_NAME).agg(
-        F.count(F.lit(1)).alias("n"), F.sum(c.BYTES).alias("size"), F.min(c.DETAIL).alias("detail")
+    grouped = found.select(
+        f"""
+        SELECT {a.CLASS}, {c.REASON}, {c.TOPIC_NAME}, count(*) AS n, sum({c.BYTES}) AS size, min({c.DETAIL}) AS detail
+        FROM rows GROUP BY {a.CLASS}, {c.REASON}, {c.TOPIC_NAME}
+        """
     )
-    ordered = grouped.orderBy(rank[F.col(a.CLASS)], F.desc("size"), F.desc("n"), c.TOPIC_NAME).limit(SAMPLES)
+    ordered = grouped.select(
+        f"""
+        FROM rows ORDER BY list_position($gravest_first, {a.CLASS}), size DESC, n DESC, {c.TOPIC_NAME}, {c.REASON}
+        LIMIT {SAMPLES}
+        """,
+        gravest_first=[str(each) for each in SnapshotClass],
+    )
     return [
         FindingGroup(
             finding_class=SnapshotClass(row[a.CLASS]),
@@ -63,17 +83,14 @@ def groups_of(found: DataFrame) -> list[FindingGroup]:
             count=row["n"],
             size_bytes=row["size"] or 0,
         )
-        for row in ordered.collect()
+        for row in ordered.fetched()
     ]
 
 
-def with_advice(found: DataFrame) -> DataFrame:
-    """Add what to do about each finding, in the order in which --json prints the fields."""
-    advice = F.create_map(*(F.lit(each) for pair in NEXT.items() for each in map(str, pair)))
-    named = found.withColumn("do", advice[F.col(c.REASON)])
-    return named.select(
-        a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY, c.BYTES, s.IDS, c.DETAIL, "do"
-    )
+def with_advice(found: Rows) -> Iterator[dict[str, Any]]:
+    """Yield each finding with what to do about it, in the order in which --json prints the fields."""
+    for row in found.select(f"SELECT {', '.join(_JSON_FIELDS)} FROM rows").each():
+        yield row | {"do": NEXT[SnapshotReason(row[c.REASON])]}
 
 
 def show(console: Terminal, result: AuditResult, groups: Sequence[FindingGroup]) -> None:

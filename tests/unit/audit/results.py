@@ -1,10 +1,8 @@
 """A small result of an audit, for the tests that print and store it."""
 
 from pathlib import Path
-from typing import cast
 
 import pyarrow.fs as pafs
-from pyspark.sql import SparkSession
 
 from streaming.audit.certificate import Certificate
 from streaming.audit.output import Output
@@ -61,24 +59,3 @@ LOST = FindingSample(
 def output_at(folder: Path) -> Output:
     """Return an empty folder to write reports to."""
     return Output(str(folder), pafs.LocalFileSystem(), str(folder))
-
-
-class Session:
-    """A Spark session without jobs."""
-
-    sparkContext: "Session"  # noqa: N815  Spark's name
-
-    def __init__(self) -> None:
-        self.sparkContext = self
-
-    def cancelAllJobs(self) -> None:  # noqa: N802  Spark's name
-        pass
-
-    def setLogLevel(self, level: str) -> None:  # noqa: N802  Spark's name
-        pass
-
-    def stop(self) -> None:
-        pass
-
-
-SPARK = cast("SparkSession", Session())

@@ -1,11 +1,9 @@
 """An audit reports missing data and its own gaps to the operator, and filters apply to rows and totals."""
 
 from dataclasses import replace
-from threading import Event
 from typing import cast
 
 import pytest
-from pyspark.sql import DataFrame
 
 from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.certificate import Certificate
@@ -13,9 +11,11 @@ from streaming.audit.command import AuditCommand, AuditRequest, Findings, Sectio
 from streaming.audit.output import Output
 from streaming.audit.report.summary import Amount, Summary
 from streaming.audit.result import AuditResult
+from streaming.audit.stages import Engine
+from streaming.audit.tables import Rows
 from streaming.config.settings import Settings
 from streaming.errors import SafetyError
-from tests.unit.audit.results import CERTIFICATE, RESULT, SPARK, SUMMARY
+from tests.unit.audit.results import CERTIFICATE, RESULT, SUMMARY
 
 LOST = replace(SUMMARY, by_class=(*SUMMARY.by_class, Amount("MISSING", "NOT_FOUND", 1, 10)))
 BLOCKED: Certificate = replace(CERTIFICATE, unreadable=(("/managed-ledgers/shop/ns/persistent/t", "no right"),))
@@ -60,12 +60,10 @@ def test_totals_count_the_selected_rows_and_missing_data_elsewhere() -> None:
 def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
     request = AuditRequest(options=AuditOptions(recheck_seconds=0), config="F")
     command = AuditCommand(
-        spark=SPARK, settings=cast("Settings", None), request=request, output=cast("Output", None), stop=Event()
+        engine=cast("Engine", None), settings=cast("Settings", None), request=request, output=cast("Output", None)
     )
     command.conclude(
-        Findings(
-            result=result, selected=cast("DataFrame", None), summary=summary, report="report.html", further=section
-        )
+        Findings(result=result, selected=cast("Rows", None), summary=summary, report="report.html", further=section)
     )
 
 

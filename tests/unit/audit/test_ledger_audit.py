@@ -1,17 +1,11 @@
-"""Work of an audit before its phases."""
+"""The name of an audit."""
 
-from pathlib import Path
-
-from streaming.audit.ledger_audit import audit_id_at, stale_folders
-from tests.unit.audit.results import output_at
+from streaming.audit.ledger_audit import audit_id_at
 
 
-def test_stages_of_a_killed_audit_are_removed_a_day_later(tmp_path: Path) -> None:
-    now_ms = 1_700_000_000_000
-    for hours in (25, 23):
-        (tmp_path / f".work-{audit_id_at(now_ms - hours * 3_600_000)}").mkdir()
-    (tmp_path / "findings").mkdir()
-
-    found = stale_folders(output_at(tmp_path).folders(), now_ms)
-
-    assert found == [f".work-{audit_id_at(now_ms - 25 * 3_600_000)}"]
+def test_names_of_audits_sort_by_time() -> None:
+    assert audit_id_at(1_700_000_000_007) == "20231114T221320007Z"
+    assert sorted(map(audit_id_at, (1_700_000_000_100, 1_700_000_000_020))) == [
+        "20231114T221320020Z",
+        "20231114T221320100Z",
+    ]

@@ -7,29 +7,22 @@ from contextlib import nullcontext
 
 import pytest
 
-from streaming.audit import stopping
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.errors import SafetyError, StoppedBySignalError
-from tests.unit.audit.results import SPARK
-
-
-@pytest.fixture(autouse=True)
-def _threads_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "inheritable_thread_target", lambda target: target)
 
 
 def test_work_does_not_start_after_a_signal() -> None:
     stop, done = threading.Event(), list[str]()
     stop.set()
     with pytest.raises(StoppedBySignalError, match="left over"):
-        run_until_signal(SPARK, lambda: done.append("work"), stop, "left over")
+        run_until_signal(lambda: done.append("work"), stop, "left over")
     assert done == []
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_at_the_end_of_the_search_stops_the_audit_before_its_publication(number: int, exit_code: int) -> None:
     class Command:
-        spark, stop = SPARK, threading.Event()
+        stop = threading.Event()
 
         def search(self) -> str:
             os.kill(os.getpid(), number)
@@ -52,7 +45,7 @@ def test_nothing_is_published_before_the_answer_is_yes(answer: str) -> None:
     done: list[str] = []
 
     class Command:
-        spark, stop = SPARK, threading.Event()
+        stop = threading.Event()
 
         def search(self) -> str:
             done.append("search")

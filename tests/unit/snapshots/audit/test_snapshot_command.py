@@ -4,20 +4,20 @@ from threading import Event
 from typing import Any, cast
 
 import pytest
-from pyspark.sql import SparkSession
 
-from streaming.audit import stopping
 from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.certificate import Certificate
 from streaming.audit.command import Section
 from streaming.audit.result import AuditResult, remember
+from streaming.audit.stages import Engine
 from streaming.audit.stopping import StoppedError
+from streaming.audit.tables import Tables
+from streaming.audit.workers import Workers
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from streaming.snapshots.audit import snapshot_command
 from streaming.snapshots.audit.advice import NOT_LOADED
-from tests.unit.audit.results import SPARK
 from udfs.snapshots.topic_findings import SnapshotClass
 
 
@@ -30,7 +30,7 @@ def _section(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception, st
     file = folder / "config.toml"
     file.write_text(f'[state]\ndir = "{folder}"\n')
     section = snapshot_command.further(load(file), AuditOptions(recheck_seconds=0))
-    return section(cast("SparkSession", None), stop or Event())
+    return section(Engine(tables=cast("Tables", None), workers=cast("Workers", None), stop=stop or Event()))
 
 
 @pytest.mark.parametrize("error", [UnavailableError("no broker"), ValueError("no broker"), OSError("no broker")])
@@ -57,7 +57,7 @@ def test_a_stop_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         _section(monkeypatch, tmp_path, StopRequestedError())
 
 
-@pytest.mark.parametrize("error", [StoppedError(), ValueError("Job 4 cancelled as part of cancellation of all jobs")])
+@pytest.mark.parametrize("error", [StoppedError(), ValueError("INTERRUPT Error: Interrupted!")])
 def test_what_a_signal_cut_short_ends_the_audit_of_ledgers_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
@@ -102,8 +102,6 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def _finds(monkeypatch: pytest.MonkeyPatch, result: AuditResult) -> None:
-    monkeypatch.setattr(snapshot_command, "start", lambda *_each, **_options: SPARK)
-    monkeypatch.setattr(stopping, "inheritable_thread_target", lambda target: target)
     monkeypatch.setattr(snapshot_command, "audited", lambda *_each, **_options: (result, []))
 
 
@@ -132,31 +130,31 @@ def test_an_audit_that_read_all_and_found_nothing_grave_ends_with_0(
 
 @SHORT
 def test_the_audit_of_ledgers_gets_the_same_faults(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, result: AuditResult, why: str
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, settings: Settings, result: AuditResult, why: str
 ) -> None:
     _finds(monkeypatch, result)
-    assert snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event()).faults == (
-        f"snapshots: {why}",
-    )
+    assert snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(engine).faults == (f"snapshots: {why}",)
 
 
 def test_the_audit_of_ledgers_says_how_many_namespaces_it_left_out(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, caplog: pytest.LogCaptureFixture
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = _result(0)
     _finds(monkeypatch, replace(result, certificate=replace(result.certificate, listed={NOT_LOADED: 2})))
-    section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event())
+    section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(engine)
     assert section.faults == ()
     assert section.left_out == 2
     for said in (caplog.text, section.html):
         assert "2 namespaces" in said
         assert "`ledger-reaper snapshots audit` loads and reads them" in said
     _finds(monkeypatch, result)
-    assert "left out" not in snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(SPARK, Event()).html
+    assert "left out" not in snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(engine).html
 
 
-def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_audited(settings: Settings) -> None:
-    assert snapshot_command.further(settings, AuditOptions(recheck_seconds=0), last=True)(SPARK, Event()) == Section()
+def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_audited(
+    engine: Engine, settings: Settings
+) -> None:
+    assert snapshot_command.further(settings, AuditOptions(recheck_seconds=0), last=True)(engine) == Section()
 
 
 @pytest.mark.parametrize(
@@ -170,10 +168,10 @@ def test_the_last_audit_of_ledgers_has_no_faults_of_snapshots_that_were_never_au
     ],
 )
 def test_the_last_audit_of_snapshots_counts_only_where_it_covered_what_is_chosen(
-    settings: Settings, covered: dict[str, str], chosen: dict[str, str], *, is_covered: bool
+    engine: Engine, settings: Settings, covered: dict[str, str], chosen: dict[str, str], *, is_covered: bool
 ) -> None:
     remember(snapshot_command.output_of(settings, None), _result(0), FindingFilters(**covered))  # type: ignore[arg-type]
     options = AuditOptions(recheck_seconds=0, filters=FindingFilters(**chosen))  # type: ignore[arg-type]
-    (fault,) = snapshot_command.further(settings, options, last=True)(SPARK, Event()).faults
-    # the session of this test loads no findings: where they would be loaded, it fails for that
+    (fault,) = snapshot_command.further(settings, options, last=True)(engine).faults
+    # there are no findings to load: where they would be loaded, it fails for that
     assert ("covered" in fault) is not is_covered

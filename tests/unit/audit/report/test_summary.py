@@ -1,21 +1,13 @@
 """Findings are filtered and summed."""
 
-from functools import reduce
-
-import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import FindingFilters
 from streaming.audit.report.summary import matching, summarize
-from tests.spark.audit.frames import finding, findings_of
+from streaming.audit.tables import Tables
+from tests.unit.audit.frames import finding, findings_of, ids
 from udfs import columns as c
 from udfs.records import LedgerComponent
 from udfs.verdicts.finding_classes import FindingClass
-
-pytestmark = pytest.mark.spark
-
 
 EXPECTED = [
     (FindingFilters(), [1, 2, 3, 4, 5]),
@@ -28,7 +20,7 @@ EXPECTED = [
 ]
 
 
-def test_filters_by_age_and_size_apply_only_to_findings_that_may_be_deleted(spark: SparkSession) -> None:
+def test_filters_by_age_and_size_apply_only_to_findings_that_may_be_deleted(tables: Tables) -> None:
     rows = [
         finding(1),
         finding(2),
@@ -37,19 +29,12 @@ def test_filters_by_age_and_size_apply_only_to_findings_that_may_be_deleted(spar
         finding(5, **{a.CLASS: "MISSING", a.LAST_CHANGE_MS: None}),
     ]
 
-    found = findings_of(spark, *rows)
-    # one job for all filters
-    frames = [
-        matching(found, filters).select(F.lit(number).alias("filters"), c.LEDGER_ID)
-        for number, (filters, _expected) in enumerate(EXPECTED)
-    ]
-    matched = reduce(DataFrame.union, frames).collect()
-
-    for number, (filters, expected) in enumerate(EXPECTED):
-        assert sorted(row[c.LEDGER_ID] for row in matched if row["filters"] == number) == expected, filters
+    found = findings_of(tables, *rows)
+    for filters, expected in EXPECTED:
+        assert ids(matching(found, filters)) == expected, filters
 
 
-def test_orphans_are_summed_by_topic_namespace_and_age(spark: SparkSession) -> None:
+def test_orphans_are_summed_by_topic_namespace_and_age(tables: Tables) -> None:
     old = {a.SEEN_MS: 1_000 + 40 * 86_400 * 1_000}
     rows = [
         finding(1),
@@ -59,7 +44,7 @@ def test_orphans_are_summed_by_topic_namespace_and_age(spark: SparkSession) -> N
         finding(5, **{a.CLASS: "FOREIGN", a.MANAGED_LEDGER: None, c.BYTES: None}),
     ]
 
-    summary = summarize(findings_of(spark, *rows))
+    summary = summarize(findings_of(tables, *rows))
 
     assert (summary.orphans.count, summary.orphans.size_bytes) == (3, 700)
     assert [(row.topic, row.orphans, row.components) for row in summary.by_topic] == [

@@ -2,23 +2,19 @@
 
 from typing import Any
 
-import pytest
-from pyspark.sql import DataFrame, SparkSession
-
 from streaming.audit import audit_columns as a
 from streaming.audit import reference_join
+from streaming.audit.tables import Rows, Tables
 from tests.builders import TOPIC, UUID
-from tests.spark.audit.frames import ids, rows_of
+from tests.unit.audit.frames import ids
 from udfs import columns as c
-
-pytestmark = pytest.mark.spark
 
 STORE = "http://s3 offloads"
 OTHER_UUID = UUID.replace("0", "f", 1)
 
 
-def _listed(spark: SparkSession, *ids: int) -> DataFrame:
-    return rows_of(spark, a.LISTED, [*({c.LEDGER_ID: i} for i in ids), {a.PATH: "/ledgers/01", c.DETAIL: "no right"}])
+def _listed(tables: Tables, *ids: int) -> Rows:
+    return tables.of([*({c.LEDGER_ID: i} for i in ids), {a.PATH: "/ledgers/01", c.DETAIL: "no right"}], a.LISTED)
 
 
 def _reference(ledger_id: int, **changes: Any) -> dict[str, Any]:
@@ -44,10 +40,8 @@ def _pair(ledger_id: int, uuid: str = UUID, *, index: bool = True, size: int = 1
     return [data, data | {a.IS_INDEX: True, c.BYTES: 1, a.LAST_CHANGE_MS: 7}] if index else [data]
 
 
-def test_a_ledger_that_no_list_keeps_in_bookkeeper_is_a_suspect(spark: SparkSession) -> None:
-    references = rows_of(
-        spark,
-        a.REFERENCE,
+def test_a_ledger_that_no_list_keeps_in_bookkeeper_is_a_suspect(tables: Tables) -> None:
+    references = tables.of(
         [
             _reference(1),
             _reference(1),
@@ -55,32 +49,33 @@ def test_a_ledger_that_no_list_keeps_in_bookkeeper_is_a_suspect(spark: SparkSess
             _offload(3),
             {a.PATH: "/managed-ledgers/x", c.DETAIL: "no right"},
         ],
+        a.REFERENCE,
     )
 
-    assert ids(reference_join.unreferenced(reference_join.one_sided(_listed(spark, 1, 2, 3), references))) == [2, 3]
+    assert ids(reference_join.unreferenced(reference_join.one_sided(_listed(tables, 1, 2, 3), references))) == [2, 3]
 
 
-def test_a_reference_without_its_ledger_is_a_suspect_with_its_owner(spark: SparkSession) -> None:
-    references = rows_of(spark, a.REFERENCE, [_reference(1), _reference(9), _offload(8)])
+def test_a_reference_without_its_ledger_is_a_suspect_with_its_owner(tables: Tables) -> None:
+    references = tables.of([_reference(1), _reference(9), _offload(8)], a.REFERENCE)
 
-    (row,) = reference_join.unlisted(references, reference_join.one_sided(_listed(spark, 1, 2), references)).collect()
+    (row,) = reference_join.unlisted(references, reference_join.one_sided(_listed(tables, 1, 2), references)).fetched()
 
     assert (row[c.LEDGER_ID], row[c.REFERENCE_KEY], row[a.IS_REFERENCE]) == (9, f"data:{TOPIC}", True)
     assert (row[c.LEDGER_TYPE], row[c.BYTES], row[a.CLASS]) == ("LEDGER", 100, None)
 
 
-def test_objects_of_an_attempt_that_is_not_listed_are_suspects(spark: SparkSession) -> None:
-    pairs = reference_join.pairs_of(rows_of(spark, a.OBJECT, [*_pair(1), *_pair(1, OTHER_UUID), *_pair(2)]))
-    references = rows_of(spark, a.REFERENCE, [_offload(1, **{a.STORE: "http://elsewhere b"})])
+def test_objects_of_an_attempt_that_is_not_listed_are_suspects(tables: Tables) -> None:
+    pairs = reference_join.pairs_of(tables.of([*_pair(1), *_pair(1, OTHER_UUID), *_pair(2)], a.OBJECT))
+    references = tables.of([_offload(1, **{a.STORE: "http://elsewhere b"})], a.REFERENCE)
 
-    rows = reference_join.unreferenced_pairs(pairs, references).collect()
+    rows = reference_join.unreferenced_pairs(pairs, references).fetched()
 
     assert sorted((row[c.LEDGER_ID], row[c.UUID]) for row in rows) == [(1, OTHER_UUID), (2, UUID)]
     assert {(row[c.BYTES], row[a.LAST_CHANGE_MS]) for row in rows} == {(11, 7)}
 
 
-def test_a_complete_offload_without_both_objects_may_be_missing(spark: SparkSession) -> None:
-    pairs = reference_join.pairs_of(rows_of(spark, a.OBJECT, [*_pair(1), *_pair(2, index=False)]))
+def test_a_complete_offload_without_both_objects_may_be_missing(tables: Tables) -> None:
+    pairs = reference_join.pairs_of(tables.of([*_pair(1), *_pair(2, index=False)], a.OBJECT))
     missing = [
         _offload(2),  # its index is missing
         _offload(3),  # no objects
@@ -93,6 +88,6 @@ def test_a_complete_offload_without_both_objects_may_be_missing(spark: SparkSess
         _reference(7),  # not offloaded
     ]
 
-    rows = reference_join.unlisted_objects(rows_of(spark, a.REFERENCE, [*missing, *others]), pairs, [STORE], STORE)
+    rows = reference_join.unlisted_objects(tables.of([*missing, *others], a.REFERENCE), pairs, [STORE], STORE)
 
     assert ids(rows) == [2, 3, 4]

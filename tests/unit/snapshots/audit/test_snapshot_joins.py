@@ -1,16 +1,14 @@
-"""Spark's joins combine latest values, owners, positions of segments, and ids."""
+"""Joins combine latest values, owners, positions of segments, and ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming.audit import audit_columns as a
+from streaming.audit.tables import Rows, Tables
+from streaming.audit.workers import Task
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_joins
 from streaming.snapshots.audit.facts import NamespaceTask, TopicTask, topic_facts
@@ -85,12 +83,11 @@ class Messages:
     def add(self, read: ReadValue, *, is_raw: bool = False) -> None:
         self.rows.append(FULL | row_of(SPACE, read, len(self.rows), is_raw=is_raw))
 
-    def frame(self, spark: SparkSession) -> DataFrame:
-        table = pa.Table.from_pylist(self.rows, schema=s.MESSAGE)
-        return spark.createDataFrame(table.to_pylist(), from_arrow_schema(s.MESSAGE))
+    def kept(self, tables: Tables) -> Rows:
+        return tables.of(self.rows, s.MESSAGE)
 
 
-def _owners(spark: SparkSession, **ledgers: list[int] | None) -> DataFrame:
+def _owners(tables: Tables, **ledgers: list[int] | None) -> Rows:
     rows = []
     for name, listed in ledgers.items():
         presence = Presence.GONE if listed is None else Presence.PRESENT
@@ -98,10 +95,10 @@ def _owners(spark: SparkSession, **ledgers: list[int] | None) -> DataFrame:
         at_broker = Presence.GONE if listed is None else Presence.UNREADABLE
         unknown = {s.STATE: None, s.SNAPSHOT_TYPE: None, s.ABORTED: None, c.DETAIL: ""}
         rows.append(row | {s.AT_BROKER: str(at_broker)} | unknown)
-    return spark.createDataFrame(rows, from_arrow_schema(s.OWNER))
+    return tables.of(rows, s.OWNER)
 
 
-def _segments_topic(spark: SparkSession, guard: Position | None, ledgers: Sequence[int] = (70,)) -> DataFrame:
+def _segments_topic(tables: Tables, guard: Position | None, ledgers: Sequence[int] = (70,)) -> Rows:
     guard_position = guard or (None, None)
     row = {
         a.NAMESPACE: SPACE,
@@ -111,7 +108,7 @@ def _segments_topic(spark: SparkSession, guard: Position | None, ledgers: Sequen
         s.KEEPS_ALL: False,
         c.DETAIL: "",
     }
-    return spark.createDataFrame([row], from_arrow_schema(s.SEGMENTS_TOPIC))
+    return tables.of([row], s.SEGMENTS_TOPIC)
 
 
 def _world() -> Messages:
@@ -163,45 +160,42 @@ def _world() -> Messages:
     return read
 
 
-def _findings(spark: SparkSession, messages: DataFrame, owners: DataFrame, segments: DataFrame) -> DataFrame:
-    schema = from_arrow_schema(s.FINDING)
-    of_topics = snapshot_joins.topics(messages, owners, segments).mapInArrow(TopicTask(0, None), schema)
-    return of_topics.unionByName(snapshot_joins.namespaces(messages, segments).mapInArrow(NamespaceTask(), schema))
+def _findings(tables: Tables, messages: Rows, owners: Rows, segments: Rows) -> Rows:
+    of_topics = _judged(TopicTask(0, None), snapshot_joins.topics(messages, owners, segments))
+    return of_topics.and_also(_judged(NamespaceTask(), snapshot_joins.namespaces(messages, segments)))
+
+
+def _judged(task: Task, rows: Rows) -> Rows:
+    return rows.tables.keep_batches(task(rows.batches()), s.FINDING)
 
 
 @dataclass(frozen=True)
 class Joined:
-    """The facts of a world, computed once: a plan with as many joins takes seconds each time it is run."""
+    """The facts of a world."""
 
-    of_topics: DataFrame
-    of_namespaces: DataFrame  # a row for each guard
+    of_topics: Rows
+    of_namespaces: Rows  # a row for each guard
 
 
 GUARDED, TOO_LATE = (69, 9), (70, 0)
 
 
-@pytest.fixture(scope="module")
-def joined(spark: SparkSession) -> Joined:
-    messages, segments = _world().frame(spark), _segments_topic(spark, None)
+@pytest.fixture
+def joined(tables: Tables) -> Joined:
+    messages, segments = _world().kept(tables), _segments_topic(tables, None)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(snapshot_joins, "VALUES_AT_ONCE", 2)  # so that topics are split into parts
-        of_topics = snapshot_joins.topics(messages, _owners(spark, a=[5], gone=None, single=[5]), segments)
-    guards = reduce(DataFrame.union, [_segments_topic(spark, guard) for guard in (GUARDED, TOO_LATE)], segments)
-    return Joined(_collected(of_topics), _collected(snapshot_joins.namespaces(messages, guards)))
-
-
-def _collected(frame: DataFrame) -> DataFrame:
-    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
+        of_topics = snapshot_joins.topics(messages, _owners(tables, a=[5], gone=None, single=[5]), segments)
+    guards = segments.and_also(*(_segments_topic(tables, guard) for guard in (GUARDED, TOO_LATE)))
+    return Joined(of_topics, tables.keep(snapshot_joins.namespaces(messages, guards)))
 
 
 def test_each_fault_is_found_once_at_its_position(joined: Joined) -> None:
-    schema = from_arrow_schema(s.FINDING)
-    unguarded = joined.of_namespaces.where(joined.of_namespaces[s.GUARD_LEDGER].isNull())
-    found = joined.of_topics.mapInArrow(TopicTask(0, None), schema)
-    findings = _collected(found.unionByName(unguarded.mapInArrow(NamespaceTask(), schema)))
-    lines = [(row[c.REASON], row[s.KEY]) for row in findings.collect()]
+    unguarded = joined.of_namespaces.where(f"{s.GUARD_LEDGER} IS NULL")
+    findings = _judged(TopicTask(0, None), joined.of_topics).and_also(_judged(NamespaceTask(), unguarded))
+    lines = [(row[c.REASON], row[s.KEY]) for row in findings.fetched()]
     assert len(lines) == len(set(lines))
-    reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in findings.collect()}
+    reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.KEY]) for row in findings.fetched()}
     segments = f"persistent://{SPACE}/{SnapshotKind.SEGMENT}"
     assert reasons == {
         ("MISSING", "SEGMENT_LOST", A, f"multiple-2-{A}"),
@@ -214,24 +208,24 @@ def test_each_fault_is_found_once_at_its_position(joined: Joined) -> None:
     }
     amounts = totals(findings)
     assert (amounts["ORPHAN"]["count"], amounts["WASTE"]["count"], amounts["WASTE"]["ids"]) == (1, 2, 2)
-    (orphan,) = orphans_of(findings).collect()
+    (orphan,) = orphans_of(findings).fetched()
     position = (orphan[s.LEDGER], orphan[s.ENTRY])
     request = request_of(orphan[c.TOPIC_NAME], orphan[s.KIND], orphan[s.KEY], position)
     assert decode(encode(request)) == request
-    second = findings.where(findings[c.REASON] != "SEGMENT_LOST")
-    later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, findings).collect()}
+    second = findings.where(f"{c.REASON} <> 'SEGMENT_LOST'")
+    later = {(row[a.CLASS], row[c.REASON]) for row in agreed(second, findings).fetched()}
     assert later == {(finding_class, reason) for finding_class, reason, *_rest in reasons} - {
         ("MISSING", "SEGMENT_LOST")
     } | {("TOO_YOUNG", "SEGMENT_LOST")}
-    assert agreed(findings, findings.limit(0)).collect() == []
+    assert agreed(findings, findings.where("false")).fetched() == []
     groups = groups_of(findings)
     assert [group.finding_class for group in groups][:2] == [SnapshotClass.MISSING, SnapshotClass.DANGER]
-    assert all(row["do"] for row in with_advice(findings).collect())
+    assert all(row["do"] for row in with_advice(findings))
 
 
 def test_ids_are_counted_once_and_dead_ids_not(joined: Joined) -> None:
-    rows = joined.of_topics.collect()
-    facts = {row[c.TOPIC_NAME]: topic_facts(row.asDict(recursive=True), 0, is_segmented=None) for row in rows}
+    rows = joined.of_topics.fetched()
+    facts = {row[c.TOPIC_NAME]: topic_facts(row, 0, is_segmented=None) for row in rows}
     assert (facts[A].live_ids, facts[A].doubled_ids) == (3, 1)
     assert facts[SINGLE].live_ids == 2
     assert {segment.sequence: segment.is_readable for segment in facts[A].named} == {0: True, 1: True, 2: False}
@@ -241,12 +235,12 @@ def test_ids_are_counted_once_and_dead_ids_not(joined: Joined) -> None:
 class Odd:
     """Findings about indexes without a max read position, and about a segment of another version of Pulsar."""
 
-    of_messages: list[Row]
-    of_topics: list[Row]
+    of_messages: list[dict[str, Any]]
+    of_topics: list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def odd(spark: SparkSession) -> Odd:
+@pytest.fixture
+def odd(tables: Tables) -> Odd:
     read = Messages()
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 3), max_read=BEFORE_ALL)
     read.index(B, at=(60, 4), max_read=BEFORE_ALL)  # with such an index a topic is replayed
@@ -265,10 +259,10 @@ def odd(spark: SparkSession) -> Odd:
     )
     read.add(newer)
     read.add(newer, is_raw=True)
-    messages = read.frame(spark)
-    owners = _owners(spark, a=[5], b=[5], newer=[5])
-    findings = _findings(spark, messages, owners, _segments_topic(spark, (69, 9)))
-    return Odd(message_findings(messages).collect(), findings.collect())
+    messages = read.kept(tables)
+    owners = _owners(tables, a=[5], b=[5], newer=[5])
+    findings = _findings(tables, messages, owners, _segments_topic(tables, (69, 9)))
+    return Odd(message_findings(messages).fetched(), findings.fetched())
 
 
 def test_an_index_without_max_read_position_is_reported_at_its_position(odd: Odd) -> None:
@@ -284,24 +278,24 @@ def test_a_segment_of_another_version_of_pulsar_is_unknown_and_not_lost(odd: Odd
 
 
 def test_a_guard_counts_only_before_the_first_existing_named_segment(joined: Joined) -> None:
-    guards = {(row[s.GUARD_LEDGER], row[s.GUARD_ENTRY]): row[s.IS_GUARDED] for row in joined.of_namespaces.collect()}
+    guards = {(row[s.GUARD_LEDGER], row[s.GUARD_ENTRY]): row[s.IS_GUARDED] for row in joined.of_namespaces.fetched()}
     assert guards == {GUARDED: True, TOO_LATE: False, (None, None): False}
 
 
-def test_a_namespace_that_could_not_be_read_completely_has_no_findings(spark: SparkSession) -> None:
+def test_a_namespace_that_could_not_be_read_completely_has_no_findings(tables: Tables) -> None:
     world = _world()
     world.rows.append(FULL | dict.fromkeys(s.MESSAGE.names) | {a.NAMESPACE: SPACE, a.PATH: "topic", c.DETAIL: "broke"})
-    messages = world.frame(spark)
-    assert snapshot_joins.owners_of(messages).collect() == []
-    assert snapshot_joins.foreign(messages).collect() == []
+    messages = world.kept(tables)
+    assert snapshot_joins.owners_of(messages).fetched() == []
+    assert snapshot_joins.foreign(messages).fetched() == []
 
 
-def test_foreign_messages_are_reported_without_an_owner(spark: SparkSession) -> None:
-    assert [row[s.FAULT] for row in snapshot_joins.foreign(_world().frame(spark)).collect()] == [str(Fault.ODD_KEY)]
+def test_foreign_messages_are_reported_without_an_owner(tables: Tables) -> None:
+    assert [row[s.FAULT] for row in snapshot_joins.foreign(_world().kept(tables)).fetched()] == [str(Fault.ODD_KEY)]
 
 
 def test_a_message_that_may_block_loads_is_a_danger_even_if_a_later_message_replaced_it(
-    spark: SparkSession,
+    tables: Tables,
 ) -> None:
     read = _world()
     read.add(
@@ -345,9 +339,9 @@ def test_a_message_that_may_block_loads_is_a_danger_even_if_a_later_message_repl
     read.add(replace(doubtful, position=(60, 9), fault=Fault.FOREIGN_SCHEMA))
     read.index(A, (0, (70, 0), (5, 0)), at=(60, 10))
     read.add(replace(doubtful, key=B, topic=B, position=(60, 11)))
-    findings = message_findings(read.frame(spark)).cache()
+    findings = message_findings(read.kept(tables))
     indexes = f"persistent://{SPACE}/{SnapshotKind.INDEX}"
-    reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.ENTRY]) for row in findings.collect()}
+    reasons = {(row[a.CLASS], row[c.REASON], row[c.TOPIC_NAME], row[s.ENTRY]) for row in findings.fetched()}
     assert reasons == {
         ("DANGER", "LOAD_BLOCKED", indexes, 5),
         ("DANGER", "LOAD_BLOCKED", A, 6),
@@ -356,10 +350,10 @@ def test_a_message_that_may_block_loads_is_a_danger_even_if_a_later_message_repl
         ("DANGER", "LOAD_IN_DOUBT", B, 11),
         ("FOREIGN", "ODD_KEY", f"persistent://{SPACE}/{SnapshotKind.SEGMENT}", 7),
     }
-    assert orphans_of(findings).collect() == []  # --publish requests none of them
+    assert orphans_of(findings).fetched() == []  # --publish requests none of them
 
 
-def test_foreign_messages_of_several_system_topics_are_separate_rows(spark: SparkSession) -> None:
+def test_foreign_messages_of_several_system_topics_are_separate_rows(tables: Tables) -> None:
     read = Messages()
     for kind in (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT):
         read.add(
@@ -374,10 +368,10 @@ def test_foreign_messages_of_several_system_topics_are_separate_rows(spark: Spar
                 detail="odd",
             )
         )
-    groups = groups_of(message_findings(read.frame(spark)))
+    groups = groups_of(message_findings(read.kept(tables)))
     assert len({group.topic for group in groups}) == len(groups) == 3
 
 
 def test_deleted_segments_are_not_counted_as_unguarded(joined: Joined) -> None:
     # of the three segments that the index names
-    assert {row["segments"] for row in joined.of_namespaces.collect()} == {2}
+    assert {row["segments"] for row in joined.of_namespaces.fetched()} == {2}

@@ -1,23 +1,20 @@
 """The last audit of snapshots counts only filtered findings, and the question before a publication counts orphans."""
 
 from pathlib import Path
-from threading import Event
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.certificate import Certificate
 from streaming.audit.output import FINDINGS, Output
 from streaming.audit.result import AuditResult, remember
+from streaming.audit.stages import Engine
+from streaming.audit.tables import Tables
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import SafetyError
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_command
-
-pytestmark = pytest.mark.spark
 
 RESULT = AuditResult(
     audit_id="1",
@@ -38,7 +35,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def output(spark: SparkSession, settings: Settings) -> Output:
+def output(tables: Tables, settings: Settings) -> Output:
     """An output folder with the findings of a complete audit."""
     rows = [
         (kind, reason, space, f"persistent://{space}/t", "kind", key, 1, number, 10, 0, "")
@@ -52,8 +49,8 @@ def output(spark: SparkSession, settings: Settings) -> Output:
         )
     ]
     output = snapshot_command.output_of(settings, None)
-    findings = spark.createDataFrame(rows, from_arrow_schema(s.FINDING))
-    output.save(findings, FINDINGS)
+    findings = [dict(zip(s.FINDING.names, row, strict=True)) for row in rows]
+    output.save(FINDINGS, tables.of(findings, s.FINDING))
     remember(output, RESULT, FindingFilters())
     return output
 
@@ -67,17 +64,15 @@ def output(spark: SparkSession, settings: Settings) -> Output:
     ],
 )
 def test_the_last_audit_counts_only_filtered_findings(
-    spark: SparkSession, settings: Settings, output: Output, filters: FindingFilters, faults: tuple[str, ...]
+    engine: Engine, settings: Settings, output: Output, filters: FindingFilters, faults: tuple[str, ...]
 ) -> None:
-    section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0, filters=filters), last=True)(
-        spark, Event()
-    )
+    section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0, filters=filters), last=True)(engine)
     assert section.faults == faults
     assert ("NO_GUARD" in section.html) is bool(faults)
     assert ("shops/prod" in section.html) is filters.are_empty
 
 
-def test_the_question_contains_the_number_of_removals(spark: SparkSession, settings: Settings, output: Output) -> None:
+def test_the_question_contains_the_number_of_removals(engine: Engine, settings: Settings, output: Output) -> None:
     questions: list[str] = []
 
     def no(orphans: str) -> None:
@@ -86,9 +81,7 @@ def test_the_question_contains_the_number_of_removals(spark: SparkSession, setti
 
     for publish in (False, True):
         request = snapshot_command.SnapshotRequest(options=AuditOptions(recheck_seconds=0), publish=publish, confirm=no)
-        audit = snapshot_command.SnapshotCommand(
-            spark=spark, settings=settings, request=request, output=output, stop=Event()
-        )
+        audit = snapshot_command.SnapshotCommand(engine=engine, settings=settings, request=request, output=output)
         if publish:
             with pytest.raises(SafetyError):
                 audit.ask(RESULT)
