@@ -1,5 +1,6 @@
 """Fixtures of all tests: the embedded cluster, and a closed network for tests that need none."""
 
+import gc
 import ipaddress
 import os
 import socket
@@ -25,6 +26,9 @@ if "TMPDIR" not in os.environ:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So do the processes of pytest-xdist: half of the collection is the compilation of modules with tests.
 sys.dont_write_bytecode = False
+
+# Nothing of the collection becomes garbage: searching for it is a quarter of the collection's time.
+gc.disable()
 
 REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
 _WITHOUT_NETWORK = {"unit", "spark", "model"}
@@ -59,6 +63,12 @@ _ON_THE_SECOND_CLUSTER = {
 
 
 _ALONE = ("spark", "rocketmq")  # folders whose tests are a group
+
+
+def pytest_collection_finish() -> None:
+    """Search for garbage again, but never among the collected tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
