@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.cli.arrow import load_datasets
-from streaming.cli.options import Config, Yes, confirm, require_terminal, settings_of
-from streaming.cli.state import settings_with_state, state_fault
+from streaming.cli.options import Config, Yes, confirm, require_terminal, settings_of, settings_with_state, state_fault
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError
 from streaming.terminal import count_of, say

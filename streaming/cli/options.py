@@ -1,4 +1,4 @@
-"""Options that several commands share: the configuration file, JSON output, and the question before a change."""
+"""Options that several commands share: configuration, state directory, JSON output, the question before a change."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.errors import ConfigError, SafetyError
+from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.terminal import say_open
 from udfs.paths import MAX_LEDGER_ID
 
@@ -122,6 +122,51 @@ def settings_of(config: Path | None) -> "Settings":
     from streaming.config.load import load
 
     return load(config)
+
+
+class NoStateError(UnavailableError):
+    """There is no state directory: the service has not run yet, or runs elsewhere."""
+
+
+def settings_with_state(config: Path) -> "Settings":
+    """Load the configuration, and refuse a missing state directory, which would be read as if nothing had happened.
+
+    Raises ConfigError, which names the key, if there is no state directory; UnavailableError if this is unknown.
+    """
+    settings = settings_of(config)
+    if isinstance(fault := state_fault(settings, config), NoStateError):
+        raise ConfigError(str(fault))
+    if fault:
+        raise fault
+    return settings
+
+
+def state_fault(settings: "Settings", config: Path) -> ReaperError | None:
+    """Return why the state directory can't be read; None if it exists.
+
+    The error is a NoStateError if there is none, a ConfigError if a file has its name, and an UnavailableError if a
+    service does not answer.
+    """
+    from pyarrow.fs import FileType
+
+    from streaming.config.stores import is_on_s3
+    from streaming.state.filesystem import open_filesystem
+
+    try:
+        filesystem, path = open_filesystem(settings.state_dir)
+        file_type = filesystem.get_file_info(path).type
+    except OSError as error:
+        return UnavailableError(f"the state directory {settings.state.dir} can't be read: {error}")
+    if file_type is FileType.Directory:
+        return None
+    named = f"The key state.dir in {config} names it"
+    if file_type is not FileType.NotFound:
+        return ConfigError(f"{settings.state.dir} is a file, not a directory. {named}: name a directory")
+    where = "" if is_on_s3(settings.state.dir) else ", on this machine"
+    return NoStateError(
+        f"the state directory {settings.state.dir} does not exist. {named}, and the service creates it at its first "
+        f"start: did it run with this configuration{where}?"
+    )
 
 
 def require_terminal(*, yes: bool, why: str = "") -> None:

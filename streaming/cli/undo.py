@@ -1,19 +1,26 @@
 """`ledger-reaper undo`, and its advice about checks that only the operator can make."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, DryRun, Json, OneLedger, Yes, confirm, require_terminal, settings_of, utc
-from streaming.cli.state import require_state
+from streaming.cli.options import (
+    Config,
+    DryRun,
+    Json,
+    OneLedger,
+    Yes,
+    confirm,
+    require_terminal,
+    settings_with_state,
+    utc,
+)
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.terminal import count_of, say, say_json
-
-if TYPE_CHECKING:
-    from streaming.undo.restore_ledgers import UndoReport, UndoResult
+from streaming.undo.undo_report import NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
 
 _SHOWN = 100
 
@@ -39,15 +46,14 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
     could not be restored or its data are gone.
     """
     from streaming.clients import command_clients
-    from streaming.undo.restore_ledgers import UndoSelection, undo_ledgers
+    from streaming.undo.restore_ledgers import undo_ledgers
     from streaming.undo.restore_objects import undo_objects
 
     since_ms = SystemClock().now_ms() - seconds_of(since, "--since") * 1000 if since else 0
     selection = UndoSelection(ledger, topic, since_ms)
     if selection.is_empty:
         raise ConfigError("nothing was selected: give --ledger, --topic or --since")
-    settings = settings_of(config)
-    require_state(settings, config)
+    settings = settings_with_state(config)
     asks = ledger is None and not dry_run and not yes
     if asks:
         require_terminal(yes=yes)
@@ -61,7 +67,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
     _raise_fault(report, None if objects else ledger)
 
 
-def _show(report: "UndoReport", *, objects: bool, json_lines: bool) -> None:
+def _show(report: UndoReport, *, objects: bool, json_lines: bool) -> None:
     for result in report.results if json_lines else report.results[:_SHOWN]:
         if json_lines:
             say_json(asdict(result))
@@ -71,9 +77,7 @@ def _show(report: "UndoReport", *, objects: bool, json_lines: bool) -> None:
         say(line, err=True)
 
 
-def _question(would: "UndoReport", topic: str, since: str, *, objects: bool) -> str:
-    from streaming.undo.restore_ledgers import Undone
-
+def _question(would: UndoReport, topic: str, since: str, *, objects: bool) -> str:
     count = count_of(would.count(Undone.WOULD_PUT_BACK), "object" if objects else "ledger")
     others = len(would.results) - would.count(Undone.WOULD_PUT_BACK)
     rest = f" ({count_of(others, 'other')} can't be restored; --dry-run lists all)" if others else ""
@@ -84,9 +88,7 @@ def _selected(topic: str, since: str) -> str:
     return " and ".join([f"belonged to {topic}"] * bool(topic) + [f"was deleted in the last {since}"] * bool(since))
 
 
-def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
-    from streaming.undo.restore_ledgers import Undone
-
+def _raise_fault(report: UndoReport, ledger: int | None) -> None:
     if report.count(Undone.FAILED):
         raise RefusedError(
             f"{report.count(Undone.FAILED)} of {len(report.results)} could not be restored: the results FAILED show why"
@@ -102,16 +104,14 @@ def _raise_fault(report: "UndoReport", ledger: int | None) -> None:
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")
 
 
-def _line(result: "UndoResult") -> str:
+def _line(result: UndoResult) -> str:
     detail = f": {result.detail}" if result.detail else ""
     about = f"ledger {result.ledger_id} of {result.owner or '?'}, deleted {utc(result.deleted_ms)}"
     return f"{result.status:<14} {about}{detail}"
 
 
-def advice_on_objects(report: "UndoReport") -> str:
+def advice_on_objects(report: UndoReport) -> str:
     """Return the advice about restored objects."""
-    from streaming.undo.restore_ledgers import Undone
-
     lines = _counted(report)
     if report.count(Undone.PUT_BACK):
         lines += [
@@ -121,10 +121,8 @@ def advice_on_objects(report: "UndoReport") -> str:
     return "\n".join(lines)
 
 
-def advice(report: "UndoReport") -> str:
+def advice(report: UndoReport) -> str:
     """Return the advice about restored ledgers, and the checks that only the operator can make."""
-    from streaming.undo.restore_ledgers import NOT_READ, Undone
-
     lines = _counted(report)
     restored = [result for result in report.results if result.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
     unread = [result for result in restored if result.status is Undone.UNREADABLE or result.detail == NOT_READ]
@@ -149,9 +147,7 @@ def advice(report: "UndoReport") -> str:
     return "\n".join(lines)
 
 
-def _counted(report: "UndoReport") -> list[str]:
-    from streaming.undo.restore_ledgers import Undone
-
+def _counted(report: UndoReport) -> list[str]:
     lines = [f"{report.count(status)} {status}" for status in Undone if report.count(status)]
     if len(report.results) > _SHOWN:
         lines.append(f"(the first {_SHOWN} are shown; --json lists all)")

@@ -6,9 +6,9 @@ first and last entry. If no bookie answers, the command shows the operator how t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial, reduce
+from itertools import islice
 from operator import and_
 from typing import Any
 
@@ -19,9 +19,9 @@ from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, Unreadable, Znode
+from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state import journal, receipts
-from streaming.undo.own_entries import control_entries
+from streaming.undo.undo_report import NOT_CHECKED, NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
 from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
 from udfs.formats.errors import FormatError
@@ -30,59 +30,10 @@ from udfs.owners.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGE
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
 
-NOT_CHECKED = "not checked whether the bookies still have its entries: they can be read only after it is back"
-NOT_READ = "no bookie that can read control entries answered whether its entries exist"
 _READ_AT_ONCE = 500
-
-
-class Undone(StrEnum):
-    """The outcome for one ledger's metadata."""
-
-    PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
-    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more, so we removed the metadata again, see the detail
-    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but some bookies are away
-    WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
-    EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
-    FAILED = "FAILED"  # the detail is the reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoResult:
-    """The result for one ledger or object."""
-
-    ledger_id: int
-    path: str
-    owner: str
-    deleted_ms: int  # when the journal was written, just before the delete
-    status: Undone
-    last_entry_id: int = -1
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class UndoReport:
-    """The results of a run."""
-
-    results: list[UndoResult] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)  # ledgers that a waiting request would delete again
-
-    def count(self, status: Undone) -> int:
-        """Count the results with this status."""
-        return sum(1 for result in self.results if result.status is status)
-
-
-@dataclass(frozen=True, slots=True)
-class UndoSelection:
-    """Selects the deletes that match every field that is set."""
-
-    ledger_id: int | None = None
-    topic: str = ""  # any form of its name; a partitioned topic selects all its partitions
-    since_ms: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no field is set."""
-        return self == UndoSelection()
+_AT_MOST = 8  # of several topics and partitions, because a ledger may be in tiered storage, or be trimmed right now
+_OF_A_PARTITION = 2
+_ENTRIES = 2  # while a ledger is being written, its last entry may not be readable
 
 
 def undo_ledgers(
@@ -241,7 +192,7 @@ def _checked(
 
     def are_readable(results: Sequence[UndoResult]) -> dict[str, bool | None]:
         entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
-        # a bookie that can't read control entries is not believed (own_entries.py)
+        # a bookie that can't read control entries is not believed
         answers = clients.bookies.readable(urls, entries, control)
         both = zip(answers[::2], answers[1::2], strict=True)
         return {result.path: _any_of(*pair) for result, pair in zip(results, both, strict=True)}
@@ -260,6 +211,39 @@ def _checked(
                 result, detail=f"{result.detail}; {_remove_again(clients.store, path, created[path])}"
             )
     return [checked.get(result.path, result) for result in results]
+
+
+def control_entries(settings: Settings, admin: TopicAdmin) -> list[tuple[int, int]]:
+    """Return (ledger, 0) for some ledgers of our own topics; none if no broker reports any.
+
+    These entries certainly exist: a bookie must read them before we believe that it can't read another entry. A bookie
+    answers 500 both if a ledger has no such entry and if the bookie can't read any ledger, for example because
+    BookKeeper requires a password.
+    """
+    topics = settings.topics
+    entries: list[tuple[int, int]] = []
+    for topic in (*topics.deduplicated, *topics.requests):
+        for partition in _partitions(admin, topic):
+            if len(entries) >= _AT_MOST:
+                return entries[:_AT_MOST]
+            entries += islice(_of(admin, partition), _OF_A_PARTITION)
+    return entries[:_AT_MOST]
+
+
+def _partitions(admin: TopicAdmin, topic: str) -> list[str]:
+    try:
+        return sorted(admin.last_positions(topic)) if admin.partitions(topic) is not None else []
+    except ReaperError:
+        return []
+
+
+def _of(admin: TopicAdmin, partition: str) -> list[tuple[int, int]]:
+    # newest first, because the oldest ledgers may be in tiered storage only
+    try:
+        ledgers = admin.internal_stats(partition).ledgers
+    except ReaperError:
+        return []
+    return [(ledger, 0) for ledger, entries in sorted(ledgers, reverse=True) if entries >= _ENTRIES]
 
 
 def _any_of(first: bool | None, last: bool | None) -> bool | None:

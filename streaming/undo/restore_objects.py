@@ -13,7 +13,8 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import ObjectStore
 from streaming.state import journal
-from streaming.undo.restore_ledgers import Undone, UndoReport, UndoResult, UndoSelection, condition_of
+from streaming.undo.restore_ledgers import condition_of
+from streaming.undo.undo_report import Undone, UndoReport, UndoResult, UndoSelection
 from udfs.offload_drivers import Target, allowed_bucket, normal_endpoint
 from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject

@@ -18,7 +18,7 @@ from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.if_none_match import refuses_to_overwrite
 from streaming.check.preflight import Line, Status, check
 from streaming.cli.main import app as cli
-from streaming.cli.state import NoStateError
+from streaming.cli.options import NoStateError
 from streaming.clients import Clients
 from streaming.clock import SystemClock
 from streaming.config.load import load

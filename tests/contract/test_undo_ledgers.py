@@ -10,7 +10,7 @@ import pytest
 from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import UnavailableError
-from streaming.undo.restore_ledgers import NOT_READ, Undone, UndoResult
+from streaming.undo.undo_report import NOT_READ, Undone, UndoResult
 from tests.builders import ROOT, exists, put
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from tests.unit.undo.test_restore_ledgers import World

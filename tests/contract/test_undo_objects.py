@@ -15,8 +15,8 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.state.journal import ObjectEntry, ParquetJournal
-from streaming.undo.restore_ledgers import Undone, UndoResult, UndoSelection
 from streaming.undo.restore_objects import undo_objects
+from streaming.undo.undo_report import Undone, UndoResult, UndoSelection
 from tests.builders import TOPIC, UUID, gone
 from tests.contract.s3_server import S3Server, s3_running
 from tests.services import command_clients_of

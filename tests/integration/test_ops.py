@@ -31,7 +31,7 @@ from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.settlements import SettlementFolder
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
-from streaming.undo.own_entries import control_entries
+from streaming.undo.restore_ledgers import control_entries
 from tests.builders import reference
 from tests.integration.conftest import Deploy, Deployment, create_tenant, leak, new_topic, payload
 from udfs.formats.acl import OPEN, acl_bytes

@@ -17,17 +17,8 @@ from streaming.coordination import identity
 from streaming.errors import ConfigError, SafetyError
 from streaming.ports import Bookies
 from streaming.state.journal import JournalEntry, ParquetJournal
-from streaming.undo.restore_ledgers import (
-    NOT_CHECKED,
-    NOT_READ,
-    Undone,
-    UndoReport,
-    UndoResult,
-    UndoSelection,
-    judged,
-    newest_of,
-    undo_ledgers,
-)
+from streaming.undo.restore_ledgers import judged, newest_of, undo_ledgers
+from streaming.undo.undo_report import NOT_CHECKED, NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
 from tests.builders import (
     NOW_MS,
     ROOT,

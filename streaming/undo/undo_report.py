@@ -1,0 +1,57 @@
+"""What an undo selects, and the results that it reports, for ledgers and for objects."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+NOT_CHECKED = "not checked whether the bookies still have its entries: they can be read only after it is back"
+NOT_READ = "no bookie that can read control entries answered whether its entries exist"
+
+
+class Undone(StrEnum):
+    """The outcome for one ledger's metadata."""
+
+    PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more, so we removed the metadata again, see the detail
+    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but some bookies are away
+    WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
+    EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
+    FAILED = "FAILED"  # the detail is the reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoResult:
+    """The result for one ledger or object."""
+
+    ledger_id: int
+    path: str
+    owner: str
+    deleted_ms: int  # when the journal was written, just before the delete
+    status: Undone
+    last_entry_id: int = -1
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class UndoReport:
+    """The results of a run."""
+
+    results: list[UndoResult] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)  # ledgers that a waiting request would delete again
+
+    def count(self, status: Undone) -> int:
+        """Count the results with this status."""
+        return sum(1 for result in self.results if result.status is status)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoSelection:
+    """Selects the deletes that match every field that is set."""
+
+    ledger_id: int | None = None
+    topic: str = ""  # any form of its name; a partitioned topic selects all its partitions
+    since_ms: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no field is set."""
+        return self == UndoSelection()
