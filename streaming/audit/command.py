@@ -14,7 +14,6 @@ from streaming.audit import audit_columns as a
 from streaming.audit import history
 from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.findings import is_class
-from streaming.audit.ledger_audit import Audit
 from streaming.audit.output import FINDINGS, Output, output_of
 from streaming.audit.phase_progress import Phases
 from streaming.audit.publication import asked
@@ -220,6 +219,8 @@ class AuditCommand:
     def _result(self, phases: Phases) -> AuditResult:
         if self.request.last:
             return remembered(self.output)
+        from streaming.audit.ledger_audit import Audit  # it loads every reader
+
         return Audit(
             engine=self.engine,
             settings=self.settings,

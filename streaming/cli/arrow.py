@@ -5,30 +5,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 
-_LEFT_OUT = frozenset({"numpy", "pandas"})
+_NUMPY, _PANDAS = "numpy", "pandas"
 
 
 class _Nowhere(MetaPathFinder):
-    """Hides both packages from the import system."""
+    """Hides packages from the import system."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
         """Raise ModuleNotFoundError for a hidden package; leave other names to other finders."""
-        if name in _LEFT_OUT:
+        if name in self._names:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def load_datasets() -> None:
-    """Load pyarrow.dataset. Nothing is hidden in a process that has loaded pyarrow, numpy or pandas already."""
-    if not sys.modules.keys() & {"pyarrow", *_LEFT_OUT}:
+def load_datasets(*, with_numpy: bool = False) -> None:
+    """Load pyarrow.dataset. Nothing is hidden in a process that has loaded pyarrow, numpy or pandas already.
+
+    with_numpy: the command passes arrays of numpy to pyarrow.
+    """
+    left_out = frozenset({_PANDAS} if with_numpy else {_NUMPY, _PANDAS})
+    if not sys.modules.keys() & {"pyarrow", _NUMPY, _PANDAS}:
         # pyarrow imports both only to recognize their values, which takes longer than the whole work of such a command.
         # If they can't be found at that moment, pyarrow works without them.
-        with _without_them():
+        with _without(left_out):
             import pyarrow.dataset  # noqa: F401  loaded here, used elsewhere
 
 
 @contextmanager
-def _without_them() -> Iterator[None]:
-    nowhere = _Nowhere()
+def _without(names: frozenset[str]) -> Iterator[None]:
+    nowhere = _Nowhere(names)
     sys.meta_path.insert(0, nowhere)
     try:
         yield

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.arrow import load_datasets
 from streaming.cli.options import (
     READS_PER_SECOND,
     Config,
@@ -123,6 +124,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
 
         show_removal(settings, before_removing, as_json=json_lines, reads_per_second=reads_per_second)
         return
+    load_datasets(with_numpy=True)
     from streaming.audit import audit_options
     from streaming.audit.command import AuditRequest
     from streaming.audit.command import audit as run_audit

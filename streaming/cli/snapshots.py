@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streaming.cli.arrow import load_datasets
 from streaming.cli.options import (
     Config,
     Json,
@@ -75,6 +76,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     def confirm_count(orphans: str) -> None:
         confirm(f"Request the removal of {orphans}, in {settings.topics.requests[0]}?", yes=yes)
 
+    load_datasets(with_numpy=True)
     from streaming.audit.audit_options import AuditOptions, FindingFilters
     from streaming.snapshots.audit.snapshot_command import SnapshotRequest
     from streaming.snapshots.audit.snapshot_command import audit as run_audit
