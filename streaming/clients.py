@@ -130,7 +130,12 @@ def command_clients(settings: Settings) -> Iterator[CommandClients]:
 
 def clients_for(settings: Settings) -> Clients:
     """Return the clients of this process for these settings; a forked child creates its own."""
-    return Clients(store_for(zookeeper_settings(settings)), broker_for(settings))
+    return Clients(process_store(settings), broker_for(settings))
+
+
+def process_store(settings: Settings) -> MetadataStore:
+    """Return the metadata store of this process, for commands that may need no broker; else as clients_for."""
+    return store_for(zookeeper_settings(settings))
 
 
 def zookeeper_settings(settings: Settings) -> ZooKeeperClientSettings:

@@ -28,7 +28,7 @@ from streaming.audit.stages import Engine, engine_for
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.audit.tables import Rows
 from streaming.beside import Beside, Work, logged
-from streaming.clients import bookies_for, clients_for
+from streaming.clients import bookies_for, process_store
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
@@ -164,7 +164,7 @@ class AuditCommand:
             selected = self.engine.tables.keep(matching(self._findings(), filters))
             with phases.phase("Adding up findings"):
                 summary = summarize(selected)
-            bookies = bookies_for(self.settings, clients_for(self.settings).store)
+            bookies = bookies_for(self.settings, process_store(self.settings))
             urls = self.request.options.bookies or http_addresses(bookies.registered())
             space = account(self.settings, self.output, bookies, urls, SystemClock().now_ms())
             report, further = self._write(result, summary, space)
@@ -317,7 +317,7 @@ def totals_of(result: AuditResult, summary: Summary, filters: FindingFilters, *,
 
 
 def _refuse_other_cluster(settings: Settings, result: AuditResult) -> None:
-    instance_id = instance_id_of(clients_for(settings).store, settings.zookeeper.ledgers_root)
+    instance_id = instance_id_of(process_store(settings), settings.zookeeper.ledgers_root)
     if instance_id != result.instance_id:
         raise SafetyError(
             f"audit {result.audit_id} searched BookKeeper {result.instance_id}, but this configuration names "

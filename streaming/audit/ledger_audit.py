@@ -25,7 +25,7 @@ from streaming.audit.stages import Engine, PhaseTools
 from streaming.audit.tables import Rows
 from streaming.audit.walk.bucket_listing import bucket_path, buckets_by_label
 from streaming.audit.walk.phases import Walk
-from streaming.clients import clients_for, newest_zxid
+from streaming.clients import newest_zxid, process_store
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
@@ -80,7 +80,7 @@ def tools_for(
     settings: Settings, options: AuditOptions, phases: Phases, engine: Engine, completeness: Completeness
 ) -> PhaseTools:
     """Return what the phases of one run share. Raises UnavailableError."""
-    store = clients_for(settings).store
+    store = process_store(settings)
     return PhaseTools(
         settings=settings,
         options=options,

@@ -30,11 +30,11 @@ from streaming.snapshots.audit.advice import NOT_LOADED
 from streaming.snapshots.audit.facts import NamespaceTask, SchemaTask, SegmentsTopicTask, TopicTask
 from streaming.snapshots.audit.snapshot_messages import ReadTask, loaded, namespaces_with_snapshots
 from streaming.snapshots.audit.snapshot_owners import SnapshotOwnersTask
+from streaming.snapshots.audit.snapshot_report import GRAVE, totals
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 from udfs.snapshots.values import Fault
 
-GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
 _TOPICS_AT_ONCE = 200
 _NAMESPACES_AT_ONCE = 20
 _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDGER, s.ENTRY)
@@ -143,15 +143,6 @@ def agreed(first: Rows, second: Rows) -> Rows:
     )
     both = second.select(f"FROM rows SEMI JOIN first USING ({names})", first=first)
     return both.and_also(second.select(once, first=first))
-
-
-def totals(found: Rows) -> dict[str, dict[str, int]]:
-    """Count each class of findings, with bytes and ids."""
-    classes = {str(each): {"count": 0, "bytes": 0, "ids": 0} for each in SnapshotClass}
-    by_class = f"SELECT {a.CLASS}, count(*) AS n, sum({c.BYTES}) AS size, sum({s.IDS}) AS ids FROM rows GROUP BY ALL"
-    for row in found.select(by_class).fetched():
-        classes[row[a.CLASS]] = {"count": row["n"], "bytes": row["size"] or 0, "ids": row["ids"] or 0}
-    return classes
 
 
 def message_findings(messages: Rows) -> Rows:

@@ -22,8 +22,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, StopRequestedError
 from streaming.snapshots.audit import snapshot_report
 from streaming.snapshots.audit.advice import LEFT_OUT, NOT_LOADED
-from streaming.snapshots.audit.publication import orphans_of, publish
-from streaming.snapshots.audit.snapshot_audit import GRAVE, SnapshotAudit, totals
+from streaming.snapshots.audit.snapshot_report import GRAVE, totals
 from streaming.spark.java_errors import one_line
 from streaming.state.filesystem import below, folder_of
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
@@ -96,6 +95,8 @@ class SnapshotCommand:
 
     def ask(self, _result: AuditResult) -> None:
         """Ask before orphans are published. Raises unless the answer is yes."""
+        from streaming.snapshots.audit.publication import orphans_of
+
         if self.request.publish and (count := orphans_of(self._findings()).count()):
             self.request.confirm(count_of(count, "orphan"))
 
@@ -119,6 +120,8 @@ class SnapshotCommand:
         """
         if result.certificate.errors:
             return ["the audit requested nothing"]
+        from streaming.snapshots.audit.publication import publish
+
         sent = publish(self.settings, self._findings())
         log.info("%s received %s", self.settings.topics.requests[0], count_of(sent, "request"))
         if result.certificate.faults_within(self.request.options.filters):
@@ -140,6 +143,8 @@ def audited(
     engine: Engine, settings: Settings, options: AuditOptions, output: Output, *, only_loaded: bool = False
 ) -> tuple[AuditResult, list[snapshot_report.FindingGroup]]:
     """Run an audit into the output folder; return its result, and its findings added up."""
+    from streaming.snapshots.audit.snapshot_audit import SnapshotAudit  # it loads every reader
+
     with Phases(Terminal(stderr=True), engine.stop) as phases:
         result = SnapshotAudit(
             engine=engine,

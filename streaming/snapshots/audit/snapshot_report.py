@@ -21,6 +21,7 @@ from streaming.terminal import Terminal, age_text, cell, count_of, size_text
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 
+GRAVE = (SnapshotClass.MISSING, SnapshotClass.DANGER)
 SAMPLES = 200
 _SHOWN = 40
 _UNREAD = 20
@@ -57,6 +58,15 @@ class FindingGroup:
     detail: str  # of one of the findings
     count: int
     size_bytes: int
+
+
+def totals(found: Rows) -> dict[str, dict[str, int]]:
+    """Count each class of findings, with bytes and ids."""
+    classes = {str(each): {"count": 0, "bytes": 0, "ids": 0} for each in SnapshotClass}
+    by_class = f"SELECT {a.CLASS}, count(*) AS n, sum({c.BYTES}) AS size, sum({s.IDS}) AS ids FROM rows GROUP BY ALL"
+    for row in found.select(by_class).fetched():
+        classes[row[a.CLASS]] = {"count": row["n"], "bytes": row["size"] or 0, "ids": row["ids"] or 0}
+    return classes
 
 
 def groups_of(found: Rows) -> list[FindingGroup]:

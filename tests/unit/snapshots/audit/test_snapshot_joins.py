@@ -13,9 +13,9 @@ from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_joins
 from streaming.snapshots.audit.facts import NamespaceTask, TopicTask, topic_facts
 from streaming.snapshots.audit.publication import orphans_of, request_of
-from streaming.snapshots.audit.snapshot_audit import agreed, message_findings, totals
+from streaming.snapshots.audit.snapshot_audit import agreed, message_findings
 from streaming.snapshots.audit.snapshot_messages import row_of
-from streaming.snapshots.audit.snapshot_report import groups_of, with_advice
+from streaming.snapshots.audit.snapshot_report import groups_of, totals, with_advice
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
