@@ -13,7 +13,7 @@ from streaming.audit import reference_join
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import MAX_PROBLEMS, Completeness
 from streaming.audit.phase_progress import PhaseResult, Phases
-from streaming.audit.tables import Rows, Tables, opened
+from streaming.audit.tables import MEMORY, MEMORY_BESIDE_SERVICE, Rows, Tables, opened
 from streaming.audit.walk.listing import Problem
 from streaming.audit.workers import ALONE_SECONDS, Task, Workers
 from streaming.config.settings import Settings
@@ -40,7 +40,8 @@ def engine_for(settings: Settings, stop: threading.Event, *, is_beside_service: 
     # the service has its own work for its Python
     alone_seconds = 0.0 if is_beside_service else ALONE_SECONDS
     workers = Workers(stop=stop, most=min(cores, _PROCESSES), alone_seconds=alone_seconds)
-    with opened(settings, stop) as tables, closing(workers):
+    memory = MEMORY_BESIDE_SERVICE if is_beside_service else MEMORY
+    with opened(settings, stop, memory) as tables, closing(workers):
         yield Engine(tables=tables, workers=workers, stop=stop)
 
 

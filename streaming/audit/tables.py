@@ -25,7 +25,10 @@ from streaming.spark import scratch
 _PARAMETER = re.compile(r"\$(\w+)")
 ROWS_AT_ONCE = 5_000
 _INSERTED_ROWS, _INSERTED_BYTES = 100_000, 16 * 1024 * 1024  # inserted by one statement
-_MEMORY = "1GB"  # of a table's pages, hash tables and sorts; the rest goes to temporary files
+MEMORY, MEMORY_BESIDE_SERVICE = (
+    "1GB",
+    "512MB",
+)  # of a table's pages, hash tables and sorts; the rest goes to temporary files
 _THREADS = 2
 
 Row = Mapping[str, Any]
@@ -34,17 +37,18 @@ Row = Mapping[str, Any]
 class Tables:
     """The tables, and queries over them. Thread-safe. Every method raises UnavailableError if the disk is full."""
 
-    def __init__(self, folder: Path, stop: threading.Event) -> None:
+    def __init__(self, folder: Path, stop: threading.Event, memory: str = MEMORY) -> None:
         """Open.
 
         Args:
             folder: of the temporary files.
             stop: once it is set, no query starts: StoppedError.
+            memory: the limit.
         """
         self._stop = stop
         self._numbers = count()
         config: dict[str, Any] = {
-            "memory_limit": _MEMORY,
+            "memory_limit": memory,
             "threads": _THREADS,
             "temp_directory": str(folder),
             "default_null_order": "nulls_first_on_asc_last_on_desc",
@@ -177,7 +181,7 @@ class Rows:
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, stop: threading.Event) -> Iterator[Tables]:
+def opened(settings: Settings, stop: threading.Event, memory: str) -> Iterator[Tables]:
     """Yield tables whose temporary files are in spark.local_dir; they are removed at the end.
 
     Raises ConfigError if that folder can't be written.
@@ -185,7 +189,7 @@ def opened(settings: Settings, stop: threading.Event) -> Iterator[Tables]:
     parent = scratch.folder_for(settings)
     with (
         TemporaryDirectory(dir=parent, prefix="audit-", ignore_cleanup_errors=True) as folder,
-        contextlib.closing(Tables(Path(folder), stop)) as tables,
+        contextlib.closing(Tables(Path(folder), stop, memory)) as tables,
     ):
         yield tables
 
