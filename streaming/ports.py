@@ -20,6 +20,7 @@ from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
 from udfs.phase_one.trim_forecast import Retention
 from udfs.records import BrokerView, StoredObject, UnfinishedUpload
+from udfs.space.report import RecoverySettings
 
 _LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
 
@@ -414,7 +415,10 @@ class TrimFacts(Protocol):
 
 
 class RetentionPolicies(Protocol):
-    """Retention by the level that sets it. Thread-safe. Every method raises UnavailableError, RefusedError."""
+    """Retention by the level that sets it, and a broker's settings.
+
+    Thread-safe. Every method raises UnavailableError, RefusedError.
+    """
 
     def of_topic(self, topic: str) -> Retention | None:
         """Return the policy of the topic itself, or of the partitioned topic that it is part of; None: it has none.
@@ -429,6 +433,10 @@ class RetentionPolicies(Protocol):
 
     def of_brokers(self) -> Retention:
         """Return the default in a broker's configuration."""
+        ...
+
+    def recovery(self) -> RecoverySettings:
+        """Return what the broker that answers does about data that it can't read."""
         ...
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 The command reads the ledger and its owner now, and applies the service's own rules.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +28,7 @@ from streaming.sweep.jobs import Limiter
 from streaming.sweep.pace import Pace
 from streaming.sweep.tiered_storage.buckets import offload_buckets
 from streaming.sweep.tiered_storage.offloaded import OffloadedCopies
-from streaming.terminal import Terminal, age_text, cell, count_of, say, say_json, size_text
+from streaming.terminal import Terminal, age_text, cell, count_of, say, size_text
 from udfs import columns as c
 from udfs.owners.references import key_of
 from udfs.paths import ledger_path, topic_of
@@ -52,19 +53,43 @@ class Explained:
     referring: Referring | None = None  # the owners that refer to a ledger that does not exist
 
 
-def explain(settings: Settings, ledger_id: int, *, as_json: bool, reads_per_second: float) -> None:
-    """Print the facts about the ledger. Raises UnavailableError, ConfigError."""
+def read_explained(settings: Settings, ledger_id: int, *, reads_per_second: float) -> Explained:
+    """Read the facts about the ledger. Raises UnavailableError, ConfigError."""
     store = clients_for(settings).store
-    explained = with_referring(judged(settings, ledger_id, SystemClock()), store, Pace(reads_per_second))
-    past = past_of(settings, ledger_id)
-    audited = audited_as(output_of(settings, None), ledger_id)
-    if as_json:
-        say_json(as_fields(explained) | {"receipts": past, "last_audit": audited})
-    else:
-        _print(explained, past)
-        for row in audited:
-            finding = " ".join(str(row[name]) for name in _AUDITED if row[name])
-            say(f"  last audit   {finding}")
+    return with_referring(judged(settings, ledger_id, SystemClock()), store, Pace(reads_per_second))
+
+
+def show_explained(settings: Settings, explained: Explained, lines: Sequence[str]) -> None:
+    """Print the facts about a ledger on the terminal. Raises UnavailableError.
+
+    Args:
+        settings: the configuration.
+        explained: the facts.
+        lines: what the topic that needs the ledger adds to them.
+    """
+    _print(explained, past_of(settings, explained.ledger_id), lines)
+    for row in audited_as(output_of(settings, None), explained.ledger_id):
+        finding = " ".join(str(row[name]) for name in _AUDITED if row[name])
+        say(f"  last audit   {finding}")
+
+
+def explained_fields(settings: Settings, explained: Explained) -> dict[str, Any]:
+    """Return what --json prints, with receipts and the last audit's findings. Raises UnavailableError."""
+    past = past_of(settings, explained.ledger_id)
+    return as_fields(explained) | {
+        "receipts": past,
+        "last_audit": audited_as(output_of(settings, None), explained.ledger_id),
+    }
+
+
+def owners_of(explained: Explained) -> list[tuple[str, str]]:
+    """Return (component, managed ledger) of each owner that refers to the ledger now."""
+    if explained.referring is not None:
+        return explained.referring.owners
+    claim, reference = explained.claim, explained.reference
+    if isinstance(claim, PendingDelete) and reference is not None and refers_to(reference, explained.ledger_id):
+        return [(str(claim.component), claim.managed_ledger)]
+    return []
 
 
 def judged(settings: Settings, ledger_id: int, clock: Clock) -> Explained:
@@ -200,7 +225,7 @@ def _ledger_fields(facts: LedgerFacts, now_ms: int) -> dict[str, Any]:
     return fields
 
 
-def _print(explained: Explained, past: list[dict[str, Any]]) -> None:
+def _print(explained: Explained, past: list[dict[str, Any]], lines: Sequence[str]) -> None:
     console = Terminal(soft_wrap=True)
     fields = as_fields(explained)
     console.print(Text.assemble((f"Ledger {explained.ledger_id}", "bold"), cell(f"  {explained.path}")))
@@ -210,6 +235,8 @@ def _print(explained: Explained, past: list[dict[str, Any]]) -> None:
         console.print(cell(f"  {line}"))
     for label, text in _lines(fields):
         console.print(cell(f"  {label:<12} {text}"))
+    for line in lines:
+        console.print(cell(line))
     colour = {Outcome.DELETED: "yellow", Outcome.RETRY: "green", Outcome.ALREADY_GONE: "dim"}.get(
         explained.verdict.outcome, "magenta"
     )
@@ -230,11 +257,6 @@ def _missing(explained: Explained) -> list[str]:
         f"MISSING: {topic_of(owner)} refers to it ({component}), so data is lost"
         for component, owner in explained.referring.owners
     ]
-    if lines:
-        lines.append(
-            f"`ledger-reaper undo --ledger {explained.ledger_id}` may restore it, if a receipt shows that the service "
-            "deleted it"
-        )
     if unread := explained.referring.unreadable:
         lines.append(f"{count_of(len(unread), 'path')} could not be read and may refer to it, for example {unread[0]}")
     return lines or ["no topic, cursor or schema in ZooKeeper refers to it"]

@@ -1,4 +1,4 @@
-"""`ledger-reaper audit` and `explain`."""
+"""`ledger-reaper audit`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,8 +20,6 @@ from streaming.cli.options import (
     settings_of,
 )
 from streaming.config import amounts
-from streaming.errors import ConfigError
-from udfs.paths import MAX_LEDGER_ID
 from udfs.records import LedgerComponent
 
 
@@ -169,27 +167,3 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         further=further(settings, chosen, last=last) if includes_snapshots else None,
     )
     run_audit(settings, audit_request, watch_seconds=every_seconds)
-
-
-def explain(
-    config: Config,
-    ledger_id: Annotated[
-        int | None, typer.Argument(metavar="[N]", help="Ledger id", min=0, max=MAX_LEDGER_ID, show_default=False)
-    ] = None,
-    ledger: Annotated[
-        int | None, typer.Option("--ledger", help="The same as an option", min=0, max=MAX_LEDGER_ID)
-    ] = None,
-    reads_per_second: ReadsPerSecond = READS_PER_SECOND,
-    json_lines: Json = False,
-) -> None:
-    """Show what a ledger is, which topic refers to it, and how the service would answer a request to delete it.
-
-    If the ledger does not exist, the command searches all topics, cursors and schemas in ZooKeeper for its id.
-    """
-    chosen = ledger if ledger_id is None else ledger_id
-    if chosen is None or None not in (ledger_id, ledger):
-        raise ConfigError("name one ledger, as in `ledger-reaper explain 4711`")
-    settings = settings_of(config)
-    from streaming.audit.explain import explain as explain_ledger
-
-    explain_ledger(settings, chosen, as_json=json_lines, reads_per_second=reads_per_second)

@@ -7,9 +7,10 @@ from typer.core import TyperGroup
 
 from streaming.cli import dlq, rocketmq, sandbox, snapshots
 from streaming.cli.accept import accept
-from streaming.cli.audit import audit, explain
+from streaming.cli.audit import audit
 from streaming.cli.backlog import backlog
 from streaming.cli.check import check
+from streaming.cli.explain import explain
 from streaming.cli.pause import pause, resume
 from streaming.cli.receipts import receipts
 from streaming.cli.release import release

@@ -106,6 +106,14 @@ def _behind_gap(_report: SpaceReport, shares: Sequence[Share]) -> Fix:
     )
 
 
+def _missing(_report: SpaceReport, shares: Sequence[Share]) -> Fix:
+    return Fix(
+        cause=Cause.MISSING,
+        text="Data was lost. `explain` shows what is missing, and what can be done before a broker loads the topic",
+        commands=(command(["ledger-reaper", "explain"], [f"--topic={_largest(shares).topic}"]),),
+    )
+
+
 def _broker_cursor(_report: SpaceReport, shares: Sequence[Share]) -> Fix:
     first = _largest(shares)
     commands: tuple[str, ...] = ()
@@ -242,6 +250,7 @@ def _not_collected(report: SpaceReport) -> Fix:
 
 
 _WITH_NAMES: Mapping[Cause, Callable[[SpaceReport, Sequence[Share]], Fix]] = {
+    Cause.MISSING: _missing,
     Cause.BACKLOG: _backlog,
     Cause.ACKNOWLEDGED_BEHIND_GAP: _behind_gap,
     Cause.BROKER_CURSOR: _broker_cursor,
@@ -253,7 +262,6 @@ _WITH_NAMES: Mapping[Cause, Callable[[SpaceReport, Sequence[Share]], Fix]] = {
 }
 # a text, and commands
 _GENERAL: Mapping[Cause, tuple[str, ...]] = {
-    Cause.MISSING: ("Data was lost. Find out what is missing, and who deleted it", "ledger-reaper audit --verify-only"),
     Cause.OPEN_ACTIVE: (
         "Nothing: a broker closes a ledger at managedLedgerMaxEntriesPerLedger, managedLedgerMaxSizePerLedgerMbytes or "
         "managedLedgerMaxLedgerRolloverTimeMinutes (broker.conf)",

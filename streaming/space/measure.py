@@ -165,6 +165,7 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
         bookies=bookies,
         unknown=unread.unknown(),
         policies=found.policies,
+        missing=tuple(sorted(found.missing, key=lambda need: (need.topic, need.ledger_id))),
     )
 
 

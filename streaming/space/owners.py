@@ -61,6 +61,10 @@ class OwnerReading:
                 yield batch
                 size = max(1, min(2 * size, _AIM_BYTES * len(paths) // max(1, read_bytes), _MOST_AT_ONCE))
 
+    def read(self, paths: Sequence[str]) -> Batch:
+        """Read the owners at these paths; those that do not exist are left out. Raises UnavailableError."""
+        return self._batch(paths)[0]
+
     def lists(self, paths: Sequence[str]) -> list[Node | None]:
         """Read topics' lists once more, in order; None: there is no such topic any more. Raises UnavailableError."""
         return self._read(paths)

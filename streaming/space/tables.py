@@ -70,6 +70,14 @@ def show(console: Terminal, shown: Shown) -> None:
     _show_unknown(console, shown.report)
 
 
+def show_causes(console: Terminal, shown: Shown) -> None:
+    """Print the totals, the causes, and what is not known."""
+    for line in headline(shown):
+        console.print(cell(line), soft_wrap=True)
+    _show_rows(console, shown)
+    _show_unknown(console, shown.report)
+
+
 def headline(shown: Shown) -> Iterator[str]:
     """Yield what was read, and the filters."""
     report = shown.report

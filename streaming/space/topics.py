@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from streaming.ports import LoadedTopicStats, Unreadable
 from streaming.space.ledgers import LedgerReading
+from streaming.space.needs import ReadTopic, needed_others, needed_schemas, schema_ids, topic_of_schema
 from streaming.space.owners import Batch, Node, OwnerReading, TopicZnodes
 from streaming.space.policies import Found, PolicyReading
 from streaming.space.unread import Unread
@@ -21,7 +22,8 @@ from udfs.paths import (
 )
 from udfs.space.causes import Cause
 from udfs.space.ledger_table import Kind, LedgerTable
-from udfs.space.report import Share, Subscription, TopicPolicy, Unknown
+from udfs.space.needed import needed_data
+from udfs.space.report import NeededLedger, Share, Subscription, TopicPolicy, Unknown
 from udfs.space.system_topics import cause_of
 from udfs.space.topic_ledgers import (
     CursorRead,
@@ -50,17 +52,7 @@ class Findings:
     shares: list[Share] = field(default_factory=list)
     subscriptions: list[Subscription] = field(default_factory=list)
     policies: dict[str, TopicPolicy] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Topic:
-    """A topic between reading and dividing."""
-
-    name: str  # tenant/ns/persistent/encoded
-    path: str
-    facts: TopicFacts
-    cursors: Sequence[CursorRead]
-    compacted: set[int] | None
+    missing: list[NeededLedger] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +72,23 @@ class TopicDivision:
         """Divide the ledgers of a batch. Raises UnavailableError."""
         for path, node in batch.schemas:
             self._add_schema(path, node)
-        named = {name: znodes for znodes in batch.topics if (name := self._name(znodes))}
-        answers = self.stats.internal_stats([*named]) if self.stats else [_NOT_ASKED] * len(named)
-        read = [self._topic(*each, answer) for each, answer in zip(named.items(), answers, strict=True)]
-        topics = [(topic, Hold(topic.facts)) for topic in self._confirmed([topic for topic in read if topic])]
+        topics = [(topic, Hold(topic.facts)) for topic in self._confirmed(self.read(batch.topics))]
         deciding = [topic for topic, hold in topics if hold.needs_retention and topic.facts.of_pulsar is None]
         retentions = self.policies.of([topic.facts.topic for topic in deciding])
         for topic, hold in topics:
             self._divide(topic, hold, retentions.get(topic.facts.topic, _NOT_NEEDED))
             self._add_others(topic)
         self.findings.topics += len(topics)
+        self.findings.missing += self._missing([topic for topic, _hold in topics], batch.schemas)
 
-    def _divide(self, topic: _Topic, hold: Hold, found: Found | str) -> None:
+    def read(self, topics: Sequence[TopicZnodes]) -> list[ReadTopic]:
+        """Return the topics whose lists can be read. Raises UnavailableError."""
+        named = {name: znodes for znodes in topics if (name := self._name(znodes))}
+        answers = self.stats.internal_stats([*named]) if self.stats else [_NOT_ASKED] * len(named)
+        read = [self._topic(*each, answer) for each, answer in zip(named.items(), answers, strict=True)]
+        return [topic for topic in read if topic]
+
+    def _divide(self, topic: ReadTopic, hold: Hold, found: Found | str) -> None:
         retention = found if isinstance(found, str) else found[0]
         if not isinstance(found, str):
             self.findings.policies[topic.facts.topic] = TopicPolicy(
@@ -113,7 +110,7 @@ class TopicDivision:
             self.unread.add_path(znodes.path, str(error))
             return ""
 
-    def _topic(self, name: str, znodes: TopicZnodes, answer: InternalStats | Unreadable | None) -> _Topic | None:
+    def _topic(self, name: str, znodes: TopicZnodes, answer: InternalStats | Unreadable | None) -> ReadTopic | None:
         try:
             if isinstance(znodes.listed, Unreadable):
                 raise FormatError(znodes.listed.detail)
@@ -137,7 +134,7 @@ class TopicDivision:
             detail=answer.detail if isinstance(answer, Unreadable) else _STALE,
             of_pulsar=cause_of(name),
         )
-        return _Topic(name, znodes.path, facts, cursors, compacted_ids(data, stats))
+        return ReadTopic(name, znodes.path, facts, cursors, compacted_ids(data, stats))
 
     def _cursors(self, name: str, znodes: TopicZnodes, stats: InternalStats | None) -> list[CursorRead]:
         if isinstance(znodes.cursors, Unreadable):
@@ -158,7 +155,7 @@ class TopicDivision:
         self.unread.add(Unknown(what=path, detail=detail))
         self.unread.owners |= {(name, kind) for kind in (Kind.CURSOR, Kind.COMPACTED, Kind.BUCKET)}
 
-    def _confirmed(self, topics: Sequence[_Topic]) -> list[_Topic]:
+    def _confirmed(self, topics: Sequence[ReadTopic]) -> list[ReadTopic]:
         """Read again what seems to be missing: it may be newer than the table, or have left its list since."""
         missing = {
             topic.path: [ledger.ledger_id for ledger in topic.facts.ledgers if ledger.place is Place.MISSING]
@@ -176,7 +173,35 @@ class TopicDivision:
             for topic in topics
         ]
 
-    def _add_others(self, topic: _Topic) -> None:
+    def _missing(self, topics: Sequence[ReadTopic], schemas: Sequence[tuple[str, Node]]) -> list[NeededLedger]:
+        """Return the ledgers that owners refer to and BookKeeper does not have."""
+        found = [
+            need
+            for topic in topics
+            for need in needed_data(
+                topic.facts, [each.ledger_id for each in topic.facts.ledgers if each.place is Place.MISSING]
+            )
+        ]
+        absent = {topic.path: self._absent(topic.others) for topic in topics}
+        absent |= {path: self._absent(schema_ids(node)) for path, node in schemas}
+        ids = {ledger_id for each in absent.values() for ledger_id in each}
+        gone = ids - self.ledgers.existing(sorted(ids))
+        # a broker writes the new ledger into an owner before it deletes the old one, so owners are read again after
+        # the ledgers
+        again = self.owners.read([path for path, each in absent.items() if each & gone])
+        reading = replace(self, unread=Unread(ledgers=self.unread.ledgers))  # the first reading reported what is unread
+        for topic in reading.read(again.topics):
+            found += needed_others(topic, absent[topic.path] & gone)
+        for path, node in again.schemas:
+            found += needed_schemas(path, node, absent[path] & gone)
+        return found
+
+    def _absent(self, ledger_ids: Iterable[int]) -> set[int]:
+        """Return the ledgers that the table does not have."""
+        ids = sorted({*ledger_ids} - self.unread.ledgers)
+        return {ledger_id for ledger_id, row in zip(ids, self.table.rows_of(ids), strict=True) if row < 0}
+
+    def _add_others(self, topic: ReadTopic) -> None:
         """Add the ledgers of a topic beside its messages."""
         own, of_pulsar = topic.facts, topic.facts.of_pulsar
         if topic.compacted is None:
@@ -203,9 +228,8 @@ class TopicDivision:
         except ValueError as error:  # a FormatError, or a wrong name
             self.unread.add_path(path, str(error))
             return
-        namespace, _, encoded = schema_id.rpartition("/")
-        topic = topic_of(f"{namespace}/persistent/{encoded}")
-        self._claim(cause_of(topic) or Cause.SCHEMAS, namespace, topic, ids)
+        topic = topic_of_schema(schema_id)
+        self._claim(cause_of(topic) or Cause.SCHEMAS, namespace_of(topic), topic, ids)
 
     def _claim(self, cause: Cause, namespace: str, topic: str, ids: Iterable[int]) -> None:
         claimed = [each for each in self.table.claim(sorted(ids)) if each is not None and each.is_first]

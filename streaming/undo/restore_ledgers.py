@@ -5,7 +5,7 @@ Nothing in ZooKeeper shows whether that has happened, so we restore the metadata
 first and last entry. If no bookie answers, the command shows the operator how to check.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import islice
@@ -59,6 +59,19 @@ def undo_ledgers(
     report = UndoReport(_checked(settings, clients, results, created))
     report.waiting = _waiting_ledgers(settings, report)
     return report
+
+
+def restorable(settings: Settings, clients: CommandClients, ledger_ids: Collection[int]) -> dict[int, UndoResult]:
+    """Return what `undo` would do with those of the ledgers that the journal has, and change nothing.
+
+    Raises UnavailableError, ConfigError, and SafetyError if the journal is another cluster's.
+    """
+    store = clients.store
+    identity.compare(identity.of_cluster(settings, store, clients.pulsar.admin), settings.state_dir)
+    layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
+    where = ds.field("ledger_id").isin(sorted(ledger_ids))
+    entries = newest_of(journal.entries(settings.state_dir, journal.JournalQuery(where=where)))
+    return {each.ledger_id: each for each in _restore_removed(store, settings, layout, entries, None)}
 
 
 def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:

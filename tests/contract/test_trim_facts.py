@@ -14,6 +14,7 @@ from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import CURSOR, TOPIC
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.phase_one.trim_forecast import Retention
+from udfs.space.report import RecoverySettings
 
 OWN = "/admin/v2/persistent/public/default/orders/retention"
 NAMESPACE = "/admin/v2/namespaces/public/default/retention"
@@ -70,6 +71,42 @@ def test_the_topics_retention_precedes_its_namespaces_and_the_brokers(real: Real
     retentions = [real.adapter.retention(TOPIC) for _ in range(4)]
     assert retentions == [Retention(5, -1), Retention(7, 100), Retention(9, -1), Retention(9, -1)]
     assert real.requests().count(RUNTIME) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(
+            answer_of(autoSkipNonRecoverableData="true", managedLedgerForceRecovery="false"),
+            RecoverySettings(True, False, None),
+            id="an older broker has no setting for schemas",
+        ),
+        pytest.param(
+            answer_of(schemaLedgerForceRecovery="maybe"), RecoverySettings(None, None, None), id="other words"
+        ),
+    ],
+)
+def test_a_brokers_recovery_settings_are_those_that_it_reports(
+    answer: CannedAnswer, expected: RecoverySettings
+) -> None:
+    with http_stub() as stub:
+        stub.answer_with(RUNTIME, answer)
+        policies = Retentions(PulsarHttp(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1)))
+        assert policies.recovery() == expected
+        policies.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(CannedAnswer(401), RefusedError), (CannedAnswer(500), UnavailableError), (NOTHING, UnavailableError)],
+)
+def test_recovery_settings_that_cannot_be_read_are_an_error(answer: CannedAnswer, error: type[Exception]) -> None:
+    with http_stub() as stub:
+        stub.answer_with(RUNTIME, answer)
+        policies = Retentions(PulsarHttp(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1)))
+        with pytest.raises(error):
+            policies.recovery()
+        policies.close()
 
 
 def test_a_partition_has_the_retention_of_its_topic(real: Real) -> None:

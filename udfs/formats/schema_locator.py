@@ -33,6 +33,12 @@ def ledger_ids(data: bytes) -> frozenset[int]:
     return ids
 
 
+def newest_ledger_id(data: bytes) -> int:
+    """Return the ledger of the newest version. Raises FormatError as ledger_ids does."""
+    ledger_ids(data)
+    return int(SchemaLocator.FromString(data).info.position.ledgerId)
+
+
 def serialize_schema_locator(versions: Iterable[tuple[int, int]]) -> bytes:
     """Write the locator of a schema, given (ledger id, entry id) of each version, oldest first; at least one."""
     index = [

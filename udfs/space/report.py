@@ -8,6 +8,7 @@ record.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from udfs.records import LedgerComponent
 from udfs.space.causes import Cause
 
 
@@ -89,6 +90,45 @@ class Unknown:
     at_most: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RecoverySettings:
+    """The settings of a broker that decide what it does about data that it can't read. None: it reports none."""
+
+    skips_data: bool | None  # autoSkipNonRecoverableData
+    forces_ledgers: bool | None  # managedLedgerForceRecovery
+    forces_schemas: bool | None  # schemaLedgerForceRecovery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededBy:
+    """A cursor that has not acknowledged all of a data ledger, or whose position is not known."""
+
+    subscription: str
+    is_of_broker: bool = False
+    unread: int | None  # entries of the ledger that it has not acknowledged; None: unknown
+    later: int | None  # entries of later ledgers that it has not acknowledged; None: unknown
+    is_exact: bool = True  # False: its position is that of an earlier moment, so it may need fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededLedger:
+    """A ledger that a topic, one of its cursors, or its schema refers to."""
+
+    ledger_id: int
+    component: LedgerComponent
+    topic: str  # persistent://…
+    cursor: str = ""  # the decoded name of the cursor that refers to it; "": no cursor does
+    is_of_broker: bool = False  # whether that cursor is a broker's own
+    entries: int | None = None  # by the topic's list; None: the list does not contain the number
+    length: int | None = None  # bytes of one copy by the topic's list; None: as above
+    after_ms: int | None = None  # its entries were written after this time, when the ledger before it was closed
+    until_ms: int | None = None  # and before this time, when it was closed; None: unknown
+    is_last: bool = False  # the last ledger of the list, or the schema's newest version
+    next_id: int | None = None  # the next ledger of the list
+    is_loaded: bool | None = None  # whether a broker has loaded the topic; None: unknown
+    needed_by: tuple[NeededBy, ...] = ()  # of data ledgers only
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
     """The policies in force for a topic that has consumed ledgers, and the level that sets them."""
@@ -113,6 +153,7 @@ class SpaceReport:
     bookies: tuple[BookieSpace, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     policies: Mapping[str, TopicPolicy] = field(default_factory=dict)  # by topic
+    missing: tuple[NeededLedger, ...] = ()  # ledgers that owners refer to and BookKeeper does not have
 
     @property
     def is_complete(self) -> bool:

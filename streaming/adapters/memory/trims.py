@@ -8,8 +8,9 @@ from streaming.errors import ReaperError, RefusedError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import base_topic, managed_ledger_name
 from udfs.phase_one.trim_forecast import Retention
+from udfs.space.report import RecoverySettings
 
-_Found = TypeVar("_Found", Retention, Retention | None)
+_Found = TypeVar("_Found", Retention, Retention | None, RecoverySettings)
 
 
 class MemoryTrimFacts:
@@ -55,6 +56,7 @@ class MemoryRetentionPolicies:
         self.topics: dict[str, Retention | ReaperError] = {}  # by persistent://…
         self.namespaces: dict[str, Retention | ReaperError] = {}
         self.brokers: Retention | ReaperError = Retention(0, 0)
+        self.recovering: RecoverySettings | ReaperError = RecoverySettings(False, False, False)
         self.faults = Faults()
 
     def of_topic(self, topic: str) -> Retention | None:
@@ -71,6 +73,11 @@ class MemoryRetentionPolicies:
         """Return the default."""
         self.faults.step("of_brokers", [])
         return _raised(self.brokers)
+
+    def recovery(self) -> RecoverySettings:
+        """Return the settings."""
+        self.faults.step("recovery", [])
+        return _raised(self.recovering)
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

@@ -17,7 +17,7 @@ from streaming.coordination import identity
 from streaming.errors import ConfigError, SafetyError
 from streaming.ports import Bookies
 from streaming.state.journal import JournalEntry, ParquetJournal
-from streaming.undo.restore_ledgers import judged, newest_of, undo_ledgers
+from streaming.undo.restore_ledgers import judged, newest_of, restorable, undo_ledgers
 from streaming.undo.undo_report import NOT_CHECKED, NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
 from tests.builders import (
     NOW_MS,
@@ -176,3 +176,19 @@ def test_nothing_is_restored_into_another_cluster(world: World) -> None:
 def test_a_ledger_that_the_journal_does_not_have_is_reported(world: World) -> None:
     with pytest.raises(ConfigError, match="has no such ledger"):
         undo_ledgers(world.settings, command_clients_of(world.store), UndoSelection(ledger_id=6))
+
+
+def test_what_can_be_restored_is_read_without_restoring_it(world: World) -> None:
+    clients = command_clients_of(world.store, world.pulsar, bookies=world.bookies)
+    found = restorable(world.settings, clients, [5, 6])
+    assert {ledger_id: result.status for ledger_id, result in found.items()} == {5: Undone.WOULD_PUT_BACK}
+    assert not exists(world.store.tree, world.path)
+    put(world.store.tree, world.path, b"another's")
+    assert restorable(world.settings, clients, [5])[5].status is Undone.EXISTS
+
+
+def test_another_clusters_journal_restores_nothing_here(world: World) -> None:
+    there = identity.of_cluster(world.settings, world.store, MemoryPulsar())
+    identity.hold(replace(there, instance_id="another"), world.settings.state.dir)
+    with pytest.raises(SafetyError, match="belongs to another cluster"):
+        restorable(world.settings, command_clients_of(world.store, world.pulsar), [5])

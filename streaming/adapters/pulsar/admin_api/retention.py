@@ -9,9 +9,12 @@ from streaming.adapters.pulsar.http import Answer, PulsarHttp, topic_path
 from streaming.errors import UnavailableError
 from udfs.paths import base_topic, namespace_of
 from udfs.phase_one.trim_forecast import Retention
+from udfs.space.report import RecoverySettings
 
 _MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
 _DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"
+_RECOVERY = ("autoSkipNonRecoverableData", "managedLedgerForceRecovery", "schemaLedgerForceRecovery")
+_FLAGS = {"true": True, "false": False}
 # the answer of a broker that does not support policies of topics
 _NO_TOPIC_POLICIES = HTTPStatus.METHOD_NOT_ALLOWED
 
@@ -49,17 +52,29 @@ class Retentions:
 
     def of_brokers(self) -> Retention:
         """Return the default of the broker that answers. Raises UnavailableError, RefusedError."""
-        answer = self._http.get("v2/brokers/configuration/runtime")
-        if not answer.ok:
-            raise refusal(answer, "return a broker's configuration")
+        configuration = self._configuration()
         try:
-            return Retention(int(answer.body[_DEFAULT_MINUTES]), int(answer.body[_DEFAULT_MEGABYTES]))
+            return Retention(int(configuration[_DEFAULT_MINUTES]), int(configuration[_DEFAULT_MEGABYTES]))
         except (KeyError, TypeError, ValueError) as error:
             raise UnavailableError(f"a broker's configuration has no default retention: {error!r}") from error
+
+    def recovery(self) -> RecoverySettings:
+        """Return the settings of the broker that answers. Raises UnavailableError, RefusedError."""
+        configuration = self._configuration()
+        if not isinstance(configuration, dict):
+            raise UnavailableError("a broker's configuration is in an unknown format")
+        skips, ledgers, schemas = (_FLAGS.get(str(configuration.get(name))) for name in _RECOVERY)
+        return RecoverySettings(skips, ledgers, schemas)
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    def _configuration(self) -> Any:
+        answer = self._http.get("v2/brokers/configuration/runtime")
+        if not answer.ok:
+            raise refusal(answer, "return a broker's configuration")
+        return answer.body
 
     def _of_brokers(self) -> Retention:
         """Return the default of the broker that answers; zero without permission to read it. It is read once."""
