@@ -25,10 +25,8 @@ from streaming.spark import scratch
 _PARAMETER = re.compile(r"\$(\w+)")
 ROWS_AT_ONCE = 5_000
 _INSERTED_ROWS, _INSERTED_BYTES = 100_000, 16 * 1024 * 1024  # inserted by one statement
-MEMORY, MEMORY_BESIDE_SERVICE = (
-    "1GB",
-    "512MB",
-)  # of a table's pages, hash tables and sorts; the rest goes to temporary files
+# of tables, hash tables and sorts; the rest goes to temporary files
+MEMORY, MEMORY_BESIDE_SERVICE = "1GB", "512MB"
 _THREADS = 2
 
 Row = Mapping[str, Any]
