@@ -6,7 +6,7 @@ from udfs.formats.bookie_disk import BookieDisk
 from udfs.space.bookie_facts import with_reported
 from udfs.space.report import BookieSpace
 
-SPACE = BookieSpace(bookie_id="b:3181", url="http://b:8000", ledgers=3, live=700)
+SPACE = BookieSpace(bookie_id="b:3181", url="http://b:8000", is_read_only=False, ledgers=3, live=700)
 DISK = BookieDisk(
     url="http://b:8000",
     entry_log_bytes=690,
