@@ -173,14 +173,18 @@ class _Search:
             for name in sorted(namespaces or ()):
                 path = f"{tenant}/{name}"
                 namespace = path.removeprefix(f"{SCHEMAS_ROOT}/")
-                self._schemas_of(path, {namespace, *known.get(namespace, ())}, policies)
+                self._schemas_of(path, {namespace, *known.get(namespace, ())}, policies, with_topics)
 
-    def _schemas_of(self, path: str, namespaces: AbstractSet[str], policies: frozenset[str]) -> None:
+    def _schemas_of(
+        self, path: str, namespaces: AbstractSet[str], policies: frozenset[str], with_topics: frozenset[str]
+    ) -> None:
         """Note schemas of topics that do not exist; namespaces: those in which their topics may be."""
         if self._is_unread(path.removeprefix(SCHEMAS_ROOT).rpartition("/")[0]):
             return  # a namespace with a V1 name may have these topics
         names = self._children([path], missing=None)[0]
         exists = not policies.isdisjoint(namespaces)
+        if not exists and not with_topics.isdisjoint(namespaces):
+            return  # the commands for its schemas would delete the namespace, whose own command repairs it
         namespace = path.removeprefix(f"{SCHEMAS_ROOT}/")
         if not exists and namespace.partition("/")[0] in _OF_BROKERS:
             return

@@ -60,6 +60,13 @@ def test_what_is_in_use_is_no_leftover(paths: tuple[str, ...]) -> None:
     assert found(*paths) == []
 
 
+def test_a_schema_waits_until_its_namespace_is_repaired() -> None:
+    paths = ("/managed-ledgers/shop/gone/persistent/__change_events", "/schemas/shop/gone/a")
+
+    assert found(*paths) == [(Kind.NAMESPACE, "/managed-ledgers/shop/gone")]
+    assert found(*paths, "/admin/policies/shop/gone") == [(Kind.SCHEMA, "/schemas/shop/gone/a")]
+
+
 @pytest.mark.parametrize(
     ("path", "leftovers"),
     [
