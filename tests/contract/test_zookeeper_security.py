@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+from kazoo.exceptions import ConnectionClosedError
+from kazoo.protocol.serialization import Exists
 
 from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
+from streaming.adapters.zookeeper.zookeeper_session import Pending, ZooKeeperSession
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardStatus, Unreadable, Znode
 from tests.contract.zookeeper_server import free_port, zookeeper_running
@@ -132,6 +135,19 @@ def test_a_wrong_password_is_named_and_nothing_is_read(secured: Secured, tmp_pat
     with pytest.raises(UnavailableError, match="refused our credentials"):
         store.read_many(["/"])
     store.close()
+
+
+def test_a_wrong_password_is_named_also_after_the_connection_is_closed(secured: Secured, tmp_path: Path) -> None:
+    session = ZooKeeperSession(_settings(tmp_path, secured.plain, password="wrong"))
+    pending = session.send(Exists("/", False))
+    with pytest.raises(UnavailableError):
+        session.wait(pending)
+    reply = pending.client.handler.async_result()
+    reply.set_exception(ConnectionClosedError("Connection has been closed"))
+
+    with pytest.raises(UnavailableError, match="refused our credentials"):
+        session.wait(Pending(pending.client, reply))
+    session.close()
 
 
 def test_a_server_with_an_untrusted_certificate_is_refused(secured: Secured, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ _DEAD_CODES = {-4, -7, -112, -115, -118}  # connection loss, timeout, session ex
 _CLOSE_SECONDS = 5.0
 _CONNECT_TRIES = 2
 _SYNC_TRIES = 5
+_AUTH_FAILED = "AUTH_FAILED"  # a state of kazoo's client
 _BAD_CREDENTIALS = ": it refused our credentials. Check zookeeper.digest_file and zookeeper.sasl_mechanism"
 
 
@@ -76,6 +77,7 @@ class ZooKeeperSession:
         self._closed = False
         self._on_end: list[Callable[[], None]] = []
         self._suspended: Timer | None = None
+        self._refused: KazooClient | None = None  # the last client whose credentials the server refused
         self._losses = 0
 
     @property
@@ -116,14 +118,14 @@ class ZooKeeperSession:
         except KazooUnimplementedError as error:
             raise NotImplementedByServerError from error
         except AuthFailedError as error:
-            raise ConnectionLostError(self._text("can't be used") + _BAD_CREDENTIALS) from error
+            raise self._unusable() from error
         except ZookeeperError as error:
             code = getattr(error, "code", None)
             if code is None or code in _DEAD_CODES:
-                raise ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})")) from error
+                raise self._lost(pending, error) from error
             raise AnsweredError(code) from error
         except KazooException as error:
-            raise ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})")) from error
+            raise self._lost(pending, error) from error
         except RuntimeError as error:  # an error code that kazoo does not know, inside a multi's answer
             raise ConnectionLostError(self._text(f"gave an answer that could not be read ({error})")) from error
         except pending.client.handler.timeout_exception:
@@ -131,6 +133,16 @@ class ZooKeeperSession:
             self._abandon(pending.client)
             seconds = self._settings.operation_timeout_seconds
             raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
+
+    def _lost(self, pending: Pending, error: Exception) -> ConnectionLostError:
+        # kazoo reports ConnectionClosedError in place of AuthFailedError for a request that it gets once the refused
+        # connection is closed
+        if pending.client is self._refused:
+            return self._unusable()
+        return ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})"))
+
+    def _unusable(self) -> ConnectionLostError:
+        return ConnectionLostError(self._text("can't be used") + _BAD_CREDENTIALS)
 
     def call(self, request: Request) -> Any:
         """Send a request and return its answer. Raises UnavailableError, NotImplementedByServerError, AnsweredError."""
@@ -198,6 +210,8 @@ class ZooKeeperSession:
 
     def _state_listener(self, client: KazooClient) -> Callable[[str], None]:
         def on_state(state: str) -> None:
+            if client.client_state == _AUTH_FAILED:
+                self._refused = client
             if self._client is not client:
                 return
             if state != KazooState.CONNECTED:
@@ -226,7 +240,7 @@ class ZooKeeperSession:
 
 
 def _advice(client: KazooClient) -> str:
-    if client.client_state == "AUTH_FAILED":
+    if client.client_state == _AUTH_FAILED:
         return _BAD_CREDENTIALS
     return ". Check that it runs, that zookeeper.hosts is right and that TLS is on at both ends or at none"
 
