@@ -3,15 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.config.sections import StoreSettings
-from streaming.config.stores import located
 from streaming.spark.session import NEEDED
-from tests.contract.s3_server import S3Server, s3_running
+from tests.s3_folders import on_s3, s3_server  # noqa: F401  pytest finds fixtures by their names here
 
 JVM = ("-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
@@ -19,20 +16,6 @@ JVM = ("-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfDat
 # Spark starts its Python workers once, and they keep this environment.
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "any")
 os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "any")
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    with s3_running() as running:
-        yield running
-
-
-@pytest.fixture
-def on_s3(s3_server: S3Server) -> str:
-    """The location of a folder in a new bucket."""
-    bucket = f"state-{uuid4().hex[:20]}"
-    s3_server.client().create_bucket(Bucket=bucket)
-    return located(StoreSettings(endpoint=s3_server.endpoint, region="us-east-1"), f"s3://{bucket}/a/of-me")
 
 
 @pytest.fixture(scope="session")
