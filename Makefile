@@ -51,7 +51,7 @@ test-model: setup ## Run the model test for long (LEDGER_REAPER_MODEL_EXAMPLES=2
 	@LEDGER_REAPER_MODEL_EXAMPLES=$${LEDGER_REAPER_MODEL_EXAMPLES:-2000} $(BIN)/python -m pytest tests/model --timeout 7200
 
 .PHONY: test-mutations
-test-mutations: setup ## Break each safety line once and see which tests notice (an hour)
+test-mutations: setup ## Break each safety line once and see which tests notice (hours)
 	@$(BIN)/python -m tests.mutation
 
 .PHONY: soak

@@ -1,4 +1,4 @@
-"""What `explain` shows of a missing ledger: what was in it, who needs it, what brokers do, and how to repair it."""
+"""Describes a missing ledger for `explain`: its contents, who needs it, what brokers do, and how to repair it."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass

@@ -1,6 +1,8 @@
-"""What brokers do about a missing ledger, and the commands that restore or give up what it contained.
+"""Describes how brokers treat a missing ledger, and names the commands that give up what it contained.
 
-Everything here was seen on 4.0.8 brokers, with default settings, and with each of SETTINGS.
+Seen on 4.0.8 brokers with default settings. Data, cursor and schema ledgers and buckets were also tried with
+managedLedgerForceRecovery, all of these but buckets with autoSkipNonRecoverableData, and schemas with
+schemaLedgerForceRecovery, though only together with the latter.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a broker does about a missing ledger."""
+    """The behaviour of a broker without the ledger."""
 
     text: str
     stops_reads: bool | None  # whether any client gets less than it should, or nothing; None: unknown
@@ -159,7 +161,7 @@ def _compacted(need: NeededLedger, _settings: RecoverySettings | None) -> Outloo
 def _bucket(_need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
     return Outlook(
         text="The ledger only lists which messages are delayed, and until when. The broker reads the messages again "
-        "and delays them as before; no message is lost, with any settings",
+        "and delays them as before; no message is lost",
         stops_reads=False,
     )
 

@@ -1,4 +1,4 @@
-"""What an undo selects, and the results that it reports, for ledgers and for objects."""
+"""Records of an undo: its selection and its results, for ledgers and for objects."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

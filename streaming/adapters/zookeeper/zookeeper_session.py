@@ -135,8 +135,7 @@ class ZooKeeperSession:
             raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
 
     def _lost(self, pending: Pending, error: Exception) -> ConnectionLostError:
-        # kazoo reports ConnectionClosedError in place of AuthFailedError for a request that it gets once the refused
-        # connection is closed
+        # kazoo fails a request after the end of a refused connection with ConnectionClosedError, not AuthFailedError
         if pending.client is self._refused:
             return self._unusable()
         return ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})"))
