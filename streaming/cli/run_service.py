@@ -19,7 +19,9 @@ def run(
     config: Config,
     until_idle: Annotated[
         bool,
-        typer.Option("--until-idle", help="End when no request waits, or only for an operator (exit code 4)"),
+        typer.Option(
+            "--until-idle", help="End when no request waits, or when all that wait need an operator (exit code 4)"
+        ),
     ] = False,
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""
@@ -27,21 +29,21 @@ def run(
     require_port(settings, settings.service.name)
     from streaming.queries.early_start import starting_spark
 
-    with starting_spark(settings) as spark:  # while the rest of the program is loaded
+    with starting_spark(settings) as spark:  # Spark starts while the rest of the program is loaded
         from streaming import app
 
         app.run(settings, spark, until_idle=until_idle, config=str(config))
 
 
 def require_port(settings: "Settings", lock: str) -> None:
-    """Raise ConfigError if metrics can't be served, or SafetyError if that is because the lock's holder runs."""
+    """Raise ConfigError if metrics can't be served, or SafetyError if the lock's holder runs there."""
     try:
         require_free_port(settings.metrics)
     except ConfigError:
         from streaming.clients import command_clients
         from streaming.coordination.lock import refuse_second
 
-        # without an answer of ZooKeeper, only the port is known
+        # if ZooKeeper does not answer, we only know that the port is not free
         with contextlib.suppress(UnavailableError), command_clients(settings) as clients:
             refuse_second(clients.store, settings.zookeeper.own_root, lock)
         raise
@@ -51,7 +53,7 @@ def jars(
     config: OptionalConfig = None,
     to: Annotated[
         Path | None,
-        typer.Option("--to", help="Copy the jars of every configuration into this folder, with SHA512SUMS"),
+        typer.Option("--to", help="Copy all jars that any configuration needs into this folder, with SHA512SUMS"),
     ] = None,
 ) -> None:
     """Print the jars for spark-submit's --jars, and fetch those that are not in the cache.

@@ -1,7 +1,8 @@
 """Lets the unmodified broker create offloaded ledgers in every state: in use, leaked, or left by a failed upload.
 
-1. Objects leak if the last step of an upload fails, which writes "complete" to the list. The broker can't know whether
-   it was written, and keeps the objects. The next upload removes them, unless S3 is down and the broker then dies.
+1. Objects leak if the last step of an upload, which writes "complete" to the list, fails. The broker can't know whether
+   "complete" was written, and keeps the objects. The next upload removes them, unless S3 is down and the broker then
+   dies.
 2. A BookKeeper copy leaks if the broker drops it from its list, can't delete it, and dies.
 """
 
@@ -39,8 +40,8 @@ class Offloads:
     """The uploads that leak_offloads created."""
 
     in_use: tuple[Attempt, ...]
-    leaked: tuple[Attempt, ...]
-    stale: tuple[Attempt, ...]
+    leaked: tuple[Attempt, ...]  # of the deleted topic
+    stale: tuple[Attempt, ...]  # left by the failed upload
     copies: tuple[int, ...]  # ids of ledgers of `kept` that BookKeeper still has too
 
 
@@ -54,7 +55,7 @@ def attempts(cluster: Cluster, topic: str) -> tuple[Attempt, ...]:
 
 
 def leak_offloads(cluster: Cluster, *, kept: str, deleted: str, retried: str, ledgers: int = 3) -> Offloads:
-    """Create three topics whose ledgers are offloaded, and let all of them leak. Takes about a minute.
+    """Create three topics with offloaded ledgers, and let each leak as below. Takes about a minute.
 
     Args:
         kept: a topic that stays. Its first ledgers can be read only from S3, and their BookKeeper copies leak.

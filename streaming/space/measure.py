@@ -1,7 +1,8 @@
 """Measures where the bytes of a cluster are. Reads only, and loads no topic.
 
-The order matters. A broker creates a ledger before its list names the ledger, so ledgers are read before lists: what a
-list does not name then is older than the list. A list that names a ledger which was not read is read again.
+The order matters. A broker creates a ledger before its list names the ledger, so ledgers are read before lists: a
+ledger that its list does not name was created before we read the list. A list that names a ledger which was not read is
+read again.
 """
 
 import time
@@ -59,13 +60,13 @@ class Scope:
     """The parts of the cluster that a measurement reports, and the settings that it needs."""
 
     ledgers_root: str
-    min_age_ms: int  # a ledger that changed later may not be named by its owner yet
+    min_age_ms: int  # a ledger that changed less than this ago may not be named by its owner yet
     cluster: str = ""  # Pulsar's name of the cluster; "": the metadata store's
     bookies: Sequence[str] = ()  # ids; empty: all
     filters: Filters = field(default_factory=Filters)
 
     def includes_folder(self, path: str) -> bool:
-        """Whether owners of the report may be in a folder of topics or schemas, or below a folder above those."""
+        """Whether owners of the report may be below a folder of topics or schemas, or below any folder above these."""
         below = _namespace_at(path)
         if self.filters.topic:
             wanted = [namespace_of(self.filters.topic), schema_id_of(self.filters.topic).rpartition("/")[0]]
@@ -144,7 +145,8 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
         now_ms=sources.clock.now_ms,
     )
     found = _divided(division, store, scope, pace, progress)
-    # a ledger may have been deleted after it was read and before its owner was: it is in no list, and no orphan
+    # a ledger may have been deleted between the read of it and the read of its owner: then no list names it, and it is
+    # no orphan
     table.drop(ledgers.gone(table.unclaimed(scope.includes_ledgers_of)))
     found.shares += unreferenced_shares(
         table,
@@ -182,7 +184,7 @@ def _divided(division: TopicDivision, store: MetadataStore, scope: Scope, pace: 
 
 
 def _namespace_at(path: str) -> str:
-    """Return the namespace of a folder, or the first parts of its name; "" for the roots."""
+    """Return a folder's namespace; of a folder above namespaces, the parts that it has; "" for the roots."""
     below = f"{path}/".removeprefix(f"{MANAGED_LEDGERS_ROOT}/").removeprefix(f"{SCHEMAS_ROOT}/")
     return below.removesuffix("/").removesuffix("/persistent")
 

@@ -71,7 +71,6 @@ COVERED = {
     "streaming.coordination.own_znodes": "tests/contract/test_own_znodes.py",
     "streaming.coordination.pause": "tests/contract/test_coordination.py",
     "streaming.deletion.service": "tests/spark/test_service.py",
-    "streaming.deletion.chunks.chunk": "tests/spark/test_chunk.py",
     "streaming.errors": "tests/contract/test_zookeeper_faults.py",
     "streaming.in_use.baseline": "tests/unit/in_use/test_source_watch.py",
     "streaming.limits.breaker": "tests/unit/limits/test_enforcement.py",

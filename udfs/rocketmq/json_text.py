@@ -2,7 +2,8 @@
 
 The parser turns a number in the position of a key into an int key; everything else is JSON. The writers produce the
 broker's own form, with tabs, and the compact form of RocksDB values. A broker 5.3.3 writes the entries of a list, or of
-a map with integer keys, on one line of its files; a broker 5.5.0 writes a line for each. Both read both.
+a map with integer keys, on one line of its files; a broker 5.5.0 writes a line for each. Brokers of both
+versions read both forms.
 """
 
 import json
@@ -19,7 +20,7 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1  # a broker does not start with a numbe
 
 
 class BadJsonError(ValueError):
-    """A text is not JSON as RocketMQ writes it. `position` is the character, near the one in the file."""
+    """A text is not JSON as RocketMQ writes it. `position` is near the fault: it counts the quotes of keys, too."""
 
     def __init__(self, position: int, text: str) -> None:
         super().__init__(position, text)

@@ -3,15 +3,14 @@
 A broker gives each attempt to offload a ledger a random UUID. It writes the UUID into the topic's ledger list before
 it stores the first object, and never writes an old UUID into the same list again. So if we see the objects first and
 read the list after that, a UUID that the list does not name is garbage for ever, even if the list names the ledger with
-another UUID. (Over a list that was deleted and created again, a stalled broker may write its old list whole: that
-names data of the deleted topic, docs/decisions/0007.) The rules apply in this order; reasons to keep the objects come
-first:
+another UUID. (A stalled broker may replace a list that was deleted and created again by its whole old list, which names
+data of the deleted topic: docs/decisions/0007.) The rules apply in this order; reasons to keep the objects come first:
 1. we keep the objects of an attempt that the list names (complete or not), or whose list could not be read;
 2. if nothing is stored under the attempt's name, it is already gone;
 3. objects that name another owner or cluster are refused for good; objects that name none are kept. Parts of an
    unfinished upload carry no names: BookKeeper's ledger of that id, or the owner's own list, has to prove the owner.
-   A cluster's name is no identity: clones and releases share names. It is a proof only in a bucket that the operator
-   declared to be this cluster's alone, or to be used by clusters of different names only;
+   A cluster's name is no identity: clones and Helm releases share names. It is a proof only in a bucket that the
+   operator declared to be this cluster's alone, or to be used by clusters of different names only;
 4. objects that are young, and an upload that may still continue, are kept for now;
 5. if the list suddenly names far fewer ledgers than when last read, we keep all that it had;
 6. an owner that seems gone must be seen gone twice, far enough apart;
@@ -50,7 +49,7 @@ class OffloadPolicy:
     patience: Policy
     offload_grace_ms: int  # a broker may still complete an upload that it started less than this ago
     cluster: str  # our cluster's name; "": not known
-    cluster_unread: str = ""  # why the brokers did not return the name; "": they returned it, or none
+    cluster_unread: str = ""  # why the brokers did not return the name; "": they answered, with or without a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A bookie's HTTP API: its disk, its garbage collection, and reads of entries.
 
-Every answer is limited in size, and all answers to one question in time.
+Answers about the disk and about collections are limited: each in size, and all answers of one call together in time.
 """
 
 import json
@@ -42,7 +42,7 @@ class _Answer:
 
 
 class _NoAnswerError(Exception):
-    """The bookie did not answer completely, in time, and within the limit."""
+    """The bookie's answer is incomplete, late, or larger than the limit."""
 
 
 def read_disk(url: str, timeout_seconds: float) -> BookieDisk:
@@ -61,7 +61,7 @@ def read_disk(url: str, timeout_seconds: float) -> BookieDisk:
 
 
 def start_collection(url: str, timeout_seconds: float, *, compact: bool) -> None:
-    """Request a garbage collection. Raises UnavailableError (it may run), RefusedError."""
+    """Request a garbage collection. Raises UnavailableError (then the collection may run), RefusedError."""
     # without a body, the bookie forces a major compaction
     body = {"forceMajor": compact, "forceMinor": False}
     try:
@@ -135,7 +135,7 @@ class _Asking:
 def _asking(url: str, timeout_seconds: float) -> Iterator[_Asking]:
     headers = {"Accept-Encoding": "identity"}
     with httpx.Client(base_url=url.rstrip("/"), headers=headers, trust_env=False) as client:
-        # httpx limits the time between two reads, and headers may arrive byte by byte
+        # httpx limits only the time between two reads, and headers may arrive byte by byte: so a timer limits the call
         timer = Timer(timeout_seconds, client.close)
         timer.daemon = True
         timer.start()
@@ -164,12 +164,12 @@ def _answers(bookie: _Asking) -> BookieAnswers:
             faults.append(f"{path} does not answer with JSON")
     if statuses == {404}:
         # with httpServerEnabled=false the server of the metrics has no other path
-        faults = [f"its HTTP API is off, which has its settings, disks and collections: {_ENABLE}"]
+        faults = [f"its HTTP API, which returns its settings, disks and collections, is off: {_ENABLE}"]
     return BookieAnswers(**found, faults=tuple(faults))
 
 
 def _require_that_bodies_are_read(url: str, answer: _Answer) -> None:
-    """Raise RefusedError unless the bookie has a service that came after the body of a request to collect."""
+    """Raise RefusedError unless the bookie has _SUSPENDED, which is newer than the body of a request to collect."""
     if answer.status == 404:
         raise RefusedError(
             f"bookie {url} has no {_SUSPENDED}. Either its HTTP API is off ({_ENABLE}), or it is older than BookKeeper "
@@ -182,4 +182,4 @@ def _require_that_bodies_are_read(url: str, answer: _Answer) -> None:
 
 
 def _refused(url: str, answer: _Answer) -> RefusedError:
-    return RefusedError(f"bookie {url} answers {answer.status}: it collects on no request by HTTP; {_ENABLE}")
+    return RefusedError(f"bookie {url} answers {answer.status}: it accepts no HTTP request to collect; {_ENABLE}")

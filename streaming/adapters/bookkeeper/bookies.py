@@ -17,11 +17,11 @@ _Entry = tuple[int, int]  # ledger id, entry id
 
 @dataclass(frozen=True, slots=True)
 class HttpBookies:
-    """The port Bookies. Each question opens its own connections."""
+    """Implements Bookies. Each call opens its own connections."""
 
     store: MetadataStore
     ledgers_root: str
-    timeout_seconds: float = 5.0  # of a question by HTTP; a bookie that needs longer is in trouble
+    timeout_seconds: float = 5.0  # of an HTTP request; a bookie that needs longer is in trouble
 
     def registered(self) -> dict[str, str]:
         """Return bookie id -> HTTP address. Raises UnavailableError."""
@@ -73,8 +73,8 @@ class HttpBookies:
             trusted: set[str] = set()
             if unread := [entry for entry, answer in answers.items() if answer is not True and answer]:
                 controls = control()
-                # a bookie counts only if it could read a control entry before and after: it may lose its access in
-                # between
+                # that a bookie can't read an entry counts only if the bookie could read a control entry both before
+                # and after it: the bookie may lose its access in between
                 able_before = able(urls, controls)
                 answers |= read(unread)
                 trusted = set(able(able_before, controls))

@@ -47,5 +47,5 @@ class MemoryBookies:
         if url not in self.addresses.values():
             raise UnavailableError(f"bookie {url} does not answer")
         if url in self.refusing:
-            raise RefusedError(f"bookie {url} collects on no request by HTTP; set httpServerEnabled=true")
+            raise RefusedError(f"bookie {url} accepts no HTTP request to collect; set httpServerEnabled=true")
         self.collections.append((url, compact))

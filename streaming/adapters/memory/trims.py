@@ -50,7 +50,7 @@ class MemoryTrimFacts:
 
 
 class MemoryRetentionPolicies:
-    """Implements RetentionPolicies; the test sets the attributes. Whatever is an error is raised."""
+    """Implements RetentionPolicies; the test sets the attributes. An error among them is raised."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Retention | ReaperError] = {}  # by persistent://…

@@ -3,13 +3,13 @@
 A target is a host, or one kind of request to a host. The whole process shares the memory, so a broker that hangs costs
 all callers together a few seconds, not one timeout per topic. Any answer resets a target.
 
-A tenant can let requests about its own topics hang, so these timeouts count for the tenant first:
+A tenant can make requests about its own topics hang, so these timeouts count for the tenant first:
 
 1. After two timeouts in a row the tenant is slow at that host. All slow tenants of a host share one attempt from time
    to time, so that many of them cost no more than one.
 2. The host itself counts as hanging only after timeouts of two tenants without an answer between them. These two
-   tenants are then slow. The other tenants share attempts of their own, the first of them at once; an answer resets the
-   host.
+   tenants are then slow. The other tenants share attempts of their own. The first attempt may come at once, and an
+   answer resets the host.
 """
 
 import time
@@ -33,7 +33,7 @@ class _Hanging:
 
     timeouts: int = 0  # in a row, of requests that depend on no tenant
     tenants: set[str] = field(default_factory=set)  # tenants with timeouts since the last answer
-    tries: int = 0  # attempts since then
+    tries: int = 0  # since the target began to hang
     next_try_s: float = 0.0
 
 
@@ -121,7 +121,7 @@ class Silence:
             self._known.clear()
 
     def _state(self, what: str, timeouts: int = 0) -> _Hanging:
-        """Return the target's state, and create it if needed; the state that was not used for longest makes room."""
+        """Return the target's state, and create it if needed; the least recently used state makes room."""
         state = self._known.pop(what, None)
         if state is None and len(self._known) >= _MOST:
             del self._known[next(iter(self._known))]
@@ -168,7 +168,7 @@ def _patience_s(tries: int) -> float:
 
 def hangs(what: str) -> str:
     """Return the message about a target that is not due."""
-    return f"{what} did not answer twice in a row; a short attempt is made from time to time"
+    return f"{what} left two requests in a row unanswered; a short attempt is made from time to time"
 
 
 silence = Silence()

@@ -50,7 +50,7 @@ class RocketMQ:
 
     @property
     def spec(self) -> RocketSpec:
-        """Version, addresses and settings, read from the disk each time. Raises UnavailableError without any."""
+        """Version, addresses and settings, read from the disk each time. Raises UnavailableError if there is none."""
         spec = self.home.load()
         if spec is None:
             raise UnavailableError(
@@ -217,7 +217,7 @@ def down(root: Path, say: Say = _silent) -> bool:
 
 
 def attach(root: Path) -> RocketMQ:
-    """Return the RocketMQ in `root`, running or not. Raises UnavailableError without one."""
+    """Return the RocketMQ in `root`, running or not. Raises UnavailableError if there is none."""
     server = RocketMQ(RocketHome(root.resolve()))
     _ = server.spec
     return server
@@ -229,10 +229,10 @@ def is_here(root: Path) -> bool:
 
 
 def _settle(home: RocketHome, last: RocketSpec | None, version: str, *, is_running: bool) -> RocketSpec:
-    """Return the RocketSpec with addresses that exist."""
+    """Return the RocketSpec of this start, with an address that exists now, and free ports."""
     if last is not None and is_running:
         return replace(last, version=version)
-    # a namespace ends with the machine's uptime, or by `down`; it may also have lost its processes
+    # a network namespace ends when the machine restarts, or by `down`; its processes may have died before
     network.end(home.network)
     address = network.make(home.network, home.logs / "network.log", home.root)
     ports = pick(PORTS, last.ports if last else {})

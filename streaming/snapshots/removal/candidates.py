@@ -1,4 +1,4 @@
-"""Topics that lost data ledgers to the service, by its receipts: ids of transactions there can be trimmed."""
+"""Finds in the receipts the topics whose data ledgers the service deleted: ids of their transactions can be trimmed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,8 +1,8 @@
 """`ledger-reaper snapshots trim`: let a broker drop ids of aborted transactions whose messages are gone.
 
-A broker drops such ids only when a transaction ends on their topic, and only whole segments. On a topic without further
-transactions they stay for ever. This command commits an empty transaction there. Only an operator starts it, because
-it adds an entry to the topic.
+A broker drops such ids only when a transaction ends on their topic, and it drops only whole segments of ids. On a topic
+without further transactions they stay for ever. This command commits an empty transaction there. Only an operator
+starts it, because it adds an entry to the topic.
 """
 
 import time
@@ -61,9 +61,9 @@ class Trims:
         raise UnavailableError(f"an empty transaction was committed on {topic}, and its broker has dropped nothing yet")
 
     def _dead_ids(self, state: TopicState) -> int:
-        """Count the ids of a single snapshot whose markers are gone; 0 if there is an index: its segments count."""
+        """Count the ids of a single snapshot whose markers are gone; 0 if there is an index."""
         if state.index is not None:
-            return 0
+            return 0  # dead_segments counts its segments
         topic, ledgers, dead = state.facts.topic, state.facts.ledgers, 0
         for read in self.repairs.topics.compacted(namespace_of(topic), SnapshotKind.SINGLE):
             if read.topic == topic:
@@ -115,12 +115,12 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
 
 
 def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
-    """Explain why to load the topic would seal ids twice, or which sealed ids are not in the index yet; else "".
+    """Explain why a load of the topic would seal ids twice, or how many sealed segments are not in its index yet.
 
     To seal ids is to write them into a segment. A commit loads the topic. A broker that loads it from an index written
     during a replay, or from an index that names markers after its maxReadPosition, finds these ids again, seals them
     again, and forgets all ids at the next trim.
-    buffer: the broker's transaction buffer, with its segments.
+    Return "" if neither is true. buffer: the broker's transaction buffer, with its segments.
     """
     facts, value = state.facts, state.index.value if state.index is not None else None
     # the commit loads the topic, and the broker would then seal the ids of such an index a second time

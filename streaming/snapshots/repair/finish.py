@@ -280,10 +280,7 @@ class Verification:
         return count, hidden
 
     def _hidden(self, topic: str) -> str:
-        """Explain what a reader that starts now may not get; "" if it gets everything.
-
-        The last entry is requested first: later messages are out of scope.
-        """
+        """Explain what a reader that starts now may not get; "" if it gets everything."""
         # requested first: later messages are out of scope
         last = self.topics.admin.internal_stats(topic).last
         buffer = self.topics.more.buffer(topic)

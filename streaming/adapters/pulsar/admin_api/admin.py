@@ -171,7 +171,7 @@ class PulsarAdmin:
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
         """Return the broker's answer for an entry, truncated to most_bytes; None if no answer comes in time.
 
-        The broker decompresses the entry in its own memory, with the size that the sender wrote. Raises
+        The broker decompresses the entry into memory of the size that the sender stated. Raises
         UnavailableError.
         """
         path = f"{topic_path(partition)}/ledger/{position[0]}/entry/{position[1]}"
@@ -271,7 +271,7 @@ class PulsarAdmin:
         return {**(policies.get("backlog_quota_map") or {}), **own}
 
     def set_backlog_quota_unlimited(self, topic: str) -> None:
-        """Have the broker neither drop unread nor refuse new messages because of the backlog's size or age."""
+        """Set quotas with which brokers drop no unread and refuse no new message, whatever the backlog is."""
         body = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
         for kind in ("destination_storage", "message_age"):
             self._set_policy(topic, "backlogQuota", body=body, params={"backlogQuotaType": kind})

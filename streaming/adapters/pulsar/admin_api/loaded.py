@@ -1,7 +1,7 @@
 """Asks brokers which topics they have loaded, without loading any.
 
-1. ZooKeeper names the brokers that run (/loadbalance/brokers, with every load manager). Each broker answers for itself,
-   from its memory at that moment.
+1. ZooKeeper names the brokers that run (/loadbalance/brokers, with all load managers). Each broker answers
+   for itself, from its memory at that moment.
 2. An answer is used for a few seconds. A topic that was loaded since then seems not loaded, so a deletion must not rely
    on that (docs/decisions/0006). A topic that was unloaded since then may be loaded again by a request for it.
 3. A topic that no answer names is loaded nowhere only if every broker answered.
@@ -106,7 +106,7 @@ class LoadedTopics:
             last = self._answers.setdefault(host, _LastAnswer())
         wait_s = silence.at_most(f"{host}{KIND}", max(0.0, deadline - time.monotonic()))
         if not last.lock.acquire(timeout=wait_s):
-            return LoadedAt(error=f"{host} has not listed the topics it has loaded in time")
+            return LoadedAt(error=f"{host} did not list in time which topics it has loaded")
         try:
             if time.monotonic() - last.at_s > _USED_SECONDS:
                 last.answer = self._ask(host, deadline)
@@ -117,8 +117,8 @@ class LoadedTopics:
 
     def _ask(self, host: str, deadline: float) -> LoadedAt:
         try:
-            # Of 4.0.8, this call iterates over the loaded topics: 200 bytes and 0.1 ms per topic. `broker-stats/topics`
-            # is up to a minute old, and `/metrics` has 7 kB per topic.
+            # On 4.0.8, this call iterates over the loaded topics; each costs 0.1 ms and 200 bytes of the answer.
+            # `broker-stats/topics` is up to a minute old, and `/metrics` has 7 kB per topic.
             answer = self._http.get_from(host, "v2/broker-stats/bookieops", deadline=deadline, kind=KIND)
         except ReaperError as error:
             return LoadedAt(error=str(error))

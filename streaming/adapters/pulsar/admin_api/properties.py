@@ -18,7 +18,7 @@ class PulsarTopicProperties:
         self._http = PulsarHttp(settings)
 
     def update(self, topic: str, properties: Mapping[str, str]) -> None:
-        """Write these properties and keep the others. Raises UnavailableError (they may be written), RefusedError."""
+        """Write these properties and keep the others. Raises RefusedError, UnavailableError (they may be written)."""
         # The caller names a partition: for the name of a partitioned topic, a broker would write the properties to its
         # PartitionedTopicMetadata instead.
         answer = self._http.ask("PUT", f"{topic_path(topic)}/properties", body=dict(properties))

@@ -1,6 +1,7 @@
 """Threads that send requests to brokers: a pool for each broker, which tenants share fairly.
 
-A second call at the same time waits for the threads until the first call's requests time out.
+A second `ask` for the same target waits for threads until the first one's requests have ended, at the latest by their
+timeout.
 """
 
 import time
@@ -26,10 +27,10 @@ class BrokerCall(Generic[T]):
     what: str  # the target, a broker as a rule
     tenant: str  # the tenant that the request is about
     until_s: float  # on the monotonic clock
-    hides: bool  # a timeout of the request does not count for the target
+    hides: bool  # a timeout of the request is not recorded against the target
 
     def result(self, late: T) -> T:
-        """Return the answer, or `late` without an answer in time, even if the thread is still blocked."""
+        """Return the answer, or `late` if none came in time; do not wait for a thread that is still blocked."""
         try:
             return self.future.result(max(0.0, self.until_s - time.monotonic()))
         except TimeoutError:
@@ -120,7 +121,8 @@ class _FairQueue(Generic[T]):
                 self._in_flight[finished] -= 1
             if not self._left:
                 return None
-            # a tenant whose requests hang occupies threads only while the call has no requests of other tenants
+            # the tenant with the fewest calls in flight is next, so that a tenant whose requests hang does not take all
+            # threads while other tenants' calls wait
             tenant = min(self._left, key=self._in_flight.__getitem__)
             future, call = self._left[tenant].popleft()
             if not self._left[tenant]:

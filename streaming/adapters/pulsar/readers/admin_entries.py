@@ -1,7 +1,7 @@
-"""Requests entries that a reader did not get from the admin API, and decides which of them are given up.
+"""Requests from the admin API the entries that a reader did not get, and decides which of them are given up.
 
-1. The broker decompresses an entry in its own memory, with the size that the sender wrote. It does not answer if that
-   fails, and its answer is not valid HTTP if a sender's property breaks a header. So requests have short timeouts.
+1. The broker decompresses an entry into memory of the size that the sender stated. It does not answer if that fails,
+   and its answer is not valid HTTP if a sender's property breaks a header. So requests have short timeouts.
 2. A missing answer is an outage, and no reason to give the entry up, unless the broker returns another entry at that
    time (control_entries.py).
 """
@@ -21,7 +21,7 @@ from udfs.formats.internal_stats import Position
 from udfs.undelivered import NotShown
 
 FULL_TIMEOUT_SECONDS = 3.0
-_MAX_UNANSWERED = 5  # entries that will never be sent to a reader are requested only up to this many failures
+_MAX_UNANSWERED = 5  # after this many failures, entries that will never be sent to a reader are not requested
 # (failures so far, timeout): a healthy broker answers in milliseconds
 _TIMEOUTS = ((_MAX_UNANSWERED, FULL_TIMEOUT_SECONDS), (50, 1.0), (float("inf"), 0.25))
 _RETRIES_SECONDS = 30.0  # for the second requests of all entries together
@@ -31,7 +31,7 @@ _NO_PERMISSION = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 # Answers of a proxy, which may be temporary.
 _MAY_PASS = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 
-# Parts of the UnavailableErrors after which the caller decides by the time that has passed.
+# Texts in UnavailableErrors after which the caller gives the entry up if the error lasts for long enough.
 # Either the broker has lost its bookies, or the topics contain no readable entry.
 NOTHING_SHOWN = "the broker returns no entry, neither of this topic nor of others"
 # Either the topic is being moved, or a proxy can't forward the answer.
@@ -56,7 +56,9 @@ class AdminEntries:
         """
         unanswered = self._unanswered
         if entry.is_passed_over and unanswered >= _MAX_UNANSWERED:
-            return NotShown(f"the broker passes it over, and did not return {unanswered} others before it")
+            return NotShown(
+                f"the broker sends readers only later entries, and did not return {unanswered} such entries before it"
+            )
         timeout_s = next(seconds for most, seconds in _TIMEOUTS if unanswered < most)
         answer = self._request(entry.position, timeout_s)
         if not entry.is_passed_over and not _is_shown(answer):
@@ -74,9 +76,9 @@ class AdminEntries:
         return NotShown(f"the broker sends it to no reader, and {result} to a request for its position")
 
     def _compare_with_controls(self, position: Position, answer: Body | None, timeout_s: float) -> Body | None:
-        """Return the answer that counts for an entry that was not returned.
+        """Decide which answer counts for an entry that the broker did not return.
 
-        Raises UnavailableError if the broker returns no control entry either, and if the answer may be temporary.
+        Raises UnavailableError if the broker returns no control entry either, or if the answer may be temporary.
         """
         control = self.controls.check(position, timeout_s)
         if control is Control.NOT_SHOWN and timeout_s < FULL_TIMEOUT_SECONDS:

@@ -62,7 +62,7 @@ class SnapshotStore:
         return self._topics.stored(namespace, kind, after, with_bytes_of)
 
     def is_guarded(self, namespace: str) -> bool:
-        """Whether unlimited retention, or a guard before all of them, protects the segments that indexes name.
+        """Whether the segments that indexes name are protected by unlimited retention, or by a guard before them all.
 
         A guard after a segment protects only later segments. Segments whose ledger is gone are ignored.
         """

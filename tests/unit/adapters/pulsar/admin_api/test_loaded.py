@@ -81,7 +81,7 @@ def test_a_hanging_broker_is_not_waited_for_while_a_thread_is_blocked() -> None:
 
     found = loaded.at(host, deadline)
 
-    assert "did not answer twice in a row" in found.error
+    assert "left two requests in a row unanswered" in found.error
     http.ended.set()
     thread.join(60)
     silence.drop(host)
