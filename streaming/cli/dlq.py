@@ -18,10 +18,7 @@ from udfs import records
 if TYPE_CHECKING:
     from streaming.dlq.letters import DeadLetterFilters
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Dead letters are requests that the service gave up: list them, publish them again, or close them.",
-)
+app = typer.Typer(no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Message ids, of dead letters or of their original requests")]
 Reason = Annotated[
@@ -38,6 +35,11 @@ OlderThan = Annotated[str, typer.Option("--older-than", help="Only dead letters 
 Every = Annotated[bool, typer.Option("--all", help="All waiting dead letters; needed without other filters")]
 
 _NOTHING_SELECTED = "nothing was selected: give message ids, --reason, --owner, --older-than, or --all"
+
+
+@app.callback()
+def dlq() -> None:
+    """Dead letters are requests that the service gave up: list them, publish them again, or close them."""
 
 
 @app.command("list")

@@ -1,92 +1,92 @@
-"""The command line: every command, in the order in which an operator needs them."""
+"""The command line: every command, in the order in which an operator needs them.
 
+A command's module is loaded when the command is called, so that no command waits for the imports of the others.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import cleandoc
+from types import CodeType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import MarkupMode, TyperCommand, TyperGroup
+from typer.main import get_command
 
-from streaming.cli import dlq, rocketmq, sandbox, snapshots
-from streaming.cli.accept import accept
-from streaming.cli.audit import audit
-from streaming.cli.backlog import backlog
-from streaming.cli.check import check
-from streaming.cli.explain import explain
-from streaming.cli.pause import pause, resume
-from streaming.cli.receipts import receipts
-from streaming.cli.release import release
-from streaming.cli.request import request
-from streaming.cli.run_service import jars, run
-from streaming.cli.space import space
-from streaming.cli.status import status
-from streaming.cli.submit import submit_args
-from streaming.cli.undo import undo
-from streaming.cli.watch import watch
 from streaming.terminal import say
 
-ORDER_OF_USE = (
-    "check",
-    "space",
-    "audit",
-    "explain",
-    "run",
-    "status",
-    "watch",
-    "request",
-    "receipts",
-    "backlog",
-    "dlq",
-    "undo",
-    "accept",
-    "pause",
-    "resume",
-    "release",
-    "jars",
-    "submit-args",
-    "snapshots",
-    "rocketmq",
-    "sandbox",
-    "cluster",
-)
+# name of the command: its module in streaming.cli, and its function (of a group: the callback of the module's `app`)
+COMMANDS = {
+    "check": "check.check",
+    "space": "space.space",
+    "audit": "audit.audit",
+    "explain": "explain.explain",
+    "run": "run_service.run",
+    "status": "status.status",
+    "watch": "watch.watch",
+    "request": "request.request",
+    "receipts": "receipts.receipts",
+    "backlog": "backlog.backlog",
+    "dlq": "dlq.dlq",
+    "undo": "undo.undo",
+    "accept": "accept.accept",
+    "pause": "pause.pause",
+    "resume": "pause.resume",
+    "release": "release.release",
+    "jars": "run_service.jars",
+    "submit-args": "submit.submit_args",
+    "snapshots": "snapshots.snapshots",
+    "rocketmq": "rocketmq.rocketmq",
+    "sandbox": "sandbox.sandbox",
+    "cluster": "sandbox.sandbox",
+}
+_OLDER_NAME = "cluster"
+_MARKUP: MarkupMode = "markdown"
 
 
-class _InOrderOfUse(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=ORDER_OF_USE.index)
+class Listed(TyperCommand):
+    """A command's name and help, for the list of commands and the shell's completion."""
+
+    def __init__(self, name: str) -> None:
+        self._module, _, self._function = f"streaming.cli.{COMMANDS[name]}".rpartition(".")
+        super().__init__(name, help=_help_of(self._module, self._function), hidden=name == _OLDER_NAME)
+
+    def load(self) -> Any:
+        """Return the whole command."""
+        module = import_module(self._module)
+        holder = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
+        if hasattr(module, "app"):
+            holder.add_typer(module.app, name=self.name)
+            return get_command(holder).commands[self.name]  # type: ignore[attr-defined]
+        holder.command(self.name)(getattr(module, self._function))
+        return get_command(holder)
+
+
+def _help_of(module: str, function: str) -> str:
+    """Return a function's docstring without loading its module: from the compiled code, which Python caches."""
+    spec: Any = find_spec(module)
+    constants = spec.loader.get_code(module).co_consts
+    [code] = [each for each in constants if isinstance(each, CodeType) and each.co_name == function]
+    return cleandoc(code.co_consts[0])
+
+
+class _Commands(TyperGroup):
+    def __init__(self, *, commands: dict[str, Any], **how: Any) -> None:
+        super().__init__(commands={name: Listed(name) for name in COMMANDS} | commands, **how)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, others = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, Listed) else command, others
 
 
 app = typer.Typer(
     name="ledger-reaper",
-    cls=_InOrderOfUse,
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=_MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    check,
-    space,
-    audit,
-    explain,
-    run,
-    status,
-    watch,
-    request,
-    receipts,
-    backlog,
-    undo,
-    accept,
-    pause,
-    resume,
-    release,
-    jars,
-    submit_args,
-):
-    app.command()(command)
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(snapshots.app, name="snapshots")
-app.add_typer(rocketmq.app, name="rocketmq")
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(sandbox.app, name="cluster", hidden=True)  # the older name
 
 
 def _print_version(is_set: bool) -> None:

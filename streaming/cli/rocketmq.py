@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from streaming.rocketmq.store.paths import StorePaths
     from udfs.rocketmq.refusals import Code
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="""Upgrade a RocketMQ broker's consume queues, topics and offsets to RocksDB in place, and back.
-
-The usual order: `plan` while the broker runs in file mode; stop the broker; `backfill`; `check`; start the broker with
-storeType=defaultRocksDB. If the broker may stop for seconds only, run `follow` before you stop it. `rollback` reverts
-the upgrade. docs/rocketmq.md describes each step and each refusal.""",
-)
+app = typer.Typer(no_args_is_help=True)
 
 Store = Annotated[Path | None, typer.Option("--store", help="The broker's storePathRootDir, or a copy")]
 BrokerConf = Annotated[
@@ -102,6 +95,16 @@ def _end(report: Path | None, page: Callable[[], str], wrong: str) -> None:
         raise SafetyError(f"{wrong}; {unwritten}" if unwritten else wrong)
     if unwritten:
         raise UnavailableError(unwritten)
+
+
+@app.callback()
+def rocketmq() -> None:
+    """Upgrade a RocketMQ broker's consume queues, topics and offsets to RocksDB in place, and back.
+
+    The usual order: `plan` while the broker runs in file mode; stop the broker; `backfill`; `check`; start the broker
+    with storeType=defaultRocksDB. If the broker may stop for seconds only, run `follow` before you stop it. `rollback`
+    reverts the upgrade. docs/rocketmq.md describes each step and each refusal.
+    """
 
 
 @app.command()

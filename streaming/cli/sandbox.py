@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from streaming.sandbox.home import Instance
     from streaming.sandbox.rocketmq.server import RocketMQ
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="A real cluster on this machine for experiments: Pulsar with ZooKeeper, BookKeeper and S3, or RocketMQ.",
-)
+app = typer.Typer(no_args_is_help=True)
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of the cluster; each folder has its own cluster")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text")]
 ListenOption = Annotated[
@@ -83,6 +80,11 @@ SettingOption = Annotated[
     ),
 ]
 DEFAULT_HOME = Path(".cluster")
+
+
+@app.callback()
+def sandbox() -> None:
+    """A real cluster on this machine for experiments: Pulsar with ZooKeeper, BookKeeper and S3, or RocketMQ."""
 
 
 @app.command()

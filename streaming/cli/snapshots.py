@@ -25,13 +25,15 @@ from streaming.terminal import say, say_json
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Snapshots of aborted transactions: find lost, doubled and orphaned snapshots, and guard the others.",
-)
+app = typer.Typer(no_args_is_help=True)
 _NAMED = 5
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this tenant")]
 Namespace = Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")]
+
+
+@app.callback()
+def snapshots() -> None:
+    """Snapshots of aborted transactions: find lost, doubled and orphaned snapshots, and guard the others."""
 
 
 @app.command()

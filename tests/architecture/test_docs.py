@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.main import get_command
 
-from streaming.cli.main import app
+from streaming.cli.main import COMMANDS, Listed, app
 from tests import invariants
 from tests.unit.udfs.requests import test_request_format
 from udfs.records import PendingDelete, Reason
@@ -179,7 +179,9 @@ def said_commands(page: Path) -> Iterator[str]:
 
 @cache
 def commands() -> Any:
-    return get_command(app)
+    top = get_command(app)
+    top.commands = {name: Listed(name).load() for name in COMMANDS}  # type: ignore[attr-defined]
+    return top
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -8,6 +8,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from streaming.cli.main import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 # by a regular expression, because parsing all modules takes seconds
 _IMPORT = re.compile(r"^ *(?:from ([\w.]+) import (?:\(([^)]*)\)|(.+))|import (.+))$", re.MULTILINE)
@@ -212,6 +214,8 @@ def _imports(module: str) -> frozenset[str]:
     for source, several, single, plain in _IMPORT.findall(_COMMENT.sub("", file.read_text())):
         names = [name.split()[0] for name in (several or single or plain).split(",") if name.strip()]
         found.update((source, *(f"{source}.{name}" for name in names)) if source else names)
+    if module == "streaming.cli.main":  # it imports a command's module when the command is called
+        found.update(f"streaming.cli.{each.partition('.')[0]}" for each in COMMANDS.values())
     return frozenset(found)
 
 

@@ -5,12 +5,12 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
-from streaming.cli.main import ORDER_OF_USE, app
+from streaming.cli.main import COMMANDS, Listed, app
 from streaming.errors import ConfigError
 
 
@@ -20,20 +20,60 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def every_command() -> list[list[str]]:
-    groups = get_command(app).commands  # type: ignore[attr-defined]
     return [
         path
-        for name, command in groups.items()
-        for path in ([name], *([name, below] for below in getattr(command, "commands", {})))
+        for name in COMMANDS
+        for path in ([name], *([name, below] for below in getattr(Listed(name).load(), "commands", {})))
     ]
 
 
-def test_commands_are_listed_in_the_order_of_use_without_unfinished_and_older_names() -> None:
+def test_commands_are_listed_in_the_order_of_use_without_the_older_name() -> None:
     code, text = run("-h")
     assert code == 0
     listed = [line.split()[1] for line in text.splitlines() if line.startswith("│ ") and line[2].isalpha()]
-    assert listed == [name for name in ORDER_OF_USE if name != "cluster"]
-    assert set(get_command(app).commands) == set(ORDER_OF_USE)  # type: ignore[attr-defined]
+    assert listed == [name for name in COMMANDS if name != "cluster"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_help_of_each_command(name: str) -> None:
+    listed = Listed(name)
+    assert (listed.name, listed.help) == (name, listed.load().help)
+
+
+LOADED = """
+import atexit, sys
+from streaming.__main__ import main
+atexit.register(lambda: print("loaded:", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr))
+sys.argv = ["ledger-reaper", *sys.argv[1:]]
+main()
+"""
+SLOW = {"boto3", "httpx", "kazoo", "numpy", "pandas", "pulsar", "pyspark", "rocksdict"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "not_loaded"),
+    [
+        pytest.param(["--help"], SLOW | {"deltalake", "pyarrow", "pydantic", "udfs"}, id="help"),
+        pytest.param(["audit", "--help"], SLOW | {"deltalake", "pyarrow"}, id="help of a command"),
+        pytest.param(["receipts", "--config", "{config}"], SLOW, id="receipts"),
+    ],
+)
+def test_a_command_loads_no_slow_package_that_it_does_not_need(
+    arguments: list[str], not_loaded: set[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "my.toml"
+    (tmp_path / "state").mkdir()
+    config.write_text(f'[state]\ndir = "{tmp_path}/state"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *(each.format(config=config) for each in arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    loaded = {*done.stderr.rpartition("loaded: ")[2].split()}
+    assert (done.returncode, "streaming" in loaded) == (0, True), done.stderr
+    assert not_loaded & loaded == set()
 
 
 @pytest.mark.parametrize("path", every_command(), ids=" ".join)
