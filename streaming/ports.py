@@ -428,7 +428,7 @@ class RetentionPolicies(Protocol):
         ...
 
     def of_namespace(self, namespace: str) -> Retention | None:
-        """Return the policy of `tenant/ns`; None: it has none."""
+        """Return the policy of a namespace; None: it has none."""
         ...
 
     def of_brokers(self) -> Retention:

@@ -136,6 +136,11 @@ def namespace_of(topic: str) -> str:
     return _parse(topic).full_namespace
 
 
+def is_v1(namespace: str) -> bool:
+    """Whether a namespace has a V1 name, with the cluster between tenant and namespace."""
+    return namespace.count("/") > 1
+
+
 def schema_id_of(topic: str) -> str:
     """Return `tenant/ns/encoded`: shared by all partitions, and without the cluster of V1 names."""
     parsed = _parse(topic)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from streaming.space.descriptions import command
 from streaming.terminal import count_of
+from udfs.paths import is_v1
 from udfs.space.causes import Cause
 from udfs.space.report import Share, SpaceReport, Subscription, TopicPolicy
 from udfs.space.view import OUTSIDE, largest_subscriptions, partitioned_name
@@ -191,10 +192,11 @@ def _trimmable(report: SpaceReport, shares: Sequence[Share]) -> Fix:
             commands=("ledger-reaper audit --verify-only",),
         )
     first = _largest(idle)
+    verb = "stats-internal" if is_v1(first.namespace) else "trim-topic"  # brokers answer 404 to trim-topic of V1 names
     return Fix(
         cause=Cause.TRIMMABLE,
         text=f"No broker is known to have loaded the topic, and only a broker that has loaded it checks it. {_LOADS}",
-        commands=(command(["pulsar-admin", "topics", "trim-topic"], [first.topic]),),
+        commands=(command(["pulsar-admin", "topics", verb], [first.topic]),),
         frees=first.stored,
         frees_one_copy=first.one_copy,
     )
@@ -202,15 +204,18 @@ def _trimmable(report: SpaceReport, shares: Sequence[Share]) -> Fix:
 
 def _offloaded(_report: SpaceReport, shares: Sequence[Share]) -> Fix:
     name, kept = _largest_group(shares, lambda share: share.namespace)
+    commands = ["ledger-reaper audit --verify-only"]
+    if is_v1(name):  # brokers answer 405 to a request that sets the lag
+        ends = "Only managedLedgerOffloadDeletionLagMs in broker.conf changes the lag in the largest namespace"
+    else:
+        ends = "The second command ends the lag in the largest namespace"
+        commands.append(command(["pulsar-admin", "namespaces", "set-offload-deletion-lag", "--lag", "0s"], [name]))
     return Fix(
         cause=Cause.OFFLOADED_AND_KEPT,
         text="Brokers keep the BookKeeper copy for the deletion lag (4 hours by default; a negative lag keeps it for "
         "ever), and delete it only while the topic is loaded. Then the bucket has the only copy, so first let the "
-        "audit search for missing objects. The second command ends the lag in the largest namespace",
-        commands=(
-            "ledger-reaper audit --verify-only",
-            command(["pulsar-admin", "namespaces", "set-offload-deletion-lag", "--lag", "0s"], [name]),
-        ),
+        f"audit search for missing objects. {ends}",
+        commands=tuple(commands),
         frees=_stored(kept),
         frees_one_copy=_one_copy(kept),
     )

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from streaming.errors import ReaperError, RefusedError
 from streaming.ports import LoadedTopicStats, RetentionPolicies
 from udfs.formats.internal_stats import InternalStats
-from udfs.paths import base_topic, namespace_of
+from udfs.paths import base_topic, is_v1, namespace_of
 from udfs.phase_one.trim_forecast import Retention
 
 _CONCURRENCY = 8
@@ -69,7 +69,8 @@ class PolicyReading:
 
     def _askable(self, namespaces: Iterable[str]) -> dict[str, str | None]:
         """Return for each namespace why its topics' own policies can't be read; "": it has none; None: they can."""
-        events = {namespace: self._change_events.get(namespace, []) for namespace in namespaces}
+        # brokers create __change_events of V1 names too, but a topic with such a name has no policy of its own
+        events = {each: [] if is_v1(each) else self._change_events.get(each, []) for each in namespaces}
         names = [name for of_namespace in events.values() for name in of_namespace]
         answers = dict(zip(names, self._stats.internal_stats(names), strict=True)) if self._stats and names else {}
         return {

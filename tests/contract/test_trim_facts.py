@@ -121,6 +121,13 @@ def test_without_topic_policies_the_namespaces_retention_counts(real: Real) -> N
     assert real.adapter.retention(TOPIC) == Retention(7, -1)
 
 
+def test_the_retention_of_a_topic_with_a_v1_name_is_its_namespaces(real: Real) -> None:
+    """Brokers answer 404 to a request for the policy of such a topic."""
+    real.stub.answer_with("/admin/namespaces/public/west/default/retention", kept(7, 100))
+    assert real.adapter.retention("public/west/default/persistent/orders") == Retention(7, 100)
+    assert real.requests() == ["/admin/namespaces/public/west/default/retention"]
+
+
 def test_a_default_without_permission_counts_as_zero(real: Real) -> None:
     real.stub.answer_with(OWN, NOTHING)
     real.stub.answer_with(NAMESPACE, NOTHING)

@@ -34,7 +34,7 @@ from streaming.adapters.pulsar.silence import TRY_SECONDS, silence
 from streaming.config.hosts import hosts_of, may_carry_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, UnavailableError
-from udfs.paths import topic_of
+from udfs.paths import is_v1, topic_of
 from udfs.units import MIB
 
 _REDIRECTS = 5  # a bundle that is being moved causes one or two
@@ -358,16 +358,23 @@ def topic_path(topic: str) -> str:
     Accepts all forms that udfs.paths accepts. Raises ValueError for invalid names.
     """
     scheme, _, rest = topic_of(topic).partition("://")
-    *namespace, name = rest.split("/")
-    version = "v2/" if len(namespace) == 2 else ""
+    namespace, _, name = rest.rpartition("/")
     # the form in BookKeeper and ZooKeeper encodes a space as +, which means a plus sign in a URL's path
-    return f"{version}{scheme}/{'/'.join(namespace)}/{quote(name, safe='')}"
+    return f"{_version(namespace)}{scheme}/{namespace}/{quote(name, safe='')}"
 
 
 def namespace_path(namespace: str) -> str:
     """Return the path of the list of a namespace's topics: `v2/persistent/t/ns`, or `persistent/t/c/ns` (V1 names)."""
-    version = "v2/" if namespace.count("/") == 1 else ""
-    return f"{version}persistent/{namespace}"
+    return f"{_version(namespace)}persistent/{namespace}"
+
+
+def policies_path(namespace: str) -> str:
+    """Return the path of a namespace's policies: `v2/namespaces/t/ns`, or `namespaces/t/c/ns` (V1 names)."""
+    return f"{_version(namespace)}namespaces/{namespace}"
+
+
+def _version(namespace: str) -> str:
+    return "" if is_v1(namespace) else "v2/"
 
 
 def _body(answer: httpx.Response, most_bytes: int) -> Body:

@@ -94,6 +94,15 @@ def test_what_a_loaded_topic_will_drop_needs_no_command() -> None:
     )
 
 
+def test_no_command_is_named_that_brokers_refuse_for_v1_names() -> None:
+    old = "persistent://shop/west/prod/old"
+    trim = fix_of(of(share(Cause.TRIMMABLE, old)), Cause.TRIMMABLE)
+    assert trim.commands == (f"pulsar-admin topics stats-internal {old}",)
+    lag = fix_of(of(share(Cause.OFFLOADED_AND_KEPT, old)), Cause.OFFLOADED_AND_KEPT)
+    assert lag.commands == ("ledger-reaper audit --verify-only",)
+    assert "command" not in lag.text
+
+
 @pytest.mark.parametrize(
     ("cursor", "command"),
     [

@@ -43,6 +43,18 @@ def test_a_topics_own_policy_is_asked_for_only_if_that_loads_no_topic(cluster: C
     assert report.policies[topic_of(TOPIC)].level == "topic"
 
 
+def test_a_topic_with_a_v1_name_has_no_policy_of_its_own(cluster: Cluster) -> None:
+    """Their __change_events exist, because brokers load them with such a topic, and need not be loaded."""
+    name = "public/west/default/persistent/orders"
+    cluster.topic(1, 2, name=name)
+    cluster.topic(20, name="public/west/default/persistent/__change_events")
+    cluster.policies.namespaces["public/west/default"] = Retention(-1, -1)
+    report = cluster.measure()
+    assert bytes_by(report, name)[Cause.RETENTION] == 1_000
+    assert report.policies[topic_of(name)].level == "namespace"
+    assert report.unknown == ()
+
+
 def test_partitions_share_the_policy_of_their_topic(cluster: Cluster) -> None:
     cluster.topic(20, name=EVENTS)
     cluster.load({}, name=EVENTS, ledgers=(20,))

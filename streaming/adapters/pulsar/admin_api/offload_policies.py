@@ -6,8 +6,8 @@ from typing import Any
 
 from streaming.adapters.pulsar.http import FailedAnswerError, PulsarAdminSettings, PulsarHttp
 from streaming.errors import RefusedError
+from udfs.paths import is_v1
 
-_SPACE_OF_V2 = 2  # tenant/namespace; V1 names, with a cluster between the two, have no such policies
 _NOT_LOCAL = "global"
 
 
@@ -36,7 +36,7 @@ class BrokerOffload:
 
         Raises UnavailableError, RefusedError.
         """
-        if len(namespace.split("/")) != _SPACE_OF_V2:
+        if is_v1(namespace):  # these have no such policies
             return {}
         try:
             answer = self._http.get(f"v2/namespaces/{namespace}/offloadPolicies")

@@ -5,9 +5,9 @@ from http import HTTPStatus
 from typing import Any
 
 from streaming.adapters.pulsar.admin_api.properties import refusal
-from streaming.adapters.pulsar.http import Answer, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import Answer, PulsarHttp, policies_path, topic_path
 from streaming.errors import UnavailableError
-from udfs.paths import base_topic, namespace_of
+from udfs.paths import base_topic, is_v1, namespace_of
 from udfs.phase_one.trim_forecast import Retention
 from udfs.space.report import RecoverySettings
 
@@ -36,6 +36,10 @@ class Retentions:
     def of_topic(self, topic: str) -> Retention | None:
         """Return the topic's own policy; None: it has none. Raises UnavailableError, RefusedError."""
         base = base_topic(topic)  # a partition has no policies of its own
+        if is_v1(namespace_of(base)):
+            # Brokers have no call that sets a policy of a V1 name: they answer 404. A 4.0.8 broker accepts a request
+            # with %2F in the topic's name, but stores the policy without the cluster, and so never applies it.
+            return None
         # not the policy that is "applied": a 4.0.8 broker that has not read the namespace's policies recently may then
         # wait 30 s for itself
         own = self._http.get(f"{topic_path(base)}/retention")
@@ -44,8 +48,8 @@ class Retentions:
         return _retention(own) if own.ok else None
 
     def of_namespace(self, namespace: str) -> Retention | None:
-        """Return the policy of `tenant/ns`; None: it has none. Raises UnavailableError, RefusedError."""
-        shared = self._http.get(f"v2/namespaces/{namespace}/retention")
+        """Return the policy of a namespace; None: it has none. Raises UnavailableError, RefusedError."""
+        shared = self._http.get(f"{policies_path(namespace)}/retention")
         if not shared.ok:
             raise refusal(shared, f"read the retention of {namespace}")
         return _retention(shared)
