@@ -2,8 +2,8 @@
 
     .venv/bin/python -m bench.race [--ledgers 10000] [--only NAME...] [--sample 5] [--home DIR]
 
-One sandbox has --ledgers real ledgers, of which an unmodified broker leaked a tenth: data, cursors, schemas, compacted
-ledgers, buckets of delayed messages; of topics, of partitions, and of tenant `dead`, whose broker answers each call
+A sandbox has --ledgers real ledgers, and an unmodified broker leaked a tenth of them: data, cursors, schemas, compacted
+ledgers and buckets of delayed messages, of topics and partitions, and of tenant `dead`, whose broker answers each call
 with 500 (bench/race_world.py). Each contestant starts from a copy of the same data, while five topics roll ledgers over
 and a typed topic is created every three seconds.
 
@@ -15,10 +15,10 @@ and a typed topic is created every three seconds.
     ours         `ledger-reaper audit --publish`, then `ledger-reaper run` until each request has a final receipt
     ours-fed     `ledger-reaper run` with the requests of pip-186
 
-All list the ledgers before the references, so none takes a ledger that is created meanwhile for an orphan. The shell
-needs a JVM for each topic and ledger: it runs on --sample of them, and its seconds are those of the sample times the
-number of topics or ledgers; the other answers come from the same API by curl, untimed. The ages that ours waits for are
-seconds, not hours, because the leaks are minutes old.
+All list the ledgers before the references, so none takes a ledger that is created during its search for an orphan.
+The shell needs a JVM for each topic and ledger: it runs on --sample of them, and its seconds are those of the sample
+times the number of topics or ledgers; the other answers come from the same API by curl, untimed. The ages that ours
+waits for are seconds, not hours, because the leaks are minutes old.
 
 "False" orphans are ledgers that a contestant calls orphans and that are in use before and after its search, or new.
 "Destroyed" are ledgers that are still referenced after the removal, and no longer exist. CPU is that of the
@@ -70,7 +70,7 @@ _QUIET_PERIOD = '[safety]\nopen_quiet_period = "10s"\n'
 
 @dataclass(kw_only=True)
 class Cost:
-    """What a phase took."""
+    """Time and requests of a phase."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0

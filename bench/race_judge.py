@@ -1,6 +1,6 @@
 """The judge of the race: which of the ledgers that a contestant named, or deleted, were leaked, and which in use.
 
-The judge reads BookKeeper's list and the znodes of topics, cursors and schemas, and asks nobody who takes part.
+The judge reads BookKeeper's list, from a bookie, and the znodes of topics, cursors and schemas.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ class Found:
     missed: Counter[str]
     false: Counter[str]  # named, and in use both before and after the search
     false_young: Counter[str]  # named, created during the search, and in use after it
-    neither: int = 0  # named, and referenced at one of the two moments only: the broker trimmed them meanwhile
+    neither: int = 0  # named, and referenced at one of the two moments only: the broker created or trimmed them
 
     @property
     def all_false(self) -> int:
@@ -63,7 +63,7 @@ def judge_search(named: Set[int], leaked: Mapping[int, str], before: State, afte
     """Compare the ledgers that a contestant called orphans with the references before and after its search.
 
     Args:
-        leaked: the leaked ledgers with their kind. A leaked ledger that a broker removed meanwhile is left out.
+        leaked: the leaked ledgers with their kind. A leaked ledger that a broker has removed since is left out.
     """
     still_leaked = {ledger_id: kind for ledger_id, kind in leaked.items() if ledger_id in after.existing}
     in_use = before.used.keys() & after.used.keys()
@@ -101,7 +101,7 @@ def read_state(cluster: Cluster, compacted: Mapping[int, str]) -> State:
     A ledger that the broker trims between the reads would otherwise look lost.
 
     Args:
-        compacted: ledgers of compacted topics, which no znode names; nobody compacts during the race.
+        compacted: ledgers of compacted topics, which no znode names; no topic is compacted during the race.
     """
     earlier = references(cluster)
     existing = frozenset(ledger_list.listed_by_bookie(cluster))

@@ -1,4 +1,4 @@
-"""The world of the race: a sandbox with thousands of real ledgers, of which an unmodified broker leaked a tenth.
+"""The world of the race: a sandbox with thousands of real ledgers; an unmodified broker leaked a tenth of them.
 
 Leaks are made as in tests/integration/audit_world.py: the broker drops ledgers while no client may delete a ledger's
 metadata, and is killed; or an operator deletes a topic's or a cursor's znode. The stopped cluster is kept as a copy

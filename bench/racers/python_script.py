@@ -2,7 +2,7 @@
 
     python python_script.py find|delete ZOOKEEPER ADMIN [--careful]
 
-It lists the ledgers before it asks for references, so that no ledger that is created meanwhile seems unreferenced. A
+It lists the ledgers before it asks for references, so that no ledger that is created in between seems unreferenced. A
 topic whose statistics can't be read is skipped with a warning; with --careful the ledgers whose metadata name such a
 topic are kept. The file `orphans` of the current folder has a ledger id in each line.
 """
