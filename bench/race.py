@@ -332,7 +332,8 @@ def ours(race: Race, result: Result) -> None:
     def search() -> set[int]:
         command = ["audit", "--json", "--publish", "--yes", "--publish-per-second", "0", "--recheck-seconds", "5"]
         result.search = race.run(_ledger_reaper(config, *command), codes=(0, 4))
-        findings = [json.loads(line) for line in race.lines("log") if line.startswith('{"class"')]
+        printed = [json.loads(line) for line in race.lines("log") if line.startswith("{")]
+        findings = [row for row in printed if "class" in row]
         result.remarks.append(f"audit: {dict(Counter((row['class'], row['reason']) for row in findings))}")
         return {row["ledger_id"] for row in findings if row["class"] == "ORPHAN"}
 
