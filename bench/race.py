@@ -58,6 +58,7 @@ from streaming.sandbox.parts.part_clients import publish
 from streaming.sandbox.parts.part_settings import metadata_service_uri
 from streaming.state.outcomes import receipts_of
 from streaming.topics.setup import ensure_topics
+from udfs.owners.named_owner import MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import LEDGERS_ROOT
 
 RACERS = Path(__file__).parent / "racers"
@@ -267,7 +268,8 @@ def shell(race: Race, result: Result) -> None:
 
 def _names_one_of(world: World, ledger: int, topics: set[str]) -> bool:
     custom = world.owners.get(ledger, {})
-    return custom.get("pulsar/managed-ledger", "").replace("/persistent/", "/") in topics
+    named = (custom.get(MANAGED_LEDGER, "").replace("/persistent/", "/"), custom.get(SCHEMA_ID))
+    return any(name in topics for name in named)
 
 
 def bookie(race: Race, result: Result) -> None:
