@@ -1,23 +1,19 @@
 """A race: who finds and removes the ledgers that a broker leaked, how fast, and what else does each of them delete?
 
-    .venv/bin/python -m bench.race [--ledgers 10000] [--only NAME...] [--sample 5] [--home DIR]
+    .venv/bin/python -m bench.race [--ledgers 10000] [--only NAME...] [--home DIR]
 
 A sandbox has --ledgers real ledgers, and an unmodified broker leaked a tenth of them: data, cursors, schemas, compacted
 ledgers and buckets of delayed messages, of topics and partitions, and of tenant `dead`, whose broker answers each call
 with 500 (bench/race_world.py). Each contestant starts from a copy of the same data, while five topics roll ledgers over
 and a typed topic is created every three seconds.
 
-    shell        bookkeeper shell and pulsar-admin; keeps the ledgers of topics that it could not ask
     bookie       curl over the HTTP APIs of bookie and broker; skips topics that fail, with a warning
     script       kazoo and the broker's REST API, one call after the other; skips topics that fail, with a warning
     careful      the same script, which keeps the ledgers of topics that it could not ask
-    pip-186      PIP-186's consumer, which searches nothing: it gets requests for all leaks, and for some ledgers in use
     ours         `ledger-reaper audit --publish`, then `ledger-reaper run` until each request has a final receipt
-    ours-fed     `ledger-reaper run` with the requests of pip-186
 
 All list the ledgers before the references, so none takes a ledger that is created during its search for an orphan.
-The shell needs a JVM for each topic and ledger: it runs on --sample of them, and its seconds are those of the sample
-times the number of topics or ledgers; the other answers come from the same API by curl, untimed. The ages that ours
+The ages that ours
 waits for are seconds, not hours, because the leaks are minutes old.
 
 "False" orphans are ledgers that a contestant calls orphans and that are in use before and after its search, or new.
@@ -29,7 +25,6 @@ one) are those beyond what the traffic alone causes.
 import json
 import math
 import os
-import random
 import re
 import shutil
 import socket
@@ -46,23 +41,15 @@ from typing import Any
 
 from bench import race_world
 from bench.race_judge import KINDS, Found, Removed, State, judge_removal, judge_search, read_state
-from bench.race_world import Plan, Traffic, World, request_of, server_cpu_s
+from bench.race_world import Plan, Traffic, World, server_cpu_s
 from bench.session import command_line
-from streaming.adapters.pulsar.publish import OutgoingRequest, send_all
-from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.parts.launch import java_environment
-from streaming.sandbox.parts.part_clients import publish
-from streaming.sandbox.parts.part_settings import metadata_service_uri
 from streaming.state.outcomes import receipts_of
-from streaming.topics.setup import ensure_topics
-from udfs.owners.named_owner import MANAGED_LEDGER, SCHEMA_ID
-from udfs.paths import LEDGERS_ROOT
 
 RACERS = Path(__file__).parent / "racers"
-NAMES = ("shell", "bookie", "script", "careful", "pip-186", "ours", "ours-fed")
+NAMES = ("bookie", "script", "careful", "ours")
 _SETTLE_S = 5.0
 _ALONE_S = 10.0  # in which the traffic runs alone, and is measured
 _TOOL_MEMORY = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=128m"
@@ -77,20 +64,13 @@ class Cost:
     cpu_s: float = 0.0
     servers_cpu_s: float = 0.0
     zookeeper_requests: float = 0.0
-    extrapolated: bool = False
 
     def __add__(self, other: "Cost") -> "Cost":
-        return self.times(1, other)
-
-    def times(self, factor: float, base: "Cost | None" = None) -> "Cost":
-        """Return the cost multiplied, plus the base."""
-        base = base or Cost()
         return Cost(
-            wall_s=base.wall_s + factor * self.wall_s,
-            cpu_s=base.cpu_s + factor * self.cpu_s,
-            servers_cpu_s=base.servers_cpu_s + factor * self.servers_cpu_s,
-            zookeeper_requests=base.zookeeper_requests + factor * self.zookeeper_requests,
-            extrapolated=base.extrapolated or self.extrapolated or factor != 1,
+            wall_s=self.wall_s + other.wall_s,
+            cpu_s=self.cpu_s + other.cpu_s,
+            servers_cpu_s=self.servers_cpu_s + other.servers_cpu_s,
+            zookeeper_requests=self.zookeeper_requests + other.zookeeper_requests,
         )
 
 
@@ -105,11 +85,10 @@ class Result:
     search: Cost = field(default_factory=Cost)
     removal: Cost = field(default_factory=Cost)
     remarks: list[str] = field(default_factory=list)
-    fraction_removed: float = 1.0  # of what it found, where the removal is a sample
 
     def rates(self) -> tuple[float, float]:
         """Return ledgers judged a second of search, and leaked ledgers removed a second of search and removal."""
-        removed = self.removed.orphans.total() / self.fraction_removed if self.removed else 0
+        removed = self.removed.orphans.total() if self.removed else 0
         whole_s = self.search.wall_s + self.removal.wall_s
         return self.ledgers / self.search.wall_s if self.search.wall_s else math.nan, removed / whole_s
 
@@ -117,11 +96,10 @@ class Result:
 class Race:
     """The cluster on which one contestant runs, with traffic."""
 
-    def __init__(self, cluster: Cluster, world: World, folder: Path, sample: int) -> None:
+    def __init__(self, cluster: Cluster, world: World, folder: Path) -> None:
         self.cluster = cluster
         self.world = world
         self.folder = folder
-        self.sample = sample
         self._alone: dict[str, float] = {}
         folder.mkdir(parents=True)
 
@@ -173,14 +151,6 @@ class Race:
         file = self.folder / name
         return file.read_text().splitlines() if file.is_file() else []
 
-    def write(self, name: str, lines: Sequence[str]) -> None:
-        """Write a file for the contestant."""
-        (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
-
-    def some(self, lines: Sequence[str]) -> list[str]:
-        """Return a sample, the same in each race."""
-        return sorted(random.Random(1).sample(sorted(lines), min(self.sample, len(lines))))
-
 
 def packets_received(cluster: Cluster) -> int:
     """Return how many packets ZooKeeper has received since its start."""
@@ -203,73 +173,6 @@ def _searched(race: Race, result: Result, search: Callable[[], set[int]]) -> Sta
 def _removed(race: Race, result: Result, before: State, remove: Callable[[], None]) -> None:
     remove()
     result.removed = judge_removal(race.world.leaked, before, race.state())
-
-
-def shell(race: Race, result: Result) -> None:
-    """Run a sample of the loop over the shells, and take the other answers from curl."""
-    cluster = race.cluster
-    conf, scratch = race.folder / "shell.conf", race.folder / "scratch"
-    scratch.mkdir()
-    conf.write_text(
-        f"zkServers={cluster.addresses.zookeeper}\nmetadataServiceUri={metadata_service_uri(cluster.spec)}\n"
-        f"zkLedgersRootPath={LEDGERS_ROOT}\n"
-    )
-    client = race.folder / "client.conf"
-    client.write_text(f"webServiceUrl={cluster.addresses.admin}\nbrokerServiceUrl={cluster.addresses.pulsar}\n")
-    env = {
-        **java_environment(cluster.home, scratch, _TOOL_MEMORY),
-        "BOOKIE_CONF": str(conf),
-        "PULSAR_CLIENT_CONF": str(client),
-        "PULSAR": str(cluster.pulsar),
-        "ADMIN": cluster.addresses.admin,
-        "BOOKIE": cluster.addresses.bookie_http,
-    }
-
-    def step(*arguments: str) -> Cost:
-        return race.run(["bash", str(RACERS / "shell_loop.sh"), *arguments], env)
-
-    def sampled(what: str, lines: list[str]) -> Cost:
-        chosen = race.some(lines)
-        race.write("sample", chosen)
-        return step(what, "sample").times(len(lines) / max(1, len(chosen)))
-
-    def search() -> set[int]:
-        result.search = step("ledgers") + step("topics")
-        names = race.lines("topics")
-        chosen = race.some(names)
-        result.search += sampled("stats", names)
-        race.write("topics", [name for name in names if name not in set(chosen)])
-        race.run(["bash", str(RACERS / "bookie_loop.sh"), "references"], env)
-        result.search += step("candidates")
-        candidates = race.lines("candidates")
-        result.search += sampled("metadata", candidates)
-        # the shell prints the metadata of each ledger; those that it was not asked for come from the copy of the world
-        failed = {name.removeprefix("persistent://") for name in race.lines("failed")}
-        result.remarks.append(f"{len(names)} topics, {len(candidates)} candidates, {len(failed)} topics failed")
-        return {int(ledger) for ledger in candidates if not _names_one_of(race.world, int(ledger), failed)}
-
-    def remove() -> None:
-        chosen = race.some([str(ledger) for ledger in sorted(named)])
-        race.write("sample", chosen)
-        cost = step("delete", "sample")
-        result.fraction_removed = len(chosen) / max(1, len(named))
-        result.removal = cost.times(1 / result.fraction_removed)
-        result.remarks.append(f"deleted {len(chosen)} of {len(named)}")
-
-    named: set[int] = set()
-
-    def keep() -> set[int]:
-        named.update(search())
-        return named
-
-    after = _searched(race, result, keep)
-    _removed(race, result, after, remove)
-
-
-def _names_one_of(world: World, ledger: int, topics: set[str]) -> bool:
-    custom = world.owners.get(ledger, {})
-    named = (custom.get(MANAGED_LEDGER, "").replace("/persistent/", "/"), custom.get(SCHEMA_ID))
-    return any(name in topics for name in named)
 
 
 def bookie(race: Race, result: Result) -> None:
@@ -297,36 +200,6 @@ def _loop(race: Race, result: Result, step: Callable[[str], Cost]) -> None:
     _removed(race, result, after, remove)
 
 
-def requests(world: World) -> list[dict[str, Any]]:
-    """Return a request for each leak that PIP-186 can name, and for a tenth as many ledgers in use.
-
-    The latter are those of a broker that announced a deletion and then could not write its list.
-    """
-    leaked = [request_of(ledger_id, world.owners[ledger_id]) for ledger_id in world.leaked]
-    in_use = sorted(world.used.keys() & world.owners.keys())
-    announced = [request_of(ledger_id, world.owners[ledger_id]) for ledger_id in in_use]
-    possible = [request for request in announced if request is not None]
-    chosen = random.Random(2).sample(possible, len(world.leaked) // 10)
-    every = [*(request for request in leaked if request is not None), *chosen]
-    random.Random(3).shuffle(every)
-    return every
-
-
-def pip_186(race: Race, result: Result) -> None:
-    """Run PIP-186's consumer on the requests."""
-    wanted, topic = requests(race.world), "persistent://public/race/__ledger_deletion"
-    publish(race.cluster.addresses.pulsar, topic, (json.dumps(request).encode() for request in wanted))
-    addresses = race.cluster.addresses
-    before = race.state()
-    command = [sys.executable, str(RACERS / "pip_186.py"), addresses.pulsar, addresses.admin, addresses.zookeeper]
-
-    def remove() -> None:
-        result.removal = race.run([*command, topic, str(len(wanted))])
-        result.remarks += [f"{len(wanted)} requests", race.lines("log")[-1]]
-
-    _removed(race, result, before, remove)
-
-
 def ours(race: Race, result: Result) -> None:
     """Run the audit and the service."""
     config = configured(race)
@@ -341,18 +214,6 @@ def ours(race: Race, result: Result) -> None:
 
     after = _searched(race, result, search)
     _removed(race, result, after, lambda: _serve(race, result, config))
-
-
-def ours_fed(race: Race, result: Result) -> None:
-    """Run the service on PIP-186's requests."""
-    config = configured(race)
-    settings = load(config)
-    with admin_for(settings) as admin:
-        ensure_topics(admin, settings)
-    wanted = [OutgoingRequest(None, json.dumps(request).encode()) for request in requests(race.world)]
-    send_all(settings.pulsar, settings.topics.requests[0], wanted)
-    result.remarks.append(f"{len(wanted)} requests")
-    _removed(race, result, race.state(), lambda: _serve(race, result, config))
 
 
 def _serve(race: Race, result: Result, config: Path) -> None:
@@ -373,24 +234,21 @@ def _ledger_reaper(config: Path, *arguments: str) -> list[str]:
 
 
 CONTESTANTS: Mapping[str, Callable[[Race, Result], None]] = {
-    "shell": shell,
     "bookie": bookie,
     "script": script,
     "careful": lambda race, result: script(race, result, "--careful"),
-    "pip-186": pip_186,
     "ours": ours,
-    "ours-fed": ours_fed,
 }
 
 
-def compete(home: Path, world: World, name: str, sample: int) -> Result:
+def compete(home: Path, world: World, name: str) -> Result:
     """Run a contestant on a cluster that starts from the copy."""
     folder = home / "runs" / name
     shutil.rmtree(folder, ignore_errors=True)
     with race_world.failing_broker() as port:
         cluster = race_world.restore(home, world, port)
         result = Result(name=name, ledgers=len(world.leaked) + len(world.used))
-        race = Race(cluster, world, folder, sample)
+        race = Race(cluster, world, folder)
         with Traffic(cluster) as traffic:
             time.sleep(_SETTLE_S)
             race.measure_traffic()
@@ -421,7 +279,7 @@ def table(results: Sequence[Result]) -> Iterator[str]:
         judged, rate = result.rates()
         cells = [
             result.name,
-            _shown(found.orphans) if found else "none: fed",
+            _shown(found.orphans) if found else "",
             _shown(found.false + found.false_young) if found else "",
             _shown(found.missed) if found else "",
             _took(result.search) if found else "",
@@ -437,7 +295,7 @@ def table(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _took(cost: Cost) -> str:
-    return f"{'≈ ' if cost.extrapolated else ''}{cost.wall_s:.1f} s, {cost.cpu_s:.1f} CPU s"
+    return f"{cost.wall_s:.1f} s, {cost.cpu_s:.1f} CPU s"
 
 
 def _shown(counts: Counter[str]) -> str:
@@ -459,13 +317,12 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--ledgers", type=int, default=10_000)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--sample", type=int, default=5, help="topics and ledgers for which the shell starts a JVM")
     parser.add_argument("--home", type=Path, help="keep the cluster here, and use the one that an earlier race made")
     options = parser.parse_args()
     with _home(options.home) as home:
         world = race_world.load(home) or race_world.create(home, Plan(options.ledgers))
         print(world.summary, flush=True)
-        results = [compete(home, world, name, options.sample) for name in options.only]
+        results = [compete(home, world, name) for name in options.only]
     print("\n".join(table(results)))
     print(json.dumps([_plain(result) for result in results]))
 

@@ -28,7 +28,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from streaming.sandbox.parts import part_clients
 from udfs.owners import named_owner
-from udfs.paths import cursor_path, decode_name, managed_ledger_name, managed_ledger_path, topic_of
+from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
 
 NAMESPACE, DEAD = "public/race", "dead/ns"
 _ODD = ("odd name+%2F:ü", "日本", "p-partition-x")
@@ -323,21 +323,6 @@ def _kind(custom: Mapping[str, str]) -> str:
         )
         if key in custom
     )
-
-
-def request_of(ledger_id: int, custom: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return PIP-186's request for a ledger; None for compacted ledgers and buckets, for which it has no component."""
-    base = {"ledgerType": "LEDGER", "ledgerId": ledger_id}
-    if (schema := custom.get(named_owner.SCHEMA_ID)) is not None:
-        tenant, namespace, name = schema.split("/")
-        topic = f"persistent://{tenant}/{namespace}/{decode_name(name)}"
-        return {**base, "topicName": topic, "ledgerComponent": "SCHEMA_STORAGE", "schemaId": schema}
-    if named_owner.MANAGED_LEDGER not in custom:
-        return None
-    topic = topic_of(custom[named_owner.MANAGED_LEDGER])
-    if (cursor := custom.get(named_owner.CURSOR)) is not None:
-        return {**base, "topicName": topic, "ledgerComponent": "MANAGED_CURSOR", "cursorName": cursor}
-    return {**base, "topicName": topic, "ledgerComponent": "named_owner.MANAGED_LEDGER"}
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def find(zk: KazooClient, admin: str, careful: bool) -> None:
                 referenced |= references(http, topic)
             except httpx.HTTPError as error:
                 print(f"skipped: {topic}: {error}", file=sys.stderr)
-                failed += [topic.encode(), topic.replace("/persistent/", "/").encode()]  # data, schemas
+                failed.append(topic.encode())
     orphans = sorted(paths.keys() - referenced)
     if careful:
         orphans = [ledger for ledger in orphans if not is_of(zk, paths[ledger], failed)]
