@@ -13,8 +13,7 @@ and a typed topic is created every three seconds.
     ours         `ledger-reaper audit --publish`, then `ledger-reaper run` until each request has a final receipt
 
 All list the ledgers before the references, so none takes a ledger that is created during its search for an orphan.
-The ages that ours
-waits for are seconds, not hours, because the leaks are minutes old.
+The ages that ours waits for are seconds, not hours, because the leaks are minutes old.
 
 "False" orphans are ledgers that a contestant calls orphans and that are in use before and after its search, or new.
 "Destroyed" are ledgers that are still referenced after the removal, and no longer exist. CPU is that of the
