@@ -3,9 +3,10 @@
     .venv/bin/python -m bench.race [--ledgers 10000] [--only NAME...] [--home DIR]
 
 A sandbox has --ledgers real ledgers, and an unmodified broker leaked a tenth of them: data, cursors, schemas, compacted
-ledgers and buckets of delayed messages, of topics and partitions, and of tenant `dead`, whose broker answers each call
-with 500 (bench/race_world.py). Each contestant starts from a copy of the same data, while five topics roll ledgers over
-and a typed topic is created every three seconds.
+ledgers and buckets of delayed messages, of topics and partitions, and of tenant `dead` (bench/race_world.py). The
+tenant's bundle is registered for an address of no running broker, which answers each call with 500. Each contestant
+starts from a copy of the same data, while five topics roll ledgers over and a typed topic is created every three
+seconds.
 
     bookie       curl over the HTTP APIs of bookie and broker; skips topics that fail, with a warning
     script       kazoo and the broker's REST API, one call after the other; skips topics that fail, with a warning
