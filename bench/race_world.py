@@ -10,11 +10,11 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ from streaming.errors import ReaperError
 from streaming.sandbox import cluster as clusters
 from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import Part
 from streaming.sandbox.parts import part_clients
 from udfs.owners import named_owner
-from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
+from udfs.paths import cursor_path, decode_name, managed_ledger_name, managed_ledger_path, topic_of
 
 NAMESPACE, DEAD = "public/race", "dead/ns"
 _ODD = ("odd name+%2F:ü", "日本", "p-partition-x")
@@ -173,27 +172,34 @@ def load(home: Path) -> World | None:
     return World(loaded=saved["loaded"], **ids)
 
 
-def restore(home: Path, world: World, failing_port: int) -> Cluster:
-    """Start the cluster from the copy, load nine of ten topics, and give tenant `dead` to a broker that fails."""
+def restore(home: Path, world: World) -> Cluster:
+    """Start the cluster from the copy, load nine of ten topics, and make the policies of tenant `dead` unreadable."""
     clusters.down(home)
     for folder in ("data", "state", "checkpoints"):
         shutil.rmtree(home / folder, ignore_errors=True)
     shutil.copytree(home / "start", home / "data")
     cluster = clusters.up(home)
-    owner = {
-        "nativeUrl": f"pulsar://127.0.0.1:{failing_port}",
-        "httpUrl": f"http://127.0.0.1:{failing_port}",
-        "disabled": False,
-        "advertisedListeners": {},
-    }
-    path = f"/namespace/{DEAD}/0x00000000_0xffffffff"
-    with part_clients.zookeeper(cluster.addresses.zookeeper) as client:
-        if client.exists(path):  # the killed broker's, until its session ends
-            client.delete(path)
-        client.create(path, json.dumps(owner).encode(), makepath=True)
-    wanted = [topic for number, topic in enumerate(world.loaded) if number % 10 and f"//{DEAD}/" not in topic]
+    wanted = [topic for number, topic in enumerate(world.loaded) if number % 10]
     each(wanted, lambda topic: topics.internal_stats(cluster, topic))
+    _set_policies(cluster, b"{")
+    of_dead = next(topic for topic in wanted if f"//{DEAD}/" in topic)
+    topics.wait_for(lambda: _status(cluster, of_dead) == HTTPStatus.INTERNAL_SERVER_ERROR, "failure of the broker")
     return cluster
+
+
+def repair(cluster: Cluster) -> None:
+    """Write policies for tenant `dead` that the broker can read."""
+    _set_policies(cluster, b"{}")
+
+
+def _set_policies(cluster: Cluster, data: bytes) -> None:
+    with part_clients.zookeeper(cluster.addresses.zookeeper) as client:
+        client.set(f"/admin/policies/{DEAD}", data)
+
+
+def _status(cluster: Cluster, topic: str) -> int:
+    path = f"admin/v2/{topics.resource(topic)}/internalStats"
+    return part_clients.http_any("GET", cluster.addresses.admin, path).status
 
 
 def each(names: Iterable[str], work: Callable[[str], Any]) -> list[Any]:
@@ -325,27 +331,19 @@ def _kind(custom: Mapping[str, str]) -> str:
     )
 
 
-@contextmanager
-def failing_broker() -> Iterator[int]:
-    """Serve 500 for every request; yield the port."""
-
-    class Fails(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(500, "the broker is broken")
-
-        do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815  the names that the class calls
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Fails)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
+def request_of(ledger_id: int, custom: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return PIP-186's request for a ledger; None for compacted ledgers and buckets, for which it has no component."""
+    base = {"ledgerType": "LEDGER", "ledgerId": ledger_id}
+    if (schema := custom.get(named_owner.SCHEMA_ID)) is not None:
+        tenant, namespace, name = schema.split("/")
+        topic = f"persistent://{tenant}/{namespace}/{decode_name(name)}"
+        return {**base, "topicName": topic, "ledgerComponent": "SCHEMA_STORAGE", "schemaId": schema}
+    if named_owner.MANAGED_LEDGER not in custom:
+        return None
+    topic = topic_of(custom[named_owner.MANAGED_LEDGER])
+    if (cursor := custom.get(named_owner.CURSOR)) is not None:
+        return {**base, "topicName": topic, "ledgerComponent": "MANAGED_CURSOR", "cursorName": cursor}
+    return {**base, "topicName": topic, "ledgerComponent": "MANAGED_LEDGER"}
 
 
 @dataclass
@@ -399,12 +397,3 @@ class Traffic:
                 topics.fill(self.cluster, topic, 1, ["worker"])
             except (pulsar.PulsarException, ReaperError):
                 self.failures += 1
-
-
-def server_cpu_s(cluster: Cluster) -> dict[str, float]:
-    """Return the CPU seconds that broker, bookie and ZooKeeper have used."""
-    used = {}
-    for part in (Part.BROKER, Part.BOOKIE, Part.ZOOKEEPER):
-        process = cluster.process(part)
-        used[str(part)] = sum(process.cpu_times()[:2]) if process else 0.0
-    return used

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A loop with curl over the HTTP API of a bookie, which lists and deletes ledgers, and that of a broker.
 #
-#   bookie_loop.sh find | delete
+#   bookie_loop.sh find | references | delete
 #
 # BOOKIE and ADMIN are the URLs. A topic whose statistics can't be read is named on stderr, and skipped.
 set -u
@@ -33,6 +33,9 @@ find)
   references
   sort -u referenced -o referenced
   comm -23 ledgers referenced >orphans
+  ;;
+references)
+  references
   ;;
 delete)
   while read -r ledger; do

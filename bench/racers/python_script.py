@@ -3,8 +3,9 @@
     python python_script.py find|delete ZOOKEEPER ADMIN [--careful]
 
 It lists the ledgers before it asks for references, so that no ledger that is created in between seems unreferenced. A
-topic whose statistics can't be read is skipped with a warning; with --careful the ledgers whose metadata name such a
-topic are kept. The file `orphans` of the current folder has a ledger id in each line.
+topic whose statistics can't be read is skipped with a warning. With --careful, the ledgers whose metadata name such a
+topic are kept, and all buckets of delayed messages, which the statistics do not name. The file `orphans` of the current
+folder has a ledger id in each line.
 """
 
 import sys
@@ -14,6 +15,8 @@ from urllib.parse import quote, unquote_plus
 import httpx
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+
+BUCKET = b"pulsar/delayedIndexTopic"
 
 
 def ledgers(zk: KazooClient) -> dict[int, str]:
@@ -59,10 +62,10 @@ def find(zk: KazooClient, admin: str, careful: bool) -> None:
                 referenced |= references(http, topic)
             except httpx.HTTPError as error:
                 print(f"skipped: {topic}: {error}", file=sys.stderr)
-                failed.append(topic.encode())
+                failed += [topic.encode(), topic.replace("/persistent/", "/").encode()]  # data, schemas
     orphans = sorted(paths.keys() - referenced)
     if careful:
-        orphans = [ledger for ledger in orphans if not is_of(zk, paths[ledger], failed)]
+        orphans = [ledger for ledger in orphans if not is_of(zk, paths[ledger], [*failed, BUCKET])]
     Path("orphans").write_text("".join(f"{ledger}\n" for ledger in orphans))
 
 
