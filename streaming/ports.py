@@ -474,6 +474,17 @@ class Bookies(Protocol):
         """
         ...
 
+    def stored(self, entries: Sequence[tuple[int, int, Sequence[str]]]) -> list[bool | None]:
+        """Return for each entry whether a bookie stores it; None: unknown. The ledger needs no metadata.
+
+        False means that each of the bookies answered that it has no such entry. Raises UnavailableError if it could not
+        be read which bookies are registered.
+
+        Args:
+            entries: (ledger id, entry id, ids of the bookies that may store it) of each.
+        """
+        ...
+
     def disk(self, url: str) -> BookieDisk:
         """Ask a bookie about its disk and its garbage collection.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, UnavailableError
 from streaming.terminal import say, say_json
 
@@ -79,7 +80,18 @@ SettingOption = Annotated[
         show_default=False,
     ),
 ]
+GcWaitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gc-wait",
+        metavar="TIME",
+        help="Time between two garbage collections of a bookie, for example 15m, until which `undo` can restore a "
+        "ledger (default: that of the last start, at first 3s); running bookies are restarted for it",
+        show_default=False,
+    ),
+]
 DEFAULT_HOME = Path(".cluster")
+_MOST_GC_WAIT_SECONDS = 30 * 24 * 3600  # a bookie's compaction intervals, four times as long, must fit 31 bits of ms
 
 
 @app.callback()
@@ -98,6 +110,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
     rocketmq: RocketMQOption = None,
     store: StoreOption = None,
     broker_setting: SettingOption = None,
+    gc_wait: GcWaitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start the cluster and return when it works. The first start downloads Pulsar, or RocketMQ.
@@ -106,7 +119,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
     For RocketMQ, the printed store is the --store of `ledger-reaper rocketmq`, once `down` has stopped the broker.
     """
     if rocketmq is not None or store is not None:
-        if rocketmq is None or (zookeepers, brokers, bookies, listen, broker_setting) != (None,) * 5:
+        if rocketmq is None or (zookeepers, brokers, bookies, listen, broker_setting, gc_wait) != (None,) * 6:
             raise ConfigError("--rocketmq VERSION starts a RocketMQ; it can only be combined with --home and --store")
         _up_rocketmq(home, rocketmq, store, as_json=as_json)
         return
@@ -115,16 +128,22 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
     from streaming.sandbox.home import Part
 
     lines = _broker_settings(broker_setting or ())
+    gc_wait_seconds = None if gc_wait is None else _gc_wait_seconds(gc_wait)
     before = _running_parts(home)
     # SIGTERM cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     numbers = {Part.ZOOKEEPER: zookeepers, Part.BROKER: brokers, Part.BOOKIE: bookies}
     counts = {part: number for part, number in numbers.items() if number is not None}
     with steps() as shown:
-        if lines:
-            _stop_brokers(home, lines)
+        _stop_changed(home, lines, gc_wait_seconds)
         cluster = sandbox.up(
-            home, broker_settings=lines, counts=counts, listen=listen, say=shown.say, progress=shown.advance
+            home,
+            broker_settings=lines,
+            counts=counts,
+            listen=listen,
+            gc_wait_seconds=gc_wait_seconds,
+            say=shown.say,
+            progress=shown.advance,
         )
     if len(before) == len(cluster.spec.parts):
         _say(f"The cluster in {cluster.home.root} was running already.")
@@ -216,8 +235,15 @@ def _broker_settings(lines: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _stop_brokers(home: Path, lines: Mapping[str, str]) -> None:
-    """Stop the brokers of a running cluster if it has other settings; `up` starts them again."""
+def _gc_wait_seconds(text: str) -> int:
+    seconds = seconds_of(text, "--gc-wait")
+    if not 1 <= seconds <= _MOST_GC_WAIT_SECONDS:
+        raise ConfigError(f"--gc-wait {text}: a bookie of the sandbox takes 1s to 30d")
+    return seconds
+
+
+def _stop_changed(home: Path, lines: Mapping[str, str], gc_wait_seconds: int | None) -> None:
+    """Stop the brokers or bookies of a running cluster that have other settings; `up` starts them again."""
     from streaming.sandbox import cluster as sandbox
     from streaming.sandbox.home import Part
 
@@ -225,10 +251,14 @@ def _stop_brokers(home: Path, lines: Mapping[str, str]) -> None:
         cluster = sandbox.attach(home)
     except UnavailableError:
         return
-    settings = cluster.spec.broker_settings
-    if any(settings.get(key) != value for key, value in lines.items()):
-        for broker in cluster.spec.all_of(Part.BROKER):
-            cluster.stop(broker)
+    spec, changed = cluster.spec, list[Part]()
+    if any(spec.broker_settings.get(key) != value for key, value in lines.items()):
+        changed.append(Part.BROKER)
+    if gc_wait_seconds not in (None, spec.gc_wait_seconds):
+        changed.append(Part.BOOKIE)
+    for kind in changed:
+        for part in spec.all_of(kind):
+            cluster.stop(part)
 
 
 def _running_parts(home: Path) -> "list[Instance]":

@@ -132,14 +132,14 @@ def advice(report: UndoReport) -> str:
             "A bookie drops the entries of a deleted ledger in its next garbage collection (gcWaitTime; 15 minutes by",
             "default). A collection that started before this undo may still drop them. So read the ledger after that:",
             f"  bin/bookkeeper shell readledger -ledgerid {result.ledger_id} -fe 0{last}",
-            "If BookKeeper finds no such entries, the undo came too late: the metadata points to nothing, and the next",
-            "audit reports it.",
+            "If BookKeeper finds no such entries, the undo came too late: the metadata points to nothing, and neither",
+            "`explain` nor an audit reports the ledger as missing.",
         ]
     if restored:
         lines += [
-            "No topic refers to these ledgers: the next request for a ledger (audits send requests too) deletes it",
-            "again once it is safety.min_age_seconds old. So run `ledger-reaper pause` before you continue, and make",
-            "sure that no client requests their deletion.",
+            "If no topic refers to a ledger, the next request for it (audits send requests too) deletes it again once",
+            "it is safety.min_age_seconds old. So run `ledger-reaper pause` before you continue, and make sure that no",
+            "client requests its deletion.",
         ]
     if report.waiting:
         some = ", ".join(map(str, report.waiting[:20]))

@@ -206,6 +206,7 @@ def up(  # noqa: PLR0913  keyword arguments
     broker_settings: Mapping[str, str] | None = None,
     counts: Mapping[Part, int] | None = None,
     listen: str | None = None,
+    gc_wait_seconds: int | None = None,
     say: Say = _silent,
     progress: Progress | None = None,
 ) -> Cluster:
@@ -219,6 +220,8 @@ def up(  # noqa: PLR0913  keyword arguments
         counts: how many processes of each part a new cluster gets, by default one; the numbers can't be changed later.
         listen: the IPv4 address of this machine that all parts listen on; by default that of the earlier call, or
             loopback.
+        gc_wait_seconds: time between two garbage collections of a bookie, by default that of the earlier call, or 3;
+            it takes effect when the bookie starts.
     """
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
@@ -234,11 +237,13 @@ def up(  # noqa: PLR0913  keyword arguments
         running = [part for part in _parts(before) if cluster.process(part) is not None]
         spec = _settle(before, listen, counts or {}, is_running=bool(running))
         home.make_folders(spec.parts)
-        home.save(replace(spec, broker_settings={**spec.broker_settings, **(broker_settings or {})}))
+        settings, gc_wait = {**spec.broker_settings, **(broker_settings or {})}, gc_wait_seconds or spec.gc_wait_seconds
+        home.save(replace(spec, broker_settings=settings, gc_wait_seconds=gc_wait))
         try:
             _start_parts(cluster, say)
         except BaseException:
-            home.save(replace(cluster.spec, broker_settings=spec.broker_settings))
+            earlier = replace(cluster.spec, broker_settings=spec.broker_settings, gc_wait_seconds=spec.gc_wait_seconds)
+            home.save(earlier)
             for part in reversed(spec.parts):
                 if part not in running:
                     cluster.stop(part)

@@ -11,6 +11,7 @@ HOST = "127.0.0.1"
 CLUSTER_NAME = "sandbox"
 BUCKET = "ledger-reaper-sandbox"
 REGION = "us-east-1"
+GC_WAIT_SECONDS = 3  # how often a bookie collects garbage, unless the operator chooses another interval
 ACCESS_KEY = "sandbox"
 LEDGERS_ROOT = "/ledgers"
 
@@ -64,6 +65,7 @@ class Spec:
     broker_settings: Mapping[str, str] = field(default_factory=dict)  # additional settings of the brokers
     listen: str = HOST  # the address that every part listens on and advertises
     counts: Mapping[str, int] = field(default_factory=dict)  # processes of each kind; 1 for kinds that are not named
+    gc_wait_seconds: int = GC_WAIT_SECONDS  # between two garbage collections of a bookie
 
     @property
     def parts(self) -> tuple[Instance, ...]:

@@ -98,6 +98,7 @@ def _undo_fields(need: NeededLedger, journal: Journal) -> dict[str, Any]:
     return {
         "possible": can,
         "deleted_ms": None if found is None else found.deleted_ms,
+        "has_entries": None if found is None else found.has_entries,
         "command": _undo_command(need.ledger_id) if can else None,
         "detail": journal.detail if found is None else found.detail,
     }
@@ -175,9 +176,12 @@ def _undo_lines(need: NeededLedger, journal: Journal) -> Iterator[str]:
     elif found.status is not Undone.WOULD_PUT_BACK:
         yield f"  undo: can't restore it: {found.detail}"
     else:
+        effect = "So this restores it, at once" if found.has_entries else "This restores the rest"
+        if found.has_entries is None:
+            effect = "This restores it if they do"
         yield (
-            f"  undo: the service deleted it at {_utc(found.deleted_ms)}, and the journal has its metadata. "
-            "This restores it if bookies still have its entries, and loses nothing:"
+            f"  undo: the service deleted it at {_utc(found.deleted_ms)}, and the journal has its metadata; "
+            f"{found.detail}. {effect}:"
         )
         yield f"    {_undo_command(need.ledger_id)}"
 

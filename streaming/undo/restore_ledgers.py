@@ -1,11 +1,13 @@
 """Restores the metadata of deleted ledgers, with the exact bytes of the journal, and never over an existing znode.
 
 A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
-Nothing in ZooKeeper shows whether that has happened, so we restore the metadata and let the bookies read the ledger's
-first and last entry. If no bookie answers, the command shows the operator how to check.
+Nothing in ZooKeeper shows whether that has happened, so we ask each bookie for the first and last entry that it stores
+itself, which needs no metadata. If no bookie has them, nothing is restored. Otherwise we restore the metadata and let
+the bookies read both entries as clients do. If no bookie answers, the command shows the operator how to check.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import islice
@@ -19,13 +21,24 @@ from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
+from streaming.ports import Bookies, GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state import journal, receipts
-from streaming.undo.undo_report import NOT_CHECKED, NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
+from streaming.undo.undo_report import (
+    GONE,
+    HALF_STORED,
+    NOT_CHECKED,
+    NOT_READ,
+    STORED,
+    Undone,
+    UndoReport,
+    UndoResult,
+    UndoSelection,
+)
 from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
+from udfs.formats.ledger_placement import bookies_of_entry, placement_of
 from udfs.owners.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
@@ -55,7 +68,7 @@ def undo_ledgers(
             f"{settings.state.journal_days} days"
         )
     created: dict[str, Znode] = {}
-    results = list(_restore_removed(store, settings, layout, entries, None if dry_run else created))
+    results = list(_restore_removed(clients, settings, layout, entries, None if dry_run else created))
     report = UndoReport(_checked(settings, clients, results, created))
     report.waiting = _waiting_ledgers(settings, report)
     return report
@@ -71,7 +84,7 @@ def restorable(settings: Settings, clients: CommandClients, ledger_ids: Collecti
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     where = ds.field("ledger_id").isin(sorted(ledger_ids))
     entries = newest_of(journal.entries(settings.state_dir, journal.JournalQuery(where=where)))
-    return {each.ledger_id: each for each in _restore_removed(store, settings, layout, entries, None)}
+    return {each.ledger_id: each for each in _restore_removed(clients, settings, layout, entries, None)}
 
 
 def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:
@@ -121,24 +134,57 @@ def _owner_names(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _restore_removed(
-    store: MetadataStore,
+    clients: CommandClients,
     settings: Settings,
     layout: Layout,
     entries: list[Mapping[str, Any]],
     created: dict[str, Znode] | None,
 ) -> Iterator[UndoResult]:
     """Restore each ledger if nothing prevents it, and add each new znode to `created`; None: a dry run."""
+    store = clients.store
     for start in range(0, len(entries), _READ_AT_ONCE):
         batch = entries[start : start + _READ_AT_ONCE]
         nodes = store.read_many([entry["path"] for entry in batch])
-        for entry, node in zip(batch, nodes, strict=True):
-            status, detail = _fault(entry, node, settings.zookeeper.ledgers_root, layout)
-            if status is Undone.PUT_BACK:
-                # a dry run can't check the entries, because bookies read only ledgers that exist
-                status, detail = (
-                    (Undone.WOULD_PUT_BACK, NOT_CHECKED) if created is None else _put_back(store, entry, created)
-                )
-            yield _result(entry, status, detail)
+        faults = [
+            _fault(entry, node, settings.zookeeper.ledgers_root, layout)
+            for entry, node in zip(batch, nodes, strict=True)
+        ]
+        absent = [entry for entry, (status, _) in zip(batch, faults, strict=True) if status is Undone.PUT_BACK]
+        stored = _stored(clients.bookies, absent)
+        for entry, (status, detail) in zip(batch, faults, strict=True):
+            if status is not Undone.PUT_BACK:
+                yield _result(entry, status, detail)
+                continue
+            has_entries, told = stored[entry["path"]]
+            if told != GONE and created is not None:
+                result = _result(entry, *_put_back(store, entry, created))
+            else:
+                result = _result(entry, Undone.TOO_LATE if told == GONE else Undone.WOULD_PUT_BACK, "")
+            yield replace(result, has_entries=has_entries, detail=result.detail or told)
+
+
+def _stored(bookies: Bookies, entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[bool | None, str]]:
+    """Return for each path whether bookies still store the ledger's first and last entry, as text, too."""
+    questions: dict[str, list[tuple[int, int, Sequence[str]]]] = {}
+    for entry in entries:
+        with suppress(FormatError):
+            placement = placement_of(bytes(entry["data"]))
+            last = placement.metadata.last_entry_id
+            if last >= 0:
+                questions[entry["path"]] = [
+                    (entry["ledger_id"], each, bookies_of_entry(placement, each)) for each in (0, last)
+                ]
+    answers = iter(bookies.stored([question for pair in questions.values() for question in pair]))
+    found = {path: _told(next(answers), next(answers)) for path in questions}
+    return {entry["path"]: found.get(entry["path"], (None, NOT_CHECKED)) for entry in entries}
+
+
+def _told(first: bool | None, last: bool | None) -> tuple[bool | None, str]:
+    if first is None or last is None:
+        return None, NOT_CHECKED
+    if first and last:
+        return True, STORED
+    return False, HALF_STORED if first or last else GONE
 
 
 def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str, layout: Layout) -> tuple[Undone, str]:
@@ -278,9 +324,13 @@ def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = (
         away: its bookies that are not registered.
     """
     if is_readable is None:
-        return replace(result, detail=NOT_READ)
+        return replace(result, detail=NOT_READ if result.has_entries is None else result.detail)
     if is_readable:
-        return replace(result, detail="its entries were read from the bookies")
+        read = "its entries were read from the bookies"
+        return replace(result, detail=result.detail if result.has_entries is False else read)
+    # a bookie stores an entry that no client can read: without the metadata, the bookie would drop the entry
+    if result.has_entries is not None:
+        return replace(result, status=Undone.UNREADABLE, detail=f"no client can read its entries now; {result.detail}")
     # a bookie that is away may still have the entries, and would drop them without the metadata: the metadata stays
     if away:
         detail = f"no bookie can read its entries now, and {', '.join(away)}, which may have them, is away"

@@ -3,15 +3,24 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-NOT_CHECKED = "not checked whether the bookies still have its entries: they can be read only after it is back"
-NOT_READ = "no bookie that can read control entries answered whether its entries exist"
+NOT_CHECKED = (
+    "not known whether bookies still have its entries: a bookie that may store its first or last entry is away, "
+    "requires authentication, or did not answer at its own port"
+)
+NOT_READ = (
+    "its metadata are back; not known whether bookies still have its entries, because no bookie that can read control "
+    "entries answered"
+)
+STORED = "bookies still store its first and its last entry, and drop them at their next garbage collection"
+GONE = "each bookie that its metadata name for its first and its last entry has dropped it; nothing was put back"
+HALF_STORED = "bookies still store only one of its first and its last entry: some entries are lost"
 
 
 class Undone(StrEnum):
     """The outcome for one ledger's metadata."""
 
     PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
-    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more, so we removed the metadata again, see the detail
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more: nothing was put back, or was removed again (detail)
     UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but some bookies are away
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
     EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
@@ -29,6 +38,7 @@ class UndoResult:
     status: Undone
     last_entry_id: int = -1
     detail: str = ""
+    has_entries: bool | None = None  # whether bookies stored its first and last entry before the undo; None: unknown
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ _COMMENT = re.compile(r" *#.*")
 COVERED = {
     "streaming.adapters.bookkeeper.bookies": "tests/contract/test_bookies.py",
     "streaming.adapters.bookkeeper.bookie_http": "tests/contract/test_bookies.py",
+    "streaming.adapters.bookkeeper.bookie_rpc": "tests/contract/test_bookies.py",
     "streaming.adapters.memory.bookies": "tests/contract/test_bookies.py",
     "streaming.space.ledgers": "tests/unit/space/test_measure.py",
     "streaming.space.topics": "tests/unit/space/test_measure.py",

@@ -2,10 +2,12 @@
 
 import json
 import socket
+import socketserver
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -64,6 +66,7 @@ DISK = BookieDisk(
     is_collecting=False,
 )
 CONTROL = (900, 0)
+READ = 2 << 24 | 2 << 16  # version 2 of BookKeeper's protocol, operation READENTRY
 
 
 @pytest.fixture(params=["memory", "http"])
@@ -154,6 +157,84 @@ def test_a_bookie_that_does_not_answer_is_unavailable_and_reads_nothing(bookie_w
     with pytest.raises(UnavailableError, match="bookie"):
         bookies.collect(nowhere, compact=False)
     assert bookies.readable([nowhere], [(5, 0)], _refuse) == [None]
+
+
+class StoredEntries(socketserver.StreamRequestHandler):
+    """A bookie's own port: answers reads with BookKeeper's error codes, and data."""
+
+    codes: Mapping[tuple[int, int], int] = {}  # ledger and entry -> code; 0: it stores the entry; -1: it hangs up
+
+    def handle(self) -> None:
+        while request := self.rfile.read(24):
+            length, header, ledger_id, entry_id = struct.unpack(">iiqq", request)
+            assert (length, header) == (20, READ)
+            code = self.codes.get((ledger_id, entry_id), 1)
+            if code < 0:
+                return
+            data = b"entry" * 20_000 if code == 0 else b""
+            self.wfile.write(struct.pack(">iiiqq", 24 + len(data), READ, code, ledger_id, entry_id) + data)
+
+
+@contextmanager
+def storing(*codes: Mapping[tuple[int, int], int]) -> Iterator[HttpBookies]:
+    """Register bookies b0, b1, … that answer reads of entries with these codes."""
+    store = MemoryStore()
+    with ExitStack() as stack:
+        for number, each in enumerate(codes):
+            handler = type("Handler", (StoredEntries,), {"codes": each})
+            server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler))
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+            stack.callback(server.shutdown)
+            info = BookieServiceInfoFormat()
+            info.endpoints.add(id="bookie", port=server.server_address[1], host="127.0.0.1", protocol="bookie-rpc")
+            put(store.tree, f"{ROOT}/available/b{number}", info.SerializeToString())
+        yield HttpBookies(store, ROOT, timeout_seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_stored"),
+    [
+        pytest.param(0, 1, True, id="the first has it"),
+        pytest.param(1, 0, True, id="the second has it"),
+        pytest.param(101, 0, True, id="the first can not read its disk, and the second has it"),
+        pytest.param(1, 2, False, id="one has no such ledger, the other no such entry"),
+        pytest.param(1, 101, None, id="the second can not read its disk"),
+        pytest.param(102, 1, None, id="the first requires authentication"),
+        pytest.param(-1, 1, None, id="the first hangs up"),
+    ],
+)
+def test_an_entry_is_gone_only_if_each_of_its_bookies_answers_so(
+    first: int, second: int, is_stored: bool | None
+) -> None:
+    with storing({(5, 7): first}, {(5, 7): second}) as bookies:
+        assert bookies.stored([(5, 7, ("b0", "b1"))]) == [is_stored]
+
+
+def test_a_bookie_that_is_not_registered_may_store_every_entry() -> None:
+    with storing({}) as bookies:
+        assert bookies.stored([(5, 7, ("b0", "away")), (5, 7, ("b0",)), (5, 7, ())]) == [None, False, None]
+
+
+def test_each_bookie_is_asked_for_many_entries_over_one_connection_and_not_again_after_a_fault() -> None:
+    with storing({(5, 0): 0, (5, 1): 0, (5, 3): 102, (5, 4): 0}) as bookies:
+        answers = bookies.stored([(5, entry, ("b0",)) for entry in range(5)])
+    assert answers == [True, True, False, None, None]
+
+
+def test_an_answer_that_is_not_a_bookies_tells_nothing() -> None:
+    with http_stub() as stub:
+        at, store, info = urlsplit(stub.url), MemoryStore(), BookieServiceInfoFormat()
+        info.endpoints.add(id="bookie", port=at.port or 0, host=at.hostname or "", protocol="bookie-rpc")
+        put(store.tree, f"{ROOT}/available/b0", info.SerializeToString())
+        assert HttpBookies(store, ROOT, timeout_seconds=1).stored([(5, 7, ("b0",))]) == [None]
+
+
+def test_bookies_in_memory_answer_for_their_own_entries() -> None:
+    bookies = MemoryBookies()
+    bookies.stored_by = {"b0": {(5, 7)}, "b1": set()}
+    entries = [(5, 7, ("b0", "b1")), (5, 8, ("b0", "b1")), (5, 8, ("b0", "away")), (5, 8, ())]
+    assert bookies.stored(entries) == [True, False, None, None]
 
 
 @contextmanager

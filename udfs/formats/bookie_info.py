@@ -1,4 +1,4 @@
-"""A bookie's HTTP address: BookieServiceInfo, in its znode below `available`."""
+"""A bookie's addresses: BookieServiceInfo, in its znode below `available`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 _HTTP_SERVER = "httpserver"
+_RPC, _RPC_PROTOCOL = "bookie", "bookie-rpc"
 _METRICS_PORT = 8000  # prometheusStatsHttpPort
 
 
@@ -20,6 +21,18 @@ def http_address(data: bytes) -> str | None:
     for endpoint in info.endpoints:
         if endpoint.id == _HTTP_SERVER and endpoint.protocol in ("http", "https") and endpoint.host and endpoint.port:
             return f"{endpoint.protocol}://{_in_url(endpoint.host)}:{endpoint.port}"
+    return None
+
+
+def rpc_address(data: bytes) -> tuple[str, int] | None:
+    """Return host and port for clients of BookKeeper; None if the bookie wrote none, or an unknown format."""
+    try:
+        info = BookieServiceInfoFormat.FromString(data)
+    except DecodeError:
+        return None
+    for endpoint in info.endpoints:
+        if endpoint.id == _RPC and endpoint.protocol == _RPC_PROTOCOL and endpoint.host and endpoint.port:
+            return endpoint.host, endpoint.port
     return None
 
 

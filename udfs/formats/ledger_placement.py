@@ -35,6 +35,13 @@ def placement_of(data: bytes) -> Placement:
     return _checked(placed.metadata, segments, placed.write_quorum, placed.ack_quorum)
 
 
+def bookies_of_entry(placement: Placement, entry_id: int) -> tuple[str, ...]:
+    """Return the bookies that store an entry."""
+    segment = next(each for each in reversed(placement.segments) if each.first_entry_id <= entry_id)
+    size = len(segment.bookies)
+    return tuple(segment.bookies[(entry_id + copy) % size] for copy in range(placement.write_quorum))
+
+
 def entries_at(first: int, end: int, size: int, residue: int) -> int:
     """Return how many entries from `first` up to `end`, exclusive, are `residue` modulo `size`."""
     return (end - residue + size - 1) // size - (first - residue + size - 1) // size

@@ -1,15 +1,17 @@
-"""The bookies of a cluster: what they register in ZooKeeper, and what their HTTP servers answer."""
+"""The bookies of a cluster: what they register in ZooKeeper, what their HTTP servers answer, and what they store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Literal
 
 from streaming.adapters.bookkeeper.bookie_http import can_read, read_disk, start_collection
+from streaming.adapters.bookkeeper.bookie_rpc import BookieConnection, connected
 from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Znode
 from udfs.formats.bookie_disk import BookieDisk
-from udfs.formats.bookie_info import http_address
+from udfs.formats.bookie_info import http_address, rpc_address
 
 _READS_AT_ONCE = 8
 _Entry = tuple[int, int]  # ledger id, entry id
@@ -25,6 +27,9 @@ class HttpBookies:
 
     def registered(self) -> dict[str, str]:
         """Return bookie id -> HTTP address. Raises UnavailableError."""
+        return {name: http_address(data) or "" for name, data in self._registrations().items()}
+
+    def _registrations(self) -> dict[str, bytes]:
         root = f"{self.ledgers_root}/available"
         folders = (root, f"{root}/readonly")
         children = self.store.children_many(folders)
@@ -36,11 +41,7 @@ class HttpBookies:
             if name != "readonly"
         }
         nodes = self.store.read_many(list(names))
-        return {
-            name: http_address(node.data) or ""
-            for name, node in zip(names.values(), nodes, strict=True)
-            if isinstance(node, Znode)
-        }
+        return {name: node.data for name, node in zip(names.values(), nodes, strict=True) if isinstance(node, Znode)}
 
     def read_only(self) -> frozenset[str]:
         """Return the ids of read-only bookies. Raises UnavailableError."""
@@ -80,6 +81,15 @@ class HttpBookies:
                 trusted = set(able(able_before, controls))
         return [_verdict(answers[entry], trusted) for entry in entries]
 
+    def stored(self, entries: Sequence[tuple[int, int, Sequence[str]]]) -> list[bool | None]:
+        """Return for each entry whether a bookie stores it."""
+        addresses = {name: rpc_address(data) for name, data in self._registrations().items()}
+        reads = _StoredReads({name: at for name, at in addresses.items() if at}, self.timeout_seconds)
+        try:
+            return [reads.is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
+        finally:
+            reads.close()
+
     def _read_by_any(self, urls: Sequence[str], entry: _Entry) -> Literal[True] | set[str]:
         """Return True if a bookie can read the entry, otherwise the bookies that report that they can't."""
         unable = set()
@@ -103,6 +113,48 @@ class HttpBookies:
             return can_read(url, *entry, timeout_seconds=self.timeout_seconds)
         except UnavailableError:
             return None
+
+
+@dataclass(slots=True)
+class _StoredReads:
+    """Reads entries from the bookies themselves, each over one connection."""
+
+    addresses: Mapping[str, tuple[str, int]]
+    timeout_seconds: float
+    connections: dict[str, BookieConnection | None] = field(default_factory=dict)  # None: this bookie does not answer
+
+    def is_stored(self, entry: _Entry, bookies: Sequence[str]) -> bool | None:
+        answers = set()
+        for bookie in bookies:
+            answer = self._has(bookie, entry)
+            if answer:
+                return True
+            answers.add(answer)
+        return False if answers == {False} else None
+
+    def close(self) -> None:
+        for connection in filter(None, self.connections.values()):
+            connection.close()
+
+    def _has(self, bookie: str, entry: _Entry) -> bool | None:
+        if bookie not in self.connections:
+            self.connections[bookie] = self._connected(bookie)
+        connection = self.connections[bookie]
+        if connection is None:
+            return None
+        try:
+            return connection.has_entry(*entry)
+        except UnavailableError:
+            # a bookie that does not answer is waited for once
+            connection.close()
+            self.connections[bookie] = None
+            return None
+
+    def _connected(self, bookie: str) -> BookieConnection | None:
+        with suppress(UnavailableError):
+            if bookie in self.addresses:
+                return connected(*self.addresses[bookie], self.timeout_seconds)
+        return None
 
 
 def _verdict(answer: Literal[True] | set[str], trusted: set[str]) -> bool | None:

@@ -13,6 +13,7 @@ class MemoryBookies:
         self.addresses: dict[str, str] = {}  # bookie id -> HTTP address; no other address answers
         self.read_only_ids: set[str] = set()
         self.entries: set[tuple[int, int]] = set()  # that can be read
+        self.stored_by: dict[str, set[tuple[int, int]]] = {}  # entries of each bookie that answers for itself
         self.disks: dict[str, BookieDisk] = {}  # by HTTP address
         self.collections: list[tuple[str, bool]] = []  # requested: HTTP address, compact
         self.refusing: set[str] = set()  # HTTP addresses of bookies that collect on no request
@@ -35,6 +36,15 @@ class MemoryBookies:
         if False in answers and not self.entries.intersection(control()):
             return [answer or None for answer in answers]
         return [*answers]
+
+    def stored(self, entries: Sequence[tuple[int, int, Sequence[str]]]) -> list[bool | None]:
+        """Return for each entry whether a bookie stores it."""
+        return [self._is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
+
+    def _is_stored(self, entry: tuple[int, int], bookies: Sequence[str]) -> bool | None:
+        if any(entry in self.stored_by.get(bookie, ()) for bookie in bookies):
+            return True
+        return False if bookies and all(bookie in self.stored_by for bookie in bookies) else None
 
     def disk(self, url: str) -> BookieDisk:
         """Return the disk of a bookie."""

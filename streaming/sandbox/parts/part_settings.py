@@ -14,7 +14,6 @@ from streaming.sandbox.home import BUCKET, CLUSTER_NAME, LEDGERS_ROOT, REGION, H
 
 # 10 s: short enough that a killed broker's or bookie's znodes end soon, long enough for a busy two-core machine.
 SESSION_MS = 10_000
-GC_WAIT_MS = 3_000
 _COPIES = 2  # of each entry, if there are enough bookies; one of three bookies may die
 _BUNDLES_PER_BROKER = 4
 _BROKER = "org.apache.pulsar.broker"
@@ -98,11 +97,12 @@ def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
         "journalSyncData": False,
         "logSizeLimit": 1024 * 1024,
         "entryLogFilePreallocationEnabled": False,
-        "gcWaitTime": GC_WAIT_MS,
+        "gcWaitTime": spec.gc_wait_seconds * 1000,
         "gcOverreplicatedLedgerWaitTime": 3_600_000,
-        "minorCompactionInterval": 6,
+        # a bookie refuses to start if it would compact more often than it collects
+        "minorCompactionInterval": 2 * spec.gc_wait_seconds,
         "minorCompactionThreshold": 0.5,
-        "majorCompactionInterval": 12,
+        "majorCompactionInterval": 4 * spec.gc_wait_seconds,
         "majorCompactionThreshold": 0.9,
         "forceAllowCompaction": True,
         "isForceGCAllowWhenNoSpace": True,

@@ -91,6 +91,13 @@ def test_the_sandbox_has_both_names(name: str) -> None:
     assert all(command in text for command in ("up", "down", "status"))
 
 
+@pytest.mark.parametrize("time", ["0s", "31d", "soon"])
+def test_a_time_between_collections_that_no_bookie_takes_is_refused(time: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--gc-wait {time}"):
+        CliRunner().invoke(app, ["sandbox", "up", "--home", str(tmp_path), "--gc-wait", time], catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_version_is_that_of_the_package() -> None:
     assert run("--version") == (0, f"ledger-reaper {version('ledger-reaper')}\n")
 

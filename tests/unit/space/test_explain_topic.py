@@ -10,7 +10,7 @@ from streaming.space.explain_topic import print_topic, topic_document
 from streaming.space.outlook import outlook_of
 from streaming.space.tables import Shown
 from streaming.terminal import Terminal
-from streaming.undo.undo_report import Undone, UndoResult
+from streaming.undo.undo_report import GONE, HALF_STORED, NOT_CHECKED, STORED, Undone, UndoResult
 from tests.builders import TOPIC
 from tests.unit.space.cluster import Cluster
 from udfs.paths import topic_of
@@ -24,9 +24,21 @@ SKIPPING = RecoverySettings(True, False, False)
 NOT_IN_JOURNAL = Journal({}, "the journal in /s keeps the deletes of this service for 7 days")
 
 
-def in_journal(ledger_id: int, status: Undone = Undone.WOULD_PUT_BACK, detail: str = "") -> Journal:
+def in_journal(
+    ledger_id: int,
+    status: Undone = Undone.WOULD_PUT_BACK,
+    detail: str = NOT_CHECKED,
+    *,
+    has_entries: bool | None = None,
+) -> Journal:
     result = UndoResult(
-        ledger_id=ledger_id, path="/l", owner=NAMED, deleted_ms=1_700_000_000_000, status=status, detail=detail
+        ledger_id=ledger_id,
+        path="/l",
+        owner=NAMED,
+        deleted_ms=1_700_000_000_000,
+        status=status,
+        detail=detail,
+        has_entries=has_entries,
     )
     return Journal({ledger_id: result})
 
@@ -104,6 +116,26 @@ def test_a_topic_that_misses_nothing_says_so() -> None:
     shown = shown_of(cluster)
     assert "Missing: no ledger" in text_of(shown, DEFAULTS, NOT_IN_JOURNAL)
     assert topic_document(shown, DEFAULTS, NOT_IN_JOURNAL)["missing"] == []
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "has_entries", "words"),
+    [
+        pytest.param(Undone.WOULD_PUT_BACK, STORED, True, f"{STORED}. So this restores it, at once:", id="stored"),
+        pytest.param(Undone.WOULD_PUT_BACK, HALF_STORED, False, f"{HALF_STORED}. This restores the rest:", id="half"),
+        pytest.param(
+            Undone.WOULD_PUT_BACK, NOT_CHECKED, None, f"{NOT_CHECKED}. This restores it if they", id="unknown"
+        ),
+        pytest.param(Undone.TOO_LATE, GONE, False, f"can't restore it: {GONE}", id="gone"),
+    ],
+)
+def test_whether_a_restored_ledger_has_readable_entries_is_stated(
+    status: Undone, detail: str, has_entries: bool | None, words: str
+) -> None:
+    shown, journal = shown_of(lossy()), in_journal(2, status, detail, has_entries=has_entries)
+    assert words in text_of(shown, DEFAULTS, journal)
+    undo = topic_document(shown, DEFAULTS, journal)["missing"][0]["undo"]
+    assert (undo["has_entries"], undo["detail"]) == (has_entries, detail)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,17 @@ from streaming.errors import ConfigError, SafetyError
 from streaming.ports import Bookies
 from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.undo.restore_ledgers import judged, newest_of, restorable, undo_ledgers
-from streaming.undo.undo_report import NOT_CHECKED, NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
+from streaming.undo.undo_report import (
+    GONE,
+    HALF_STORED,
+    NOT_CHECKED,
+    NOT_READ,
+    STORED,
+    Undone,
+    UndoReport,
+    UndoResult,
+    UndoSelection,
+)
 from tests.builders import (
     NOW_MS,
     ROOT,
@@ -157,6 +167,40 @@ def test_a_ledger_is_restored_once_as_the_journal_has_it(world: World) -> None:
 
     assert world.store.tree.read(world.path).data == world.data
     assert world.store.acl_of(world.path) == world.acl
+
+
+ENTRIES = {(5, 0), (5, metadata().last_entry_id)}
+ONE_BOOKIE = "127.0.0.1:3181"  # of the ledger
+
+
+@pytest.mark.parametrize(
+    ("stored", "statuses", "has_entries", "told"),
+    [
+        pytest.param(ENTRIES, (Undone.WOULD_PUT_BACK, Undone.PUT_BACK), True, STORED, id="both entries"),
+        pytest.param({(5, 0)}, (Undone.WOULD_PUT_BACK, Undone.PUT_BACK), False, HALF_STORED, id="one of them"),
+        pytest.param(set(), (Undone.TOO_LATE, Undone.TOO_LATE), False, GONE, id="none"),
+    ],
+)
+def test_bookies_are_asked_for_the_entries_before_anything_is_put_back(
+    world: World, stored: set[tuple[int, int]], statuses: tuple[Undone, Undone], has_entries: bool, told: str
+) -> None:
+    bookies = world.bookies = MemoryBookies()
+    bookies.stored_by = {ONE_BOOKIE: stored}
+    for is_dry, status in zip((True, False), statuses, strict=True):
+        (result,) = world.results(dry_run=is_dry)
+        assert (result.status, result.has_entries, result.detail) == (status, has_entries, told)
+    assert exists(world.store.tree, world.path) is (Undone.PUT_BACK in statuses)
+
+
+def test_metadata_of_entries_that_a_bookie_stores_are_not_removed_although_no_client_reads_them(world: World) -> None:
+    bookies = world.bookies = MemoryBookies()
+    bookies.stored_by = {ONE_BOOKIE: ENTRIES}
+    bookies.addresses = {ONE_BOOKIE: "http://b1:8000"}
+    bookies.entries = {(900, 0)}  # of the control entries only
+    world.pulsar.store(f"{world.settings.topics.requests[0]}-partition-0", (900, 2))
+    (result,) = world.results()
+    assert result.status is Undone.UNREADABLE
+    assert exists(world.store.tree, world.path)
 
 
 def test_a_ledger_that_exists_is_never_written_over(world: World) -> None:

@@ -129,6 +129,14 @@ def test_given_settings_of_the_broker_take_precedence(home: Home, spec: Spec) ->
     assert settings(home, Part.BROKER, asked, PULSAR)["managedLedgerMaxEntriesPerLedger"] == "3"
 
 
+def test_a_bookie_collects_garbage_as_often_as_its_cluster_says_and_compacts_less_often(home: Home, spec: Spec) -> None:
+    for seconds in (spec.gc_wait_seconds, 900):
+        found = settings(home, Part.BOOKIE, replace(spec, gc_wait_seconds=seconds), PULSAR)
+        # the bookie refuses to start with shorter intervals of compaction
+        assert found["gcWaitTime"] == seconds * 1000
+        assert [found[f"{kind}CompactionInterval"] for kind in ("minor", "major")] == [2 * seconds, 4 * seconds]
+
+
 def test_properties_have_the_format_of_java() -> None:
     assert render({"a": True, "b": 1, "c": Path("/d")}) == "a=true\nb=1\nc=/d\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from udfs.formats.bookie_info import http_address, metrics_addresses
+from udfs.formats.bookie_info import http_address, metrics_addresses, rpc_address
 from udfs.proto.bookie_info_pb2 import BookieServiceInfoFormat
 
 # as a bookie of Pulsar 4.0.8 wrote it
@@ -32,6 +32,24 @@ def _info(**endpoint: object) -> bytes:
 )
 def test_the_http_address_is_read_if_there_is_one(data: bytes, address: str | None) -> None:
     assert http_address(data) == address
+
+
+@pytest.mark.parametrize(
+    ("data", "address"),
+    [
+        pytest.param(REAL, ("127.0.0.1", 46723), id="a real one"),
+        pytest.param(_info(id="bookie", protocol="bookie-rpc", port=3181), ("b1", 3181), id="a host's name"),
+        pytest.param(_info(), None, id="only an HTTP server"),
+        pytest.param(_info(id="bookie"), None, id="another protocol"),
+        pytest.param(_info(id="bookie", protocol="bookie-rpc", port=0), None, id="no port"),
+        pytest.param(b"", None, id="an old bookie writes nothing"),
+        pytest.param(b"\xff\xff", None, id="something else"),
+    ],
+)
+def test_the_address_for_clients_of_bookkeeper_is_read_if_there_is_one(
+    data: bytes, address: tuple[str, int] | None
+) -> None:
+    assert rpc_address(data) == address
 
 
 def test_a_bookie_without_an_http_server_serves_its_metrics_at_the_default_port() -> None:

@@ -8,7 +8,7 @@ from tests.placements import placed
 from tests.unit.udfs.formats.test_ledger_metadata import HEADER, VERSION_1, VERSION_2, VERSION_3
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_metadata import parse_ledger_metadata, serialize_v3
-from udfs.formats.ledger_placement import Segment, placement_of
+from udfs.formats.ledger_placement import Segment, bookies_of_entry, placement_of
 from udfs.records import LedgerMetadata, LedgerState
 
 THREE = ("192.0.2.1:1234", "192.0.2.2:1234", "192.0.2.3:1234")
@@ -38,6 +38,13 @@ def test_each_segment_has_its_first_entry_and_its_ensemble() -> None:
     placement = placement_of(data)
     assert placement.segments == (Segment(0, ("a", "b", "c")), Segment(7, ("a", "b", "d")))
     assert (placement.write_quorum, placement.ack_quorum) == (2, 1)
+
+
+@pytest.mark.parametrize(("entry_id", "bookies"), [(0, "ab"), (2, "ca"), (6, "ab"), (7, "bd"), (9, "ab")])
+def test_an_entry_is_on_as_many_bookies_of_its_ensemble_as_the_write_quorum(entry_id: int, bookies: str) -> None:
+    placement = placement_of(placed((0, "abc"), (7, "abd"), write=2, ack=1, last=9))
+
+    assert bookies_of_entry(placement, entry_id) == tuple(bookies)
 
 
 def test_what_tests_write_is_read() -> None:
