@@ -5,7 +5,7 @@ import json
 import logging
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,15 @@ class Section:
     left_out: int = 0  # namespaces that were not audited, because no broker has all their snapshot topics loaded
 
 
+def joined(sections: Sequence[Section]) -> Section:
+    """Return several contributions as one."""
+    return Section(
+        "".join(each.html for each in sections),
+        tuple(fault for each in sections for fault in each.faults),
+        sum(each.left_out for each in sections),
+    )
+
+
 # Runs another audit with the engine.
 Further = Callable[[Engine], Section]
 
@@ -80,7 +89,7 @@ class AuditRequest:
     last: bool = False  # load the findings of the last audit instead of searching again
     is_quiet: bool = False  # write one line to the log and nothing to the terminal
     repeats: bool = False  # one audit of a series, which requests each orphan once
-    further: "Further | None" = None  # another audit with a section in the report
+    further: Sequence["Further"] = ()  # other audits with sections in the report
     # Asks before a single audit publishes. It gets number and size of the orphans as text, and raises unless the answer
     # is yes.
     confirm: Callable[[str], None] = lambda _orphans: None
@@ -244,7 +253,7 @@ class AuditCommand:
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.output, newest) if counts else history.read(self.output)
         remember(self.output, result, filters)
-        further = self.request.further(self.engine) if self.request.further else Section()
+        further = joined([each(self.engine) for each in self.request.further])
         context = ReportContext(tuple(past), space, scope_text(filters), further.html)
         self.output.write(REPORT, html.page(result, summary, context).encode())
         return f"{self.output.shown}/{REPORT}", further

@@ -81,6 +81,10 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
             show_default="all",
         ),
     ] = None,
+    with_space: Annotated[
+        bool,
+        typer.Option("--space/--no-space", help="Also read where all bytes are, for a chapter of report.html"),
+    ] = True,
     watch: Annotated[
         str,
         typer.Option("--watch", help="Repeat at this interval, as in 6h; each orphan is requested once"),
@@ -99,7 +103,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     With --publish, the audit sends a deletion request for each orphan to the request topic, and the service checks each
     request once more before it deletes anything.
     """
-    searches_again = ("--verify-only", "--recheck-seconds", "--reads-per-second")
+    searches_again = ("--verify-only", "--recheck-seconds", "--reads-per-second", "--space")
     for_orphans = ("--publish", "--older-than", "--max-bytes")
     of_whole_audits = ("--out", "--last", "--recheck-seconds", "--bookie", "--watch")
     filters_given = ("--tenant", "--namespace", "--component")
@@ -112,6 +116,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
             "the bookie is searched in all ledgers. Leave out --before-removing",
         ),
         (verify_only, for_orphans, "--verify-only searches for no orphans. Leave out --verify-only"),
+        (verify_only, ("--space",), "--verify-only reads no sizes. Leave out --verify-only"),
         (last, searches_again, "--last does not search again. Leave out --last"),
         (not publish, ("--publish-per-second",), "nothing is published. Add --publish"),
     )
@@ -152,9 +157,15 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     def confirm_count(orphans: str) -> None:
         confirm(f"Request the deletion of {orphans}, in {topic}?", yes=yes)
 
-    from streaming.snapshots.audit.snapshot_command import further
+    from streaming.snapshots.audit import snapshot_command
+    from streaming.space import chapter
 
+    further = []
+    if with_space and not verify_only:
+        further.append(chapter.further(settings, chosen, out, last=last))
     includes_snapshots = filters.component in (None, LedgerComponent.TRANSACTION_SNAPSHOT)
+    if includes_snapshots:
+        further.append(snapshot_command.further(settings, chosen, last=last))
     audit_request = AuditRequest(
         options=chosen,
         config=str(config),
@@ -164,6 +175,6 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         last=last,
         repeats=every_seconds > 0,
         confirm=confirm_count,
-        further=further(settings, chosen, last=last) if includes_snapshots else None,
+        further=further,
     )
     run_audit(settings, audit_request, watch_seconds=every_seconds)

@@ -107,11 +107,11 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
     if leftovers:
         _show_leftovers(settings, reads_per_second, as_json=json_lines)
         return
-    from streaming.space.descriptions import Price
+    from streaming.space.descriptions import price_of
     from streaming.space.tables import Shown
 
     report = _measured(settings, filters, tuple(bookie or ()), reads_per_second)
-    price = Price(settings.space.price_per_gb_month, settings.space.tiered_price_per_gb_month, settings.space.currency)
+    price = price_of(settings.space)
     show(Shown(report=report, filters=filters, by=view, top=top, price=price), out, as_json=json_lines)
     if not report.is_complete:
         raise SafetyError(
@@ -158,40 +158,34 @@ def show(shown: "Shown", out: Path | None, *, as_json: bool) -> None:
 
     Raises UnavailableError, after the result was printed if the folder can only not be written.
     """
-    from dataclasses import replace
-
     from streaming.space import tables
     from streaming.space.document import document
-    from udfs.space.growth import growth, run_of
 
-    past: list[PastRun] = []
-    if out is not None and shown.filters.are_empty:
+    runs: list[PastRun] = []
+    if out is not None:
         load_datasets()
         from streaming.space import history
         from streaming.state.filesystem import folder_of
 
-        past = history.read(folder_of(str(out)), shown.report.cluster)
-        shown = replace(shown, growth=growth(past, run_of(shown.report)))
+        shown, runs = history.compared(folder_of(str(out)), shown)
     if as_json:
         say_json(document(shown))
     else:
         tables.show(Terminal(), shown)
     if out is not None:
-        _write(shown, past, out)
+        _write(shown, runs, out)
 
 
-def _write(shown: "Shown", past: "Sequence[PastRun]", out: Path) -> None:
-    load_datasets()
+def _write(shown: "Shown", runs: "Sequence[PastRun]", out: Path) -> None:
     from streaming.space import history
     from streaming.space.page import FILE, page
     from streaming.state.filesystem import below, folder_of
     from streaming.state.filesystem import shown as location
-    from udfs.space.growth import run_of
 
-    folder, now = folder_of(str(out)), run_of(shown.report)
-    folder.write(FILE, page(shown, [*past, now]).encode())
-    if shown.filters.are_empty:
-        history.add(folder, now)
+    folder = folder_of(str(out))
+    folder.write(FILE, page(shown, runs).encode())
+    if runs:
+        history.add(folder, runs[-1])
     say(f"charts: {location(below(folder.location, FILE))}", err=True)
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from streaming.config.sections import SpaceSettings
 from streaming.terminal import age_text, size_text
 from udfs.space.causes import Cause
 from udfs.space.view import Amount
@@ -61,6 +62,11 @@ class Price:
     def text(self, amount: Amount) -> str:
         """Return the cost a month with its currency."""
         return f"{self.of(amount):,.2f} {self.currency}".rstrip()
+
+
+def price_of(settings: SpaceSettings) -> Price:
+    """Return the configured price."""
+    return Price(settings.price_per_gb_month, settings.tiered_price_per_gb_month, settings.currency)
 
 
 def bytes_text(size_bytes: int, *, is_exact: bool = True) -> str:

@@ -1,11 +1,13 @@
 """The earlier results: space-history.jsonl in --out has a line for each of the last runs without filters."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+from streaming.space.tables import Shown
 from streaming.state.filesystem import Folder
 from udfs.space.causes import Cause
-from udfs.space.growth import PastRun
+from udfs.space.growth import PastRun, growth, run_of
 
 FILE = "space-history.jsonl"
 VERSION = 1
@@ -16,6 +18,18 @@ def read(folder: Folder, cluster: str) -> list[PastRun]:
     """Return the cluster's runs, oldest first, without lines that can't be parsed. Raises UnavailableError."""
     runs = [_parsed(line) for line in _lines(folder)]
     return sorted((run for run in runs if run and run.cluster == cluster), key=lambda run: run.at_ms)
+
+
+def compared(folder: Folder, shown: Shown) -> tuple[Shown, list[PastRun]]:
+    """Return the result with its growth, and the runs up to this one. Raises UnavailableError.
+
+    A result of filters has no growth, and no run.
+    """
+    if not shown.filters.are_empty:
+        return shown, []
+    now = run_of(shown.report)
+    past = read(folder, shown.report.cluster)
+    return replace(shown, growth=growth(past, now)), [*past, now]
 
 
 def add(folder: Folder, newest: PastRun) -> None:

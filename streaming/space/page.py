@@ -1,4 +1,7 @@
-"""space.html: the result of `space` as one file that loads nothing else, with a table for each chart."""
+"""space.html: the result of `space` as one file that loads nothing else, with a table for each chart.
+
+The audit's report has the same sections as a chapter.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -28,6 +31,7 @@ from udfs.space.report import SpaceReport
 from udfs.space.view import OUTSIDE, Row, View, disks_of, largest_subscriptions, rows_by, total
 
 FILE = "space.html"
+_CHAPTER = "Space: where the bytes are"
 _STEPS = 12  # causes in the waterfall; the others are one step
 _TOPICS = 100
 _SUBSCRIPTIONS = 100
@@ -38,9 +42,27 @@ _LINES = 5  # causes over time
 def page(shown: Shown, runs: Sequence[PastRun]) -> str:
     """Return the page; runs: the history, this run included, oldest first."""
     report = shown.report
-    body = "".join(
+    mark = stamp(is_complete=report.is_complete)
+    head = f"<h1>Space {mark}</h1><p class='dim'>{time_text(report.at_ms)} UTC</p>{_totals(shown)}"
+    return document(f"Space {time_text(report.at_ms)} UTC", f"<header>{head}</header>{_sections(shown, runs)}")
+
+
+def chapter(shown: Shown, runs: Sequence[PastRun]) -> str:
+    """Return the result as sections of another page; runs: as of page()."""
+    mark = stamp(is_complete=shown.report.is_complete)
+    head = f"<p class='dim'>{time_text(shown.report.at_ms)} UTC {mark}</p>{_totals(shown)}"
+    return f"<section><h2>{_CHAPTER}</h2>{head}</section>{_sections(shown, runs)}"
+
+
+def failed_chapter(why: str) -> str:
+    """Return the chapter of a report if nothing could be measured; why: the error."""
+    return section(_CHAPTER, nothing(f"Not known: {plain(why)}"))
+
+
+def _sections(shown: Shown, runs: Sequence[PastRun]) -> str:
+    report = shown.report
+    return "".join(
         (
-            _head(shown),
             section("From one copy to the disks, by cause", waterfall(_steps(report)) + _causes(shown)),
             section("By tenant, namespace and topic (stored bytes, all copies)", _tree(report)),
             section("Growth (stored bytes, all copies)", _growth(shown, runs)),
@@ -50,21 +72,15 @@ def page(shown: Shown, runs: Sequence[PastRun]) -> str:
             section("Not known", _unknown(report)),
         )
     )
-    return document(f"Space {time_text(report.at_ms)} UTC", body)
 
 
-def _head(shown: Shown) -> str:
+def _totals(shown: Shown) -> str:
     facts = "".join(f"<p>{_text(line)}</p>" for line in headline(shown))
     sizes = "".join(
         f"<p><span>{_text(name)}</span><b>{_text(size)}</b><span class='dim'>{_text(text)}</span></p>"
         for name, size, text in totals(shown)
     )
-    mark = stamp(is_complete=shown.report.is_complete)
-    return (
-        f"<header><h1>Space {mark}</h1><p class='dim'>{time_text(shown.report.at_ms)} UTC</p>{facts}"
-        f"<div class='totals'>{sizes}</div>"
-        f"<p class='dim'>{ONE_COPY}</p></header>"
-    )
+    return f"{facts}<div class='totals'>{sizes}</div><p class='dim'>{ONE_COPY}</p>"
 
 
 def _steps(report: SpaceReport) -> list[Step]:

@@ -155,7 +155,7 @@ def _space(space: Space) -> str:
     why = "".join(f"<li>{escape(reason)}</li>" for reason in space.why)
     reasons = f"<p class='dim'>{escape(WHY_ON_DISK)}</p><ul class='dim'>{why}</ul>" if why else ""
     return section(
-        "Space: bytes deleted, and bytes freed on the bookies' disks",
+        "Bytes deleted, and bytes freed on the bookies' disks",
         table(("what", "bytes"), rows, numbers={1}) + reasons,
     )
 

@@ -140,7 +140,7 @@ def _classes(result: AuditResult, summary: Summary) -> Table:
 
 
 def _space(space: Space) -> Table:
-    table = Table(title="Space: bytes deleted, and bytes freed on the bookies' disks", title_justify="left")
+    table = Table(title="Bytes deleted, and bytes freed on the bookies' disks", title_justify="left")
     table.add_column("what")
     table.add_column("bytes", justify="right")
     for what, size in space.lines():

@@ -7,7 +7,7 @@ import pytest
 
 from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.certificate import Certificate
-from streaming.audit.command import AuditCommand, AuditRequest, Findings, Section, faults_to_check, totals_of
+from streaming.audit.command import AuditCommand, AuditRequest, Findings, Section, faults_to_check, joined, totals_of
 from streaming.audit.output import Output
 from streaming.audit.report.summary import Amount, Summary
 from streaming.audit.result import AuditResult
@@ -65,6 +65,11 @@ def _concludes(result: AuditResult, summary: Summary, section: Section) -> None:
     command.conclude(
         Findings(result=result, selected=cast("Rows", None), summary=summary, report="report.html", further=section)
     )
+
+
+def test_several_further_sections_become_one() -> None:
+    assert joined([]) == Section()
+    assert joined([Section("a", ("x",), 1), Section("b", ("y", "z"), 2)]) == Section("ab", ("x", "y", "z"), 3)
 
 
 def test_an_audit_ends_with_4_for_faults_of_snapshots_too() -> None:

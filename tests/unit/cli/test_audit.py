@@ -1,4 +1,4 @@
-"""`audit` includes the audit of snapshots in every form, unless the operator chose another component."""
+"""`audit` includes the chapter about space and the audit of snapshots in every form that reads what they need."""
 
 from pathlib import Path
 
@@ -11,22 +11,25 @@ from streaming.cli.main import app
 from streaming.config.settings import Settings
 from tests.unit.cli.test_confirmation import config_at
 
+SPACE, SNAPSHOTS = "streaming.space.chapter", "streaming.snapshots.audit.snapshot_command"
+
 
 @pytest.mark.parametrize(
-    ("options", "includes"),
+    ("options", "included"),
     [
-        ((), True),
-        (("--verify-only",), True),
-        (("--last",), True),
-        (("--publish", "--yes"), True),
-        (("--watch", "6h"), True),
-        (("--tenant", "shop", "--json"), True),
-        (("--component", "transaction_snapshot"), True),
-        (("--component", "MANAGED_LEDGER"), False),
+        ((), [SPACE, SNAPSHOTS]),
+        (("--verify-only",), [SNAPSHOTS]),
+        (("--no-space",), [SNAPSHOTS]),
+        (("--last",), [SPACE, SNAPSHOTS]),
+        (("--publish", "--yes"), [SPACE, SNAPSHOTS]),
+        (("--watch", "6h"), [SPACE, SNAPSHOTS]),
+        (("--tenant", "shop", "--json"), [SPACE, SNAPSHOTS]),
+        (("--component", "transaction_snapshot"), [SPACE, SNAPSHOTS]),
+        (("--component", "MANAGED_LEDGER"), [SPACE]),
     ],
 )
-def test_an_audit_includes_snapshots_unless_another_component_was_chosen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...], *, includes: bool
+def test_an_audit_includes_space_and_the_audit_of_snapshots_unless_the_options_leave_them_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...], included: list[str]
 ) -> None:
     asked: list[AuditRequest] = []
 
@@ -36,4 +39,5 @@ def test_an_audit_includes_snapshots_unless_another_component_was_chosen(
     monkeypatch.setattr(command, "audit", audit)
     result = CliRunner().invoke(app, ["audit", *options, "--config", str(config_at(tmp_path))])
     assert result.exit_code == 0, result.output
-    assert [request.further is not None for request in asked] == [includes]
+    [request] = asked
+    assert [getattr(each, "func", each).__module__ for each in request.further] == included

@@ -25,6 +25,8 @@ from tests.unit.cli.test_confirmation import config_at
         ("audit --last --verify-only", "--verify-only", "Leave out --last"),
         ("audit --last --recheck-seconds 5", "--recheck-seconds", "Leave out --last"),
         ("audit --last --reads-per-second 50000", "--reads-per-second", "Leave out --last"),
+        ("audit --last --no-space", "--no-space", "Leave out --last"),
+        ("audit --verify-only --space", "--space", "Leave out --verify-only"),
         ("audit --last --watch 6h", "--watch", "leave out one of these options"),
         ("audit --publish-per-second 500", "--publish-per-second", "Add --publish"),
         ("snapshots audit --verify-only --publish", "--publish", "Leave out --verify-only"),
