@@ -114,6 +114,13 @@ class Deployment:
         assert exit_code == code, f"{result.output} {error!r}"
         return f"{result.output}{error if isinstance(error, ReaperError) else ''}"
 
+    def document(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """Run a command as `call` does; return the JSON object in its output, which other texts may surround."""
+        text = self.call(*arguments, "--json", code=code)
+        document, _end = json.JSONDecoder().raw_decode(text[text.index("{") :])
+        assert isinstance(document, dict)
+        return document
+
     def submit(self, *arguments: str, code: int = 0, seconds: float = 240, jars: str = "") -> str:
         """Run a command through spark-submit, as in the README.
 

@@ -4,7 +4,6 @@ The test knows each byte's cause by construction: it reads the lengths from ledg
 after `space` has read them, because its own questions may load topics.
 """
 
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,20 +61,12 @@ class World:
 
     def causes(self, topic: str) -> dict[str, dict[str, Any]]:
         """Return the causes of one topic's bytes, as `space --topic` prints them."""
-        return {row["cause"]: row for row in space(self.service, "--topic", topic)["causes"]}
+        return {row["cause"]: row for row in self.service.document("space", "--topic", topic)["causes"]}
 
     def lengths(self, ids: Any) -> int:
         """Return the bytes of one copy of closed ledgers, from their metadata."""
         metadata = ledger_list.every_ledger(self.cluster)
         return sum(metadata[ledger_id].length_bytes for ledger_id in ids)
-
-
-def space(service: Deployment, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Run `space --json`."""
-    text = service.call("space", "--json", *arguments, code=code)
-    document, _end = json.JSONDecoder().raw_decode(text[text.index("{") :])
-    assert isinstance(document, dict)
-    return document
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +212,7 @@ def _state(cluster: Cluster, topic: str) -> Untouched:
 
 
 def test_every_byte_has_the_cause_that_it_was_written_for(world: World) -> None:
-    output = space(world.service)
+    output = world.service.document("space")
 
     assert world.causes(BACKLOG)["backlog"]["one_copy"] == world.lengths(_listed(world.cluster, BACKLOG)[:-1])
     partly = world.causes(PARTLY_READ)
@@ -254,7 +245,7 @@ def test_every_byte_has_the_cause_that_it_was_written_for(world: World) -> None:
 
 
 def test_all_ledgers_are_counted_once_and_copies_match_the_bookies(world: World) -> None:
-    output = space(world.service)
+    output = world.service.document("space")
 
     open_bytes = sum(
         topics.internal_stats(world.cluster, topic)["currentLedgerSize"]
@@ -300,7 +291,7 @@ def test_the_terminal_and_the_page_show_the_same(world: World, tmp_path: Path) -
 def test_a_bookie_that_is_down_and_a_broker_that_does_not_answer_are_named(world: World) -> None:
     cluster_faults.kill(world.cluster, world.cluster.spec.all_of(Part.BOOKIE)[2])
     try:
-        output = space(world.service, code=4)
+        output = world.service.document("space", code=4)
     finally:
         cluster_faults.restart(world.cluster, world.cluster.spec.all_of(Part.BOOKIE)[2])
     down = [bookie for bookie in output["bookies"] if bookie["faults"] or not bookie["registered"]]
@@ -308,7 +299,7 @@ def test_a_bookie_that_is_down_and_a_broker_that_does_not_answer_are_named(world
     assert output["disks"]["shared"] == output["disks"]["disk_bookies"] - 1
 
     with cluster_faults.paused(world.cluster, Part.BROKER):
-        output = space(world.service, "--namespace", NAMESPACE, code=4)
+        output = world.service.document("space", "--namespace", NAMESPACE, code=4)
     assert output["unknown"]
     causes = {row["cause"]: row for row in output["causes"]}
     assert causes["held_or_retained"]["one_copy"] > 0
