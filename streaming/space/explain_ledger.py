@@ -89,7 +89,7 @@ def needs_of(
     unread, pace, needs = Unread(), Pace(0), list[NeededLedger]()
     reading = OwnerReading(store, pace)
     division = TopicDivision(
-        table=TableBuilder().build(),  # the topic's list and cursors know enough of one ledger
+        table=TableBuilder().build(),  # `confirmed` reads which ledgers of the topic's list exist
         ledgers=LedgerReading(store, ledgers_root, read_layout(store, ledgers_root), pace),
         owners=reading,
         stats=stats,
@@ -98,7 +98,7 @@ def needs_of(
         now_ms=lambda: 0,
     )
     batch = reading.read(sorted({_path(component, owner) for component, owner in owners}))
-    for topic in division.read(batch.topics):
+    for topic in division.confirmed(division.read(batch.topics)):
         needs += needed_data(topic.facts, [ledger_id]) + needed_others(topic, {ledger_id})
     for path, node in batch.schemas:
         needs += needed_schemas(path, node, {ledger_id})

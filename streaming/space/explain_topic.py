@@ -26,6 +26,7 @@ from udfs.space.report import RecoverySettings, SpaceReport
 from udfs.space.view import Filters, View, selected
 
 VERSION = 1
+_SHOWN = 100  # missing ledgers, of about ten lines each
 _OF_SPACE = ("at_ms", "cluster", "topics", "complete", "unknown", "totals", "causes")
 
 
@@ -36,7 +37,7 @@ def explain_topic(settings: Settings, topic: str, *, as_json: bool, reads_per_se
     """
     filters = Filters(topic=topic)
     report = space_of(settings, reads_per_second=reads_per_second, filters=filters)
-    if not report.topics and not report.unknown and not selected(report, filters).shares:
+    if not is_found(report, filters):
         raise ConfigError(f"{topic!a}: there is no such topic, and no ledger names it: check the name")
     shown = Shown(report=selected(report, filters), filters=filters, by=View.CAUSE)
     recovery, detail = recovery_of(settings)
@@ -47,6 +48,11 @@ def explain_topic(settings: Settings, topic: str, *, as_json: bool, reads_per_se
     else:
         print_topic(Terminal(), shown, recovery, detail, journal)
     _raise_fault(report, topic)
+
+
+def is_found(report: SpaceReport, filters: Filters) -> bool:
+    """Whether the report has anything about its topic, which may also be a schema without a topic."""
+    return bool(report.topics or report.unknown or report.missing or selected(report, filters).shares)
 
 
 def recovery_of(settings: Settings) -> tuple[RecoverySettings | None, str]:
@@ -88,9 +94,11 @@ def print_topic(
     show_causes(console, shown)
     console.print()
     console.print(Text(missing_title(missing), "bold red" if missing else "bold"))
-    for need in missing:
+    for need in missing[:_SHOWN]:
         for line in missing_lines(need, recovery, journal):
             console.print(cell(line), soft_wrap=True)
+    if len(missing) > _SHOWN:
+        console.print(f"(the first {_SHOWN} are shown; --json lists all)")
     if missing:
         console.print(cell(settings_line(recovery, detail)), soft_wrap=True)
 

@@ -72,7 +72,7 @@ class TopicDivision:
         """Divide the ledgers of a batch. Raises UnavailableError."""
         for path, node in batch.schemas:
             self._add_schema(path, node)
-        topics = [(topic, Hold(topic.facts)) for topic in self._confirmed(self.read(batch.topics))]
+        topics = [(topic, Hold(topic.facts)) for topic in self.confirmed(self.read(batch.topics))]
         deciding = [topic for topic, hold in topics if hold.needs_retention and topic.facts.of_pulsar is None]
         retentions = self.policies.of([topic.facts.topic for topic in deciding])
         for topic, hold in topics:
@@ -155,7 +155,7 @@ class TopicDivision:
         self.unread.add(Unknown(what=path, detail=detail))
         self.unread.owners |= {(name, kind) for kind in (Kind.CURSOR, Kind.COMPACTED, Kind.BUCKET)}
 
-    def _confirmed(self, topics: Sequence[ReadTopic]) -> list[ReadTopic]:
+    def confirmed(self, topics: Sequence[ReadTopic]) -> list[ReadTopic]:
         """Read again what seems to be missing: it may be newer than the table, or have left its list since."""
         missing = {
             topic.path: [ledger.ledger_id for ledger in topic.facts.ledgers if ledger.place is Place.MISSING]

@@ -124,7 +124,7 @@ class NeededLedger:
     after_ms: int | None = None  # its entries were written after this time, when the ledger before it was closed
     until_ms: int | None = None  # and before this time, when it was closed; None: unknown
     is_last: bool = False  # the last ledger of the list, or the schema's newest version
-    next_id: int | None = None  # the next ledger of the list
+    next_id: int | None = None  # the next ledger of the list that is not missing
     is_loaded: bool | None = None  # whether a broker has loaded the topic; None: unknown
     needed_by: tuple[NeededBy, ...] = ()  # of data ledgers only
 

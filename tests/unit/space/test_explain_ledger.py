@@ -67,7 +67,13 @@ def test_an_owner_that_cannot_be_read_is_named(cluster: Cluster) -> None:
     assert [each.partition(":")[0] for each in unread] == [path]
 
 
-def test_no_ledger_is_read_for_it(cluster: Cluster) -> None:
+def test_a_command_moves_a_subscription_to_the_next_ledger_that_exists(cluster: Cluster) -> None:
+    cluster.topic(11, 12, 13, 14, 15, missing=[12, 13])
+    (need,) = needs(cluster, 12, DATA)
+    assert need.next_id == 14
+
+
+def test_it_is_shown_although_no_ledger_can_be_read(cluster: Cluster) -> None:
     cluster.ledger(20, custom=cursor_custom())
     cluster.store.unreadable |= {path_of(each) for each in (1, 3, 20)}
     assert [need.ledger_id for need in needs(cluster, 2, DATA)] == [2]

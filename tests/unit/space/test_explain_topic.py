@@ -6,12 +6,12 @@ import pytest
 
 from streaming.space.document import document
 from streaming.space.explain_missing import Journal, missing_lines, settings_line
-from streaming.space.explain_topic import print_topic, topic_document
+from streaming.space.explain_topic import is_found, print_topic, topic_document
 from streaming.space.outlook import outlook_of
 from streaming.space.tables import Shown
 from streaming.terminal import Terminal
 from streaming.undo.undo_report import GONE, HALF_STORED, NOT_CHECKED, STORED, Undone, UndoResult
-from tests.builders import TOPIC
+from tests.builders import SCHEMA, TOPIC, locator_znode, put
 from tests.unit.space.cluster import Cluster
 from udfs.paths import topic_of
 from udfs.records import LedgerComponent
@@ -108,6 +108,25 @@ def test_the_text_has_the_same() -> None:
         "autoSkipNonRecoverableData false",
     ):
         assert words in text, text
+
+
+def test_the_first_hundred_missing_ledgers_are_shown_and_all_are_in_json() -> None:
+    cluster = Cluster()
+    cluster.topic(*range(1, 102), 900, missing=range(1, 102))
+    shown = shown_of(cluster)
+    text = text_of(shown, DEFAULTS, NOT_IN_JOURNAL)
+    assert "Missing: 101 ledgers" in text
+    assert "ledger 100, messages" in text
+    assert "ledger 101, messages" not in text
+    assert "(the first 100 are shown; --json lists all)" in text
+    assert len(topic_document(shown, DEFAULTS, NOT_IN_JOURNAL)["missing"]) == 101
+
+
+def test_a_topic_is_found_if_anything_names_it_and_a_schema_that_misses_all_its_ledgers_does() -> None:
+    cluster, filters = Cluster(), Filters(topic=NAMED)
+    assert not is_found(cluster.measure(topic=NAMED), filters)
+    put(cluster.tree, f"/schemas/{SCHEMA}", locator_znode(23))
+    assert is_found(cluster.measure(topic=NAMED), filters)
 
 
 def test_a_topic_that_misses_nothing_says_so() -> None:
