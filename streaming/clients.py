@@ -236,6 +236,13 @@ def publish(
     return pulsar_publish.publish(settings.pulsar, topic, producer_name, copies, is_exclusive=is_exclusive)
 
 
+def publish_in_batches(settings: Settings, topic: str, producer_name: str, copies: Iterable[Copy]) -> int:
+    """Publish many copies, several of them in an entry; the rest as publish, beside other producers."""
+    from streaming.adapters.pulsar import publish as pulsar_publish
+
+    return pulsar_publish.publish_in_batches(settings.pulsar, topic, producer_name, copies)
+
+
 def offload_configuration_for(settings: Settings) -> OffloadConfiguration:
     """Return what asks brokers how they offload, for this process; a forked child creates its own."""
     admin, cluster = admin_settings(settings), settings.tiered_storage.pulsar_cluster

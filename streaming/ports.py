@@ -350,7 +350,9 @@ class MessageReader(Protocol):
 class Copy:
     """A message to publish exactly once."""
 
-    sequence_id: int  # ascends within a producer's name, and is the same at every try
+    # ascends within a producer's name, and is the same at every try; None: the client numbers the messages after the
+    # last one that the broker has of this producer
+    sequence_id: int | None
     key: bytes | None
     payload: bytes
     properties: Mapping[str, str]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar.publish import publish
+from streaming.adapters.pulsar.publish import publish, publish_in_batches
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
 from streaming.deletion.chunks.outbox import PulsarCopies, _Publisher, refuse_outdated, sequence_id
@@ -20,7 +20,7 @@ from tests.contract.http_stub import CannedAnswer, http_stub
 from tests.contract.publish_broker import MAX_MESSAGE_BYTES, PublishBroker
 from tests.pulsar_fields import entry, key_value
 from udfs import columns as c
-from udfs.formats.entry import Entry, parse_entry
+from udfs.formats.entry import Entry, contents_of, parse_entry
 from udfs.requests.request_format import decode, encode
 from udfs.requests.retry import COPY_ID, CUT_FROM, LEAST_MESSAGE_BYTES, REAL_TOPIC, REASON
 
@@ -66,6 +66,31 @@ def test_a_failed_publication_is_an_error_of_ours(
         publish(settings, TOPIC, "p-0", THREE)
     as_an_executor_tells_it = RuntimeError("".join(traceback.format_exception(caught.value)))
     assert type(translated(as_an_executor_tells_it)) is kind
+
+
+def test_after_a_lost_answer_hardly_any_copy_follows(opened: Opened) -> None:
+    """The last stored copy identifies those before it, and must not follow a copy that was lost."""
+    many = [Copy(sequence_id=number, key=None, payload=b"{}", properties={}) for number in range(1, 5_001)]
+    broker, settings = opened(on_send=lambda number: number > 1_000)
+    with pytest.raises(UnavailableError, match="were not acknowledged"):
+        publish(settings, TOPIC, "p-0", many)
+    assert max(number for number, _ in broker.sent) < 2_000
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_each_copy_is_a_message_in_its_order(opened: Opened, is_batched: bool) -> None:
+    broker, settings = opened()
+    copies = [
+        Copy(sequence_id=None, key=f"k{number % 7}".encode(), payload=b"%d" % number, properties={"N": f"{number}"})
+        for number in range(3_000)
+    ]
+    send = publish_in_batches if is_batched else publish
+    assert send(settings, TOPIC, "p-0", copies) == len(copies)
+    stored = [content for _, data in broker.sent for _, content in contents_of(parse_entry(data))]
+    assert [(content.key, content.payload, content.properties) for content in stored] == [
+        (copy.key, copy.payload, copy.properties) for copy in copies
+    ]
+    assert (len(broker.sent) < len(copies) / 10) is is_batched
 
 
 def test_copies_of_chunks_without_receipts_stop_the_start(opened: Opened) -> None:

@@ -4,16 +4,20 @@ import re
 import signal
 import uuid
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from streaming.adapters.pulsar.readers.read import read
+from streaming.audit.output import output_of
+from streaming.audit.publication.publication_plan import plans
 from streaming.clients import admin_for
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import WORKER, orphan_by_crash
 from tests.integration.conftest import Deploy, Deployment, kill, stop, wait_until
+from udfs.formats.internal_stats import Position
 from udfs.records import LedgerState, PendingDelete
 from udfs.requests.request_format import decode
 
@@ -21,6 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(2400)]
 
 LEAKED = 10
 SECONDS = 900.0
+MANY, FIRST_ID = 16_000, 1_500_000_000
 
 
 def _leak(cluster: Cluster) -> tuple[str, set[int], set[int]]:
@@ -47,6 +52,19 @@ def _request_counts(service: Deployment) -> Counter[int]:
         last = admin.last_positions(settings.topics.requests[0])
     requests = [decode(message.payload) for message in read(settings.pulsar, last)]
     return Counter(request.ledger_id for request in requests if isinstance(request, PendingDelete))
+
+
+def _ends(service: Deployment) -> dict[str, Position]:
+    """Return the last position of each partition of the request topic; none if the topic does not exist."""
+    topic = service.settings.topics.requests[0]
+    with admin_for(service.settings) as admin:
+        return admin.last_positions(topic) if admin.partitions(topic) else {}
+
+
+def _has_grown(before: dict[str, Position], service: Deployment) -> bool:
+    """Whether the request topic has more than at these ends."""
+    ends = _ends(service)
+    return any(position[1] >= 0 and position != before.get(partition) for partition, position in ends.items())
 
 
 def _count(log: Path, line: str) -> int:
@@ -119,6 +137,45 @@ def test_a_watch_that_is_stopped_while_it_publishes_resumes_its_publication(
     assert not in_use & after.keys()
     assert "Traceback" not in log.read_text()
     assert not list((tmp_path / "service" / "state" / "audit").glob(".work-*"))
+
+
+def test_a_publication_that_is_killed_again_and_again_ends_with_each_request_once(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    namespace, log = f"public/killed-{uuid.uuid4().hex[:6]}", tmp_path / "publish.log"
+    topics.admin(cluster, "PUT", f"namespaces/{namespace}")
+    leaked: list[int] = []
+    for number in range(8):  # owners, whose requests go to several partitions
+        topic = f"persistent://{namespace}/t{number}"
+        topics.fill(cluster, topic, 2, [WORKER])
+        leaked += ledger_list.make_synthetic(cluster, topic, count=MANY // 8, first_id=FIRST_ID + number * MANY)
+    service = deploy()
+    publish = ("audit", "--last", "--publish", "--yes", "--namespace", namespace, "--publish-per-second")
+    try:
+        service.run("audit", "--recheck-seconds", "1", "--namespace", namespace)
+        seen = []
+        for _ in range(3):
+            before = _ends(service)
+            running = service.start(*publish, str(MANY // 8), log=log)
+            try:
+                wait_until(partial(_has_grown, before, service), running, log, seconds=SECONDS)
+            finally:
+                kill(running)
+            counts = _request_counts(service)
+            (plan,) = plans(output_of(service.settings, None))
+            assert not plan.is_done
+            assert set(counts.values()) <= {1}
+            assert counts.keys() < set(leaked)
+            seen.append(counts.total())
+        assert 0 < seen[0] <= seen[1] <= seen[2]
+        output = service.run(*publish, "0")
+        again = service.run(*publish, "0")
+    finally:
+        ledger_list.remove_synthetic(cluster, leaked)
+
+    assert f"received {MANY} requests" in output
+    assert f"already held {MANY} requests" in again
+    assert _request_counts(service) == Counter(leaked)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -26,6 +26,7 @@ _BULK = 1000
 _WINDOW = 1000  # unacknowledged sends; more only costs memory
 # unacknowledged bytes: a dead letter may have a megabyte, and the client keeps it until it is acknowledged
 _WINDOW_BYTES = 32 * 1024 * 1024
+_BATCH_DELAY_MS = 5
 _FENCED = "another instance publishes to {}; this one stops"
 
 
@@ -72,11 +73,31 @@ def publish(
     Raises UnavailableError if a copy was not acknowledged (send all again), FencedError if another instance took the
     producer name.
     """
+    return _publish(settings, topic, copies, _single(producer_name, is_exclusive=is_exclusive))
+
+
+def publish_in_batches(settings: PulsarSettings, topic: str, producer_name: str, copies: Iterable[Copy]) -> int:
+    """Send copies in order, many of them in an entry, beside other producers; the rest as publish."""
+    options = {
+        "producer_name": producer_name,
+        "batching_enabled": True,
+        # batches by key would change the order of the copies
+        "batching_type": pulsar.BatchingType.Default,
+        "batching_max_publish_delay_ms": _BATCH_DELAY_MS,
+    }
+    return _publish(settings, topic, copies, options)
+
+
+def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], options: Mapping[str, Any]) -> int:
     answers = _Answers()
     sent = unflushed_bytes = 0
     with _translated(topic, answers), client(settings) as opened:
-        producer = _producer(opened, settings, topic, producer_name, is_exclusive=is_exclusive)
+        producer = _producer(opened, settings, topic, options)
         for copy in copies:
+            # The last stored copy identifies the stored copies before it, and brokers drop a copy with a lower sequence
+            # id. So after a lost copy, a later copy must not be stored first.
+            if answers.have_failed:
+                break
             _send(producer, copy, answers)
             unflushed_bytes += copy.size
             if unflushed_bytes > _WINDOW_BYTES:
@@ -100,7 +121,7 @@ def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) ->
     with client(settings) as opened:
         for topic, name in producers.items():
             with _translated(topic, _Answers()):
-                producer = _producer(opened, settings, topic, name, is_exclusive=True)
+                producer = _producer(opened, settings, topic, _single(name, is_exclusive=True))
                 last_ids[topic] = producer.last_sequence_id()
                 producer.close()
     return last_ids
@@ -113,16 +134,13 @@ def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRe
     answers = _Answers()
     sent = 0
     with _translated(topic, answers), client(settings) as opened:
-        producer = opened.create_producer(
-            topic,
-            block_if_queue_full=True,
+        options = {
             # few requests become an entry each, so that waiting requests can be counted exactly
-            batching_enabled=len(first) == _BULK,
-            batching_type=pulsar.BatchingType.KeyBased,
-            batching_max_publish_delay_ms=5,
-            max_pending_messages=_WINDOW,
-            send_timeout_millis=settings.timeout_seconds * 1000,
-        )
+            "batching_enabled": len(first) == _BULK,
+            "batching_type": pulsar.BatchingType.KeyBased,
+            "batching_max_publish_delay_ms": _BATCH_DELAY_MS,
+        }
+        producer = _producer(opened, settings, topic, options)
         for request in chain(first, rest):
             key = {"partition_key": request.key.decode("utf-8", "replace")} if request.key else {}
             producer.send_async(request.payload, answers.take, **key)
@@ -143,17 +161,21 @@ def _translated(topic: str, answers: "_Answers") -> Iterator[None]:
         raise UnavailableError(f"publishing to {topic}: {error}; `ledger-reaper check` shows more") from error
 
 
-def _producer(opened: Any, settings: PulsarSettings, topic: str, name: str, *, is_exclusive: bool) -> Any:
+def _single(name: str, *, is_exclusive: bool) -> dict[str, Any]:
+    """Return the options of a producer that sends each copy as an entry."""
     modes = pulsar.ProducerAccessMode
+    # with fencing, a forgotten second instance is disconnected
+    access = modes.ExclusiveWithFencing if is_exclusive else modes.Shared
+    return {"producer_name": name, "access_mode": access, "batching_enabled": False}
+
+
+def _producer(opened: Any, settings: PulsarSettings, topic: str, options: Mapping[str, Any]) -> Any:
     return opened.create_producer(
         topic,
-        producer_name=name,
-        # with fencing, a forgotten second instance is disconnected
-        access_mode=modes.ExclusiveWithFencing if is_exclusive else modes.Shared,
-        batching_enabled=False,
         block_if_queue_full=True,
         max_pending_messages=_WINDOW,
         send_timeout_millis=settings.timeout_seconds * 1000,
+        **options,
     )
 
 
@@ -164,13 +186,9 @@ def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
     if copy.delay_ms > 0:
         # Java's reconsumeLater does the same. Shared consumers obey this delay; our own query goes by DELAY_TIME.
         options["deliver_after"] = timedelta(milliseconds=copy.delay_ms)
-    producer.send_async(
-        copy.payload,
-        answers.take,
-        properties=dict(copy.properties),
-        sequence_id=copy.sequence_id,
-        **options,
-    )
+    if copy.sequence_id is not None:
+        options["sequence_id"] = copy.sequence_id
+    producer.send_async(copy.payload, answers.take, properties=dict(copy.properties), **options)
 
 
 class _Answers:
@@ -187,6 +205,11 @@ class _Answers:
                 self._acknowledged += 1
             elif self._failure is None:
                 self._failure = result
+
+    @property
+    def have_failed(self) -> bool:
+        with self._lock:
+            return self._failure is not None
 
     @property
     def has_been_fenced(self) -> bool:

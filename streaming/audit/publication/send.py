@@ -1,13 +1,13 @@
 """Sends a deletion request for each orphan of a plan to the request topic, each exactly once.
 
 1. The plan is durable before the first request is sent (publication_plan.py).
-2. Findings are numbered, and the requests of a partition are sent in that order. A later run reads the last stored
-   number from the topic and continues after it.
+2. Findings are numbered. A later run reads the stored numbers from the topic and sends the requests of the others.
 """
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -18,23 +18,26 @@ from streaming.audit.findings import is_class
 from streaming.audit.publication.publication_plan import PublicationPlan
 from streaming.audit.tables import Rows
 from streaming.audit.walk.suspects import request_of
-from streaming.clients import publish
+from streaming.clients import publish, publish_in_batches
 from streaming.config.settings import Settings
 from streaming.ports import Copy
 from streaming.sweep.pace import Pace
-from streaming.topics.stored import last_stored
+from streaming.topics.stored import NONE_STORED, stored_numbers
 from udfs import columns as c
 from udfs.requests.request_format import encode
 from udfs.verdicts.finding_classes import FindingClass
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>
 _AT_ONCE = 4  # partitions that are sent to at the same time
+# With as many requests, several share an entry, which a bookie stores in the time of a single request. Fewer requests
+# become an entry each, so that waiting requests can be counted exactly.
+_BATCHED = 1_000
 
 
 def send(settings: Settings, orphans: Rows, plan: PublicationPlan, *, is_fresh: bool, per_second: float) -> None:
     """Send the requests of the plan that the topic does not have yet.
 
-    Raises UnavailableError, FencedError and StoppedError; a second call continues after the last stored request.
+    Raises UnavailableError, FencedError and StoppedError; a second call sends what the topic does not have by then.
 
     Args:
         settings: the configuration.
@@ -50,8 +53,6 @@ def send(settings: Settings, orphans: Rows, plan: PublicationPlan, *, is_fresh: 
     used = [row[c.TARGET_PARTITION] for row in targeted.select(_USED).fetched()]
     publisher = _Publisher(settings, plan, per_second / max(1, min(len(used), _AT_ONCE)), is_fresh)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        # The stored requests of an interrupted run are a prefix, which the last stored number identifies: they are sent
-        # in this order, under a producer name that the broker grants to one producer at a time.
         of_partition = f"FROM rows WHERE {c.TARGET_PARTITION} = $partition ORDER BY {a.NUMBER}"
         list(pool.map(lambda number: publisher(number, targeted.select(of_partition, partition=number)), used))
 
@@ -82,23 +83,23 @@ class _Publisher:
     def __call__(self, partition: int, orphans: Rows) -> None:
         topic = f"{self.settings.topics.requests[0]}-partition-{partition}"
         name = f"ledger-reaper-{self.plan.name}-{partition}"
-        # publish() starts the generator once the producer's name is ours. From then on no other producer can add
-        # requests of this plan, so the topic's last request is final.
-        publish(self.settings, topic, name, self._copies(topic, orphans.each()), is_exclusive=False)
+        is_batched = self.plan.requests >= _BATCHED
+        send_all = publish_in_batches if is_batched else partial(publish, is_exclusive=False)
+        # send_all starts the generator once the producer's name is ours. From then on no other producer can add
+        # requests of this plan, so the stored requests are final.
+        send_all(self.settings, topic, name, self._copies(topic, orphans.each()))
 
     def _copies(self, topic: str, rows: Iterator[dict[str, Any]]) -> Iterator[Copy]:
         pace = Pace(self.per_second)
-        last = (
-            -1 if self.is_fresh else last_stored(self.settings, topic, self.plan.after[topic], AUDIT_ID, self.plan.name)
-        )
+        sent = NONE_STORED
+        if not self.is_fresh:
+            sent = stored_numbers(self.settings, topic, self.plan.after[topic], AUDIT_ID, self.plan.name)
         for row in rows:
             number = row[a.NUMBER]
-            # not by the broker's deduplication: brokers disable it on topics of pulsar/system, whatever the topic's
-            # policy is
-            if number > last:
+            if number not in sent:
                 pace.wait_for(1)
                 key = row[c.REFERENCE_KEY].encode()
                 properties = {AUDIT_ID: f"{self.plan.name}/{number}"}
-                payload = encode(request_of(row))
-                # the Python client ignores sequence id 0
-                yield Copy(sequence_id=number + 1, key=key, payload=payload, properties=properties)
+                # The client chooses the sequence id: where brokers deduplicate, they would drop a request whose id is
+                # below that of a stored request.
+                yield Copy(sequence_id=None, key=key, payload=encode(request_of(row)), properties=properties)
