@@ -6,7 +6,8 @@ It runs on a new cluster on the same machine, with the JVM options of production
 namespaces (metadata in ZooKeeper, no entries on a bookie), each command is a process of its own, and "cpu" is the CPU
 time of its processes, without the cluster's.
 
-1. --small leaks, again in each run: `audit --publish`, then `run --until-idle`.
+1. --small leaks, again in each run: `audit --publish`, then `run --until-idle`. Before that, an unmeasured `run`
+   creates the archive of Java classes if there is none (streaming/spark/classes.py).
 2. --medium and --large leaks: `audit --last` of their namespace, without and with `--publish --publish-per-second 0`.
    A different --older-than makes each run a publication of its own.
 
@@ -26,6 +27,7 @@ from pathlib import Path
 from bench.backlog import configured
 from bench.sampler import Sampler
 from bench.session import command_line
+from bench.waits import wait_for_classes
 from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.config.load import load
@@ -135,6 +137,8 @@ def main() -> None:
             bench = Bench(clusters.up(Path(scratch)), Path(scratch))
             if options.small:
                 bench.create("public/small")
+                bench.run("run", "--until-idle")
+                wait_for_classes()
                 bench.whole("public/small", options.small, options.runs)
             sizes = {"public/medium": options.medium, "public/large": options.large}
             leaked = {}

@@ -107,7 +107,8 @@ def _stop(service: "Popen[bytes]") -> None:
     service.wait(_STOP_S)
 
 
-def _wait_for_classes() -> None:
+def wait_for_classes() -> None:
+    """Wait until the service that ended last has created its archive of Java classes."""
     deadline_s = time.monotonic() + _CLASSES_S
     while list((default_cache() / FOLDER).glob("making-*")) and time.monotonic() < deadline_s:
         time.sleep(1)
@@ -158,7 +159,7 @@ class Bench:
             time.sleep(2)
             _stop(service)
             if not number:
-                _wait_for_classes()
+                wait_for_classes()
         took, cpu = took[1:], cpu[1:]
         _told("start to first receipt", took)
         _told("cpu of that", cpu)

@@ -127,7 +127,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
 
         show_removal(settings, before_removing, as_json=json_lines, reads_per_second=reads_per_second)
         return
-    load_datasets(with_numpy=True)
+    load_datasets(with_numpy=not last)
     from streaming.audit import audit_options
     from streaming.audit.command import AuditRequest
     from streaming.audit.command import audit as run_audit
