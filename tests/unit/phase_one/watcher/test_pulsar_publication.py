@@ -55,6 +55,7 @@ class Topic:
         for copy in copies:
             if sent == self.dies_after:
                 raise UnavailableError("the broker is gone")
+            assert copy.sequence_id is not None
             self.numbers.append(copy.sequence_id)
             self.pulsar.publish(topic, copy.payload, copy.properties, key=(copy.key or b"").decode())
             sent += 1
