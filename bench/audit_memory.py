@@ -1,11 +1,12 @@
-"""Measures the memory of a whole audit, from listing to report, for several numbers of ledgers.
+"""Measures a whole audit, from listing to report, and `space`, for several numbers of ledgers.
 
-    .venv/bin/python -m bench.audit_memory [--ledgers 1000000 5000000 11000000]
+    .venv/bin/python -m bench.audit_memory [--ledgers 1000000 5000000 11000000] [--without-space]
 
 The audit is the product's own code on a simulated ZooKeeper (bench/simulated_zookeeper.py), so that millions of ledgers
 need no znodes, and asks no brokers. Each size runs in a process of its own, on two cores. Twice a second, the script
 samples the resident bytes of the audit's process and of its workers. It fails unless the findings are exactly those
-expected.
+expected. After the audit, the same process measures where the bytes are, as `space` does, and prints which part of the
+CPU time the simulated ZooKeeper took for its answers.
 """
 
 import argparse
@@ -39,15 +40,19 @@ dir = "{here}/checkpoints"
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--ledgers", type=int, nargs="+", default=[1_000_000, 5_000_000, 11_000_000])
+    parser.add_argument("--without-space", action="store_true")
     parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.single:
         run(options.ledgers[0] // simulated_zookeeper.LEDGERS)
+        if not options.without_space:
+            measure_space(options.ledgers[0])
         return
     with tempfile.TemporaryDirectory() as site:
         (Path(site) / "sitecustomize.py").write_text(simulated_zookeeper.SITE)
         for ledgers in options.ledgers:
             command = [sys.executable, "-m", "bench.audit_memory", "--single"]
+            command += ["--without-space"] * options.without_space
             path = os.pathsep.join([site, str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
             environment = os.environ | {
                 simulated_zookeeper.TOPICS: str(ledgers // simulated_zookeeper.LEDGERS),
@@ -81,6 +86,26 @@ def run(topics: int) -> None:
     expected = {"ORPHAN": topics, "MISSING": -(-topics // simulated_zookeeper.LOST_EVERY)}
     if counts != expected or totals["ledgers"] != topics * simulated_zookeeper.LEDGERS:
         sys.exit(f"expected {expected} among {topics * simulated_zookeeper.LEDGERS} ledgers")
+
+
+def measure_space(ledgers: int) -> None:
+    """Run `space` in this process and print a line."""
+    from streaming.config.load import load
+    from streaming.space.measure import space_of
+
+    before_s = simulated_zookeeper.SimulatedStore.cpu_seconds
+    with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:
+        config = Path(folder) / "config.toml"
+        config.write_text(CONFIG.format(here=folder))
+        started_s, started_cpu_s = time.monotonic(), time.process_time()
+        report = space_of(load(config), reads_per_second=0)
+        seconds, cpu_s = time.monotonic() - started_s, time.process_time() - started_cpu_s
+    store_s = simulated_zookeeper.SimulatedStore.cpu_seconds - before_s
+    result = {"space_ledgers": report.ledgers, "topics": report.topics, "seconds": round(seconds, 1)}
+    result |= {"cpu_seconds": round(cpu_s, 1), "zookeeper_cpu_seconds": round(store_s, 1), **sampler.peak_mb()}
+    print(json.dumps(result), flush=True)
+    if report.ledgers != ledgers:
+        sys.exit(f"expected {ledgers} ledgers")
 
 
 if __name__ == "__main__":

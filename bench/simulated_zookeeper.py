@@ -6,7 +6,9 @@ installs it in all Python processes that start, including Spark's workers.
 """
 
 import os
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 from streaming import clients
@@ -38,22 +40,35 @@ _FIXED = {
 
 
 class SimulatedStore:
-    """The part of MetadataStore that an audit uses."""
+    """The part of MetadataStore that audits and `space` use."""
+
+    cpu_seconds = 0.0  # for the answers of all stores of this process
 
     @cached_property
     def topics(self) -> int:
         return int(os.environ[TOPICS])
 
     def read_many(self, paths: Sequence[str]) -> list[Znode | Unreadable | None]:
-        return [
-            None
-            if (data := self._data(path)) is None
-            else Znode(data=data, version=1, ctime_ms=BORN_MS, mtime_ms=BORN_MS)
-            for path in paths
-        ]
+        with self._counted():
+            return [
+                None
+                if (data := self._data(path)) is None
+                else Znode(data=data, version=1, ctime_ms=BORN_MS, mtime_ms=BORN_MS)
+                for path in paths
+            ]
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | Unreadable | None]:
-        return [self._children(path) for path in paths]
+        with self._counted():
+            return [self._children(path) for path in paths]
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        started_s = time.thread_time()
+        yield
+        SimulatedStore.cpu_seconds += time.thread_time() - started_s
 
     def _data(self, path: str) -> bytes | None:
         if path in _FIXED or not path.startswith(("/ledgers/", "/managed-ledgers/")):
@@ -130,3 +145,4 @@ def install() -> None:
     """Use the simulated ZooKeeper for every client of this process, and of the processes that fork from it."""
     store = SimulatedStore()
     clients.store_for = lambda _settings: store  # type: ignore[attr-defined, assignment, return-value]
+    clients.open_store = lambda _settings: store  # type: ignore[assignment, return-value]
