@@ -93,7 +93,7 @@ def build_service(
     coordination = coordination_of(settings, instance, agreed)
     watch = _source_watch(settings, instance)
     watch.recall(now_ms=clock.now_ms())
-    # its hours must not depend on jumps of a clock
+    # the limits count by the hour, and a jump of a clock must not make such an hour longer or shorter
     blast_radius = _blast_radius(settings, store, StartedClock(clock.now_ms()))
     describe, lock, outages = (
         partial(describe_jobs, spark),
@@ -227,7 +227,7 @@ class Assembly:
     service: LedgerDeletionService
     instance: Instance
     board: Board
-    most_failures: int | None  # more failures in a row give a query or the retries up; None: never
+    most_failures: int | None  # after more failures in a row, a query or the retries are given up; None: never
 
     def due_loop(self) -> DueLoop:
         """Return the loop over the waiting retries."""

@@ -10,8 +10,8 @@ has an entry for each event that can happen in a phase.
 3. A query that fails again, and whose fallbacks find nothing new, waits before each fallback, longer each time (SOON).
 4. If the fallback fails too, perhaps because of an outage, the query is started after longer pauses (backoff.LONG).
 5. If no batch can be planned, the query is not started, and the fallback runs every FALLBACK_S.
-6. A query that seems to plan its next batch for PLANS_S is stopped and parked, if its broker does not return the last
-   message of a partition: the connector would wait a minute for it.
+6. If a query seems to have been planning its next batch for PLANS_S, and its broker does not return the last message of
+   a partition, the query is stopped and parked: the connector would wait a minute for that message.
 """
 
 from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ class QueryLife:
 
     @property
     def has_to_prove(self) -> bool:
-        """Whether a committed batch is news. Other queries are not asked, because each answer costs Spark CPU."""
+        """Whether a committed batch changes the state. Only then is Spark asked for it, because an answer costs CPU."""
         return self.is_parked or self.held_since_s is not None
 
     def is_given_up(self, rules: Rules) -> bool:

@@ -44,7 +44,7 @@ LOCATION = pa.schema([pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())
 # a ledger that exists; a row with a path is a path that could not be listed
 LISTED = pa.schema([pa.field(LEDGER_ID, pa.int64()), pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
 
-# an object with a name as brokers give it; a row with a path is a path that could not be listed
+# an object whose name has the form that brokers give it; a row with a path is a path that could not be listed
 OBJECT = pa.schema(
     [
         pa.field(STORE, pa.string()),

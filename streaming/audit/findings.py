@@ -26,7 +26,7 @@ _NAMED = f"""
 
 
 def findings(suspects: Rows, first: Rows, second: Rows) -> Rows:
-    """Return every finding with the columns of columns.FINDING, ordered by class and owner, and numbered.
+    """Return every finding with the columns of audit_columns.FINDING, ordered by class and owner, and numbered.
 
     Args:
         suspects: the suspects; those without an owner have their class already.

@@ -37,7 +37,7 @@ def offload_references(references: Rows, only_store: str) -> Rows:
     """Select the references to tiered storage.
 
     Args:
-        references: rows of columns.REFERENCE.
+        references: rows of audit_columns.REFERENCE.
         only_store: the bucket of references that name none; "" if there is no such bucket.
     """
     return references.select(
@@ -57,7 +57,7 @@ def unreferenced_pairs(pairs: Rows, references: Rows) -> Rows:
 
 
 def unlisted_objects(references: Rows, pairs: Rows, stores: Sequence[str], only_store: str) -> Rows:
-    """Return references to complete offloads of which an object is missing, as suspects (columns.SUSPECT).
+    """Return references to complete offloads with a missing object, as suspects (audit_columns.SUSPECT).
 
     Only references to `stores` count, which are the buckets that could be listed.
     """
@@ -88,7 +88,7 @@ def unreferenced(compared: Rows) -> Rows:
 
 
 def unlisted(references: Rows, compared: Rows) -> Rows:
-    """Return the references whose ledger was not listed, as suspects (columns.SUSPECT)."""
+    """Return the references whose ledger was not listed, as suspects (audit_columns.SUSPECT)."""
     missing = bookkeeper_references(references).select(
         f"FROM rows SEMI JOIN compared USING ({c.LEDGER_ID})", compared=compared.where(a.IS_REFERENCE)
     )

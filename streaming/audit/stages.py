@@ -83,11 +83,11 @@ class PhaseTools:
         return self.tables.keep_batches(results, schema)
 
     def locations(self, locations: Sequence[tuple[str, str | None]]) -> Rows:
-        """Return a table of columns.LOCATION."""
+        """Return a table of audit_columns.LOCATION."""
         return self.tables.of([{a.PATH: path, c.DETAIL: detail} for path, detail in locations], a.LOCATION)
 
     def no_suspects(self) -> Rows:
-        """Return an empty table of columns.SUSPECT."""
+        """Return an empty table of audit_columns.SUSPECT."""
         return self.tables.of([], a.SUSPECT)
 
     def note(self, found: Sequence[Problem], rows: Rows) -> None:

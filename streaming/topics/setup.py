@@ -15,7 +15,7 @@ log = logging.getLogger("ledger-reaper")
 
 PATIENCE_SECONDS = 90  # brokers detect a vanished client within 30 to 60 s (keepAliveIntervalSeconds)
 _POLL_SECONDS = 0.2
-MOST_PARTITIONS = 64  # of a topic that only matches the pattern, whose number a tenant chose
+MOST_PARTITIONS = 64  # of a topic that only matches the pattern: a tenant chose how many it has
 
 
 def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
@@ -136,8 +136,9 @@ def subscribe_to(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]
         return [f"{topic} is gone" if partitions is None else f"{topic} is not partitioned"]
     if partitions > MOST_PARTITIONS:
         return [
-            f"{topic} has {partitions} partitions, and a topic of the pattern may have {MOST_PARTITIONS}: all other "
-            "topics would wait while each of them is checked. List it in topics.requests, or recreate it with fewer."
+            f"{topic} has {partitions} partitions, and a topic of the pattern may have at most {MOST_PARTITIONS}: all "
+            "other topics would wait while each partition is checked. List the topic in topics.requests, or recreate "
+            "it with fewer partitions."
         ]
     admin.ensure_subscription(topic, settings.topics.subscription)
     return _deviations(admin, settings, topic) + _evictions(admin, topic)

@@ -1,4 +1,4 @@
-"""The settings of the upgrade in each version of RocketMQ, and the warnings about that version.
+"""The settings of the upgrade to RocksDB in each version of RocketMQ, and the warnings about that version.
 
 Tried with real brokers of 5.3.3, 5.4.0, 5.5.0 and 5.5.1; the rest was read in their code.
 """
@@ -43,7 +43,7 @@ def stages_of(version: Version | None) -> list[Stage]:
 def warnings_of(version: Version | None) -> list[str]:
     """Return the warnings for operators of this version. None: the version is unknown."""
     if version is None:
-        return ["with --broker-version, this lists the settings and traps of that version"]
+        return ["with --broker-version VERSION, this lists the settings and traps of that version"]
     if version < _FIRST:
         return [f"the upgrade came with RocketMQ {_text(_FIRST)}: {_text(version)} has no RocksDB to upgrade to"]
     warnings = []
@@ -52,7 +52,7 @@ def warnings_of(version: Version | None) -> list[str]:
             f"this was not tried with {_text(version)}; {_text(NEWEST_KNOWN)} is the newest version that was"
         )
     if version >= (5, 5, 0):
-        warnings.append("in stage 2 the broker ends at its start unless combineCQUseRocksdbForLmq=true")
+        warnings.append("in stage 2 the broker ends while it starts, unless combineCQUseRocksdbForLmq=true")
     if (5, 3, 1) <= version < (5, 4, 0):
         warnings.append(
             "in stage 2 a broker that is killed loses up to an hour of RocksDB rows for good, and the queues then have "

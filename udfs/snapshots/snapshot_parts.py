@@ -6,9 +6,9 @@ of new and old parts after a crash therefore overlaps and has no gap, if
 1. parts are written oldest first, each part acknowledged before the next, and `end` last;
 2. only `end` contains the position up to which the snapshot is complete (maxReadPosition);
 3. the capacity of a part never changes within a generation: another capacity starts a new generation, with keys of its
-   own, which counts from its own `end` on;
-4. remains of longer or older snapshots get tombstones only after `end`, and a generation's `end` goes first;
-5. a recovery takes the latest value of each key, the union of the parts as a set without ids whose marker's ledger has
+   own, which counts as soon as its own `end` is written;
+4. remains of longer or older snapshots get tombstones only after `end`, and a generation's `end` gets its own first;
+5. a recovery takes the latest value of each key, unites the parts as a set, leaves out ids whose marker's ledger has
    gone, and replays the topic after maxReadPosition. Without an `end` no snapshot was ever complete, so the whole topic
    is replayed.
 

@@ -179,7 +179,7 @@ def _refused(request: PendingDelete, metadata: LedgerMetadata) -> Verdict | None
 
 def _kept_by_state(case: Case, metadata: LedgerMetadata, policy: Policy, unchanged_ms: int) -> Verdict | None:
     if metadata.state is LedgerState.OPEN and policy.open_quiet_ms > 0 and _has_moved_on(case):
-        # Both periods count from the same change. Waiting for both at once takes one receipt.
+        # Both periods count from the same change. Waiting for both at once takes only one receipt.
         wait_ms = max(policy.open_quiet_ms, policy.above_newest_quarantine_ms) - unchanged_ms
         if wait_ms > 0:
             why = f"the ledger is OPEN, and its owner is gone or has moved on; last changed {unchanged_ms} ms ago"
@@ -205,8 +205,8 @@ def _quarantine_ms(case: Case, metadata: LedgerMetadata, policy: Policy) -> int:
     # A stalled broker may name a ledger that a recovery has closed since, in a znode that was deleted and created
     # again until it had the version that the broker expects. A list names a ledger before it gets its first entry. A
     # cursor's ledger gets its first entry before it is named, and older brokers create the cursor's znode with it.
-    # A list's ledger with entries needs no such wait: the stalled broker's write may name it again, but as data of
-    # the deleted topic, and over the new topic's list (docs/decisions/0007).
+    # A list's ledger with entries needs no such wait: the stalled broker's write may name it again, but it is data of
+    # the deleted topic, and the write destroys the new topic's list in any case (docs/decisions/0007).
     may_be_unnamed = component is LedgerComponent.MANAGED_CURSOR or metadata.last_entry_id < 0
     if may_be_unnamed or component in _CLOSED_BEFORE_REFERENCED:
         return policy.above_newest_quarantine_ms

@@ -16,7 +16,7 @@ class MemoryBookies:
         self.stored_by: dict[str, set[tuple[int, int]]] = {}  # entries of each bookie that answers for itself
         self.disks: dict[str, BookieDisk] = {}  # by HTTP address
         self.collections: list[tuple[str, bool]] = []  # requested: HTTP address, compact
-        self.refusing: set[str] = set()  # HTTP addresses of bookies that collect on no request
+        self.refusing: set[str] = set()  # HTTP addresses of bookies that refuse every request to collect
 
     def registered(self) -> dict[str, str]:
         """Return bookie id -> HTTP address."""

@@ -1,4 +1,4 @@
-"""ChangeHints on a MemoryTree: reports changes as a persistent recursive watch does, and loses them on request."""
+"""ChangeHints on a MemoryTree: reports changes as a persistent recursive watch does; a test can end the watch."""
 
 from collections.abc import Sequence
 

@@ -58,7 +58,7 @@ class MemoryPulsar:
     def __init__(self, clock: Clock | None = None) -> None:
         self.topics: dict[str, MemoryTopic] = {}
         self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
-        self.held: set[str] = set()  # subscriptions that another client moves: a BusyError
+        self.held: set[str] = set()  # subscriptions that another client moves: ensure_subscription raises BusyError
         self.faults = Faults()  # hooks get the method's name and the topic
         self._clock = clock or ManualClock()
         self._newest_ledger = 0

@@ -171,7 +171,7 @@ class PulsarHttp:
     def ask(self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None) -> Answer:
         """Send a request for /admin/<path>, and retry it after faults that may pass. Raises UnavailableError.
 
-        An earlier attempt may already have made the change that a method requests: 409 then means "done".
+        An earlier attempt may already have made the requested change: 409 then means "done".
         """
         tried_all = stop_after_attempt(len(self._hosts))
         by_now = stop_after_attempt(_ATTEMPTS) | stop_after_delay(self._settings.timeout_seconds)
@@ -186,7 +186,7 @@ class PulsarHttp:
     def get_from(self, host: str, path: str, *, deadline: float, kind: str = "") -> Answer:
         """GET /admin/<path> from this host only, once; a redirect is an answer.
 
-        Raises UnavailableError, as FailedAnswerError if a retry may help.
+        Raises UnavailableError, and its subclass FailedAnswerError if a retry may help.
 
         Args:
             host: http://broker:8080.
@@ -242,7 +242,7 @@ class PulsarHttp:
         try:
             return self._once(method, f"{host}/{path}", params, body)
         except _TransientError as error:
-            # after a redirect another host failed, to which all hosts of admin_url redirect
+            # not if another host failed, after a redirect: all hosts of admin_url would redirect to it
             if error.host == _host(host):
                 self._hosts.failed(host)
             raise
@@ -273,7 +273,7 @@ class PulsarHttp:
         host = _host(url)
         tenant = "" if what else _tenant(url)
         what = what or host
-        # of this URL: after a redirect to another machine without TLS, the token must not be sent
+        # computed for this URL: after a redirect to another machine without TLS, the token must not be sent
         own_headers = self._headers(url)
         try:
             patience = silence.patience(what, max(0.0, deadline - time.monotonic()), tenant)
@@ -296,7 +296,7 @@ class PulsarHttp:
                 # no tenant has influence on the time to connect
                 silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)
             text = f"{host} does not answer ({type(error).__name__}: {error}). Check that the broker runs"
-            raise _TransientError(host, f"{text} and pulsar.admin_url") from error
+            raise _TransientError(host, f"{text}, and check pulsar.admin_url") from error
         silence.answered(what, tenant)
         return received
 

@@ -81,6 +81,6 @@ class PulsarRequestSender:
 
     def _unavailable(self, why: object) -> UnavailableError:
         return UnavailableError(
-            f"a request to {self._topic} was not acknowledged, and may be stored or not: {why}; send it again, which "
-            "is harmless. `ledger-reaper check` shows more"
+            f"a request to {self._topic} was not acknowledged ({why}), so it may or may not be stored; send it "
+            "again, which is harmless. `ledger-reaper check` shows more"
         )

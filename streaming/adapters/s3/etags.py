@@ -1,4 +1,4 @@
-"""Tests whether a store compares ETags when it deletes: S3 and Ceph do, MinIO ignores them (moto: in DeleteObjects)."""
+"""Tests whether a store compares ETags when it deletes: S3 and Ceph do, MinIO ignores them (moto in DeleteObjects)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def compares_etags(bucket: OwnObjects) -> bool:
         finally:
             with suppress(ReaperError, AbsentError):
                 bucket.remove_own(key)
-    # these stay as they are; other refusals may pass (an expired token, a wrong clock, a missing bucket)
+    # these two are permanent; other refusals may pass (an expired token, a wrong clock, a missing bucket)
     except (DeniedError, UnsupportedError) as error:
         log.warning(
             "deletes in tiered storage carry no ETag, because the store does not allow the test of ETags: %s", error

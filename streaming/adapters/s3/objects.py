@@ -81,7 +81,7 @@ class S3Objects:
         return errors
 
     def existing(self, keys: Sequence[str]) -> set[str]:
-        """Return which of the keys exist now, from listings that start at the next key, or by HEAD for distant keys."""
+        """Return which of the keys exist now: listings show it for keys that are close together, HEAD for the rest."""
         ordered = sorted(set(keys))
         share = max(_WORTH_A_PAGE, -(-len(ordered) // self.settings.concurrency))
         parts = [ordered[at : at + share] for at in range(0, len(ordered), share)]
@@ -103,7 +103,7 @@ class S3Objects:
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def unfinished_uploads(self, keys: Sequence[str]) -> list[UnfinishedUpload]:
-        """Return uploads to any of the keys that are neither completed nor aborted; [] if the store has no uploads."""
+        """Return unfinished (not completed or aborted) uploads to the keys; [] if the store can't list uploads."""
         distinct = set(keys)
         prefixes = sorted(distinct) if len(distinct) <= _UPLOADS_LISTED_BY_KEY else [""]
         try:
@@ -191,7 +191,9 @@ class S3Objects:
             if not left:
                 return errors
             self.writes.slow_down()
-        raise UnavailableError(f"bucket {self.settings.bucket}: {len(left)} keys could not be deleted: overload")
+        raise UnavailableError(
+            f"bucket {self.settings.bucket}: {len(left)} keys could not be deleted: the store is overloaded"
+        )
 
     def _delete_together(self, keys: Sequence[str], etags: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Delete keys in one request; return key -> (code, text) for those that were not deleted."""

@@ -1,4 +1,4 @@
-"""Implements ChangeHints with persistent recursive watches: paths below some znodes that ZooKeeper reported as changed.
+"""Implements ChangeHints with persistent recursive watches: ZooKeeper reports which paths below some znodes changed.
 
 If the server does not implement such watches, or does not answer, take() reports no paths and is_watching=False.
 """
@@ -32,7 +32,7 @@ class ZooKeeperChanges:
         self._paths: set[str] = set()
         self._has_overflowed = False
         self._is_supported = True
-        self._set_at = _NEVER  # the session's losses when the watches were set
+        self._set_at = _NEVER  # how many connections the session had lost when the watches were set
 
     def take(self) -> ChangedPaths:
         """Return the paths that changed since the last call; set missing watches. Never raises."""

@@ -1,8 +1,8 @@
 """Bulk reads over one connection, in requests that are large enough to be fast and small enough for the server.
 
 1. Requests carry many paths, and several requests are in flight. Their size follows the size of the answers.
-2. A request that breaks the connection alone is halved, down to an ordinary read of one path; if that breaks the
-   connection too, the path is Unreadable.
+2. If the connection breaks while only one request is in flight, that request is halved, down to an ordinary read of
+   one path; if that breaks the connection too, the path is Unreadable.
 3. Each read sees at least everything that was written anywhere in the ensemble before the call.
 """
 
@@ -89,10 +89,10 @@ class BulkRead:
         self._answers: list[Answer | Unreadable | None] = [None] * len(paths)
         self._next = 0
         self._again: deque[range] = deque()  # requests that were lost together with others are retried alone
-        self._in_flight: deque[tuple[range, Pending, int]] = deque()  # with the session's losses before the last sync
+        self._in_flight: deque[tuple[range, Pending, int]] = deque()  # with _synced_at when each was sent
         self._broke_as_single: set[int] = set()
         self._losses = 0
-        self._synced_at = -1  # the session's losses before the last sync
+        self._synced_at = -1  # how many connections the session had lost before the last sync
 
     def run(self) -> list[Answer | Unreadable | None]:
         """Return an answer for each path: the znode or its children, Unreadable, or None if there is no such znode."""
@@ -131,7 +131,7 @@ class BulkRead:
     def _fill(self) -> bool:
         """Send requests until the window is full; return False when all answers have arrived."""
         if self._again and self._sizes.multi_read:
-            self._send(self._again.popleft())  # alone: all other requests in flight are in _again too
+            self._send(self._again.popleft())  # alone: whatever else was in flight is in _again too
             return True
         while len(self._in_flight) < self._window():
             span = self._next_span()

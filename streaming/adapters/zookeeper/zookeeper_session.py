@@ -46,7 +46,7 @@ class AnsweredError(Exception):
 
 
 class Request(Protocol):
-    """A request that kazoo can send: an operation number and both directions of the wire format."""
+    """A request that kazoo can send: its operation number, `serialize`, and `deserialize`, which reads the answer."""
 
     type: Any
 
@@ -84,8 +84,9 @@ class ZooKeeperSession:
     def losses(self) -> int:
         """How often a connection was lost or abandoned.
 
-        The count increases before the next connection is used. If it is the same after an answer has arrived as before
-        an earlier request was sent, both used the same connection, and the server processed them in this order.
+        The count increases before the next connection is used. A caller reads it before it sends a first request, and
+        again after the answer to a later request. If it is the same, both requests used the same connection, and the
+        server processed them in the order in which they were sent.
         """
         return self._losses
 
@@ -135,7 +136,7 @@ class ZooKeeperSession:
             raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
 
     def _lost(self, pending: Pending, error: Exception) -> ConnectionLostError:
-        # kazoo fails a request after the end of a refused connection with ConnectionClosedError, not AuthFailedError
+        # once a refused connection has ended, kazoo fails a request with ConnectionClosedError, not AuthFailedError
         if pending.client is self._refused:
             return self._unusable()
         return ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})"))
@@ -269,7 +270,7 @@ def _stop(client: KazooClient) -> None:
 
 
 def newest_zxid(settings: ZooKeeperClientSettings) -> int:
-    """Return a transaction id that every later read (after a sync) includes. Raises UnavailableError.
+    """Return the id of a transaction that every later read (after a sync) sees. Raises UnavailableError.
 
     The header of every answer contains the newest transaction that the server has applied, and kazoo records it.
     """

@@ -36,7 +36,7 @@ _SUSPECTS_AT_ONCE = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTask:
-    """A task: checks suspects (columns.SUSPECT) that have an owner. An owner's rows should be neighbours."""
+    """A task: checks suspects (audit_columns.SUSPECT) that have an owner. An owner's rows should be neighbours."""
 
     settings: Settings
     layout: Layout

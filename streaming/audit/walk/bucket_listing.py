@@ -29,7 +29,7 @@ _NAMES_PER_READ = 1_000
 
 
 def buckets_by_label(settings: Settings) -> dict[str, Bucket]:
-    """Return the allowed buckets by their label (columns.STORE)."""
+    """Return the allowed buckets by their label (audit_columns.STORE)."""
     return {store_label(bucket.endpoint, bucket.name): bucket for bucket in allowed_buckets(settings)}
 
 
@@ -40,7 +40,7 @@ def bucket_path(label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListObjectsTask:
-    """A task: turns buckets with a prefix (columns.LOCATION: label, prefix) into objects (columns.OBJECT)."""
+    """A task: turns (bucket label, prefix) in audit_columns.LOCATION into objects (audit_columns.OBJECT)."""
 
     settings: Settings
 
@@ -80,7 +80,7 @@ def _objects(store: ObjectStore, label: str, prefix: str) -> Iterator[dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class ClaimObjectsTask:
-    """A task: turns pairs of objects that no reference names (join.pairs_of) into suspects (columns.SUSPECT)."""
+    """A task: turns pairs of objects that no reference names (join.pairs_of) into suspects (audit_columns.SUSPECT)."""
 
     settings: Settings
 

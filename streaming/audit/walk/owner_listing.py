@@ -52,7 +52,7 @@ def find_namespaces(store: MetadataStore, pace: "Limiter | None" = None) -> Name
 
 @dataclass(frozen=True, slots=True)
 class OwnersTask:
-    """A task: turns namespaces into the topics and schemas below them; both are columns.LOCATION."""
+    """A task: turns namespaces into the topics and schemas below them; both are audit_columns.LOCATION."""
 
     settings: Settings
 

@@ -30,7 +30,7 @@ class Walk:
     """The walk of an audit."""
 
     tools: PhaseTools
-    buckets: tuple[str, ...]  # labels (columns.STORE) of the buckets that may be listed
+    buckets: tuple[str, ...]  # labels (audit_columns.STORE) of the buckets that may be listed
 
     def ledgers_and_objects(self) -> tuple[Rows, Rows]:
         """List ledgers (audit_columns.LISTED) and objects as pairs (reference_join.pairs_of)."""
@@ -40,7 +40,7 @@ class Walk:
             return ledgers.result(), pairs.result()
 
     def references(self) -> Rows:
-        """Read every reference of every topic and schema (columns.REFERENCE)."""
+        """Read every reference of every topic and schema (audit_columns.REFERENCE)."""
         tools, listed = self.tools, self.tools.completeness.listed
         with tools.phases.phase("Listing topics and schemas") as phase:
             namespaces = find_namespaces(tools.store)
@@ -57,7 +57,7 @@ class Walk:
         return read
 
     def suspects(self, compared: Rows) -> Rows:
-        """Read the metadata of each ledger that no reference names (columns.SUSPECT): it names the owner."""
+        """Read the metadata of each ledger that no reference names (audit_columns.SUSPECT): it names the owner."""
         tools, completeness = self.tools, self.tools.completeness
         with tools.phases.phase("Reading unreferenced ledgers") as phase:
             task = ClaimTask(tools.settings, tools.layout, tools.options.reads_per_second)
@@ -69,7 +69,7 @@ class Walk:
         return suspects
 
     def suspect_objects(self, pairs: Rows, references: Rows) -> Rows:
-        """Read the index of each pair of objects that no reference names (columns.SUSPECT): it names the owner."""
+        """Read the index of each unreferenced pair of objects (audit_columns.SUSPECT): it names the owner."""
         tools = self.tools
         unreferenced = tools.tables.keep(reference_join.unreferenced_pairs(pairs, references))
         if not unreferenced.count():

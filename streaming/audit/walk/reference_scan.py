@@ -31,7 +31,7 @@ _Node = Znode | Unreadable | None
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """A task: turns owners (columns.LOCATION) into their references (columns.REFERENCE)."""
+    """A task: turns owners (audit_columns.LOCATION) into their references (audit_columns.REFERENCE)."""
 
     settings: Settings
     reads_per_second: float
@@ -57,7 +57,7 @@ class ReferenceReader:
         self._pace = pace
 
     def rows(self, paths: Sequence[str]) -> list[dict[str, Any]]:
-        """Return rows of columns.REFERENCE for topics and schemas; owners that are gone by now have none."""
+        """Return rows of audit_columns.REFERENCE for topics and schemas; owners that are gone by now have none."""
         self._pace.wait_for(len(paths))
         nodes = dict(zip(paths, self._store.read_many(paths), strict=True))
         schemas = [path for path in paths if path.startswith(f"{SCHEMAS_ROOT}/")]
@@ -176,13 +176,13 @@ def _offload_rows(key: str, ledgers: Sequence[LedgerInfo], owner: _Labels) -> It
 
 
 def store_named(offload: OffloadState) -> str:
-    """Return the bucket that an offload names, as columns.STORE; "" if it names none."""
+    """Return the bucket that an offload names, as audit_columns.STORE; "" if it names none."""
     target = target_of(offload.driver_name, offload.driver_properties)
     return store_label(target.endpoint, target.bucket) if target.bucket else ""
 
 
 def store_label(endpoint: str, bucket: str) -> str:
-    """Return a bucket as columns.STORE, equal for every spelling of its endpoint."""
+    """Return a bucket as audit_columns.STORE, equal for every spelling of its endpoint."""
     return f"{normal_endpoint(endpoint)} {bucket}"
 
 

@@ -42,7 +42,7 @@ class LedgerReader:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTask:
-    """A task: turns ledger ids (one column) into suspects (columns.SUSPECT), without ledgers that are gone."""
+    """A task: turns ledger ids (one column) into suspects (audit_columns.SUSPECT), without ledgers that are gone."""
 
     settings: Settings
     layout: Layout
@@ -72,7 +72,7 @@ def reader_for(settings: Settings, layout: Layout, reads_per_second: float) -> L
 
 
 def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) -> dict[str, Any]:
-    """Return a row of columns.SUSPECT; it has its class already if its metadata names no owner that can be read."""
+    """Return a row of audit_columns.SUSPECT; it has its class already if its metadata names no readable owner."""
     row: dict[str, Any] = {
         c.LEDGER_ID: ledger_id,
         c.LEDGER_TYPE: str(LedgerType.LEDGER),

@@ -50,7 +50,7 @@ def forget(paths: StorePaths, folders: Sequence[Path]) -> None:
             elif folder == paths.follow:
                 delete_follow_result(paths)  # allowed here: as below
             else:
-                # Allowed here: the operator has confirmed it, and the folder is ours and contains replaced files.
+                # Allowed here: the operator has confirmed it, and the folder is ours, with replaced or exported files.
                 shutil.rmtree(folder)
 
 

@@ -56,8 +56,8 @@ def unfinished_rollback(paths: StorePaths) -> str:
     kept_out = f" (it does not start as long as {paths.barrier} exists)" if is_barred else ""
     return (
         "a `rollback` has started and has not ended: run it again before a broker starts with storeType=default"
-        f"{kept_out}. A broker with storeType=defaultRocksDB may continue as long as its queues' CURRENT is in "
-        f"{paths.rocksdb}"
+        f"{kept_out}. A broker with storeType=defaultRocksDB may still be used as long as the file CURRENT of its "
+        f"queues' database is in {paths.rocksdb}"
     )
 
 

@@ -1,4 +1,7 @@
-"""Tasks before and after the joins: facts from brokers, and findings by udfs/snapshots/topic_findings.py."""
+"""Tasks before and after the joins (snapshot_joins.py): they collect facts from brokers, and make findings.
+
+The rules of the findings are in udfs/snapshots/topic_findings.py.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -43,12 +46,15 @@ _FINDINGS_PER_BATCH = 5_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentsTopicTask:
-    """A task: turns namespaces (columns.LOCATION) into columns.SEGMENTS_TOPIC, of those that have segments."""
+    """A task: turns namespaces (audit_columns.LOCATION) into rows of snapshot_columns.SEGMENTS_TOPIC.
+
+    A namespace without a topic of segments has no row.
+    """
 
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Ask for every namespace of every batch. Raises UnavailableError."""
+        """Read the facts about every namespace of every batch. Raises UnavailableError."""
         clients = clients_for(self.settings)
         with admin_for(self.settings) as admin:
             for batch in batches:
@@ -59,7 +65,7 @@ class SegmentsTopicTask:
 def segments_topics(
     store: MetadataStore, broker: Broker, admin: PulsarAdmin, namespaces: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return rows of columns.SEGMENTS_TOPIC; loads no topic.
+    """Return rows of snapshot_columns.SEGMENTS_TOPIC; loads no topic.
 
     An unknown guard counts as missing. Raises UnavailableError.
     """
@@ -98,7 +104,7 @@ def _guard(admin: PulsarAdmin, topic: str, view: BrokerView) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TopicTask:
-    """A task: turns rows of join.topics into findings (columns.FINDING)."""
+    """A task: turns rows of snapshot_joins.topics() into findings (snapshot_columns.FINDING)."""
 
     most_bytes: int
     is_segmented: bool | None
@@ -113,7 +119,7 @@ class TopicTask:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceTask:
-    """A task: turns rows of join.namespaces into findings (columns.FINDING)."""
+    """A task: turns rows of snapshot_joins.namespaces() into findings (snapshot_columns.FINDING)."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Apply the rules to every row."""
@@ -130,12 +136,12 @@ class NamespaceTask:
 
 @dataclass(frozen=True, slots=True)
 class SchemaTask:
-    """A task: turns namespaces (columns.LOCATION) into findings about the schemas of their snapshot topics."""
+    """A task: turns namespaces (audit_columns.LOCATION) into findings about the schemas of their snapshot topics."""
 
     settings: Settings
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Ask for every namespace of every batch. Raises UnavailableError, RefusedError."""
+        """Read the schemas of every namespace of every batch. Raises UnavailableError, RefusedError."""
         with closing(SnapshotAdmin(admin_settings(self.settings))) as admin:
             for batch in batches:
                 for namespace in batch.column(0).to_pylist():
@@ -154,7 +160,7 @@ def foreign_versions(admin: SnapshotAdmin, namespace: str) -> dict[str, int]:
 
 
 def topic_facts(row: Mapping[str, Any], most_bytes: int, *, is_segmented: bool | None) -> TopicFacts:
-    """Read a row of join.topics."""
+    """Return the facts in a row of snapshot_joins.topics()."""
     values = tuple(_value(each) for each in row[s.VALUES])
     in_single = sum(each.ids - each.dead_ids for each in values if each.kind is SnapshotKind.SINGLE)
     return TopicFacts(
@@ -178,7 +184,7 @@ def topic_facts(row: Mapping[str, Any], most_bytes: int, *, is_segmented: bool |
 
 
 def finding_batches(namespace: str, findings: Iterable[SnapshotFinding]) -> Iterator[pa.RecordBatch]:
-    """Yield findings as columns.FINDING."""
+    """Yield findings as batches of snapshot_columns.FINDING."""
     rows = []
     for finding in findings:
         rows.append(_finding(namespace, finding))

@@ -1,4 +1,4 @@
-"""A task that reads the snapshot topics of namespaces: every message becomes a row, with any content."""
+"""A task that reads the snapshot topics of namespaces: every message becomes a row, whatever it contains."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -27,15 +27,15 @@ from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
 
-# Indexes before segments: a broker writes a segment before the index that names it, so a segment that an index names
-# here existed when the segments were read, unless it is gone.
+# Indexes before segments: a broker writes a segment before the index that names it. So every segment that
+# an index names here was written before the segments were read: if it is missing, it is gone.
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
 _BATCH_BYTES = 8 * 1024 * 1024  # of values: a batch of rows takes a few times that
 
 
 def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
-    """Return the namespaces that have one of the topics, and what could not be listed. Raises UnavailableError."""
+    """Return the namespaces that have a snapshot topic, and what could not be listed. Raises UnavailableError."""
     listing = find_namespaces(store)
     prefix, suffix = f"{MANAGED_LEDGERS_ROOT}/", "/persistent"
     names = [path[len(prefix) : -len(suffix)] for path in listing.paths if path.startswith(prefix)]
@@ -53,7 +53,7 @@ class Loaded:
 
     namespaces: list[str]  # brokers have all their snapshot topics loaded
     left_out: list[str]
-    problems: list[Problem]  # no broker answers
+    problems: list[Problem]  # those of left_out about which the brokers gave no usable answer
 
 
 def loaded(store: MetadataStore, broker: Broker, namespaces: Sequence[str]) -> Loaded:
@@ -89,9 +89,9 @@ def snapshot_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """A task: turns namespaces (columns.LOCATION) into the messages of their snapshot topics (columns.MESSAGE).
+    """A task: turns namespaces (audit_columns.LOCATION) into their topics' messages (snapshot_columns.MESSAGE).
 
-    A topic that can't be read to its end becomes a row with a path.
+    A topic that can't be read to its end also gets a row with its path and the error.
     """
 
     settings: Settings
@@ -105,7 +105,7 @@ class ReadTask:
 
 
 def read_namespace(topics: SnapshotTopics, namespace: str) -> Iterator[pa.RecordBatch]:
-    """Yield all messages of a namespace's snapshot topics as columns.MESSAGE; never raises ReaperError."""
+    """Yield all messages of a namespace's snapshot topics as snapshot_columns.MESSAGE; never raises ReaperError."""
     try:
         present = topics.present(namespace)
     except ReaperError as error:
@@ -153,7 +153,7 @@ class _Rows:
 
 
 def row_of(namespace: str, read: ReadValue, number: int, *, is_raw: bool) -> dict[str, Any]:
-    """Return a message as columns.MESSAGE."""
+    """Return a message as snapshot_columns.MESSAGE."""
     return {
         a.NAMESPACE: namespace,
         s.KIND: str(read.kind),

@@ -24,7 +24,7 @@ _AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOwnersTask:
-    """A task: turns topics (their full names, first column) into columns.OWNER."""
+    """A task: turns topics (their full names, first column) into snapshot_columns.OWNER."""
 
     settings: Settings
 
@@ -40,7 +40,7 @@ class SnapshotOwnersTask:
 
 
 def owner_rows(clients: Clients, admin: SnapshotAdmin, topics: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of columns.OWNER. Raises UnavailableError."""
+    """Return rows of snapshot_columns.OWNER. Raises UnavailableError."""
     nodes = dict(zip(topics, clients.store.read_many([managed_ledger_path(each) for each in topics]), strict=True))
     absent = [topic for topic, node in nodes.items() if node is None]
     views = dict(zip(absent, clients.broker.views([managed_ledger_name(each) for each in absent]), strict=True))

@@ -84,7 +84,7 @@ class Restores:
         if not values:
             raise ConfigError(f"the journal contains no removed message about {topic}")
         self._refuse_loaded(topic)
-        # first, so that the messages are not trimmed at once
+        # the guard comes first, so that the messages are not trimmed as soon as they are published
         guard = self.guard(namespace)
         has_value = {kind: self._with_value(topic, kind, values, guard) for kind in {kind for kind, _key in values}}
         missing = {what: value for what, value in values.items() if what[1] not in has_value[what[0]]}
@@ -152,7 +152,7 @@ class Restores:
     def _with_current_positions(self, topic: str, value: bytes, guard: Position) -> bytes:
         """Return the index up to its maxReadPosition, with the new positions of segments that were published again."""
         old, stored = _index(topic, value), self._stored(topic, guard)
-        index = complete_part_of(old)  # a broker finds later ids again, and would seal them twice
+        index = complete_part_of(old)  # a replay finds later aborts again, and would seal their ids twice
         now = {named: position for position, named in stored.items()}
         rows = named_segments(index)
         gone = [(number, marker) for number, position, marker in rows if not _is_at(position, number, stored)]

@@ -87,7 +87,7 @@ class SnapshotSweeper:
     def _sweep_kind(
         self, namespace: Namespace, kind: SnapshotKind, jobs: Sequence[SnapshotJob], limiter: Limiter | None
     ) -> None:
-        def not_compacted(error: Exception) -> None:  # those of segments are compacted after the next scan
+        def not_compacted(error: Exception) -> None:  # a segment's tombstones are compacted after the next scan
             log.warning("%s: tombstones of %s can still be read: %s", namespace.name, kind, error)
 
         # brokers can't delete a loaded topic while a tombstone in the segments topic can be read
@@ -161,7 +161,8 @@ class SnapshotSweeper:
             position = self._republish(namespace, job, scan, values[-1].data if values else data)
             where = f"{position[0]}:{position[1]}"
             job.later(
-                Reason.OWNER_CHANGED, f"its topic exists, and an earlier try had removed it; published again at {where}"
+                Reason.OWNER_CHANGED,
+                f"its topic exists, and an earlier try had removed the message; published again at {where}",
             )
             log.error("%s: %s had a tombstone from an earlier try; published again", namespace.name, job.context.key)
 
@@ -173,7 +174,7 @@ class SnapshotSweeper:
             job.later(Reason.OWNER_CHANGED, "its topic was created or deleted since the scan; nothing was sent")
             return
         # Allowed here: two checks have found that nothing needs the value, its bytes are in the journal, and its owner
-        # was read right now. The tombstone counts as sent before the try: it may be stored even without an answer.
+        # was read right now. The tombstone counts as sent before we send it: it may be stored even without an answer.
         sent.append(job)
         job.is_unsettled = True
         job.sent_at = namespace.send(job.kind, job.context.key, None)
@@ -183,10 +184,10 @@ class SnapshotSweeper:
         return job.judged_on is not None and presence is job.judged_on.presence
 
     def _verify(self, namespace: Namespace, kind: SnapshotKind, sent: Sequence[SnapshotJob], scan: Scan) -> None:
-        """Restore messages that were written or came to be needed in between.
+        """Restore messages whose keys were written before the tombstone, or that came to be needed, after the scan.
 
-        A job stays DELETED only if its tombstone is found.
-        If this fails for a tombstone, the others are verified before the error is raised.
+        A job stays DELETED only if its tombstone is found. If the verification of a tombstone fails, the others are
+        verified before the error is raised.
         """
         if not sent:
             return
@@ -229,7 +230,7 @@ class SnapshotSweeper:
     def _republish(self, namespace: Namespace, job: SnapshotJob, scan: Scan, data: bytes) -> Position:
         """Publish the bytes again.
 
-        If the topic wrote the key between our tombstone and that, publish the topic's value after them.
+        If the topic wrote the key between our tombstone and these bytes, publish the topic's value after the bytes.
         """
         key, ours = job.context.key, set[Position]()
         for _try in range(_REPUBLISH_TRIES):
@@ -261,7 +262,10 @@ class _Changes:
 
 @contextmanager
 def _always_after(step: Callable[[], None], on_second_error: Callable[[Exception], None]) -> Iterator[None]:
-    """Run a step after the block, even if the block fails. The block's error then counts before that of the step."""
+    """Run a step after the block, even if the block fails; the block's error is then raised.
+
+    If the step fails as well (TopicsFailedError, UnavailableError), on_second_error gets its error.
+    """
     try:
         yield
     except BaseException:
@@ -275,7 +279,8 @@ def _always_after(step: Callable[[], None], on_second_error: Callable[[Exception
 
 def _compact_tombstones(namespace: Namespace, kind: SnapshotKind, jobs: Sequence[SnapshotJob]) -> None:
     """Have the topic compacted if it has tombstones that we sent or, for segments, that a scan found."""
-    # A compaction may let the brokers trim the topic, and a message that is trimmed could not be published again.
+    # Not yet: a compaction may let the brokers trim the topic, and a message that is trimmed could not be published
+    # again.
     if any(job.is_unsettled for job in jobs):
         return
     if kind in namespace.with_tombstones or any(job.is_verified for job in jobs):

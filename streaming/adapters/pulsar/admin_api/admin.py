@@ -271,7 +271,7 @@ class PulsarAdmin:
         return {**(policies.get("backlog_quota_map") or {}), **own}
 
     def set_backlog_quota_unlimited(self, topic: str) -> None:
-        """Set quotas with which brokers drop no unread and refuse no new message, whatever the backlog is."""
+        """Set quotas with which brokers drop no unread messages and refuse no new messages, whatever the backlog is."""
         body = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
         for kind in ("destination_storage", "message_age"):
             self._set_policy(topic, "backlogQuota", body=body, params={"backlogQuotaType": kind})

@@ -6,8 +6,8 @@
 3. Anything but a complete answer is UNREADABLE, which counts as in use. While a broker does not list its loaded topics,
    that applies to every topic that no other broker has loaded. If no answer concerns the topic itself, the view
    is_unavailable: nothing is known to be wrong with the topic.
-4. All requests together have a deadline, first for the lists of loaded topics and then for the topics. A topic without
-   an answer by then is UNREADABLE.
+4. The requests of each step share a deadline: for the lists of loaded topics, then for the namespaces' lists, then for
+   the topics. A topic without an answer by then is UNREADABLE.
 5. Tenants share the threads of a broker fairly, and hanging is recorded per tenant (silence.py), so no tenant can delay
    the topics of another.
 """
@@ -86,7 +86,7 @@ class AdminBroker:
         """Return the brokers' view of each topic, in order, without loading any. Never raises: UNREADABLE is a view.
 
         Args:
-            existing: topics known to exist, for which the list of their namespace, of any length, is not read.
+            existing: topics known to exist; for them, their namespace's list, which may be long, is not read.
         """
         names = list(dict.fromkeys(managed_ledgers))
         topics = _full_names(names)
@@ -99,8 +99,8 @@ class AdminBroker:
         }
         unloaded = [name for name in topics if topics[name] not in loaded.hosts]
         views |= self._existing(unloaded, loaded, topics, frozenset(existing), deadline)
-        # the same request for a topic that does not exist would assign its bundle and create the namespace's
-        # __change_events
+        # internalStats only of loaded topics: the request for a topic that does not exist would assign its bundle and
+        # create the namespace's __change_events
         asks = {name: (loaded.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in views}
         # with its own deadline, so that lists that hang take no time from the topics
         views |= self._all(asks, self._deadline(len(asks)))
@@ -217,7 +217,7 @@ class AdminBroker:
     def _existing(
         self, names: Sequence[str], loaded: _Loaded, topics: Mapping[str, str], existing: Set[str], deadline: float
     ) -> dict[str, BrokerView]:
-        """Return whether topics exist that no broker is known to have loaded."""
+        """Return, for topics that no broker is known to have loaded, whether they exist."""
         if loaded.error:
             return dict.fromkeys(names, _unavailable(f"maybe loaded: {loaded.error}"))
         views = {name: BrokerView(presence=Presence.PRESENT, is_loaded=False) for name in names if name in existing}
@@ -235,8 +235,8 @@ class AdminBroker:
         return views
 
     def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:
-        """Return the topics of a namespace, as any broker reads them from its metadata store; a view: why not."""
-        # The list is a kind of request of its own: if it hangs, that does not count for the broker.
+        """Return a namespace's topics, which any broker reads from its metadata store; or a view with the reason."""
+        # The list is a kind of request of its own: if it hangs, that is not held against the broker.
         path = f"{namespace_path(namespace)}?includeSystemTopic=true"
         failed = _unavailable(_LATE)
         for host in running:
@@ -278,7 +278,7 @@ class AdminBroker:
                 return _unavailable(loaded.error)
             if topic not in loaded.topics:
                 return BrokerView(presence=Presence.UNREADABLE, detail=f"{host} has just unloaded it")
-            # of each partition: partitioned-internalStats omits partitions that failed. A redirect is not followed,
+            # for one partition: partitioned-internalStats omits partitions that failed. A redirect is not followed,
             # because the topic is moving and the request would load it.
             answer = self._http.get_from(host, f"{topic_path(topic)}/internalStats", deadline=deadline)
             return parse(answer.body) if answer.status == HTTPStatus.OK else _unreadable(answer)
@@ -338,7 +338,10 @@ def _tenant(name: str) -> str:
 
 
 def _retries(host: str) -> str:
-    """Name the retries at a host for `silence`: a broker that answers 5xx for some topics costs each caller seconds."""
+    """Return the name under which `silence` limits the retries at a host.
+
+    Otherwise a broker that answers 5xx for some topics would cost each caller seconds.
+    """
     return f"{host} (5xx)"
 
 

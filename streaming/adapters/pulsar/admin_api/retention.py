@@ -40,8 +40,8 @@ class Retentions:
             # Brokers have no call that sets a policy of a V1 name: they answer 404. A 4.0.8 broker accepts a request
             # with %2F in the topic's name, but stores the policy without the cluster, and so never applies it.
             return None
-        # not the policy that is "applied": a 4.0.8 broker that has not read the namespace's policies recently may then
-        # wait 30 s for itself
+        # We do not request the policy in force (applied=true): before it answers that, a 4.0.8 broker that has not read
+        # the namespace's policies recently may wait 30 s for itself.
         own = self._http.get(f"{topic_path(base)}/retention")
         if not own.ok and own.status != _NO_TOPIC_POLICIES:
             raise refusal(own, f"read the retention of {base}")
@@ -96,7 +96,7 @@ def _retention(answer: Answer) -> Retention | None:
     try:
         return Retention(int(answer.body[_MINUTES]), int(answer.body[_MEGABYTES]))
     except (KeyError, TypeError, ValueError) as error:
-        raise UnavailableError(f"a retention in an unknown format: {error!r}") from error
+        raise UnavailableError(f"the broker returned a retention in an unknown format: {error!r}") from error
 
 
 def _number(config: Mapping[str, Any], name: str) -> int:

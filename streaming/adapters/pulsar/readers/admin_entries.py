@@ -1,4 +1,4 @@
-"""Requests from the admin API the entries that a reader did not get, and decides which of them are given up.
+"""Asks the admin API for the entries that a reader did not get, and decides which of them are given up.
 
 1. The broker decompresses an entry into memory of the size that the sender stated. It does not answer if that fails,
    and its answer is not valid HTTP if a sender's property breaks a header. So requests have short timeouts.
@@ -57,7 +57,7 @@ class AdminEntries:
         unanswered = self._unanswered
         if entry.is_passed_over and unanswered >= _MAX_UNANSWERED:
             return NotShown(
-                f"the broker sends readers only later entries, and did not return {unanswered} such entries before it"
+                f"the broker sends readers only later entries, and did not return {unanswered} entries before"
             )
         timeout_s = next(seconds for most, seconds in _TIMEOUTS if unanswered < most)
         answer = self._request(entry.position, timeout_s)

@@ -23,7 +23,8 @@ class SnapshotTopics:
     """Reads the snapshot topics of namespaces. Every method raises UnavailableError, RefusedError.
 
     `with_bytes_of` (compacted, stored): the keys whose values are returned with their bytes, whether valid or not.
-    is_unknown_foreign: the operator knows that no broker of another version ever used the namespaces.
+    is_unknown_foreign: schemas of unknown origin count as foreign, because the operator knows that no broker of another
+    version ever used the namespaces.
     """
 
     def __init__(
