@@ -1,8 +1,10 @@
-"""Units of time in milliseconds and of sizes in bytes, and what a chunk counts as one row."""
+"""Units of time in milliseconds and of sizes in bytes, and limits that the configuration shares with the rules."""
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+# Longer than any sensible reconsume_later; a copy with a longer delay would stay in the retry topic for ever.
+MAX_DELAY_MS = 7 * DAY_MS
 MIB = 1024 * 1024
 # A chunk counts a message as one row, and as a further row for each 4 KiB (service.chunk_rows).
 ROW_BYTES = 4096

@@ -7,7 +7,7 @@ from streaming.config.hosts import each_url, may_carry_token
 from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
 from streaming.config.settings import Settings
 from udfs.paths import tenant_of
-from udfs.requests.retry import MAX_DELAY_MS
+from udfs.units import MAX_DELAY_MS
 
 _OBJECT_STORES = ("s3://", "s3a://", "s3n://")
 _S3_DIRECTORY = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")

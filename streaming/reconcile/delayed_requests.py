@@ -14,8 +14,8 @@ from streaming.state.delta.tables import opened, scan
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Outcome
-from udfs.requests.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
-from udfs.units import DAY_MS
+from udfs.requests.retry import ORIGIN_MESSAGE_ID
+from udfs.units import DAY_MS, MAX_DELAY_MS
 
 _ORIGIN, _CHUNK, _CODE = "origin", "chunk", "code"
 _LATEST = pa.schema([(_ORIGIN, pa.string()), (_CODE, pa.int64())])

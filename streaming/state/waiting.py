@@ -37,8 +37,8 @@ from streaming.state.delta.tables import (
 )
 from streaming.state.filesystem import shown
 from udfs import columns as c
-from udfs.requests.retry import MAX_DELAY_MS, ORIGIN_MESSAGE_ID
-from udfs.units import MINUTE_MS
+from udfs.requests.retry import ORIGIN_MESSAGE_ID
+from udfs.units import MAX_DELAY_MS, MINUTE_MS
 
 if TYPE_CHECKING:  # commands that only count waiting retries start without Spark
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting, outstanding
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS
 from udfs import columns as c
-from udfs.requests.retry import MAX_DELAY_MS
+from udfs.units import MAX_DELAY_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

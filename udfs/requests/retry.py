@@ -16,7 +16,7 @@ from hashlib import sha256
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.records import Outcome, Reason, Rejection, Verdict
 from udfs.requests.request_format import MAX_PAYLOAD_BYTES, decode, encode
-from udfs.units import DAY_MS
+from udfs.units import MAX_DELAY_MS
 
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
@@ -35,8 +35,6 @@ CUT_FROM = "CUT_FROM"
 
 # Beyond any max_retry_delete_count, so the request goes to the dead letters at its next failure.
 MAX_ATTEMPT = 1_000_000
-# Longer than any sensible reconsume_later; a copy with a longer delay would stay in the retry topic for ever.
-MAX_DELAY_MS = 7 * DAY_MS
 MAX_REASON_LENGTH = 1000
 # Limits of a copy; brokers take messages of 5 MiB in all (maxMessageSize), unless they are configured to take less.
 DEFAULT_MESSAGE_BYTES = 5 * 1024 * 1024

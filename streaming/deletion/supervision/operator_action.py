@@ -20,8 +20,7 @@ from streaming.terminal import count_of
 from udfs import columns as c
 from udfs.paths import tenant_of
 from udfs.records import Reason
-from udfs.requests.retry import MAX_DELAY_MS
-from udfs.units import DAY_MS
+from udfs.units import DAY_MS, MAX_DELAY_MS
 
 _NAMED_AT_MOST = 5
 # These reasons stay until the operator has decided: the command that unblocks such a request, and why it was kept.

@@ -55,7 +55,7 @@ SLOW = {"boto3", "httpx", "kazoo", "numpy", "pandas", "pulsar", "pyspark", "rock
     [
         pytest.param(["--help"], SLOW | {"deltalake", "pyarrow", "pydantic", "udfs"}, id="help"),
         pytest.param(["audit", "--help"], SLOW | {"deltalake", "pyarrow"}, id="help of a command"),
-        pytest.param(["receipts", "--config", "{config}"], SLOW, id="receipts"),
+        pytest.param(["receipts", "--config", "{config}"], SLOW | {"google"}, id="receipts"),
     ],
 )
 def test_a_command_loads_no_slow_package_that_it_does_not_need(

@@ -20,6 +20,7 @@ from udfs.requests.retry import (
     next_look,
     retry_properties,
 )
+from udfs.units import MAX_DELAY_MS
 
 ORIGIN = "5:7:2"
 TOPIC = "persistent://pulsar/system/__ledger_deletion"
@@ -227,7 +228,7 @@ def test_a_wait_is_repeatable_and_within_its_bounds(attempt: int, base_ms: int, 
 @given(st.dictionaries(st.sampled_from(["RECONSUMETIMES", "DELAY_TIME"]), st.none() | st.text(max_size=30)))
 def test_any_property_is_read_as_a_number_within_its_bounds(properties: dict[str, str | None]) -> None:
     assert 0 <= attempt_of(properties) <= retry.MAX_ATTEMPT
-    assert 0 <= delay_ms_of(properties) <= retry.MAX_DELAY_MS
+    assert 0 <= delay_ms_of(properties) <= MAX_DELAY_MS
 
 
 def test_a_cut_at_the_source_is_still_recorded_if_the_copy_is_cut_again() -> None:
