@@ -1,11 +1,13 @@
 """The parts of every HTML page: the document, its sections and its tables. A page loads nothing else."""
 
+import re
 from collections.abc import Iterable, Sequence, Set
 from datetime import UTC, datetime
 from html import escape
 
 from streaming.pages.style import STYLE
 
+_CODE = re.compile("`([^`]+)`")
 _SHOWN = 25  # rows of a table; the others are folded
 
 
@@ -29,7 +31,12 @@ def section(title: str, content: str) -> str:
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Set[int], codes: Set[int] = frozenset()
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Set[int],
+    codes: Set[int] = frozenset(),
+    sentences: Set[int] = frozenset(),
 ) -> str:
     """Return a table; a click shows the rows after the first 25. On a narrow screen, each row is a list.
 
@@ -38,6 +45,7 @@ def table(
         rows: the cells as text.
         numbers: columns to align right.
         codes: columns whose text must not wrap.
+        sentences: columns of sentences, as of sentence().
     """
     classes = [
         ' class="n"' if number in numbers else ' class="k"' if number in codes else "" for number in range(len(heads))
@@ -45,8 +53,8 @@ def table(
     names = [escape(head) for head in heads]
     lines = [
         "".join(
-            f'<td{css} data-head="{name}">{escape(text)}</td>'
-            for css, name, text in zip(classes, names, row, strict=True)
+            f'<td{css} data-head="{name}">{sentence(text) if number in sentences else escape(text)}</td>'
+            for number, (css, name, text) in enumerate(zip(classes, names, row, strict=True))
         )
         for row in rows
     ]
@@ -61,6 +69,11 @@ def table(
     )
     more = len(lines) - _SHOWN
     return shown + (f"<details><summary>{more:,} more</summary>{folded}</details>" if more > 0 else "")
+
+
+def sentence(text: str) -> str:
+    """Return a text as HTML, with `words in backticks` as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def nothing(text: str) -> str:

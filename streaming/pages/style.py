@@ -62,7 +62,8 @@ container-type:inline-size}
 .rest{--mark:var(--dim)}.rest.leaf{background:var(--bg)}
 @container (max-width:60px){.map .leaf span+span{display:none}}
 @container (max-width:40px){.map .leaf span{display:none}}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto}.scroll+.scroll{margin-top:16px}
+code{font-size:.95em}
 table{border-collapse:collapse;width:100%;font-size:13.5px}
 th{text-align:left;color:var(--dim);font-weight:600;border-bottom:1px solid var(--line);padding:4px 12px 6px 0;
 vertical-align:bottom;overflow-wrap:normal}
@@ -80,6 +81,7 @@ td.n,th.k,td.k{white-space:nowrap}
 .totals p{grid-template-columns:72px 1fr}.totals b{text-align:left}.totals p>.dim{grid-column:1/-1}
 thead{display:none}tr{display:flex;flex-wrap:wrap;gap:0 14px;padding:6px 0;border-bottom:1px solid var(--line)}
 tr:last-child{border-bottom:0}td{border:0;padding:0;min-width:0}td:first-child{flex-basis:100%}
-td:not(:first-child):not(:empty)::before{content:attr(data-head)" ";color:var(--dim)}}
+td.n{text-align:left}
+td:not(:first-child):not(:empty)::before,td.n:first-child::before{content:attr(data-head)" ";color:var(--dim)}}
 @media print{body{background:#fff}section{break-inside:avoid}*{print-color-adjust:exact}}
 """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from streaming.pages.charts import COLOURS, Point, Step, lines, waterfall
-from streaming.pages.elements import document, nothing, section, stamp, table, time_text
+from streaming.pages.elements import document, nothing, section, sentence, stamp, table, time_text
 from streaming.pages.treemap import treemap
 from streaming.space.advice import fixes
 from streaming.space.descriptions import CAUSE_TEXT, ONE_COPY, bounds_text, bytes_text, share_text
@@ -68,8 +68,8 @@ def _sections(shown: Shown, runs: Sequence[PastRun]) -> str:
             section("Growth (stored bytes, all copies)", _growth(shown, runs)),
             section("Subscriptions (bytes of one copy)", _subscriptions(report)),
             section("Bookies (all copies)", _bookies(report)),
-            section("Commands that free it, for the largest consumer of each cause", _fixes(report)),
-            section("Not known", _unknown(report)),
+            section("What frees space, for the largest consumer of each cause", _fixes(report)),
+            section("Bytes that are not known", _unknown(report)),
         )
     )
 
@@ -156,7 +156,10 @@ def _growth(shown: Shown, runs: Sequence[PastRun]) -> str:
     rows = [
         (CAUSE_TEXT[cause], size_text(then), size_text(now), signed_text(now - then))
         for cause, then, now in shown.growth.rows
+        if then != now
     ]
+    if not rows:
+        return drawn + nothing(f"No cause has changed in {age_text(shown.growth.seconds)}.")
     heads = ("cause", f"{age_text(shown.growth.seconds)} ago", "now", "growth")
     return drawn + table(heads, rows, numbers={1, 2, 3})
 
@@ -180,7 +183,7 @@ def _fixes(report: SpaceReport) -> str:
     if not found:
         return nothing("Nothing.")
     items = "".join(
-        f"<dt>{_text(CAUSE_TEXT[fix.cause])}</dt><dd>{_text(fix.text)}.{_text(frees_text(fix))}"
+        f"<dt>{_text(CAUSE_TEXT[fix.cause])}</dt><dd>{sentence(plain(fix.text))}.{_text(frees_text(fix))}"
         f"{''.join(f'<pre>{_text(line)}</pre>' for line in fix.commands)}</dd>"
         for fix in found
     )

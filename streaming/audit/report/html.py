@@ -186,7 +186,13 @@ def _classes(summary: Summary) -> str:
         )
         for amount in sorted(summary.by_class, key=lambda amount: list(FindingClass).index(FindingClass(amount.label)))
     ]
-    return table(("class", "meaning", "reason", "count", "bytes", "what to do"), rows, numbers={3, 4}, codes={0, 2})
+    return table(
+        ("class", "meaning", "reason", "count", "bytes", "what to do"),
+        rows,
+        numbers={3, 4},
+        codes={0, 2},
+        sentences={5},
+    )
 
 
 def _samples(title: str, samples: Sequence[FindingSample]) -> str:

@@ -145,7 +145,7 @@ def html_section(groups: Sequence[FindingGroup], result: AuditResult) -> str:
         )
         for each in groups
     ]
-    shown = table((*_HEADS, "what to do"), rows, numbers={4, 5}, codes={0})
+    shown = table((*_HEADS, "what to do"), rows, numbers={4, 5}, codes={0}, sentences={len(_HEADS)})
     note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
     unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
     gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)

@@ -27,3 +27,9 @@ def test_a_document_loads_nothing_and_escapes_its_title() -> None:
     text = document("<script>x</script>", "<p>body</p>")
     assert_loads_nothing(text)
     assert "&lt;script&gt;" in text
+
+
+def test_only_sentences_show_words_in_backticks_as_code() -> None:
+    drawn = table(("name", "what to do"), [("`a`", "run `space <x>` again, `")], numbers=set(), sentences={1})
+    assert ">`a`<" in drawn
+    assert ">run <code>space &lt;x&gt;</code> again, `<" in drawn

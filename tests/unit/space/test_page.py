@@ -38,6 +38,18 @@ def test_each_chart_has_a_table_below() -> None:
     assert page_of(REPORT).count("The growth is shown from the second run") == 1
 
 
+def test_the_growth_names_only_causes_that_have_changed() -> None:
+    less = (replace(REPORT.shares[0], stored=0), *REPORT.shares[1:])
+    changed = (
+        page_of(REPORT, replace(REPORT, at_ms=AT_MS - 60_000, shares=less))
+        .split("<h2>Growth")[1]
+        .split("</section>")[0]
+    )
+    assert changed.count("<tr>") == 2  # the head, and the backlog
+    unchanged = page_of(REPORT, replace(REPORT, at_ms=AT_MS - 60_000))
+    assert "No cause has changed in 1 min." in unchanged
+
+
 def test_names_cannot_become_markup_or_controls() -> None:
     name = "<script>x</script>\x1b&\"'\x00"
     topic = f"persistent://{name}/{name}/{name}"
