@@ -5,9 +5,10 @@ RUNNING, LIFE = "streaming/queries/running.py", "streaming/queries/life.py"
 LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
-CLIENTS, BOOKIES, UNDO = (
+CLIENTS, BOOKIES, BOOKIE_RPC, UNDO = (
     "streaming/clients.py",
     "streaming/adapters/bookkeeper/bookies.py",
+    "streaming/adapters/bookkeeper/bookie_rpc.py",
     "streaming/undo/restore_ledgers.py",
 )
 ROWS = "udfs/spark.py"
@@ -22,6 +23,7 @@ TESTS = {
     INSTANCE: ("tests/unit/deletion/test_instance.py",),
     CLIENTS: ("tests/unit/test_clients.py",),
     BOOKIES: ("tests/contract/test_bookies.py", "tests/contract/test_undo_ledgers.py"),
+    BOOKIE_RPC: ("tests/contract/test_bookies.py",),
     UNDO: ("tests/contract/test_undo_ledgers.py", "tests/unit/undo"),
     ROWS: ("tests/unit/udfs/test_spark.py",),
     FALLBACK: ("tests/unit/deletion/test_fallback.py",),
@@ -148,6 +150,36 @@ QUERIES = (
         UNDO,
         "    if away:\n",
         "    if False:\n",
+    ),
+    (
+        "metadata of entries that a bookie stores stay although no client reads them",
+        UNDO,
+        "    if result.has_entries is not None:\n",
+        "    if False:\n",
+    ),
+    (
+        "an undo is too late only if neither entry is stored",
+        UNDO,
+        "    return False, HALF_STORED if first or last else GONE\n",
+        "    return False, GONE\n",
+    ),
+    (
+        "an undo is too late only if it is known of both entries",
+        UNDO,
+        "    if first is None or last is None:\n",
+        "    if first is None and last is None:\n",
+    ),
+    (
+        "an entry is gone only if all of its bookies answered so",
+        BOOKIES,
+        "        return False if answers == {False} else None\n",
+        "        return False if False in answers else None\n",
+    ),
+    (
+        "a bookie that answers with another error may store the entry",
+        BOOKIE_RPC,
+        "        if code in (_NO_LEDGER, _NO_ENTRY):\n",
+        "        if code:\n",
     ),
     (
         "an undo removes only the metadata that it created",

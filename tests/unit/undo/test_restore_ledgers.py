@@ -42,6 +42,7 @@ from tests.builders import (
     reference,
     schema_custom,
 )
+from tests.placements import placed
 from tests.services import command_clients_of
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
@@ -190,6 +191,31 @@ def test_bookies_are_asked_for_the_entries_before_anything_is_put_back(
         (result,) = world.results(dry_run=is_dry)
         assert (result.status, result.has_entries, result.detail) == (status, has_entries, told)
     assert exists(world.store.tree, world.path) is (Undone.PUT_BACK in statuses)
+
+
+class OnTwoBookies(World):
+    """A ledger whose first entry is on bookie a, and whose last entry is on bookie b."""
+
+    data = placed((0, "a"), (7, "b"), write=1, ack=1, last=9)
+
+
+@pytest.mark.parametrize(
+    ("stored_by", "status", "told"),
+    [
+        pytest.param({"a": set(), "b": set()}, Undone.TOO_LATE, GONE, id="both answer that they have none"),
+        pytest.param({"a": set()}, Undone.PUT_BACK, NOT_READ, id="b, which may have the last entry, does not answer"),
+        pytest.param({"b": set()}, Undone.PUT_BACK, NOT_READ, id="a, which may have the first entry, does not answer"),
+        pytest.param({"a": set(), "b": {(5, 9)}}, Undone.PUT_BACK, HALF_STORED, id="b has the last entry"),
+    ],
+)
+def test_an_undo_is_too_late_only_if_it_is_known_of_both_entries(
+    tmp_path: Path, stored_by: dict[str, set[tuple[int, int]]], status: Undone, told: str
+) -> None:
+    world = OnTwoBookies(tmp_path)
+    bookies = world.bookies = MemoryBookies()
+    bookies.stored_by = stored_by
+    (result,) = world.results()
+    assert (result.status, result.detail) == (status, told)
 
 
 def test_metadata_of_entries_that_a_bookie_stores_are_not_removed_although_no_client_reads_them(world: World) -> None:
