@@ -62,7 +62,7 @@ container-type:inline-size}
 .rest{--mark:var(--dim)}.rest.leaf{background:var(--bg)}
 @container (max-width:60px){.map .leaf span+span{display:none}}
 @container (max-width:40px){.map .leaf span{display:none}}
-.scroll{overflow-x:auto}.scroll+.scroll{margin-top:16px}
+.scroll{overflow-x:auto}.scroll+.scroll,details+.scroll{margin-top:16px}
 code{font-size:.95em}
 table{border-collapse:collapse;width:100%;font-size:13.5px}
 th{text-align:left;color:var(--dim);font-weight:600;border-bottom:1px solid var(--line);padding:4px 12px 6px 0;

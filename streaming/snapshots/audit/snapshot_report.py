@@ -14,7 +14,7 @@ from streaming.audit.report.certificate_table import certificate
 from streaming.audit.report.terminal_report import show_certificate
 from streaming.audit.result import AuditResult
 from streaming.audit.tables import Rows
-from streaming.pages.elements import document, section, stamp, table, time_text
+from streaming.pages.elements import document, section, sentence, stamp, table, time_text
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.advice import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
 from streaming.terminal import Terminal, age_text, cell, count_of, size_text
@@ -135,23 +135,25 @@ def html_section(groups: Sequence[FindingGroup], result: AuditResult) -> str:
     """Return the findings as a section of a page."""
     rows = [
         (
+            each.topic.removeprefix("persistent://"),
             str(each.finding_class),
             str(each.reason),
-            each.topic,
             each.detail,
             f"{each.count:,}",
             size_text(each.size_bytes),
-            NEXT[each.reason],
         )
         for each in groups
     ]
-    shown = table((*_HEADS, "what to do"), rows, numbers={4, 5}, codes={0}, sentences={len(_HEADS)})
+    heads = ("topic", *(head for head in _HEADS if head != "topic"))
+    shown = table(heads, rows, numbers={4, 5}, codes={1, 2})
+    if advice := [(reason, NEXT[reason]) for reason in dict.fromkeys(each.reason for each in groups)]:
+        shown += table(("reason", "what to do"), advice, numbers=set(), codes={0}, sentences={1})
     note = f"<p class='dim'>The gravest {SAMPLES}; the findings folder holds all.</p>" if len(rows) == SAMPLES else ""
     unread = [f"{path}: {detail}" for path, detail in result.certificate.unreadable[:_UNREAD]]
     gaps = "".join(f"<p class='note'>Not read, so not judged: {escape(each)}</p>" for each in unread)
     if left_out := result.certificate.listed.get(NOT_LOADED):
-        gaps += f"<p class='note'>{count_of(left_out, 'namespace')} left out: {escape(LEFT_OUT)}</p>"
-    gaps += f"<p class='note'>{escape(INCOMPLETE)}</p>" if not result.certificate.is_complete else ""
+        gaps += f"<p class='note'>{count_of(left_out, 'namespace')} left out: {sentence(LEFT_OUT)}</p>"
+    gaps += f"<p class='note'>{sentence(INCOMPLETE)}</p>" if not result.certificate.is_complete else ""
     return section(_TITLE, f"<p class='dim'>{escape(INTRODUCTION)}</p>{gaps}{shown}{note}")
 
 
