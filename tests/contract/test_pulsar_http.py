@@ -92,6 +92,7 @@ def test_internal_stats_become_a_view(stub: HttpStub) -> None:
         pytest.param(_reason("no", 412), Presence.UNREADABLE, id="name not taken"),
         pytest.param(CannedAnswer(204), Presence.UNREADABLE, id="no content"),
         pytest.param(CannedAnswer(200, b"{"), Presence.UNREADABLE, id="half a JSON"),
+        pytest.param(CannedAnswer(200, b"[" * 100_000), Presence.UNREADABLE, id="nested JSON"),
         pytest.param(_json([]), Presence.UNREADABLE, id="a list"),
         pytest.param(_json({}), Presence.UNREADABLE, id="nothing in it"),
         pytest.param(_json(COMPLETE | {"ledgers": None}), Presence.UNREADABLE, id="null ledgers"),
@@ -577,8 +578,9 @@ def test_a_refusal_contains_advice(stub: HttpStub) -> None:
         admin.clusters()
 
 
-def test_an_answer_that_is_not_json_is_unavailable(stub: HttpStub) -> None:
-    stub.answer_with("/admin/v2/clusters", CannedAnswer(200, b"<html>welcome</html>"))
+@pytest.mark.parametrize("body", [b"<html>welcome</html>", b"[" * 100_000], ids=["HTML", "nested"])
+def test_an_answer_that_is_not_json_is_unavailable(stub: HttpStub, body: bytes) -> None:
+    stub.answer_with("/admin/v2/clusters", CannedAnswer(200, body))
 
     with (
         PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin,

@@ -97,14 +97,21 @@ def test_a_brokers_recovery_settings_are_those_that_it_reports(
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
-    [(CannedAnswer(401), RefusedError), (CannedAnswer(500), UnavailableError), (NOTHING, UnavailableError)],
+    ("answer", "error", "remedy"),
+    [
+        pytest.param(CannedAnswer(401), RefusedError, "token_file the rights of a superuser", id="a wrong token"),
+        pytest.param(CannedAnswer(500), UnavailableError, "500", id="a fault"),
+        pytest.param(NOTHING, UnavailableError, "unknown format", id="nothing"),
+        pytest.param(CannedAnswer(200, b"[" * 100_000), UnavailableError, "unknown format", id="nested"),
+    ],
 )
-def test_recovery_settings_that_cannot_be_read_are_an_error(answer: CannedAnswer, error: type[Exception]) -> None:
+def test_recovery_settings_that_cannot_be_read_are_an_error_with_a_remedy(
+    answer: CannedAnswer, error: type[Exception], remedy: str
+) -> None:
     with http_stub() as stub:
         stub.answer_with(RUNTIME, answer)
         policies = Retentions(PulsarHttp(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=1)))
-        with pytest.raises(error):
+        with pytest.raises(error, match=remedy):
             policies.recovery()
         policies.close()
 

@@ -133,7 +133,7 @@ class _Received:
         """Return the parsed body; None where it is not JSON."""
         try:
             return json.loads(self.content)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for brackets nested a thousand deep
             return None
 
     @property

@@ -57,7 +57,7 @@ def _web_address(data: bytes, *, use_tls: bool) -> str:
     try:
         fields: Any = json.loads(data)
         address = fields.get("webServiceUrlTls" if use_tls else "webServiceUrl")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise UnavailableError(f"a broker's address below {BROKERS} has an unknown format: {error}") from error
     if not isinstance(address, str) or not address:
         scheme = "https" if use_tls else "http"

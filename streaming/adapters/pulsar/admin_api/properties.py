@@ -39,9 +39,12 @@ class PulsarTopicProperties:
         self._http.close()
 
 
-def refusal(answer: Answer, what: str) -> RefusedError:
-    """Return the error for a broker's refusal; ForbiddenError if the permission is missing."""
+def refusal(answer: Answer, what: str, *, right: str = "permission to change the topic") -> RefusedError:
+    """Return the error for a broker's refusal to do `what`; ForbiddenError if the role has not the right."""
     text = f"Pulsar did not {what}: {answer.status} {answer.reason}"
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return ForbiddenError(f"{text}; give the role of pulsar.token_file permission to change the topic")
+        # brokers answer 401 both to a wrong token and to a role without the right
+        return ForbiddenError(
+            f"{text}; give the role of pulsar.token_file {right}, or renew its token if that is wrong or has expired"
+        )
     return RefusedError(f"{text}; check the name (of a partition, if the topic is partitioned)")

@@ -42,7 +42,7 @@ class PulsarTrimFacts:
         # this loads the topic, so the caller checks is_loaded first (loaded.py)
         answer = self._http.get(f"{topic_path(topic)}/internalStats")
         if not answer.ok:
-            raise refusal(answer, f"read internalStats of {topic}")
+            raise refusal(answer, f"read internalStats of {topic}", right="the rights of a superuser")
         try:
             return parse_internal_stats(answer.body)
         except FormatError as error:

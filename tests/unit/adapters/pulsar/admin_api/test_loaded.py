@@ -43,7 +43,7 @@ def test_a_broker_without_an_address_of_the_scheme_is_an_error(tree: MemoryTree)
             running_brokers(MemoryStore(tree), use_tls=use_tls)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"[" * 100_000], ids=["empty", "half", "a list", "nested"])
 def test_an_unknown_format_is_an_error(tree: MemoryTree, data: bytes) -> None:
     put(tree, f"{BROKERS}/a:8080", data)
 
