@@ -1,10 +1,11 @@
 """`ledger-reaper explain`: shows one ledger, or what a topic stores and which of its ledgers are missing."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from streaming.cli.options import READS_PER_SECOND, Config, Json, ReadsPerSecond, settings_of
+from streaming.cli.options import READS_PER_SECOND, Config, Json, ReadsPerSecond, settings_of, state_fault
 from streaming.config.amounts import topic_from
 from streaming.errors import ConfigError
 from udfs.paths import MAX_LEDGER_ID
@@ -45,11 +46,12 @@ def explain(  # noqa: PLR0913  typer reads each option from a parameter
         )
     name = topic_from(topic, "--topic") if topic else ""
     settings = settings_of(config)
+    fault = partial(state_fault, settings, config)
     if name:
         from streaming.space.explain_topic import explain_topic
 
-        explain_topic(settings, name, as_json=json_lines, reads_per_second=reads_per_second)
+        explain_topic(settings, name, as_json=json_lines, reads_per_second=reads_per_second, state_fault=fault)
     elif chosen is not None:
         from streaming.space.explain_ledger import explain_ledger
 
-        explain_ledger(settings, chosen, as_json=json_lines, reads_per_second=reads_per_second)
+        explain_ledger(settings, chosen, as_json=json_lines, reads_per_second=reads_per_second, state_fault=fault)

@@ -11,6 +11,7 @@ from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.ports import LoadedTopicStats, MetadataStore
 from streaming.space.explain_missing import (
+    StateFault,
     headline,
     journal_of,
     missing_fields,
@@ -36,7 +37,9 @@ from udfs.space.needed import needed_data
 from udfs.space.report import NeededLedger
 
 
-def explain_ledger(settings: Settings, ledger_id: int, *, as_json: bool, reads_per_second: float) -> None:
+def explain_ledger(
+    settings: Settings, ledger_id: int, *, as_json: bool, reads_per_second: float, state_fault: StateFault
+) -> None:
     """Print the facts about a ledger and its owners. Raises UnavailableError, ConfigError."""
     explained = read_explained(settings, ledger_id, reads_per_second=reads_per_second)
     stats = broker_for(settings) if settings.safety.ask_broker else None
@@ -44,7 +47,7 @@ def explain_ledger(settings: Settings, ledger_id: int, *, as_json: bool, reads_p
         root = settings.zookeeper.ledgers_root
         needs, unread = needs_of(clients.store, stats, root, ledger_id, owners_of(explained))
         is_missing = explained.referring is not None and bool(needs)
-        journal = journal_of(settings, clients, [ledger_id] if is_missing else [])
+        journal = journal_of(settings, clients, [ledger_id] if is_missing else [], state_fault)
     recovery, detail = recovery_of(settings) if is_missing else (None, "")
     if as_json:
         fields = explained_fields(settings, explained) | {"format": VERSION, "missing": is_missing}

@@ -1,13 +1,13 @@
 """Describes a missing ledger for `explain`: its contents, who needs it, what brokers do, and how to repair it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from streaming.clients import CommandClients
 from streaming.config.settings import Settings
-from streaming.errors import ConfigError, SafetyError, UnavailableError
+from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.space.outlook import SETTINGS, Outlook, outlook_of
 from streaming.terminal import count_of, size_text
 from streaming.undo.restore_ledgers import restorable
@@ -32,8 +32,16 @@ class Journal:
     detail: str = ""  # why it is unknown, or where it was searched
 
 
-def journal_of(settings: Settings, clients: CommandClients, ledger_ids: Collection[int]) -> Journal:
+StateFault = Callable[[], ReaperError | None]  # why the state directory can't be read; None if it exists
+
+
+def journal_of(
+    settings: Settings, clients: CommandClients, ledger_ids: Collection[int], state_fault: StateFault
+) -> Journal:
     """Search the journal for ledgers. An error of reading becomes the detail."""
+    # the journal of a directory that does not exist would be read as empty
+    if ledger_ids and (fault := state_fault()):
+        return Journal(None, str(fault))
     try:
         found = restorable(settings, clients, ledger_ids) if ledger_ids else {}
     except (ConfigError, SafetyError, UnavailableError) as error:

@@ -12,6 +12,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, Unavailable
 from streaming.space.document import document
 from streaming.space.explain_missing import (
     Journal,
+    StateFault,
     journal_of,
     missing_fields,
     missing_lines,
@@ -30,7 +31,9 @@ _SHOWN = 100  # missing ledgers, of about ten lines each
 _OF_SPACE = ("at_ms", "cluster", "topics", "complete", "unknown", "totals", "causes")
 
 
-def explain_topic(settings: Settings, topic: str, *, as_json: bool, reads_per_second: float) -> None:
+def explain_topic(
+    settings: Settings, topic: str, *, as_json: bool, reads_per_second: float, state_fault: StateFault
+) -> None:
     """Print what a topic, or a partitioned topic with all partitions, stores and misses.
 
     Raises SafetyError if a ledger is missing or something could not be read, UnavailableError, ConfigError.
@@ -42,7 +45,7 @@ def explain_topic(settings: Settings, topic: str, *, as_json: bool, reads_per_se
     shown = Shown(report=selected(report, filters), filters=filters, by=View.CAUSE)
     recovery, detail = recovery_of(settings)
     with command_clients(settings) as clients:
-        journal = journal_of(settings, clients, {need.ledger_id for need in report.missing})
+        journal = journal_of(settings, clients, {need.ledger_id for need in report.missing}, state_fault)
     if as_json:
         say_json(topic_document(shown, recovery, journal))
     else:

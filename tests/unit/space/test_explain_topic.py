@@ -1,18 +1,22 @@
 """`ledger-reaper explain --topic`: the document, the text, and what can't be known."""
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
+from streaming.errors import ConfigError
 from streaming.space.document import document
-from streaming.space.explain_missing import Journal, missing_lines, settings_line
+from streaming.space.explain_missing import Journal, journal_of, missing_lines, settings_line
 from streaming.space.explain_topic import is_found, print_topic, topic_document
 from streaming.space.outlook import outlook_of
 from streaming.space.tables import Shown
 from streaming.terminal import Terminal
 from streaming.undo.undo_report import GONE, HALF_STORED, NOT_CHECKED, STORED, Undone, UndoResult
 from tests.builders import SCHEMA, TOPIC, locator_znode, put
+from tests.services import command_clients_of
 from tests.unit.space.cluster import Cluster
+from tests.unit.undo.test_restore_ledgers import World
 from udfs.paths import topic_of
 from udfs.records import LedgerComponent
 from udfs.space.report import NeededBy, NeededLedger, RecoverySettings
@@ -135,6 +139,17 @@ def test_a_topic_that_misses_nothing_says_so() -> None:
     shown = shown_of(cluster)
     assert "Missing: no ledger" in text_of(shown, DEFAULTS, NOT_IN_JOURNAL)
     assert topic_document(shown, DEFAULTS, NOT_IN_JOURNAL)["missing"] == []
+
+
+def test_without_a_state_directory_it_is_unknown_whether_the_journal_has_a_ledger(tmp_path: Path) -> None:
+    world = World(tmp_path / "state")
+    clients = command_clients_of(world.store, world.pulsar)
+
+    found = journal_of(world.settings, clients, [5, 6], lambda: None)
+    assert found.entries is not None
+    assert [*found.entries] == [5]
+    elsewhere = journal_of(world.settings, clients, [5], lambda: ConfigError("it does not exist on this machine"))
+    assert elsewhere == Journal(None, "it does not exist on this machine")
 
 
 @pytest.mark.parametrize(
