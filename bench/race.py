@@ -14,7 +14,7 @@ every three seconds.
     careful      the same script, which keeps the ledgers of topics that it could not ask, and all buckets
     pip-186      PIP-186's consumer, which searches nothing: it gets requests for all leaks, and for some ledgers in use
     ours         `ledger-reaper audit --publish`, then `ledger-reaper run` until each request has a final receipt; then
-                 the policies are repaired, and both commands run again
+                 the policies are repaired, all topics are loaded, and both commands run again
     ours-fed     `ledger-reaper run` with the requests of pip-186
 
 All list the ledgers before the references, so none takes a ledger that is created during its search for an orphan.
@@ -103,7 +103,7 @@ class Result:
     removed: Removed | None = None
     search: Cost = field(default_factory=Cost)
     removal: Cost = field(default_factory=Cost)
-    again: Cost | None = None  # search and removal after the tenant's policies were repaired
+    again: Cost | None = None  # search and removal after the repair
     removed_again: Removed | None = None
     remarks: list[str] = field(default_factory=list)
     fraction_removed: float = 1.0  # of what it found, where the removal is a sample
@@ -322,7 +322,7 @@ def pip_186(race: Race, result: Result) -> None:
 
 
 def ours(race: Race, result: Result) -> None:
-    """Run the audit and the service, and both again after the tenant's policies are repaired."""
+    """Run the audit and the service, and both again after the tenant's policies are repaired and all topics loaded."""
     config = configured(race)
 
     def search() -> set[int]:
@@ -334,7 +334,7 @@ def ours(race: Race, result: Result) -> None:
 
     after = _searched(race, result, search)
     _removed(race, result, after, remove)
-    race_world.repair(race.cluster)
+    race_world.repair(race.cluster, race.world)
     before = race.state()
     result.again = _audit(race, result, config)[0] + _serve(race, result, config)
     result.removed_again = judge_removal(race.world.leaked, before, race.state())

@@ -35,6 +35,7 @@ _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _THREADS = 4
 _PER_BUCKET = 50
 _TRAFFIC_TOPICS = 5
+_BREAKS = b"{"  # no JSON starts with `{{`
 _PAUSE_S = 0.1  # between two messages of the traffic
 
 
@@ -181,20 +182,22 @@ def restore(home: Path, world: World) -> Cluster:
     cluster = clusters.up(home)
     wanted = [topic for number, topic in enumerate(world.loaded) if number % 10]
     each(wanted, lambda topic: topics.internal_stats(cluster, topic))
-    _set_policies(cluster, b"{")
+    _change_policies(cluster, lambda policies: _BREAKS + policies)
     of_dead = next(topic for topic in wanted if f"//{DEAD}/" in topic)
     topics.wait_for(lambda: _status(cluster, of_dead) == HTTPStatus.INTERNAL_SERVER_ERROR, "failure of the broker")
     return cluster
 
 
-def repair(cluster: Cluster) -> None:
-    """Write policies for tenant `dead` that the broker can read."""
-    _set_policies(cluster, b"{}")
+def repair(cluster: Cluster, world: World) -> None:
+    """Make the policies of tenant `dead` readable again, and load all topics."""
+    _change_policies(cluster, lambda policies: policies.removeprefix(_BREAKS))
+    each(world.loaded, lambda topic: topics.internal_stats(cluster, topic))
 
 
-def _set_policies(cluster: Cluster, data: bytes) -> None:
+def _change_policies(cluster: Cluster, change: Callable[[bytes], bytes]) -> None:
+    path = f"/admin/policies/{DEAD}"
     with part_clients.zookeeper(cluster.addresses.zookeeper) as client:
-        client.set(f"/admin/policies/{DEAD}", data)
+        client.set(path, change(client.get(path)[0]))
 
 
 def _status(cluster: Cluster, topic: str) -> int:
