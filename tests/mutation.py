@@ -45,6 +45,7 @@ UNIT_MARKS = ("-m", "not cluster and not slow")
 UNIT = (*UNIT_TESTS, "tests/contract/test_coordination.py", *UNIT_MARKS)
 MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
+AUDIT_PUBLICATION_TESTS = "tests/contract/test_audit_publication.py"
 JUDGE_TESTS = ("tests/unit/udfs/verdicts/test_judge.py", "tests/model/test_windows.py")
 MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
 WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
@@ -387,6 +388,24 @@ MUTATIONS = (
         f"{DELETION}/chunks/outbox.py",
         "            self._started = chunk\n",
         "            pass\n",
+    ),
+    Mutation(
+        "no copy follows a lost copy",
+        "streaming/adapters/pulsar/publish.py",
+        "            if answers.have_failed:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "a resumed publication of an audit sends each request that is not stored",
+        "streaming/topics/stored.py",
+        "return number in self.numbers or",
+        "return number <= max(self.numbers, default=-1) or",
+    ),
+    Mutation(
+        "a resumed publication of an audit repeats no request that may have been trimmed",
+        "streaming/topics/stored.py",
+        "0 if after[0] in ledgers else min(numbers, default=0)",
+        "0",
     ),
     Mutation(
         "a stored copy is not sent again", DELETION, "            if number <= last:\n", "            if False:\n"
@@ -1326,6 +1345,9 @@ NARROWED |= {
     "a clock that goes back hides no try from the journal": ("tests/unit/udfs/test_blast_radius.py",),
     "a resume by a clock that is ahead proves nothing": ("tests/unit/udfs/test_blast_radius.py",),
     "a new plan ends the previous plan": ("tests/unit/coordination/test_plans.py",),
+    "no copy follows a lost copy": ("tests/contract/test_publish.py",),
+    "a resumed publication of an audit sends each request that is not stored": (AUDIT_PUBLICATION_TESTS,),
+    "a resumed publication of an audit repeats no request that may have been trimmed": (AUDIT_PUBLICATION_TESTS,),
     "each retry of a publication reads the stored copies": ("tests/unit/deletion/chunks/test_outbox.py",),
     "a restored index names only segments that the guard keeps": ("tests/unit/snapshots/repair/test_restore.py",),
     "a topic that can't be trimmed does not stop the others": ("tests/unit/cli/test_snapshots.py",),

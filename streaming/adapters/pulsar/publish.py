@@ -95,7 +95,7 @@ def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], optio
         producer = _producer(opened, settings, topic, options)
         for copy in copies:
             # The last stored copy identifies the stored copies before it, and brokers drop a copy with a lower sequence
-            # id. So after a lost copy, a later copy must not be stored first.
+            # id. So after a lost copy, no later copy may be stored, and those that the client has are not waited for.
             if answers.have_failed:
                 break
             _send(producer, copy, answers)
@@ -104,7 +104,8 @@ def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], optio
                 producer.flush()
                 unflushed_bytes = 0
             sent += 1
-        producer.flush()
+        else:
+            producer.flush()
     answers.check(topic, sent)
     return sent
 
