@@ -122,12 +122,12 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     )
     require_namespace(namespace, tenant)
     settings = settings_of(config)
+    load_datasets(with_numpy=not last)
     if before_removing:
         from streaming.space.removal import before_removing as show_removal
 
         show_removal(settings, before_removing, as_json=json_lines, reads_per_second=reads_per_second)
         return
-    load_datasets(with_numpy=not last)
     from streaming.audit import audit_options
     from streaming.audit.command import AuditRequest
     from streaming.audit.command import audit as run_audit

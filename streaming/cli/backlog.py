@@ -1,5 +1,6 @@
 """`ledger-reaper backlog`."""
 
+from streaming.cli.arrow import load_datasets
 from streaming.cli.options import Config, Json, settings_of
 from streaming.terminal import say, say_json
 
@@ -9,6 +10,7 @@ def backlog(config: Config, json_lines: Json = False) -> None:
 
     This is what PIP-186 calls the estimated in-flight count.
     """
+    load_datasets()
     from streaming.clients import command_clients
     from streaming.reconcile.backlog_count import backlog_of
 

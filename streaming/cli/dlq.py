@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from streaming.cli.arrow import load_datasets
 from streaming.cli.options import Config, DryRun, Json, Yes, completes, confirm, require_terminal, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
@@ -47,6 +48,7 @@ def list_groups(
     config: Config, json_lines: Json = False, reason: Reason = "", owner: Owner = "", older_than: OlderThan = ""
 ) -> None:
     """Count dead letters by their state (waiting, replayed, written off), reason, owner and age."""
+    load_datasets()
     from streaming.clients import command_clients
     from streaming.dlq.letters import filters, groups
 
@@ -82,6 +84,7 @@ def show(  # noqa: PLR0913  typer reads each option from a parameter
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many")] = 20,
 ) -> None:
     """Show individual dead letters: decoded, as raw bytes, and with the receipts of their requests."""
+    load_datasets()
     from streaming.clients import command_clients
     from streaming.dlq.letters import described, filters, selected
     from streaming.state.settlements import SettlementFolder
@@ -120,6 +123,7 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
     as_json: Json = False,
 ) -> None:
     """Publish dead letters as new requests, each exactly once. An interrupted replay is finished first."""
+    load_datasets()
     from streaming.clients import command_clients
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters
@@ -156,6 +160,7 @@ def write_off(  # noqa: PLR0913  typer reads each option from a parameter
     as_json: Json = False,
 ) -> None:
     """Close dead letters for good: each gets a receipt DEAD_LETTER / WRITTEN_OFF with your reason (--why)."""
+    load_datasets()
     from streaming.clients import command_clients
     from streaming.dlq import replay as work
     from streaming.dlq.letters import filters

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.arrow import load_datasets
 from streaming.cli.options import READS_PER_SECOND, Config, Json, ReadsPerSecond, settings_of, state_fault
 from streaming.config.amounts import topic_from
 from streaming.errors import ConfigError
@@ -47,6 +48,7 @@ def explain(  # noqa: PLR0913  typer reads each option from a parameter
     name = topic_from(topic, "--topic") if topic else ""
     settings = settings_of(config)
     fault = partial(state_fault, settings, config)
+    load_datasets()
     if name:
         from streaming.space.explain_topic import explain_topic
 

@@ -101,6 +101,7 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
     if collect:
         require_terminal(yes=yes)
     settings = settings_of(config)
+    load_datasets()
     if collect:
         _collect(settings, bookie or (), compact=compact, yes=yes, as_json=json_lines)
         return
@@ -163,7 +164,6 @@ def show(shown: "Shown", out: Path | None, *, as_json: bool) -> None:
 
     runs: list[PastRun] = []
     if out is not None:
-        load_datasets()
         from streaming.space import history
         from streaming.state.filesystem import folder_of
 
