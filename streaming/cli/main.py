@@ -67,12 +67,16 @@ def _help_of(module: str, function: str) -> str:
     spec: Any = find_spec(module)
     constants = spec.loader.get_code(module).co_consts
     [code] = [each for each in constants if isinstance(each, CodeType) and each.co_name == function]
-    return cleandoc(code.co_consts[0])
+    return cleandoc(code.co_consts[0] or "")  # `python -OO` removes docstrings
 
 
 class _Commands(TyperGroup):
     def __init__(self, *, commands: dict[str, Any], **how: Any) -> None:
-        super().__init__(commands={name: Listed(name) for name in COMMANDS} | commands, **how)
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)  # for suggestions after a mistyped name
+        super().__init__(commands=names | commands, **how)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return Listed(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, others = super().resolve_command(ctx, args)

@@ -40,6 +40,13 @@ def test_the_list_of_commands_has_the_help_of_each_command(name: str) -> None:
     assert (listed.name, listed.help) == (name, listed.load().help)
 
 
+def test_without_docstrings_commands_are_listed_without_help() -> None:
+    done = subprocess.run(
+        [sys.executable, "-OO", "-m", "streaming", "--help"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, "receipts" in done.stdout) == (0, True), done.stderr
+
+
 LOADED = """
 import atexit, sys
 from streaming.__main__ import main
