@@ -215,5 +215,6 @@ def _is_stored(cluster: Cluster, topic: str, cursor: str, position: tuple[int, i
 
 
 def _path(topic: str) -> str:
-    tenant, namespace, _domain, name = managed_ledger_name(topic).split("/")
-    return f"{tenant}/{namespace}/{name}"
+    tenant, *namespace, _domain, name = managed_ledger_name(topic).split("/")
+    # V1 names have a cluster and a namespace there; brokers take all after the cluster for the topic
+    return f"{tenant}/{namespace[0]}/{'%2F'.join([*namespace[1:], name])}"
