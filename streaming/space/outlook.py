@@ -1,8 +1,7 @@
 """Describes how brokers treat a missing ledger, and names the commands that give up what it contained.
 
-Seen on 4.0.8 brokers with default settings. Data, cursor and schema ledgers and buckets were also tried with
-managedLedgerForceRecovery, all of these but buckets with autoSkipNonRecoverableData, and schemas with
-schemaLedgerForceRecovery, though only together with the latter.
+Seen on a 4.0.8 broker with default settings, with each of SETTINGS alone, and with all of them
+(tests/integration/test_missing_settings.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ SKIPS, FORCES_LEDGERS, FORCES_SCHEMAS = SETTINGS = (
     "managedLedgerForceRecovery",
     "schemaLedgerForceRecovery",
 )
+_UNCHANGED = f"{SKIPS}, {FORCES_LEDGERS} and {FORCES_SCHEMAS} do not change that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def outlook_of(need: NeededLedger, settings: RecoverySettings | None) -> Outlook
 def _data(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:
     if need.is_last and not need.is_loaded:
         return Outlook(
-            text="It is the last ledger of the topic's list. The broker that loads the topic removes it from the list "
-            "with any settings, and all subscriptions continue after it: what it contained is lost, and the evidence, "
-            "too. So restore it before a client uses the topic",
+            text="It is the last ledger of the topic's list. The broker that loads the topic removes it from the list, "
+            "and all subscriptions continue after it: what it contained is lost, and the evidence, too. "
+            f"{_UNCHANGED}. So restore it before a client uses the topic",
             stops_reads=None if need.is_loaded is None else False,
         )
     waiting = [each for each in need.needed_by if each.unread != 0]
@@ -123,19 +123,21 @@ def _cursor(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
         )
     fall_back = (
         f"{need.cursor!a} falls back to the position in its znode, that of the moment when this ledger was created. "
-        "Messages that it acknowledged since come again if the topic still has them, and no message is lost. No "
-        "setting of brokers changes that"
+        f"Messages that it acknowledged since come again if the topic still has them, and no message is lost. "
+        f"{_UNCHANGED}"
     )
     loads = "When a broker loads the topic" if need.is_loaded is False else "Unless a broker has loaded the topic"
     return Outlook(text=f"{loads}, {fall_back}", stops_reads=False)
 
 
-def _schema(_need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
+def _schema(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
+    newest = "fails" if need.is_last else "succeeds"
     return Outlook(
-        text="Messages are delivered, and a request for this version fails. When a client with a schema connects, or "
-        "asks for any version by its number (`schemas get --version`), brokers delete the schema with all its "
-        "versions, also those that exist, with any settings; the next schema becomes version 0. Messages that name an "
-        "earlier version can then not be decoded, or are decoded with another schema. So restore the ledger before",
+        text=f"Messages are delivered, and a request for the newest version {newest}. When a client with a schema "
+        "connects, or a client requests a version by its number, or all versions (`schemas get --version`, "
+        "`--all-version`), brokers delete the schema with all its versions, also those that exist, and the next schema "
+        f"becomes version 0. {_UNCHANGED}. Messages that name an earlier version can then not be decoded, or are "
+        "decoded with another schema. So restore the ledger before",
         stops_reads=False,
     )
 
@@ -143,8 +145,7 @@ def _schema(_need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
 def _compacted(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
     return Outlook(
         text="Readers and consumers with readCompacted get no message, not even a later message, and each compaction "
-        "ends with a timeout. Other clients get all messages that the topic still has. No setting of brokers changes "
-        "that",
+        f"ends with a timeout. Other clients get all messages that the topic still has. {_UNCHANGED}",
         stops_reads=True,
         remedies=(
             Remedy(
