@@ -8,7 +8,7 @@ from typing import Any
 from streaming.clients import CommandClients
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
-from streaming.space.outlook import SETTINGS, Outlook, outlook_of
+from streaming.space.outlook import FORCES_SCHEMAS_WARNING, SETTINGS, Outlook, outlook_of
 from streaming.terminal import count_of, size_text
 from streaming.undo.restore_ledgers import restorable
 from streaming.undo.undo_report import Undone, UndoResult
@@ -150,7 +150,8 @@ def settings_line(settings: RecoverySettings | None, detail: str) -> str:
         return f"brokers' settings are not known: {detail}"
     words = {True: "true", False: "false", None: "not known"}
     named = ", ".join(f"{name} {words[value]}" for name, value in zip(SETTINGS, _values(settings), strict=True))
-    return f"settings of the broker that answered: {named}"
+    warning = f". {FORCES_SCHEMAS_WARNING}" if settings.forces_schemas else ""
+    return f"settings of the broker that answered: {named}{warning}"
 
 
 def _values(settings: RecoverySettings) -> tuple[bool | None, ...]:

@@ -18,6 +18,11 @@ SKIPS, FORCES_LEDGERS, FORCES_SCHEMAS = SETTINGS = (
     "managedLedgerForceRecovery",
     "schemaLedgerForceRecovery",
 )
+# seen with the only bookie killed: a request for a version deleted a schema whose ledgers all exist
+FORCES_SCHEMAS_WARNING = (
+    f"WARNING: while {FORCES_SCHEMAS} is true, a request for a schema whose ledgers exist deletes the schema, too, if "
+    "its bookies do not answer at that moment: set it to false"
+)
 _UNCHANGED = f"{SKIPS}, {FORCES_LEDGERS} and {FORCES_SCHEMAS} do not change that"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from streaming.errors import UnavailableError
 from streaming.sandbox import cluster_faults, topics
+from streaming.sandbox.home import Part
 from streaming.sandbox.parts import part_clients
 from streaming.space.outlook import FORCES_LEDGERS, FORCES_SCHEMAS, SETTINGS, SKIPS
 from tests.integration.missing_world import FULL, PER_LEDGER, World, filled, running_world, topic_of
@@ -80,6 +81,26 @@ def test_no_setting_of_brokers_helps_but_those_that_explain_names(world: World) 
         expected = {"none": plain, "skip": skipping, "force": plain, "schema": plain, "all": skipping}
         assert (kind, outcomes[kind]) == (kind, expected)
         assert helps[kind] == {SKIPS: skipping != plain, FORCES_LEDGERS: False, FORCES_SCHEMAS: False}
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_schema_whose_bookies_are_away_for_a_moment_is_deleted_only_if_schema_recovery_is_forced(
+    world: World, is_forced: bool
+) -> None:
+    topic = topic_of(f"away-{is_forced}")
+    topics.post_schema_versions(world.cluster, topic, 2)
+    topics.fill(world.cluster, topic, 1, ["slow"])
+    topics.unload(world.cluster, topic)
+    _set(world, (FORCES_SCHEMAS,) if is_forced else ())
+    cluster_faults.kill(world.cluster, Part.BOOKIE)
+    try:
+        url = f"admin/v2/schemas/{schema_id_of(topic)}/schema/1"
+        status = part_clients.http_any("GET", world.cluster.serving.admin, url).status
+    finally:
+        cluster_faults.restart(world.cluster, Part.BOOKIE)
+        _set(world, ())
+    exists = part_clients.znode_exists(world.cluster.addresses.zookeeper, schema_path(schema_id_of(topic)))
+    assert (status, exists) == ((404, False) if is_forced else (500, True))
 
 
 def _set(world: World, settings: tuple[str, ...]) -> None:

@@ -141,6 +141,12 @@ def test_a_topic_that_misses_nothing_says_so() -> None:
     assert topic_document(shown, DEFAULTS, NOT_IN_JOURNAL)["missing"] == []
 
 
+@pytest.mark.parametrize("forces_schemas", [True, False, None])
+def test_the_setting_that_deletes_schemas_while_bookies_are_away_is_warned_of(forces_schemas: bool | None) -> None:
+    line = settings_line(RecoverySettings(False, False, forces_schemas), "")
+    assert ("WARNING: while schemaLedgerForceRecovery is true" in line) is (forces_schemas is True)
+
+
 def test_without_a_state_directory_it_is_unknown_whether_the_journal_has_a_ledger(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
     clients = command_clients_of(world.store, world.pulsar)
