@@ -54,13 +54,14 @@ class Bench:
         self._next_id = FIRST_ID
 
     def leak(self, namespace: str, count: int) -> list[int]:
-        """Leak ledgers of topics of a namespace, which exists already if it has leaks; return their ids."""
+        """Leak ledgers of a namespace's topics, and wait until they are old enough; return their ids."""
         ids: list[int] = []
         for number in range(OWNERS):
             topic = f"persistent://{namespace}/t{number}"
             share = len(range(number, count, OWNERS))
             ids += ledger_list.make_synthetic(self.cluster, topic, count=share, first_id=self._next_id)
             self._next_id += share
+        time.sleep(load(self.config).safety.min_age_seconds + 1)
         return ids
 
     def create(self, namespace: str) -> None:
