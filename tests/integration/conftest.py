@@ -349,7 +349,7 @@ def wait_until(
     while not holds():
         assert running.poll() is None, log.read_text()[-4000:]
         assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(max(0.1, time.monotonic() - checked))  # costly checks leave the command half of the time
+        time.sleep(max(0.2, 3 * (time.monotonic() - checked)))  # costly checks take a quarter of the time
         checked = time.monotonic()
 
 
