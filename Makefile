@@ -36,7 +36,7 @@ demo: setup ## Run the main job on a real cluster, from leak to proof (about thr
 
 .PHONY: test
 test: setup ## Run the tests, the embedded cluster included (16 minutes on two cores)
-	@$(BIN)/python -m pytest -m "not long" --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations=20
+	@$(BIN)/python -m pytest -m "not long" --numprocesses 4 --dist loadgroup --no-loadscope-reorder --durations=20
 
 .PHONY: test-fast
 test-fast: setup ## Run the tests that need no cluster (under two minutes)
