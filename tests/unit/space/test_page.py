@@ -79,9 +79,11 @@ def test_an_incomplete_result_is_marked() -> None:
     assert ">complete<" in page_of(REPORT)
 
 
-def test_the_waterfall_ends_at_the_disks_only_if_all_bookies_reported_them() -> None:
+def test_the_waterfall_ends_at_the_disks_if_all_bookies_reported_them_and_they_hold_few_other_files() -> None:
     assert "used on disks" not in page_of(REPORT)
     assert "used on disks" in page_of(replace(REPORT, bookies=BOOKIES[:1]))
+    others = replace(BOOKIES[0], disk_total=10**12, disk_free=1)
+    assert "used on disks" not in page_of(replace(REPORT, bookies=(others,)))
 
 
 def test_filtered_results_have_no_growth() -> None:
