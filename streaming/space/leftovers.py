@@ -210,12 +210,19 @@ class _Search:
             return
         namespace, _, encoded = schema_id.rpartition("/")
         delete = f"pulsar-admin schemas delete -f {shell_word(f'persistent://{namespace}/{decode_name(encoded)}')}"
-        detail = "ZooKeeper has no topic of this name. Check first that no non-persistent topic has it"
+        detail = (
+            "ZooKeeper has no topic of this name. Check first that no non-persistent topic has it: the command deletes "
+            "all versions of the schema, with their ledgers"
+        )
         if exists:
             self._note(Kind.SCHEMA, path, delete, detail)
             return
+        detail += (
+            ". It creates the namespace, which has no policies, and then deletes the namespace (and the tenant, if it "
+            "does not exist either) with what is left of their empty znodes"
+        )
         commands = (*_creating(namespace, policies), delete, *_deleting(namespace, policies))
-        self._note(Kind.SCHEMA, path, " && ".join(commands), f"{detail}; its namespace has no policies")
+        self._note(Kind.SCHEMA, path, " && ".join(commands), detail)
 
     def _topics_in(self, namespaces: Sequence[str]) -> frozenset[str] | None:
         """Return the schema ids of all topics of the namespaces; None if that is not known."""
