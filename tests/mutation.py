@@ -392,8 +392,8 @@ MUTATIONS = (
     Mutation(
         "no copy follows a lost copy",
         "streaming/adapters/pulsar/publish.py",
-        "            if answers.have_failed:\n",
-        "            if False:\n",
+        "            return self._failure is None\n",
+        "            return True\n",
     ),
     Mutation(
         "a resumed publication of an audit sends each request that is not stored",

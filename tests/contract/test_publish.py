@@ -1,6 +1,7 @@
 """Published copies are stored and found again; a failed publication is retried or ends the service."""
 
 import json
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,13 +69,39 @@ def test_a_failed_publication_is_an_error_of_ours(
     assert type(translated(as_an_executor_tells_it)) is kind
 
 
-def test_after_a_lost_answer_hardly_any_copy_follows(opened: Opened) -> None:
-    """The last stored copy identifies those before it, and must not follow a copy that was lost."""
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_no_copy_follows_a_lost_copy(opened: Opened, is_batched: bool) -> None:
+    """The last stored copy identifies those before it: a broker that works again stores nothing after a gap."""
+    began_s, stored = time.monotonic(), []
+
+    def works_again(_number: int) -> bool:
+        stored.append(time.monotonic() - began_s > 2.9)  # just before the client gives up, after 3 s
+        return stored[-1]
+
+    _broker, settings = opened(on_send=works_again)
     many = [Copy(sequence_id=number, key=None, payload=b"{}", properties={}) for number in range(1, 5_001)]
-    broker, settings = opened(on_send=lambda number: number > 1_000)
     with pytest.raises(UnavailableError, match="were not acknowledged"):
-        publish(settings, TOPIC, "p-0", many)
-    assert max(number for number, _ in broker.sent) < 2_000
+        (publish_in_batches if is_batched else publish)(settings, TOPIC, "p-0", many)
+    time.sleep(0.5)
+    assert not any(stored)
+
+
+def test_no_copy_is_sent_after_a_copy_without_an_answer(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.adapters.pulsar.publish._WINDOW", 1)
+    broker, settings = opened(on_send=lambda _number: False)
+    with pytest.raises(UnavailableError, match=r"1 of 1 messages .* were not acknowledged"):
+        publish(settings, TOPIC, "p-0", THREE[:2])
+    assert [number for number, _ in broker.sent] == [THREE[0].sequence_id]
+
+
+def test_a_broker_that_answers_slowly_is_waited_for_while_it_answers(opened: Opened) -> None:
+    def answers_slowly(_number: int) -> bool:
+        time.sleep(1)
+        return True
+
+    broker, settings = opened(on_send=answers_slowly)
+    assert publish(settings, TOPIC, "p-0", THREE * 2) == 6  # takes twice the timeout
+    assert len(broker.sent) == 6
 
 
 @pytest.mark.parametrize("is_batched", [False, True])

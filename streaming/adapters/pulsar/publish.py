@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain, islice
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 from typing import Any
 
 import pulsar
@@ -89,23 +89,21 @@ def publish_in_batches(settings: PulsarSettings, topic: str, producer_name: str,
 
 
 def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], options: Mapping[str, Any]) -> int:
-    answers = _Answers()
-    sent = unflushed_bytes = 0
+    answers = _Answers(settings.timeout_seconds)
+    sent = unanswered_bytes = 0
     with _translated(topic, answers), client(settings) as opened:
-        producer = _producer(opened, settings, topic, options)
+        # The last stored copy identifies the stored copies before it, and brokers drop a copy with a lower sequence id:
+        # no copy may be stored after a lost copy. A client with a timeout gives up single copies and sends later ones,
+        # so it gets none, and sends all unanswered copies again, in order, after each connection. We give up instead.
+        producer = _producer(opened, topic, {**options, "send_timeout_millis": 0})
         for copy in copies:
-            # The last stored copy identifies the stored copies before it, and brokers drop a copy with a lower sequence
-            # id. So after a lost copy, no later copy may be stored, and those that the client has are not waited for.
-            if answers.have_failed:
+            is_full = unanswered_bytes > _WINDOW_BYTES
+            if not answers.wait(sent, 0 if is_full else _WINDOW - 1):
                 break
+            unanswered_bytes = copy.size if is_full else unanswered_bytes + copy.size
             _send(producer, copy, answers)
-            unflushed_bytes += copy.size
-            if unflushed_bytes > _WINDOW_BYTES:
-                producer.flush()
-                unflushed_bytes = 0
             sent += 1
-        else:
-            producer.flush()
+        answers.wait(sent, 0)
     answers.check(topic, sent)
     return sent
 
@@ -121,8 +119,8 @@ def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) ->
     last_ids = {}
     with client(settings) as opened:
         for topic, name in producers.items():
-            with _translated(topic, _Answers()):
-                producer = _producer(opened, settings, topic, _single(name, is_exclusive=True))
+            with _translated(topic, _Answers(settings.timeout_seconds)):
+                producer = _producer(opened, topic, _single(name, is_exclusive=True))
                 last_ids[topic] = producer.last_sequence_id()
                 producer.close()
     return last_ids
@@ -132,7 +130,7 @@ def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRe
     """Send requests to a topic by key; return how many were acknowledged. Raises UnavailableError."""
     rest = iter(requests)
     first = list(islice(rest, _BULK))
-    answers = _Answers()
+    answers = _Answers(settings.timeout_seconds)
     sent = 0
     with _translated(topic, answers), client(settings) as opened:
         options = {
@@ -140,8 +138,9 @@ def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRe
             "batching_enabled": len(first) == _BULK,
             "batching_type": pulsar.BatchingType.KeyBased,
             "batching_max_publish_delay_ms": _BATCH_DELAY_MS,
+            "send_timeout_millis": settings.timeout_seconds * 1000,
         }
-        producer = _producer(opened, settings, topic, options)
+        producer = _producer(opened, topic, options)
         for request in chain(first, rest):
             key = {"partition_key": request.key.decode("utf-8", "replace")} if request.key else {}
             producer.send_async(request.payload, answers.take, **key)
@@ -170,14 +169,9 @@ def _single(name: str, *, is_exclusive: bool) -> dict[str, Any]:
     return {"producer_name": name, "access_mode": access, "batching_enabled": False}
 
 
-def _producer(opened: Any, settings: PulsarSettings, topic: str, options: Mapping[str, Any]) -> Any:
-    return opened.create_producer(
-        topic,
-        block_if_queue_full=True,
-        max_pending_messages=_WINDOW,
-        send_timeout_millis=settings.timeout_seconds * 1000,
-        **options,
-    )
+def _producer(opened: Any, topic: str, options: Mapping[str, Any]) -> Any:
+    # a publication waits before the queue is full, and send_all blocks
+    return opened.create_producer(topic, block_if_queue_full=True, max_pending_messages=2 * _WINDOW, **options)
 
 
 def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
@@ -195,32 +189,40 @@ def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
 class _Answers:
     """Counts the broker's answers. The client's own threads call take."""
 
-    def __init__(self) -> None:
-        self._lock = Lock()
+    def __init__(self, patience_seconds: float) -> None:
+        self._changed = Condition()
+        self._patience_seconds = patience_seconds
         self._acknowledged = 0
         self._failure: Any = None
 
     def take(self, result: Any, _message_id: Any) -> None:
-        with self._lock:
+        with self._changed:
             if result == pulsar.Result.Ok:
                 self._acknowledged += 1
             elif self._failure is None:
                 self._failure = result
+            self._changed.notify()
 
-    @property
-    def have_failed(self) -> bool:
-        with self._lock:
-            return self._failure is not None
+    def wait(self, sent: int, unanswered: int) -> bool:
+        """Wait until at most so many messages of those sent are unanswered; return False if one failed.
+
+        If no message is answered for as long as the patience lasts, that counts as a failure.
+        """
+        with self._changed:
+            while self._failure is None and sent - self._acknowledged > unanswered:
+                if not self._changed.wait(self._patience_seconds):
+                    self._failure = pulsar.Result.Timeout
+            return self._failure is None
 
     @property
     def has_been_fenced(self) -> bool:
-        with self._lock:
+        with self._changed:
             return bool(self._failure == pulsar.Result.ProducerFenced)
 
     def check(self, topic: str, sent: int) -> None:
         if self.has_been_fenced:
             raise FencedError(_FENCED.format(topic))
-        with self._lock:
+        with self._changed:
             if self._failure is not None or self._acknowledged != sent:
                 failure = self._failure or "no answer"
                 missing = sent - self._acknowledged
