@@ -94,6 +94,12 @@ def _disk(cluster: Cluster) -> Any:
     return shutil.disk_usage(cluster.home.data(Part.BOOKIE) / "ledgers")
 
 
+def _du(cluster: Cluster) -> int:
+    folder = cluster.home.data(Part.BOOKIE) / "ledgers"
+    done = subprocess.run(["du", "--summarize", "--block-size=1", str(folder)], capture_output=True, check=True)
+    return int(done.stdout.split()[0])
+
+
 def _is_read_only(cluster: Cluster) -> bool:
     return part_clients.znode_exists(cluster.addresses.zookeeper, READ_ONLY)
 
@@ -112,6 +118,7 @@ def test_from_no_writable_ledger_dirs_to_the_command_that_frees_space(full: Depl
     whole = full.document("space")
     (bookie,) = whole["bookies"]
     assert bookie["disk_free"] < 0.02 * bookie["disk_total"]
+    assert bookie["disk_total"] - bookie["disk_free"] == pytest.approx(_du(cluster), rel=0.01)
     assert bookie["read_only"]
     assert max(whole["causes"], key=lambda row: row["stored"])["cause"] == "backlog"
     backlog = next(fix for fix in whole["fixes"] if fix["cause"] == "backlog")
