@@ -110,6 +110,9 @@ def bookie(home: Home, part: Instance, spec: Spec) -> dict[str, object]:
         "diskUsageWarnThreshold": 0.985,
         "minUsableSizeForEntryLogCreation": 4 * 1024 * 1024,
         "autoRecoveryDaemonEnabled": len(spec.all_of(Part.BOOKIE)) > 1,  # runs in each bookie, as in the distribution
+        # pauses after a ledger that can't be copied, and until it is tried again (defaults: 5 s, and up to 5 minutes)
+        "rwRereplicateBackoffMs": 1_000,
+        "lockReleaseOfFailedLedgerGracePeriod": 10_000,
         "nettyMaxFrameSizeBytes": 5_253_120,
         "numReadWorkerThreads": 2,
         "numHighPriorityWorkerThreads": 2,
