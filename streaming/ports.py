@@ -6,7 +6,7 @@ a default.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -350,8 +350,8 @@ class MessageReader(Protocol):
 class Copy:
     """A message to publish exactly once."""
 
-    # ascends within a producer's name, and is the same at every try; None: the client numbers the messages after the
-    # last one that the broker has of this producer
+    # ascends within a producer's name, and is the same at every try; None: an id by the time, which is
+    # higher than those of earlier runs
     sequence_id: int | None
     key: bytes | None
     payload: bytes
@@ -476,14 +476,20 @@ class Bookies(Protocol):
         """
         ...
 
-    def stored(self, entries: Sequence[tuple[int, int, Sequence[str]]]) -> list[bool | None]:
+    def stored(
+        self,
+        entries: Sequence[tuple[int, int, Sequence[str]]],
+        control: Callable[[frozenset[str]], Iterable[tuple[int, int, Sequence[str]]]],
+    ) -> list[bool | None]:
         """Return for each entry whether a bookie stores it; None: unknown. The ledger needs no metadata.
 
-        False means that each of the bookies answered that it has no such entry. Raises UnavailableError if it could not
-        be read which bookies are registered.
+        False means that each of the bookies answered that it has no such entry, and that it stores another entry of
+        this cluster: at its address, another cluster's bookie may answer. Raises UnavailableError if it could not be
+        read which bookies are registered.
 
         Args:
             entries: (ledger id, entry id, ids of the bookies that may store it) of each.
+            control: returns such entries of existing ledgers, for bookies that have answered that they store nothing.
         """
         ...
 

@@ -1,6 +1,6 @@
-"""Builds ledger znodes with ensembles: bookies are letters."""
+"""Builds ledger znodes with ensembles: bookies may be letters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
 
@@ -8,7 +8,7 @@ _STATES = {"OPEN": LedgerMetadataFormat.OPEN, "CLOSED": LedgerMetadataFormat.CLO
 
 
 def placed(
-    *segments: tuple[int, str],
+    *segments: tuple[int, Sequence[str]],
     write: int,
     ack: int,
     last: int | None = None,
@@ -18,7 +18,7 @@ def placed(
     """Return a ledger znode of version 3.
 
     Args:
-        segments: (first entry, bookies) of each ensemble.
+        segments: (first entry, bookies) of each ensemble; a text has a bookie for each letter.
         write: write quorum.
         ack: ack quorum.
         last: the last entry of a closed ledger; None: it is open.

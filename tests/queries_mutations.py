@@ -182,6 +182,24 @@ QUERIES = (
         "        if code:\n",
     ),
     (
+        "a bookie that stores no entry of this cluster is not believed",
+        BOOKIES,
+        "[None if bookies - reads.proven else answer for",
+        "[answer for",
+    ),
+    (
+        "an undo is too late only if no bookie has any entry of a striped ledger",
+        UNDO,
+        "    if len(placement.segments) == 1 and placement.write_quorum == size:\n",
+        "    if True:\n",
+    ),
+    (
+        "an undo is not too late if a bookie does not answer for its own entries",
+        UNDO,
+        "        elif None in answers:\n",
+        "        elif False:\n",
+    ),
+    (
         "an undo removes only the metadata that it created",
         UNDO,
         "    if node != created:\n",

@@ -2,15 +2,16 @@
 
 A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
 Nothing in ZooKeeper shows whether that has happened, so we ask each bookie for the first and last entry that it stores
-itself, which needs no metadata. If no bookie has them, nothing is restored. Otherwise we restore the metadata and let
-the bookies read both entries as clients do. If no bookie answers, the command shows the operator how to check.
+itself, which needs no metadata. If no bookie has them, and none of the ledger's bookies any other entry, nothing is
+restored. Otherwise we restore the metadata and let the bookies read both entries as clients do. If no bookie answers,
+the command shows the operator how to check.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import islice
+from itertools import islice, pairwise
 from operator import and_
 from typing import Any
 
@@ -23,11 +24,13 @@ from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 from streaming.ports import Bookies, GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.state import journal, receipts
+from streaming.undo.control_ledgers import entries_on
 from streaming.undo.undo_report import (
     GONE,
     HALF_STORED,
     NOT_CHECKED,
     NOT_READ,
+    PARTLY_STORED,
     STORED,
     Undone,
     UndoReport,
@@ -38,7 +41,7 @@ from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
-from udfs.formats.ledger_placement import bookies_of_entry, placement_of
+from udfs.formats.ledger_placement import Placement, bookies_of_entry, placement_of
 from udfs.owners.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
@@ -46,6 +49,7 @@ from udfs.records import Outcome
 _READ_AT_ONCE = 500
 _AT_MOST = 8  # of several topics and partitions, because a ledger may be in tiered storage, or be trimmed right now
 _OF_A_PARTITION = 2
+_Question = tuple[int, int, Sequence[str]]  # ledger id, entry id, bookies
 _ENTRIES = 2  # while a ledger is being written, its last entry may not be readable
 
 
@@ -142,6 +146,7 @@ def _restore_removed(
 ) -> Iterator[UndoResult]:
     """Restore each ledger if nothing prevents it, and add each new znode to `created`; None: a dry run."""
     store = clients.store
+    control = partial(entries_on, store, layout, settings.zookeeper.ledgers_root)
     for start in range(0, len(entries), _READ_AT_ONCE):
         batch = entries[start : start + _READ_AT_ONCE]
         nodes = store.read_many([entry["path"] for entry in batch])
@@ -150,7 +155,7 @@ def _restore_removed(
             for entry, node in zip(batch, nodes, strict=True)
         ]
         absent = [entry for entry, (status, _) in zip(batch, faults, strict=True) if status is Undone.PUT_BACK]
-        stored = _stored(clients.bookies, absent)
+        stored = _stored(clients.bookies, control, absent)
         for entry, (status, detail) in zip(batch, faults, strict=True):
             if status is not Undone.PUT_BACK:
                 yield _result(entry, status, detail)
@@ -163,20 +168,48 @@ def _restore_removed(
             yield replace(result, has_entries=has_entries, detail=result.detail or told)
 
 
-def _stored(bookies: Bookies, entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[bool | None, str]]:
+def _stored(
+    bookies: Bookies, control: Callable[[frozenset[str]], Iterable[_Question]], entries: Sequence[Mapping[str, Any]]
+) -> dict[str, tuple[bool | None, str]]:
     """Return for each path whether bookies still store the ledger's first and last entry, as text, too."""
-    questions: dict[str, list[tuple[int, int, Sequence[str]]]] = {}
+    placements: dict[str, tuple[int, Placement]] = {}
     for entry in entries:
         with suppress(FormatError):
             placement = placement_of(bytes(entry["data"]))
-            last = placement.metadata.last_entry_id
-            if last >= 0:
-                questions[entry["path"]] = [
-                    (entry["ledger_id"], each, bookies_of_entry(placement, each)) for each in (0, last)
-                ]
-    answers = iter(bookies.stored([question for pair in questions.values() for question in pair]))
-    found = {path: _told(next(answers), next(answers)) for path in questions}
+            if placement.metadata.last_entry_id >= 0:
+                placements[entry["path"]] = entry["ledger_id"], placement
+
+    def asked(of_path: Mapping[str, Sequence[int]]) -> dict[str, list[bool | None]]:
+        questions = []
+        for path, numbers in of_path.items():
+            ledger_id, placement = placements[path]
+            questions += [(ledger_id, number, bookies_of_entry(placement, number)) for number in numbers]
+        answers = iter(bookies.stored(questions, control))
+        return {path: list(islice(answers, len(numbers))) for path, numbers in of_path.items()}
+
+    first_and_last = asked({path: (0, placed.metadata.last_entry_id) for path, (_, placed) in placements.items()})
+    found = {path: _told(first, last) for path, (first, last) in first_and_last.items()}
+    # bookies collect at different times, and those that store neither of the two may still have others
+    others = asked({path: _on_each_bookie(placements[path][1]) for path, (_, told) in found.items() if told == GONE})
+    for path, answers in others.items():
+        if True in answers:
+            found[path] = False, PARTLY_STORED
+        elif None in answers:
+            found[path] = None, NOT_CHECKED
     return {entry["path"]: found.get(entry["path"], (None, NOT_CHECKED)) for entry in entries}
+
+
+def _on_each_bookie(placement: Placement) -> list[int]:
+    """Return entries of each bookie and ensemble; none if each bookie stores the first and the last entry."""
+    size = len(placement.segments[0].bookies)
+    if len(placement.segments) == 1 and placement.write_quorum == size:
+        return []
+    last = placement.metadata.last_entry_id
+    starts = [segment.first_entry_id for segment in placement.segments]
+    entries: set[int] = set()
+    for start, end in pairwise((*starts, last + 1)):
+        entries |= {*range(start, min(start + size, end)), *range(max(start, end - size), end)}
+    return sorted(entry for entry in entries if entry <= last)
 
 
 def _told(first: bool | None, last: bool | None) -> tuple[bool | None, str]:

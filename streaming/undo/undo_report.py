@@ -4,16 +4,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 NOT_CHECKED = (
-    "not known whether bookies still have its entries: a bookie that may store its first or last entry is away, "
-    "requires authentication, or did not answer at its own port"
+    "not known whether bookies still have its entries: a bookie that may store some of them is away, requires "
+    "authentication, did not answer at its own port, or stores no entry of the ledgers that exist"
 )
 NOT_READ = (
     "its metadata are back; not known whether bookies still have its entries, because no bookie that can read control "
     "entries answered"
 )
 STORED = "bookies still store its first and its last entry, and drop them at their next garbage collection"
-GONE = "each bookie that its metadata name for its first and its last entry has dropped it; nothing was put back"
+GONE = "each bookie that its metadata name has dropped its entries; nothing was put back"
 HALF_STORED = "bookies still store only one of its first and its last entry: some entries are lost"
+PARTLY_STORED = "bookies still store some of its entries, but neither its first nor its last: many entries are lost"
 
 
 class Undone(StrEnum):

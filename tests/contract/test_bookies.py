@@ -66,6 +66,7 @@ DISK = BookieDisk(
     is_collecting=False,
 )
 CONTROL = (900, 0)
+ON_BOTH = [(*CONTROL, ("b0", "b1"))]
 READ = 2 << 24 | 2 << 16  # version 2 of BookKeeper's protocol, operation READENTRY
 
 
@@ -207,18 +208,68 @@ def storing(*codes: Mapping[tuple[int, int], int]) -> Iterator[HttpBookies]:
 def test_an_entry_is_gone_only_if_each_of_its_bookies_answers_so(
     first: int, second: int, is_stored: bool | None
 ) -> None:
-    with storing({(5, 7): first}, {(5, 7): second}) as bookies:
-        assert bookies.stored([(5, 7, ("b0", "b1"))]) == [is_stored]
+    with storing({(5, 7): first, CONTROL: 0}, {(5, 7): second, CONTROL: 0}) as bookies:
+        assert bookies.stored([(5, 7, ("b0", "b1"))], lambda _doubted: ON_BOTH) == [is_stored]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_stored"),
+    [
+        pytest.param(0, 0, False, id="both"),
+        pytest.param(0, 1, None, id="only the first"),
+        pytest.param(0, 101, None, id="the second breaks"),
+        pytest.param(1, 1, None, id="none: another cluster's bookies answer"),
+    ],
+)
+def test_a_bookie_that_stores_no_other_entry_of_the_cluster_is_not_believed(
+    first: int, second: int, is_stored: bool | None
+) -> None:
+    with storing({CONTROL: first}, {CONTROL: second}) as bookies:
+        assert bookies.stored([(5, 7, ("b0", "b1")), (5, 8, ("b0",))], lambda _doubted: [(*CONTROL, ("b0", "b1"))]) == [
+            is_stored,
+            False if first == 0 else None,
+        ]
+
+
+def test_only_bookies_that_have_nothing_are_asked_for_other_entries() -> None:
+    doubted = []
+
+    def control(bookies: frozenset[str]) -> Sequence[tuple[int, int, Sequence[str]]]:
+        doubted.append(bookies)
+        return ON_BOTH
+
+    with storing({(5, 7): 0, CONTROL: 0}, {CONTROL: 0}) as bookies:
+        assert bookies.stored([(5, 7, ("b0",)), (5, 8, ("b0",))], control) == [True, False]
+        assert doubted == []
+        assert bookies.stored([(5, 7, ("b0",)), (5, 8, ("b0", "b1"))], control) == [True, False]
+    assert doubted == [{"b1"}]
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        pytest.param("127.0.0.1", 70_000, id="no port"),
+        pytest.param("x" * 70, 3181, id="no name of a host"),
+        pytest.param("a..b", 3181, id="a name with an empty part"),
+        pytest.param("a\0b", 3181, id="a zero in a name"),
+    ],
+)
+def test_a_bookie_that_registered_nonsense_is_away(host: str, port: int) -> None:
+    store, info = MemoryStore(), BookieServiceInfoFormat()
+    info.endpoints.add(id="bookie", port=port, host=host, protocol="bookie-rpc")
+    put(store.tree, f"{ROOT}/available/b0", info.SerializeToString())
+    assert HttpBookies(store, ROOT, timeout_seconds=1).stored([(5, 7, ("b0",))], lambda _doubted: ON_BOTH) == [None]
 
 
 def test_a_bookie_that_is_not_registered_may_store_every_entry() -> None:
-    with storing({}) as bookies:
-        assert bookies.stored([(5, 7, ("b0", "away")), (5, 7, ("b0",)), (5, 7, ())]) == [None, False, None]
+    with storing({CONTROL: 0}) as bookies:
+        entries = [(5, 7, ("b0", "away")), (5, 7, ("b0",)), (5, 7, ())]
+        assert bookies.stored(entries, lambda _doubted: ON_BOTH) == [None, False, None]
 
 
 def test_each_bookie_is_asked_for_many_entries_over_one_connection_and_not_again_after_a_fault() -> None:
     with storing({(5, 0): 0, (5, 1): 0, (5, 3): 102, (5, 4): 0}) as bookies:
-        answers = bookies.stored([(5, entry, ("b0",)) for entry in range(5)])
+        answers = bookies.stored([(5, entry, ("b0",)) for entry in range(5)], lambda _doubted: ())
     assert answers == [True, True, False, None, None]
 
 
@@ -227,14 +278,15 @@ def test_an_answer_that_is_not_a_bookies_tells_nothing() -> None:
         at, store, info = urlsplit(stub.url), MemoryStore(), BookieServiceInfoFormat()
         info.endpoints.add(id="bookie", port=at.port or 0, host=at.hostname or "", protocol="bookie-rpc")
         put(store.tree, f"{ROOT}/available/b0", info.SerializeToString())
-        assert HttpBookies(store, ROOT, timeout_seconds=1).stored([(5, 7, ("b0",))]) == [None]
+        assert HttpBookies(store, ROOT, timeout_seconds=1).stored([(5, 7, ("b0",))], lambda _doubted: ()) == [None]
 
 
 def test_bookies_in_memory_answer_for_their_own_entries() -> None:
     bookies = MemoryBookies()
-    bookies.stored_by = {"b0": {(5, 7)}, "b1": set()}
+    bookies.stored_by = {"b0": {(5, 7)}, "b1": {CONTROL}}
     entries = [(5, 7, ("b0", "b1")), (5, 8, ("b0", "b1")), (5, 8, ("b0", "away")), (5, 8, ())]
-    assert bookies.stored(entries) == [True, False, None, None]
+    assert bookies.stored(entries, lambda _doubted: ON_BOTH) == [True, False, None, None]
+    assert bookies.stored(entries, lambda _doubted: ()) == [True, None, None, None]
 
 
 @contextmanager

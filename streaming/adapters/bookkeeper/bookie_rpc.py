@@ -71,5 +71,6 @@ def connected(host: str, port: int, timeout_seconds: float) -> BookieConnection:
     """Connect to a bookie. Raises UnavailableError."""
     try:
         return BookieConnection(socket.create_connection((host, port), timeout_seconds), timeout_seconds)
-    except OSError as error:
+    # ValueError, OverflowError: what it registered is no host's name, or no port
+    except (OSError, ValueError, OverflowError) as error:
         raise UnavailableError(str(error) or type(error).__name__) from error

@@ -1,6 +1,6 @@
 """The bookies of a cluster: what they register in ZooKeeper, what their HTTP servers answer, and what they store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from udfs.formats.bookie_info import http_address, rpc_address
 
 _READS_AT_ONCE = 8
 _Entry = tuple[int, int]  # ledger id, entry id
+_Placed = tuple[int, int, Sequence[str]]  # and the ids of the bookies that may store it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,24 @@ class HttpBookies:
                 trusted = set(able(able_before, controls))
         return [_verdict(answers[entry], trusted) for entry in entries]
 
-    def stored(self, entries: Sequence[tuple[int, int, Sequence[str]]]) -> list[bool | None]:
+    def stored(
+        self, entries: Sequence[_Placed], control: Callable[[frozenset[str]], Iterable[_Placed]]
+    ) -> list[bool | None]:
         """Return for each entry whether a bookie stores it."""
         addresses = {name: rpc_address(data) for name, data in self._registrations().items()}
         reads = _StoredReads({name: at for name, at in addresses.items() if at}, self.timeout_seconds)
         try:
-            return [reads.is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
+            answers = [reads.is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
+            unproven = [
+                frozenset(bookies) - reads.proven if answer is False else frozenset[str]()
+                for (*_entry, bookies), answer in zip(entries, answers, strict=True)
+            ]
+            if doubted := frozenset[str]().union(*unproven):
+                reads.prove(doubted, control(doubted))
         finally:
             reads.close()
+        # at the address of a bookie, one of another cluster may answer, which has none of our entries
+        return [None if bookies - reads.proven else answer for answer, bookies in zip(answers, unproven, strict=True)]
 
     def _read_by_any(self, urls: Sequence[str], entry: _Entry) -> Literal[True] | set[str]:
         """Return True if a bookie can read the entry, otherwise the bookies that report that they can't."""
@@ -122,6 +133,7 @@ class _StoredReads:
     addresses: Mapping[str, tuple[str, int]]
     timeout_seconds: float
     connections: dict[str, BookieConnection | None] = field(default_factory=dict)  # None: this bookie does not answer
+    proven: set[str] = field(default_factory=set)  # bookies that store an entry of this cluster
 
     def is_stored(self, entry: _Entry, bookies: Sequence[str]) -> bool | None:
         answers = set()
@@ -131,6 +143,14 @@ class _StoredReads:
                 return True
             answers.add(answer)
         return False if answers == {False} else None
+
+    def prove(self, bookies: frozenset[str], entries: Iterable[_Placed]) -> None:
+        """Read entries that exist, until each of the bookies has read one."""
+        for ledger_id, entry_id, of_entry in entries:
+            for bookie in bookies.difference(self.proven).intersection(of_entry):
+                self._has(bookie, (ledger_id, entry_id))
+            if bookies <= self.proven:
+                return
 
     def close(self) -> None:
         for connection in filter(None, self.connections.values()):
@@ -143,12 +163,15 @@ class _StoredReads:
         if connection is None:
             return None
         try:
-            return connection.has_entry(*entry)
+            has_entry = connection.has_entry(*entry)
         except UnavailableError:
             # a bookie that does not answer is waited for once
             connection.close()
             self.connections[bookie] = None
             return None
+        if has_entry:
+            self.proven.add(bookie)
+        return has_entry
 
     def _connected(self, bookie: str) -> BookieConnection | None:
         with suppress(UnavailableError):

@@ -1,6 +1,6 @@
 """Bookies in memory; each of them can read every stored entry, as a client of BookKeeper can."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.bookie_disk import BookieDisk
@@ -37,9 +37,25 @@ class MemoryBookies:
             return [answer or None for answer in answers]
         return [*answers]
 
-    def stored(self, entries: Sequence[tuple[int, int, Sequence[str]]]) -> list[bool | None]:
+    def stored(
+        self,
+        entries: Sequence[tuple[int, int, Sequence[str]]],
+        control: Callable[[frozenset[str]], Iterable[tuple[int, int, Sequence[str]]]],
+    ) -> list[bool | None]:
         """Return for each entry whether a bookie stores it."""
-        return [self._is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
+        answers = [self._is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
+        denied = [bookies for (*_entry, bookies), answer in zip(entries, answers, strict=True) if answer is False]
+        believed = {
+            bookie
+            for questions in (entries, control(frozenset().union(*denied)) if denied else ())
+            for ledger_id, entry_id, bookies in questions
+            for bookie in bookies
+            if (ledger_id, entry_id) in self.stored_by.get(bookie, ())
+        }
+        return [
+            None if answer is False and not believed.issuperset(bookies) else answer
+            for (*_entry, bookies), answer in zip(entries, answers, strict=True)
+        ]
 
     def _is_stored(self, entry: tuple[int, int], bookies: Sequence[str]) -> bool | None:
         if any(entry in self.stored_by.get(bookie, ()) for bookie in bookies):

@@ -23,6 +23,7 @@ from streaming.undo.undo_report import (
     HALF_STORED,
     NOT_CHECKED,
     NOT_READ,
+    PARTLY_STORED,
     STORED,
     Undone,
     UndoReport,
@@ -186,11 +187,65 @@ def test_bookies_are_asked_for_the_entries_before_anything_is_put_back(
     world: World, stored: set[tuple[int, int]], statuses: tuple[Undone, Undone], has_entries: bool, told: str
 ) -> None:
     bookies = world.bookies = MemoryBookies()
-    bookies.stored_by = {ONE_BOOKIE: stored}
+    bookies.stored_by = {ONE_BOOKIE: stored | {(900, 0)}}
+    put(world.store.tree, f"{ROOT}/00/0000/L0900", placed((0, [ONE_BOOKIE]), write=1, ack=1, last=9))
     for is_dry, status in zip((True, False), statuses, strict=True):
         (result,) = world.results(dry_run=is_dry)
         assert (result.status, result.has_entries, result.detail) == (status, has_entries, told)
     assert exists(world.store.tree, world.path) is (Undone.PUT_BACK in statuses)
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        pytest.param(None, id="no ledger is closed"),
+        pytest.param(placed((0, ["another"]), write=1, ack=1, last=9), id="its ledgers are on another bookie"),
+        pytest.param(placed((0, [ONE_BOOKIE]), write=1, ack=1, last=9), id="another cluster's bookie answers there"),
+    ],
+)
+def test_a_bookie_that_has_no_entry_of_this_cluster_is_not_believed(world: World, control: bytes | None) -> None:
+    bookies = world.bookies = MemoryBookies()
+    bookies.stored_by = {ONE_BOOKIE: set()}
+    if control:
+        put(world.store.tree, f"{ROOT}/00/0000/L0900", control)
+    (result,) = world.results()
+    assert (result.status, result.has_entries) == (Undone.PUT_BACK, None)
+    assert exists(world.store.tree, world.path)
+
+
+class Striped(World):
+    """A ledger whose first and last entry are on bookies a and b only, and others on b and c, and on c and a."""
+
+    data = placed((0, "abc"), write=2, ack=2, last=9)
+
+
+class OnAThird(World):
+    """A ledger that was on bookie c, too, while a was away."""
+
+    data = placed((0, "a"), (3, "c"), (7, "a"), write=1, ack=1, last=9)
+
+
+@pytest.mark.parametrize("kind", [Striped, OnAThird])
+@pytest.mark.parametrize(
+    ("on_c", "status", "told"),
+    [
+        pytest.param({(900, 0), (5, 3), (5, 8)}, Undone.PUT_BACK, PARTLY_STORED, id="it has some"),
+        pytest.param({(900, 0)}, Undone.TOO_LATE, GONE, id="it has none"),
+        pytest.param(None, Undone.PUT_BACK, NOT_READ, id="it does not answer"),
+    ],
+)
+def test_a_bookie_may_have_entries_although_no_bookie_has_the_first_or_the_last(
+    tmp_path: Path, kind: type[World], on_c: set[tuple[int, int]] | None, status: Undone, told: str
+) -> None:
+    world = kind(tmp_path)
+    bookies = world.bookies = MemoryBookies()
+    bookies.stored_by = {"a": {(900, 0)}, "b": {(900, 0)}}
+    if on_c is not None:
+        bookies.stored_by["c"] = on_c
+    put(world.store.tree, f"{ROOT}/00/0000/L0900", placed((0, "abc"), write=3, ack=3, last=9))
+    (result,) = world.results()
+    assert (result.status, result.detail) == (status, told)
+    assert exists(world.store.tree, world.path) is (status is Undone.PUT_BACK)
 
 
 class OnTwoBookies(World):
@@ -213,7 +268,8 @@ def test_an_undo_is_too_late_only_if_it_is_known_of_both_entries(
 ) -> None:
     world = OnTwoBookies(tmp_path)
     bookies = world.bookies = MemoryBookies()
-    bookies.stored_by = stored_by
+    bookies.stored_by = {bookie: {*entries, (900, 0)} for bookie, entries in stored_by.items()}
+    put(world.store.tree, f"{ROOT}/00/0000/L0900", placed((0, "ab"), write=2, ack=2, last=9))
     (result,) = world.results()
     assert (result.status, result.detail) == (status, told)
 

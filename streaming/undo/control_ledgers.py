@@ -1,0 +1,61 @@
+"""Finds entries that bookies should store, in ledgers that exist: a bookie that has none of them is not believed."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+
+from streaming.ports import MetadataStore, Znode
+from udfs.formats.errors import FormatError
+from udfs.formats.ledger_placement import bookies_of_entry, placement_of
+from udfs.paths import Layout, ledger_id_of
+from udfs.records import LedgerMetadata, LedgerState
+
+_FOLDERS_BELOW = {2: 1, 3: 3}  # digits of a folder's name below the root -> levels of folders below that
+_LEDGERS = 5_000  # that are read at most
+_READ_AT_ONCE = 500
+_OF_A_BOOKIE = 8  # ledgers of each bookie; an entry can be missing on one of its bookies
+
+
+def entries_on(
+    store: MetadataStore, layout: Layout, root: str, bookies: frozenset[str]
+) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """Yield (ledger id, entry id, its bookies), newest first. Raises UnavailableError.
+
+    It stops when it has read enough ledgers, or has named each of `bookies` often enough.
+    """
+    named = dict.fromkeys(bookies, 0)
+    found = ((ledger_id_of(layout, root, path), path) for path in _newest(store, root, None))
+    ledgers = islice(((ledger_id, path) for ledger_id, path in found if ledger_id is not None), _LEDGERS)
+    while some := list(islice(ledgers, _READ_AT_ONCE)):
+        for (ledger_id, _), node in zip(some, store.read_many([path for _, path in some]), strict=True):
+            if not isinstance(node, Znode):
+                continue
+            with suppress(FormatError):
+                placement = placement_of(node.data)
+                is_closed = placement.metadata.state is LedgerState.CLOSED
+                for entry in _entries(placement.metadata):
+                    on = bookies_of_entry(placement, entry)
+                    if any(named.get(bookie, _OF_A_BOOKIE) < _OF_A_BOOKIE for bookie in on):
+                        named |= {bookie: named[bookie] + is_closed for bookie in bookies.intersection(on)}
+                        yield ledger_id, entry, on
+        if all(times >= _OF_A_BOOKIE for times in named.values()):
+            return
+
+
+def _entries(metadata: LedgerMetadata) -> tuple[int, ...]:
+    if metadata.state is not LedgerState.CLOSED:
+        return (0,)  # unless the ledger is empty, so this does not count
+    return (0, metadata.last_entry_id) if metadata.last_entry_id >= 0 else ()
+
+
+def _newest(store: MetadataStore, parent: str, levels: int | None) -> Iterator[str]:
+    """Yield the paths of leaves, newest first. levels: of folders below `parent`; None: `parent` is the root."""
+    listed = store.children_many([parent])[0]
+    for name in sorted(listed, reverse=True) if isinstance(listed, list) else ():
+        path = f"{parent}/{name}"
+        if levels == 0:
+            yield path
+        elif name.isdecimal():
+            below = _FOLDERS_BELOW.get(len(name)) if levels is None else levels - 1
+            if below is not None:
+                yield from _newest(store, path, below)
