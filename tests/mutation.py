@@ -1382,7 +1382,7 @@ NARROWED |= {
     "an undo does not replace messages written while the topic was unloaded": (
         "tests/unit/snapshots/repair/test_repair_undo.py",
     ),
-    "an undo replaces nothing that it can't journal": ("tests/unit/snapshots/repair/test_steps.py",),
+    "an undo replaces nothing that it can't journal": ("tests/unit/snapshots/repair/test_topic_session.py",),
     "a restored segment is guarded first": ("tests/unit/snapshots/repair/test_restore.py",),
     "nothing is restored for a loaded topic": ("tests/unit/snapshots/repair/test_restore.py",),
     "an index is restored only if its topic was not loaded in the meantime": (

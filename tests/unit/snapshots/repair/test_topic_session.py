@@ -55,6 +55,19 @@ def test_what_is_at_its_old_place_alone_was_not_sent(journal: Folder) -> None:
     assert world.indexes[-1].data != OLD  # what the first undo had replaced
 
 
+@pytest.mark.parametrize(
+    ("index", "why"), [(b"torn", "its index can't be read .*, so it is not replaced"), (None, "has no index now")]
+)
+def test_an_index_that_the_journal_could_not_keep_is_not_replaced(
+    index: bytes | None, why: str, journal: Folder
+) -> None:
+    world = World()
+    repairs(world, journal).repair(TOPIC)
+    world.indexes.append(there(index))
+    with pytest.raises(SafetyError, match=why):
+        repairs(world, journal)._session(TOPIC).latest()
+
+
 HALF = "Half of it is there"
 
 
