@@ -350,8 +350,8 @@ class MessageReader(Protocol):
 class Copy:
     """A message to publish exactly once."""
 
-    # ascends within a producer's name, and is the same at every try; None: an id by the time, which is
-    # higher than those of earlier runs
+    # ascends within a producer's name, and is the same at every try; None: the client numbers the messages after the
+    # last one that the broker has of this producer
     sequence_id: int | None
     key: bytes | None
     payload: bytes

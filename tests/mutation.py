@@ -390,12 +390,6 @@ MUTATIONS = (
         "            pass\n",
     ),
     Mutation(
-        "a later publication has higher sequence ids than an earlier one that is still being stored",
-        "streaming/adapters/pulsar/publish.py",
-        "count(max(producer.last_sequence_id() + 1, time.time_ns() // 1_000))",
-        "count(producer.last_sequence_id() + 1)",
-    ),
-    Mutation(
         "no copy follows a lost copy",
         "streaming/adapters/pulsar/publish.py",
         "            return self._failure is None\n",
@@ -1351,9 +1345,6 @@ NARROWED |= {
     "a clock that goes back hides no try from the journal": ("tests/unit/udfs/test_blast_radius.py",),
     "a resume by a clock that is ahead proves nothing": ("tests/unit/udfs/test_blast_radius.py",),
     "a new plan ends the previous plan": ("tests/unit/coordination/test_plans.py",),
-    "a later publication has higher sequence ids than an earlier one that is still being stored": (
-        "tests/contract/test_publish.py",
-    ),
     "no copy follows a lost copy": ("tests/contract/test_publish.py",),
     "a resumed publication of an audit sends each request that is not stored": (AUDIT_PUBLICATION_TESTS,),
     "a resumed publication of an audit repeats no request that may have been trimmed": (AUDIT_PUBLICATION_TESTS,),

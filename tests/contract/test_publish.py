@@ -120,20 +120,6 @@ def test_each_copy_is_a_message_in_its_order(opened: Opened, is_batched: bool) -
     assert (len(broker.sent) < len(copies) / 10) is is_batched
 
 
-@pytest.mark.parametrize("send", [publish, publish_in_batches])
-def test_a_later_run_has_higher_sequence_ids_than_copies_that_bookies_are_still_storing(
-    opened: Opened, send: Callable[..., int]
-) -> None:
-    """The broker tells a new producer the last id that is stored, and later drops copies with ids that it has got."""
-    broker, settings = opened(last_sequence_id=7)
-    copies = [Copy(sequence_id=None, key=None, payload=b"%d" % number, properties={}) for number in range(50)]
-    send(settings, TOPIC, "p-0", copies)
-    earlier = [number for number, _ in broker.sent]
-    send(settings, TOPIC, "p-0", copies)
-    assert min(earlier) > 7
-    assert max(earlier) + len(copies) < min(number for number, _ in broker.sent[len(earlier) :])
-
-
 def test_copies_of_chunks_without_receipts_stop_the_start(opened: Opened) -> None:
     broker, settings = opened(last_sequence_id=sequence_id(7, 3))
     targets = {TOPIC.removesuffix("-partition-0"): 2, "persistent://pulsar/ledger-deletion/d-DLQ": 0}

@@ -5,12 +5,11 @@ send_all uses none of these, since a duplicate request is harmless.
 The Python client ignores sequence id 0, so sequence ids start at 1.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Condition
 from typing import Any
@@ -97,15 +96,12 @@ def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], optio
         # no copy may be stored after a lost copy. A client with a timeout gives up single copies and sends later ones,
         # so it gets none, and sends all unanswered copies again, in order, after each connection. We give up instead.
         producer = _producer(opened, topic, {**options, "send_timeout_millis": 0})
-        # Not the client's own numbers, which follow the last id that the broker has stored: bookies may still be
-        # storing copies of an earlier run, with higher ids, and the broker would drop new copies with the same ids.
-        numbers = count(max(producer.last_sequence_id() + 1, time.time_ns() // 1_000))
         for copy in copies:
             is_full = unanswered_bytes > _WINDOW_BYTES
             if not answers.wait(sent, 0 if is_full else _WINDOW - 1):
                 break
             unanswered_bytes = copy.size if is_full else unanswered_bytes + copy.size
-            _send(producer, copy, next(numbers), answers)
+            _send(producer, copy, answers)
             sent += 1
         answers.wait(sent, 0)
     answers.check(topic, sent)
@@ -178,13 +174,15 @@ def _producer(opened: Any, topic: str, options: Mapping[str, Any]) -> Any:
     return opened.create_producer(topic, block_if_queue_full=True, max_pending_messages=2 * _WINDOW, **options)
 
 
-def _send(producer: Any, copy: Copy, number: int, answers: "_Answers") -> None:
-    options: dict[str, Any] = {"sequence_id": number if copy.sequence_id is None else copy.sequence_id}
+def _send(producer: Any, copy: Copy, answers: "_Answers") -> None:
+    options: dict[str, Any] = {}
     if copy.key:
         options["partition_key"] = copy.key.decode("utf-8", "replace")
     if copy.delay_ms > 0:
         # Java's reconsumeLater does the same. Shared consumers obey this delay; our own query goes by DELAY_TIME.
         options["deliver_after"] = timedelta(milliseconds=copy.delay_ms)
+    if copy.sequence_id is not None:
+        options["sequence_id"] = copy.sequence_id
     producer.send_async(copy.payload, answers.take, properties=dict(copy.properties), **options)
 
 

@@ -100,6 +100,6 @@ class _Publisher:
                 pace.wait_for(1)
                 key = row[c.REFERENCE_KEY].encode()
                 properties = {AUDIT_ID: f"{self.plan.name}/{number}"}
-                # Not by the number of the finding: where brokers deduplicate, they would drop a request whose id is
+                # The client chooses the sequence id: where brokers deduplicate, they would drop a request whose id is
                 # below that of a stored request.
                 yield Copy(sequence_id=None, key=key, payload=encode(request_of(row)), properties=properties)
