@@ -13,7 +13,10 @@ from udfs.records import LedgerMetadata, LedgerState
 _FOLDERS_BELOW = {2: 1, 3: 3}  # digits of a folder's name below the root -> levels of folders below that
 _LEDGERS = 5_000  # that are read at most
 _READ_AT_ONCE = 500
-_OF_A_BOOKIE = 8  # ledgers of each bookie; an entry can be missing on one of its bookies
+# A bookie gets up to 8 entries of closed ledgers, since an entry can be missing on one of its bookies, or 64 of open
+# ledgers, which may be empty: more would take hours at a bookie that answers slowly.
+_ENOUGH = 64
+_OF_A_CLOSED = 8
 
 
 def entries_on(
@@ -32,19 +35,19 @@ def entries_on(
                 continue
             with suppress(FormatError):
                 placement = placement_of(node.data)
-                is_closed = placement.metadata.state is LedgerState.CLOSED
+                weight = _OF_A_CLOSED if placement.metadata.state is LedgerState.CLOSED else 1
                 for entry in _entries(placement.metadata):
                     on = bookies_of_entry(placement, entry)
-                    if any(named.get(bookie, _OF_A_BOOKIE) < _OF_A_BOOKIE for bookie in on):
-                        named |= {bookie: named[bookie] + is_closed for bookie in bookies.intersection(on)}
+                    if any(named.get(bookie, _ENOUGH) < _ENOUGH for bookie in on):
+                        named |= {bookie: named[bookie] + weight for bookie in bookies.intersection(on)}
                         yield ledger_id, entry, on
-        if all(times >= _OF_A_BOOKIE for times in named.values()):
+        if all(times >= _ENOUGH for times in named.values()):
             return
 
 
 def _entries(metadata: LedgerMetadata) -> tuple[int, ...]:
     if metadata.state is not LedgerState.CLOSED:
-        return (0,)  # unless the ledger is empty, so this does not count
+        return (0,)  # unless the ledger is empty
     return (0, metadata.last_entry_id) if metadata.last_entry_id >= 0 else ()
 
 
