@@ -35,8 +35,8 @@ demo: setup ## Run the main job on a real cluster, from leak to proof (about thr
 	@$(BIN)/python -m streaming.sandbox.demo
 
 .PHONY: test
-test: setup ## Run the tests, the embedded cluster included (16 minutes on two cores)
-	@$(BIN)/python -m pytest -m "not long" --numprocesses 4 --dist loadgroup --no-loadscope-reorder --durations=20
+test: setup ## Run the tests, the embedded cluster included (15 minutes on two cores)
+	@$(BIN)/python -m pytest -m "not long" --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations=20
 
 .PHONY: test-fast
 test-fast: setup ## Run the tests that need no cluster (under two minutes)

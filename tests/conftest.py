@@ -46,10 +46,11 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
-# `make test` runs four processes in parallel; each takes the next group when it has finished one. Tests with a cluster
-# mostly wait, and each cluster takes memory and half a minute to start, so two groups have a cluster. A reused cluster
-# serves all tests in one group: tests kill its parts, which must not disturb other tests. The other groups need no
-# cluster: contract tests start their own servers, and the tests of Spark share a session.
+# `make test` runs three processes in parallel; each takes the next group when it has finished one. Tests with a cluster
+# mostly wait, and each cluster takes memory and half a minute to start, so two groups have a cluster. Contract tests
+# without a cluster start their own servers; they run in the group of the second cluster. A reused cluster serves all
+# tests in one group: tests kill its parts, which must not disturb other tests. The other groups need no cluster; the
+# tests of Spark are one group, because they share a session.
 # (test_rocketmq.py and test_rocketmq_follow.py use no cluster, and mostly wait, too.)
 _ON_THE_SECOND_CLUSTER = {
     "test_faults.py",
@@ -61,7 +62,7 @@ _ON_THE_SECOND_CLUSTER = {
 }
 
 
-_ALONE = ("spark", "rocketmq", "contract")  # folders whose tests are a group
+_ALONE = ("spark", "rocketmq")  # folders whose tests are a group
 
 
 def pytest_collection_finish() -> None:
@@ -74,7 +75,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Assign each test to a group; pytest-xdist runs a group in one process."""
     if item.get_closest_marker("cluster") is None:
         folders = item.path.relative_to(Path(__file__).parent).parts
-        group = next(filter(folders.__contains__, _ALONE), "no-cluster")
+        group = "second-cluster" if "contract" in folders else next(filter(folders.__contains__, _ALONE), "no-cluster")
     else:
         is_second = item.path.name in _ON_THE_SECOND_CLUSTER and REUSED_HOME not in os.environ
         group = "second-cluster" if is_second else "first-cluster"

@@ -144,9 +144,10 @@ def test_the_audit_of_ledgers_says_how_many_namespaces_it_left_out(
     section = snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(engine)
     assert section.faults == ()
     assert section.left_out == 2
-    for said in (caplog.text, section.html):
+    command = "ledger-reaper snapshots audit"
+    for said, code in ((caplog.text, f"`{command}`"), (section.html, f"<code>{command}</code>")):
         assert "2 namespaces" in said
-        assert "`ledger-reaper snapshots audit` loads and reads them" in said
+        assert f"{code} loads and reads them" in said
     _finds(monkeypatch, result)
     assert "left out" not in snapshot_command.further(settings, AuditOptions(recheck_seconds=0))(engine).html
 
