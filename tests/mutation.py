@@ -3,15 +3,19 @@
 pytest does not collect this module. The exit code is 1 if a removed line goes unnoticed.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 
 from tests.brokers_mutations import BROKERS
 from tests.brokers_mutations import TESTS as BROKERS_TESTS
@@ -24,6 +28,8 @@ from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
 from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
 
 ROOT = Path(__file__).parent.parent
+NOTICED = ROOT / "tests/data/mutations.json"  # the test that noticed each line last
+WORKERS = os.cpu_count() or 1
 COPIED = ("udfs", "streaming", "tests", "conf", "docs", "pyproject.toml")
 # Folders, so that moved and new tests count.
 UNIT_TESTS = tuple(
@@ -1474,24 +1480,25 @@ NARROWED |= {
 def main(words: list[str]) -> int:
     """Run the mutations whose line contains one of the words (all without words), and return 1 if a mutation survives.
 
-    Each mutation is tried against the tests nearest to its file first, then against all unit tests, then against the
-    model; the first failure ends it. Two selections of tests prove nothing unless they pass on the unchanged tree, so
-    that is checked before anything else.
+    Each mutation is tried against the test that noticed it last, then against the tests that mirror its file, then
+    against all unit tests, then against the model; the first failure ends it. NOTICED keeps what was found.
     """
     chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation.line for word in words)]
-    with tempfile.TemporaryDirectory() as folder:
-        _copy(Path(folder))
-        nearest = {test for mutation in chosen for test in _nearest(mutation) if test.startswith("tests/")}
-        if failed := _failures(Path(folder), (*sorted(nearest), *UNIT_MARKS)):
-            raise SystemExit(f"these tests fail on the unchanged tree: {', '.join(failed)}")
+    noticed = json.loads(NOTICED.read_text())
+    survivors = []
     _print("| safety line | file | noticed by |")
     _print("|---|---|---|")
-    survivors = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for mutation, (file, noticed) in zip(chosen, pool.map(_try, chosen), strict=True):
-            _print(f"| {mutation.line} | `{file}` | {noticed or 'NO TEST'} |")
-            if not noticed:
-                survivors.append(mutation.line)
+    with tempfile.TemporaryDirectory() as folder:
+        trees = Trees(Path(folder), noticed)
+        trees.check(chosen)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for mutation, (file, test) in zip(chosen, pool.map(trees.attempt, chosen), strict=True):
+                _print(f"| {mutation.line} | `{file}` | {f'`{test}`' if test else 'NO TEST'} |")
+                if not test:
+                    survivors.append(mutation.line)
+                elif noticed.get(mutation.line) != test:
+                    noticed[mutation.line] = test
+                    _write(noticed)
     _print(f"{len(chosen) - len(survivors)} of {len(chosen)} lines are noticed")
     return 1 if survivors else 0
 
@@ -1501,15 +1508,64 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-def _try(mutation: Mutation) -> tuple[Path, str]:
-    """Return the file that was changed, and the first tests that noticed (empty if none did)."""
-    with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder)
-        file = _copy_mutated(mutation, where)
-        for tests in filter(None, (_nearest(mutation), UNIT, (MODEL,))):
-            if failed := _failures(where, (*tests, "-x")):
-                return file, f"`{failed[0].partition('[')[0].rpartition('::')[2]}`"
-    return file, ""
+def _write(noticed: dict[str, str]) -> None:
+    """Keep the tests of lines that still exist, in the order of their lines."""
+    lines = sorted({mutation.line for mutation in MUTATIONS} & noticed.keys())
+    NOTICED.write_text(json.dumps({line: noticed[line] for line in lines}, indent=2) + "\n")
+
+
+class Trees:
+    """Copies of the tree, one for each worker, in which one mutation at a time is applied."""
+
+    def __init__(self, folder: Path, noticed: Mapping[str, str]) -> None:
+        """Copy the tree; noticed has the test that noticed each line last."""
+        self._noticed = noticed
+        self._unchanged = folder / "unchanged"
+        _copy(ROOT, self._unchanged)
+        self._idle: Queue[Path] = Queue()
+
+    def check(self, chosen: Sequence[Mutation]) -> None:
+        """Raise SystemExit if a test that has to fail for a mutation fails without it."""
+        first = {test for mutation in chosen for test in self._selections(mutation)[0] if test.startswith("tests/")}
+        if failed := _failures(self._unchanged, (*sorted(first), *UNIT_MARKS), compiled=True):
+            raise SystemExit(f"these tests fail on the unchanged tree: {', '.join(failed)}")
+        for worker in range(WORKERS):  # with compiled modules, which halves the time of a short run
+            copy = self._unchanged.with_name(str(worker))
+            shutil.copytree(self._unchanged, copy)
+            self._idle.put(copy)
+
+    def attempt(self, mutation: Mutation) -> tuple[Path, str]:
+        """Return the file that was changed, and a test that noticed (empty if none did)."""
+        tree = self._idle.get()
+        try:
+            files = found_in(mutation, tree)
+            if len(files) != 1:
+                raise SystemExit(f"{mutation.line}: occurs {len(files)} times in {mutation.where}")
+            with _applied(mutation, files[0]):
+                for tests in self._selections(mutation):
+                    if failed := _failures(tree, (*tests, "-x")):
+                        return files[0].relative_to(tree), failed[0]
+            return files[0].relative_to(tree), ""
+        finally:
+            self._idle.put(tree)
+
+    def _selections(self, mutation: Mutation) -> list[tuple[str, ...]]:
+        last = self._noticed.get(mutation.line)
+        # the test may have been renamed or removed since
+        known = (last,) if last and (ROOT / last.partition("::")[0]).exists() else ()
+        return [tests for tests in (known, _nearest(mutation), UNIT, (MODEL,)) if tests]
+
+
+@contextmanager
+def _applied(mutation: Mutation, file: Path) -> Iterator[None]:
+    """Change the file, and restore it with its times, by which Python knows that the compiled module fits."""
+    before, times = file.read_text(), file.stat()
+    file.write_text(before.replace(mutation.before, mutation.after))
+    try:
+        yield
+    finally:
+        file.write_text(before)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def _nearest(mutation: Mutation) -> tuple[str, ...]:
@@ -1523,23 +1579,14 @@ def _nearest(mutation: Mutation) -> tuple[str, ...]:
     return (str(mirror), *UNIT_MARKS) if (ROOT / mirror).exists() else ()
 
 
-def _copy(where: Path) -> None:
+def _copy(root: Path, where: Path) -> None:
+    where.mkdir()
     for name in COPIED:
-        source = ROOT / name
+        source = root / name
         if source.is_dir():
             shutil.copytree(source, where / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, where / name)
-
-
-def _copy_mutated(mutation: Mutation, where: Path) -> Path:
-    """Return the file that was changed."""
-    _copy(where)
-    files = found_in(mutation, where)
-    if len(files) != 1:
-        raise SystemExit(f"{mutation.line}: occurs {len(files)} times in {mutation.where}")
-    files[0].write_text(files[0].read_text().replace(mutation.before, mutation.after))
-    return files[0].relative_to(where)
 
 
 def found_in(mutation: Mutation, root: Path) -> list[Path]:
@@ -1549,18 +1596,28 @@ def found_in(mutation: Mutation, root: Path) -> list[Path]:
     return [file for file in files for _ in range(file.read_text().count(mutation.before))]
 
 
-def _failures(where: Path, arguments: tuple[str, ...]) -> list[str]:
+def _failures(where: Path, arguments: tuple[str, ...], *, compiled: bool = False) -> list[str]:
+    """Return the tests that failed.
+
+    Args:
+        where: a copy of the tree.
+        arguments: of pytest.
+        compiled: keep the compiled modules.
+    """
+    keep = {} if compiled else {"PYTHONDONTWRITEBYTECODE": "1"}
     completed = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--timeout=900", *arguments],
+        [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--timeout=600", *arguments],
         cwd=where,
-        env={**os.environ, "LEDGER_REAPER_MODEL_EXAMPLES": MODEL_EXAMPLES, "LEDGER_REAPER_MODEL_SHRINK": "no"},
+        env=os.environ | keep | {"LEDGER_REAPER_MODEL_EXAMPLES": MODEL_EXAMPLES, "LEDGER_REAPER_MODEL_SHRINK": "no"},
         capture_output=True,
         text=True,
         check=False,
     )
-    if completed.returncode not in (0, 1):
-        return [f"pytest ended with {completed.returncode}"]
-    return re.findall(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", completed.stdout, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+?::\w+(?:::\w+)*)", completed.stdout, re.MULTILINE)
+    renamed_or_removed = completed.returncode in (4, 5)  # and then the next selection has to notice
+    if not failed and completed.returncode and not renamed_or_removed:
+        raise SystemExit(f"pytest ended with {completed.returncode}: {completed.stdout[-2000:]}")
+    return failed
 
 
 if __name__ == "__main__":
