@@ -10,20 +10,18 @@ script prints the highest resident memory of each, and the sum.
 
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from bench import audit_memory
 from bench.backlog import configured, messages
 from bench.sampler import Sampler
-from bench.session import command_line
+from bench.session import command_line, scratch_cluster
 from bench.supervisor import Supervisor, rows_in
 from streaming.adapters.pulsar.publish import send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
-from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledger_list, topics
+from streaming.sandbox.cluster import Cluster
 from streaming.state.receipts import TABLE
 from streaming.topics.setup import ensure_topics
 
@@ -32,10 +30,9 @@ CHUNK_ROWS, FIRST_ID = 50_000, 1_000_000
 _STOP_S, _PATIENCE_S = 60.0, 240.0
 
 
-def run(home: Path, ledgers: int, leaked: int) -> None:
+def run(cluster: Cluster, ledgers: int, leaked: int) -> None:
     """Measure both at the same time."""
-    cluster = clusters.up(home)
-    config = home / "local.toml"
+    config = cluster.home.config
     config.write_text(configured(config.read_text(), CHUNK_ROWS))
     settings = load(config)
     topics.fill(cluster, TOPIC, 3, ["s"])
@@ -43,7 +40,7 @@ def run(home: Path, ledgers: int, leaked: int) -> None:
     with admin_for(settings) as admin:
         ensure_topics(admin, settings)
     send_all(settings.pulsar, settings.topics.requests[0], messages(ids, leaked))
-    service = Supervisor(config, home / "service.log").start()
+    service = Supervisor(config, cluster.home.root / "service.log").start()
     try:
         with Sampler(service.pid) as of_service:
             with audit_memory.started(ledgers, "--beside", "--without-space") as audit, Sampler(audit.pid) as of_audit:
@@ -66,11 +63,8 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, default=1_000_000)
     parser.add_argument("--leaked", type=int, default=50_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="beside-") as scratch:
-        try:
-            run(Path(scratch), options.ledgers, options.leaked)
-        finally:
-            clusters.down(Path(scratch))
+    with scratch_cluster("beside") as cluster:
+        run(cluster, options.ledgers, options.leaked)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,18 @@ gone. --large adds messages of 5 MiB, which cost their sender kilobytes because 
 
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from pulsar import CompressionType
 
 from bench.sampler import Sampler
-from bench.session import command_line
+from bench.session import command_line, scratch_cluster
 from bench.supervisor import NOWHERE, Supervisor, payload, rows_in
 from streaming.adapters.pulsar.publish import OutgoingRequest, client, send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
@@ -102,10 +99,9 @@ def configured(text: str, chunk_rows: int) -> str:
     return _JAVA_OPTIONS.sub("", text.replace("[limits]\n", f"[limits]\n{without_limits}"))
 
 
-def run(home: Path, requests: int, leaked: int, chunk_rows: int, large: int = 0) -> None:
+def run(cluster: Cluster, requests: int, leaked: int, chunk_rows: int, large: int = 0) -> None:
     """Create the backlog, process it, and check the result."""
-    cluster = clusters.up(home)
-    config = home / "local.toml"
+    config = cluster.home.config
     config.write_text(configured(config.read_text(), chunk_rows))
     settings = load(config)
     topics.fill(cluster, TOPIC, 3, ["s"])
@@ -116,7 +112,7 @@ def run(home: Path, requests: int, leaked: int, chunk_rows: int, large: int = 0)
         ensure_topics(admin, settings)
     send_all(settings.pulsar, settings.topics.requests[0], messages(ids, requests))
     send_large(settings, large)
-    drain(settings, Supervisor(config, home / "service.log"))
+    drain(settings, Supervisor(config, cluster.home.root / "service.log"))
     account(cluster, settings, ids, requests + large)
 
 
@@ -127,11 +123,8 @@ def main() -> None:
     parser.add_argument("--chunk-rows", type=int, default=50_000)
     parser.add_argument("--large", type=int, default=0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="backlog-") as scratch:
-        try:
-            run(Path(scratch), options.requests, options.leaked, options.chunk_rows, options.large)
-        finally:
-            clusters.down(Path(scratch))
+    with scratch_cluster("backlog") as cluster:
+        run(cluster, options.requests, options.leaked, options.chunk_rows, options.large)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ depends on this machine; docs/scaling.md uses the CPU seconds of executors and o
 
 import multiprocessing
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.synchronize import Barrier
@@ -18,12 +17,11 @@ from pathlib import Path
 
 import psutil
 
-from bench.session import command_line
+from bench.session import command_line, scratch_cluster
 from streaming.clients import clients_for
 from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.in_use.loader import InUseLoader
-from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.state.journal import ParquetJournal
@@ -117,18 +115,14 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, default=20_000, help="in all, for each line of the table")
     parser.add_argument("--chunk-rows", type=int, default=5_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="executors-") as scratch:
-        try:
-            cluster = clusters.up(Path(scratch))
-            clients_for(load(cluster.home.config)).store.create(EPOCH, b"")
-            for number in range(max(options.executors)):
-                topics.fill(cluster, f"persistent://public/default/bench-{number}", 1, ["s"])
-            print("executors  ledgers  seconds  ledgers/s  CPU ms/ledger  ZooKeeper's CPU ms/ledger")
-            for turn, executors in enumerate(options.executors):
-                first = FIRST + turn * _ROOM * max(options.executors)
-                print(measure(cluster, executors, options.ledgers, options.chunk_rows, first), flush=True)
-        finally:
-            clusters.down(Path(scratch))
+    with scratch_cluster("executors") as cluster:
+        clients_for(load(cluster.home.config)).store.create(EPOCH, b"")
+        for number in range(max(options.executors)):
+            topics.fill(cluster, f"persistent://public/default/bench-{number}", 1, ["s"])
+        print("executors  ledgers  seconds  ledgers/s  CPU ms/ledger  ZooKeeper's CPU ms/ledger")
+        for turn, executors in enumerate(options.executors):
+            first = FIRST + turn * _ROOM * max(options.executors)
+            print(measure(cluster, executors, options.ledgers, options.chunk_rows, first), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,20 +18,17 @@ of the small leaks is gone.
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from bench.backlog import configured
 from bench.sampler import Sampler
-from bench.session import command_line
+from bench.session import command_line, scratch_cluster
 from bench.waits import wait_for_classes
 from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.config.load import load
-from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from udfs.records import PendingDelete
@@ -46,9 +43,9 @@ _AUDIT = ("audit", "--recheck-seconds", "0")
 class Bench:
     """A cluster, its configuration, and the requests that the topic must have."""
 
-    def __init__(self, cluster: Cluster, home: Path) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.config = home / "local.toml"
+        self.config = cluster.home.config
         self.config.write_text(configured(self.config.read_text(), CHUNK_ROWS))
         self.expected: Counter[int] = Counter()
         self._next_id = FIRST_ID
@@ -133,27 +130,24 @@ def main() -> None:
     parser.add_argument("--medium", type=int, default=1_000)
     parser.add_argument("--large", type=int, default=10_000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
-        try:
-            bench = Bench(clusters.up(Path(scratch)), Path(scratch))
-            if options.small:
-                bench.create("public/small")
-                bench.run("run", "--until-idle")
-                wait_for_classes()
-                bench.whole("public/small", options.small, options.runs)
-            sizes = {"public/medium": options.medium, "public/large": options.large}
-            leaked = {}
-            for namespace, size in sizes.items():
-                if size:
-                    bench.create(namespace)
-                    leaked[namespace] = bench.leak(namespace, size)
-            if leaked:
-                told("audit of all", [bench.run(*_AUDIT)])
-            for namespace, ids in leaked.items():
-                bench.publish(namespace, ids, options.runs)
-            bench.check()
-        finally:
-            clusters.down(Path(scratch))
+    with scratch_cluster("publish") as cluster:
+        bench = Bench(cluster)
+        if options.small:
+            bench.create("public/small")
+            bench.run("run", "--until-idle")
+            wait_for_classes()
+            bench.whole("public/small", options.small, options.runs)
+        sizes = {"public/medium": options.medium, "public/large": options.large}
+        leaked = {}
+        for namespace, size in sizes.items():
+            if size:
+                bench.create(namespace)
+                leaked[namespace] = bench.leak(namespace, size)
+        if leaked:
+            told("audit of all", [bench.run(*_AUDIT)])
+        for namespace, ids in leaked.items():
+            bench.publish(namespace, ids, options.runs)
+        bench.check()
 
 
 if __name__ == "__main__":

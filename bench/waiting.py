@@ -7,20 +7,18 @@ It runs on a new cluster. After the service has read all retries, the script mea
 the service and prints how long that took.
 """
 
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
 
-from bench.session import command_line
+from bench.session import command_line, scratch_cluster
 from bench.supervisor import Supervisor, payload, rows_in
 from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.sandbox import cluster as clusters
 from streaming.sandbox import topics
+from streaming.sandbox.cluster import Cluster
 from streaming.state.waiting import TABLE
 from streaming.topics.setup import ensure_topics
 
@@ -54,15 +52,14 @@ def used(process: psutil.Process) -> tuple[float, int]:
     return seconds, resident
 
 
-def run(home: Path, retries: int, seconds: float) -> None:
+def run(cluster: Cluster, retries: int, seconds: float) -> None:
     """Start everything, wait until the service is idle, measure, and print."""
-    clusters.up(home)
-    config = home / "local.toml"
+    config = cluster.home.config
     settings = load(config)
     with admin_for(settings) as admin:
         ensure_topics(admin, settings)
     publish(settings, retries)
-    running = Supervisor(config, home / "service.log").start()
+    running = Supervisor(config, cluster.home.root / "service.log").start()
     try:
         topics.wait_for(lambda: rows_in(settings, TABLE) >= retries, "the end of the retries", seconds=600)
         process = psutil.Process(running.pid)
@@ -84,11 +81,8 @@ def main() -> None:
     parser.add_argument("--retries", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="waiting-") as scratch:
-        try:
-            run(Path(scratch), options.retries, options.seconds)
-        finally:
-            clusters.down(Path(scratch))
+    with scratch_cluster("waiting") as cluster:
+        run(cluster, options.retries, options.seconds)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ ledger is gone.
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,13 +31,12 @@ from subprocess import Popen
 import psutil
 
 from bench.backlog import configured
-from bench.session import command_line
+from bench.session import command_line, scratch_cluster
 from bench.supervisor import Supervisor, payload
 from streaming.adapters.pulsar.publish import OutgoingRequest, send_all
 from streaming.clients import admin_for
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.sandbox import cluster as clusters
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.parts.part_clients import pulsar_client, zookeeper
@@ -124,12 +122,12 @@ def _told(name: str, values: Sequence[float], unit: str = "s") -> None:
 class Bench:
     """A cluster, its configuration, and the requests that were sent."""
 
-    def __init__(self, cluster: Cluster, home: Path) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        config = home / "local.toml"
+        config = cluster.home.config
         config.write_text(configured(config.read_text(), CHUNK_ROWS))  # the sandbox's trigger is one second
         self.settings = load(config)
-        self.service = Supervisor(config, home / "service.log")
+        self.service = Supervisor(config, cluster.home.root / "service.log")
         self.commits = Commits(self.settings)
         self.sent = 0
         self.lone = iter(range(0))
@@ -252,19 +250,16 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, default=100_000)
     parser.add_argument("--owners", type=int, default=100)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="waits-") as scratch:
-        try:
-            bench = Bench(clusters.up(Path(scratch)), Path(scratch))
-            bench.prepare(options.starts + 1 + options.requests)
-            if options.starts:
-                bench.starts(options.starts)
-            if options.requests:
-                bench.alone(options.requests, options.idle_seconds)
-            if options.ledgers:
-                bench.many(options.ledgers, options.owners)
-            bench.account()
-        finally:
-            clusters.down(Path(scratch))
+    with scratch_cluster("waits") as cluster:
+        bench = Bench(cluster)
+        bench.prepare(options.starts + 1 + options.requests)
+        if options.starts:
+            bench.starts(options.starts)
+        if options.requests:
+            bench.alone(options.requests, options.idle_seconds)
+        if options.ledgers:
+            bench.many(options.ledgers, options.owners)
+        bench.account()
 
 
 if __name__ == "__main__":
