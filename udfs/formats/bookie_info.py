@@ -1,7 +1,7 @@
 """A bookie's addresses: BookieServiceInfo, in its znode below `available`."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -14,26 +14,29 @@ _METRICS_PORT = 8000  # prometheusStatsHttpPort
 
 def http_address(data: bytes) -> str | None:
     """Return "http://host:port"; None if the bookie has no HTTP server, or wrote an unknown format."""
-    try:
-        info = BookieServiceInfoFormat.FromString(data)
-    except DecodeError:
-        return None
-    for endpoint in info.endpoints:
-        if endpoint.id == _HTTP_SERVER and endpoint.protocol in ("http", "https") and endpoint.host and endpoint.port:
+    for endpoint in _endpoints(data, _HTTP_SERVER):
+        if endpoint.protocol in ("http", "https"):
             return f"{endpoint.protocol}://{_in_url(endpoint.host)}:{endpoint.port}"
     return None
 
 
 def rpc_address(data: bytes) -> tuple[str, int] | None:
     """Return host and port for clients of BookKeeper; None if the bookie wrote none, or an unknown format."""
+    for endpoint in _endpoints(data, _RPC):
+        if endpoint.protocol == _RPC_PROTOCOL:
+            return endpoint.host, endpoint.port
+    return None
+
+
+def _endpoints(data: bytes, name: str) -> Iterator[BookieServiceInfoFormat.Endpoint]:
+    """Yield the endpoints with this id that have host and port; none of an unknown format."""
     try:
         info = BookieServiceInfoFormat.FromString(data)
     except DecodeError:
-        return None
+        return
     for endpoint in info.endpoints:
-        if endpoint.id == _RPC and endpoint.protocol == _RPC_PROTOCOL and endpoint.host and endpoint.port:
-            return endpoint.host, endpoint.port
-    return None
+        if endpoint.id == name and endpoint.host and endpoint.port:
+            yield endpoint
 
 
 def http_addresses(registered: Mapping[str, str]) -> tuple[str, ...]:
