@@ -446,6 +446,10 @@ class RetentionPolicies(Protocol):
         ...
 
 
+PlacedEntry = tuple[int, int, Sequence[str]]
+"""Ledger id, entry id, and the ids of the bookies that may store the entry."""
+
+
 class Bookies(Protocol):
     """The bookies of a cluster."""
 
@@ -478,8 +482,8 @@ class Bookies(Protocol):
 
     def stored(
         self,
-        entries: Sequence[tuple[int, int, Sequence[str]]],
-        control: Callable[[frozenset[str]], Iterable[tuple[int, int, Sequence[str]]]],
+        entries: Sequence[PlacedEntry],
+        control: Callable[[frozenset[str]], Iterable[PlacedEntry]],
     ) -> list[bool | None]:
         """Return for each entry whether a bookie stores it; None: unknown. The ledger needs no metadata.
 
@@ -488,7 +492,7 @@ class Bookies(Protocol):
         read which bookies are registered.
 
         Args:
-            entries: (ledger id, entry id, ids of the bookies that may store it) of each.
+            entries: to ask about.
             control: returns such entries of existing ledgers, for bookies that have answered that they store nothing.
         """
         ...

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
-from streaming.ports import MetadataStore, Znode
+from streaming.ports import MetadataStore, PlacedEntry, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_placement import bookies_of_entry, placement_of
 from udfs.paths import Layout, ledger_id_of
@@ -19,9 +19,7 @@ _ENOUGH = 64
 _OF_A_CLOSED = 8
 
 
-def entries_on(
-    store: MetadataStore, layout: Layout, root: str, bookies: frozenset[str]
-) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+def entries_on(store: MetadataStore, layout: Layout, root: str, bookies: frozenset[str]) -> Iterator[PlacedEntry]:
     """Yield (ledger id, entry id, its bookies), newest first. Raises UnavailableError.
 
     It stops when it has read enough ledgers, or has named each of `bookies` often enough.

@@ -22,7 +22,16 @@ from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import Bookies, GuardedDelete, GuardStatus, MetadataStore, TopicAdmin, Unreadable, Znode
+from streaming.ports import (
+    Bookies,
+    GuardedDelete,
+    GuardStatus,
+    MetadataStore,
+    PlacedEntry,
+    TopicAdmin,
+    Unreadable,
+    Znode,
+)
 from streaming.state import journal, receipts
 from streaming.undo.control_ledgers import entries_on
 from streaming.undo.undo_report import (
@@ -49,7 +58,6 @@ from udfs.records import Outcome
 _READ_AT_ONCE = 500
 _AT_MOST = 8  # of several topics and partitions, because a ledger may be in tiered storage, or be trimmed right now
 _OF_A_PARTITION = 2
-_Question = tuple[int, int, Sequence[str]]  # ledger id, entry id, bookies
 _ENTRIES = 2  # while a ledger is being written, its last entry may not be readable
 
 
@@ -169,7 +177,7 @@ def _restore_removed(
 
 
 def _stored(
-    bookies: Bookies, control: Callable[[frozenset[str]], Iterable[_Question]], entries: Sequence[Mapping[str, Any]]
+    bookies: Bookies, control: Callable[[frozenset[str]], Iterable[PlacedEntry]], entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[bool | None, str]]:
     """Return for each path whether bookies still store the ledger's first and last entry, as text, too."""
     placements: dict[str, tuple[int, Placement]] = {}

@@ -22,7 +22,7 @@ class Undone(StrEnum):
 
     PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
     TOO_LATE = "TOO_LATE"  # no bookie has its entries any more: nothing was put back, or was removed again (detail)
-    UNREADABLE = "UNREADABLE"  # the metadata is back; no bookie can read its entries, but some bookies are away
+    UNREADABLE = "UNREADABLE"  # the metadata is back; no client can read its entries, but a bookie has some or is away
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
     EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
     FAILED = "FAILED"  # the detail is the reason

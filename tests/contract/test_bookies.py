@@ -17,7 +17,7 @@ from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.memory.bookies import MemoryBookies
 from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import RefusedError, UnavailableError
-from streaming.ports import Bookies
+from streaming.ports import Bookies, PlacedEntry
 from tests.builders import ROOT, put
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.formats.bookie_disk import BookieDisk
@@ -234,7 +234,7 @@ def test_a_bookie_that_stores_no_other_entry_of_the_cluster_is_not_believed(
 def test_only_bookies_that_have_nothing_are_asked_for_other_entries() -> None:
     doubted = []
 
-    def control(bookies: frozenset[str]) -> Sequence[tuple[int, int, Sequence[str]]]:
+    def control(bookies: frozenset[str]) -> Sequence[PlacedEntry]:
         doubted.append(bookies)
         return ON_BOTH
 

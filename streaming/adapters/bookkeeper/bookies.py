@@ -9,13 +9,12 @@ from typing import Literal
 from streaming.adapters.bookkeeper.bookie_http import can_read, read_disk, start_collection
 from streaming.adapters.bookkeeper.bookie_rpc import BookieConnection, connected
 from streaming.errors import UnavailableError
-from streaming.ports import MetadataStore, Znode
+from streaming.ports import MetadataStore, PlacedEntry, Znode
 from udfs.formats.bookie_disk import BookieDisk
 from udfs.formats.bookie_info import http_address, rpc_address
 
 _READS_AT_ONCE = 8
 _Entry = tuple[int, int]  # ledger id, entry id
-_Placed = tuple[int, int, Sequence[str]]  # and the ids of the bookies that may store it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class HttpBookies:
         return [_verdict(answers[entry], trusted) for entry in entries]
 
     def stored(
-        self, entries: Sequence[_Placed], control: Callable[[frozenset[str]], Iterable[_Placed]]
+        self, entries: Sequence[PlacedEntry], control: Callable[[frozenset[str]], Iterable[PlacedEntry]]
     ) -> list[bool | None]:
         """Return for each entry whether a bookie stores it."""
         addresses = {name: rpc_address(data) for name, data in self._registrations().items()}
@@ -144,7 +143,7 @@ class _StoredReads:
             answers.add(answer)
         return False if answers == {False} else None
 
-    def prove(self, bookies: frozenset[str], entries: Iterable[_Placed]) -> None:
+    def prove(self, bookies: frozenset[str], entries: Iterable[PlacedEntry]) -> None:
         """Read entries that exist, until each of the bookies has read one."""
         for ledger_id, entry_id, of_entry in entries:
             for bookie in bookies.difference(self.proven).intersection(of_entry):

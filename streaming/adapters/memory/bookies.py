@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from streaming.errors import RefusedError, UnavailableError
+from streaming.ports import PlacedEntry
 from udfs.formats.bookie_disk import BookieDisk
 
 
@@ -39,8 +40,8 @@ class MemoryBookies:
 
     def stored(
         self,
-        entries: Sequence[tuple[int, int, Sequence[str]]],
-        control: Callable[[frozenset[str]], Iterable[tuple[int, int, Sequence[str]]]],
+        entries: Sequence[PlacedEntry],
+        control: Callable[[frozenset[str]], Iterable[PlacedEntry]],
     ) -> list[bool | None]:
         """Return for each entry whether a bookie stores it."""
         answers = [self._is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
