@@ -39,6 +39,9 @@ class PulsarTopicProperties:
         self._http.close()
 
 
+SUPERUSER = "the rights of a superuser"  # to whom alone brokers return policies, settings and internalStats
+
+
 def refusal(answer: Answer, what: str, *, right: str = "permission to change the topic") -> RefusedError:
     """Return the error for a broker's refusal to do `what`; ForbiddenError if the role has not the right."""
     text = f"Pulsar did not {what}: {answer.status} {answer.reason}"

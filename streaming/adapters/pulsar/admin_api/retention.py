@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from streaming.adapters.pulsar.admin_api.properties import refusal
+from streaming.adapters.pulsar.admin_api.properties import SUPERUSER, refusal
 from streaming.adapters.pulsar.http import Answer, PulsarHttp, policies_path, topic_path
 from streaming.errors import UnavailableError
 from udfs.paths import base_topic, is_v1, namespace_of
@@ -14,7 +14,6 @@ from udfs.space.report import RecoverySettings
 _MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
 _DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"
 _RECOVERY = ("autoSkipNonRecoverableData", "managedLedgerForceRecovery", "schemaLedgerForceRecovery")
-_RIGHT = "the rights of a superuser"  # brokers return their settings only to superusers
 _FLAGS = {"true": True, "false": False}
 # the answer of a broker that does not support policies of topics
 _NO_TOPIC_POLICIES = HTTPStatus.METHOD_NOT_ALLOWED
@@ -45,14 +44,14 @@ class Retentions:
         # the namespace's policies recently may wait 30 s for itself.
         own = self._http.get(f"{topic_path(base)}/retention")
         if not own.ok and own.status != _NO_TOPIC_POLICIES:
-            raise refusal(own, f"read the retention of {base}", right=_RIGHT)
+            raise refusal(own, f"read the retention of {base}", right=SUPERUSER)
         return _retention(own) if own.ok else None
 
     def of_namespace(self, namespace: str) -> Retention | None:
         """Return the policy of a namespace; None: it has none. Raises UnavailableError, RefusedError."""
         shared = self._http.get(f"{policies_path(namespace)}/retention")
         if not shared.ok:
-            raise refusal(shared, f"read the retention of {namespace}", right=_RIGHT)
+            raise refusal(shared, f"read the retention of {namespace}", right=SUPERUSER)
         return _retention(shared)
 
     def of_brokers(self) -> Retention:
@@ -78,7 +77,7 @@ class Retentions:
     def _configuration(self) -> Any:
         answer = self._http.get("v2/brokers/configuration/runtime")
         if not answer.ok:
-            raise refusal(answer, "return a broker's configuration", right=_RIGHT)
+            raise refusal(answer, "return a broker's configuration", right=SUPERUSER)
         return answer.body
 
     def _of_brokers(self) -> Retention:

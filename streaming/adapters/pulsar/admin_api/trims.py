@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from streaming.adapters.pulsar.admin_api.properties import refusal
+from streaming.adapters.pulsar.admin_api.properties import SUPERUSER, refusal
 from streaming.adapters.pulsar.admin_api.retention import Retentions
 from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.errors import UnavailableError
@@ -42,7 +42,7 @@ class PulsarTrimFacts:
         # this loads the topic, so the caller checks is_loaded first (loaded.py)
         answer = self._http.get(f"{topic_path(topic)}/internalStats")
         if not answer.ok:
-            raise refusal(answer, f"read internalStats of {topic}", right="the rights of a superuser")
+            raise refusal(answer, f"read internalStats of {topic}", right=SUPERUSER)
         try:
             return parse_internal_stats(answer.body)
         except FormatError as error:
