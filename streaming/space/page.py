@@ -69,7 +69,7 @@ def _sections(shown: Shown, runs: Sequence[PastRun]) -> str:
             section("Growth (stored bytes, all copies)", _growth(shown, runs)),
             section("Subscriptions (bytes of one copy)", _subscriptions(report)),
             section("Bookies (all copies)", _bookies(report)),
-            section("What frees space, for the largest consumer of each cause", _fixes(report)),
+            section("Commands that free space, for the largest consumer of each cause", _fixes(report)),
             section("Bytes that are not known", _unknown(report)),
         )
     )
