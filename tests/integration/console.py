@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+# Before any command: several load pyarrow without numpy, which `run` and `check` need in the same process.
+import pyarrow.dataset  # noqa: F401
+
 from streaming.__main__ import run_command
 from tests import shared_classes
 

@@ -9,6 +9,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from udfs.formats.managed_ledger import (
     serialize_managed_ledger,
 )
 from udfs.paths import cursor_path, managed_ledger_name, managed_ledger_path
-from udfs.records import Presence
+from udfs.records import BrokerView, Presence
 from udfs.snapshots.keys import SnapshotKind
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -128,6 +129,7 @@ def test_no_inspecting_command_loads_a_topic_and_a_sweep_deletes_only_the_orphan
 ) -> None:
     tenant = world.namespaces[0].partition("/")[0]
     service = deploy(extra="\n[watch]\npoll_seconds = 1\nmark_ahead = true\nunlisted_after_seconds = 1\n")
+    topics.wait_for(partial(_are_unloaded, world, service), "the topics to stay unloaded")
     before = world.untouched()
 
     orphan = max(world.orphans)
@@ -150,12 +152,32 @@ def test_no_inspecting_command_loads_a_topic_and_a_sweep_deletes_only_the_orphan
     read_only(Inspection(before, world.untouched(), world.orphans))
     deleted = {row["ledger_id"] for rows in service.final().values() for row in rows if row["outcome"] == "DELETED"}
     assert deleted >= world.orphans
-    managed_ledgers = [managed_ledger_name(topic) for topic in (*world.topics, *world.real)]
-    views = broker_for(service.settings).views(managed_ledgers)
+    views = _views(world, service)
     assert {(view.presence, view.is_loaded) for view in views} == {(Presence.PRESENT, False)}
 
     topics.internal_stats(world.cluster, world.real[0])
     topics.wait_for(partial(_was_trimmed, before, world), f"trim of {world.real[0]}")
+
+
+def _views(world: World, service: Deployment) -> Sequence[BrokerView]:
+    names = [managed_ledger_name(topic) for topic in (*world.topics, *world.real)]
+    return broker_for(service.settings).views(names)
+
+
+def _are_unloaded(world: World, service: Deployment) -> bool:
+    """Whether no topic is loaded; unload those that are.
+
+    A broker that compacts a system topic while the topic is unloaded loads it again: its own client reconnects.
+    """
+    loaded = [
+        topic
+        for topic, view in zip((*world.topics, *world.real), _views(world, service), strict=True)
+        if view.is_loaded
+    ]
+    for topic in loaded:
+        topics.unload(world.cluster, topic)
+        time.sleep(3.5)  # longer than the list of loaded topics is used again
+    return not loaded
 
 
 def _was_trimmed(before: Untouched, world: World) -> bool:
