@@ -3,14 +3,13 @@
 ReaperError                exit 1: a fault of this program
 ├── ConfigError            exit 2: fix the configuration and start again
 ├── UnavailableError       exit 3: the outcome is unknown or a service is unavailable: check again, then retry
-│   ├── BusyError          another client holds it at the moment: wait, but not for ever
+│   ├── BusyError          another client holds what we need at the moment: wait, but not for ever
 │   └── WorkersLostError   executors of Spark ended while they worked: retry, but not for ever
-├── RefusedError           exit 1: the service refused (rights, quota); it would refuse a retry too
-│   └── ForbiddenError     our role has no right to it
-└── SafetyError            exit 4: an operator must decide: it could delete live data, or no work continues by itself
-    └── FencedError        another instance took over; this instance must stop at once
-
-StoppedBySignalError     exit 128 + signal: a signal ended a command before its end
+├── RefusedError           exit 1: another service refused (rights, quota); it would refuse a retry too
+│   └── ForbiddenError     our role has no right to the request
+├── SafetyError            exit 4: an operator must decide: continuing could delete live data, or no work can continue
+│   └── FencedError        another instance took over; this instance must stop at once
+└── StoppedBySignalError   exit 128 + signal: a signal ended a command before its end
 
 StopRequestedError     no error: the service is to stop
 
@@ -39,7 +38,7 @@ class UnavailableError(ReaperError):
 
 
 class BusyError(UnavailableError):
-    """Another client, perhaps a run that was killed, holds something; it releases it, or an operator must intervene."""
+    """Another client, perhaps a killed run, holds what we need; that client releases it, or an operator intervenes."""
 
 
 class WorkersLostError(UnavailableError):
@@ -55,7 +54,7 @@ class ForbiddenError(RefusedError):
 
 
 class SafetyError(ReaperError):
-    """Continuing could delete data in use."""
+    """An operator must decide: continuing could delete data in use, or no work continues by itself."""
 
     exit_code = 4
 

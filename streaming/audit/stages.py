@@ -37,7 +37,7 @@ class Engine:
 def engine_for(settings: Settings, stop: threading.Event, *, is_beside_service: bool = False) -> Iterator[Engine]:
     """Yield an engine; its tables and processes end with the block. Raises ConfigError, UnavailableError."""
     cores = len(os.sched_getaffinity(0))
-    # the service has its own work for its Python
+    # in the service's process, Python is busy with the service's own work
     alone_seconds = 0.0 if is_beside_service else ALONE_SECONDS
     workers = Workers(stop=stop, most=min(cores, _PROCESSES), alone_seconds=alone_seconds)
     memory = MEMORY_BESIDE_SERVICE if is_beside_service else MEMORY
@@ -68,7 +68,7 @@ class PhaseTools:
         Args:
             phase: shows the progress.
             task: the task.
-            rows: of the task. A table, if the query that they are of has no order.
+            rows: the task's rows: a table, or a query that returns them in a fixed order.
             schema: of the results.
             at_once: the largest number of rows that a process takes at once.
         """
@@ -91,8 +91,8 @@ class PhaseTools:
         return self.tables.of([], a.SUSPECT)
 
     def note(self, found: Sequence[Problem], rows: Rows) -> None:
-        """Record the problems of a phase: those of the driver, and those that the tasks wrote next to their rows."""
+        """Record the problems of a phase: those in `found`, and those that the tasks wrote next to their rows."""
         self.completeness.problems += found
-        # above MAX_PROBLEMS nothing counts as read, so no more than that are held
+        # with more than MAX_PROBLEMS nothing counts as read, so one more than that is enough
         for row in reference_join.problems(rows).select(f"FROM rows LIMIT {MAX_PROBLEMS + 1}").fetched():
             self.completeness.problems.append((row[a.PATH], row[c.DETAIL]))

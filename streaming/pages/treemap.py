@@ -1,7 +1,7 @@
 """A treemap: areas as large as the bytes of tenants, their namespaces, and the topics in these.
 
-The areas are nested HTML elements of a fixed height whose widths are shares of the screen's. CSS cuts names to their
-areas.
+The areas are nested HTML elements: their heights are fixed, and their widths are shares of the screen's width. CSS cuts
+names to their areas.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class _Node:
 
 
 def treemap(topics: Mapping[tuple[str, str, str], int]) -> str:
-    """Draw the bytes of each (tenant, namespace, topic); the smallest parts of a level share an area."""
+    """Draw the bytes of each (tenant, namespace, topic); the smallest parts within an area share one."""
     whole = _Node("", "")
     for names, size in topics.items():
         if size > 0:

@@ -4,9 +4,9 @@
    streaming.state.waiting. We read an entry that seems to be missing before we report it: it may contain a broker's
    marker and no message.
 2. By request: streaming.reconcile.delayed_requests.
-3. By ledger: a ledger that had unread messages at the last check and is gone from the topic took them with it (TTL,
-   backlog eviction, a topic deleted, or deleted and created again). streaming.reconcile.memory remembers the ledger
-   until an operator accepts the loss (`accept --gaps`).
+3. By ledger: if a ledger had unread entries or gaps at the last check, is gone from the topic now, and one of its
+   entries is not accounted for, messages were lost (TTL, backlog eviction, a topic deleted, or deleted and created
+   again). streaming.reconcile.memory remembers the ledger until an operator accepts the loss (`accept --gaps`).
 A topic that we can't check is named, and hides no gap of another topic.
 """
 
@@ -50,8 +50,8 @@ def reconcile(
         pulsar: reads topics and their positions.
         now_ms: the time, in ms since 1970.
         matched: request topics that match the pattern, and are not listed.
-        service: what the service's earlier checks found, which need not be read again. This check adds to it, and
-            remembers what is unread now for the next check. None: a command checks, and remembers nothing.
+        service: entries that the service's earlier checks have read, and that need not be read again. This check adds
+            entries, and remembers for the next check what is unread now. None: a command checks, and remembers nothing.
     """
     # messages move while we check: the stores are read in the order in which a message passes through them, so that a
     # message between two stores never seems to be missing

@@ -38,9 +38,9 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
     """
     queries = queries_of(settings, matched_topics(pulsar.admin, settings))
     topics = [topic for query in queries for topic in query.topics]
-    # Requests move while we count. Each is in the next store before it leaves the last one, so the stores are read in
-    # an order that may count a moving request twice and never omits it: first the committed positions, then the retries
-    # that wait, then the newest chunk of receipts, and the ends of the topics last.
+    # Requests move while we count. Each is in the next store before it leaves the previous store, so the stores are
+    # read in an order that may count a moving request twice and never omits it: first the committed positions, then the
+    # retries that wait, then the newest chunk of receipts, and the ends of the topics last.
     committed: dict[str, Position] = {}
     for query in queries:
         committed |= committed_positions(location_of(settings, query.name))

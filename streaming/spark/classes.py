@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ledger-reaper")
 
 FOLDER = "java-classes"
-# Otherwise a JVM that ignores an archive reports that on its standard output, in the middle of a command's output.
+# Without these, a JVM that ignores an archive reports that on standard output, in the middle of a command's output.
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _LISTING = "-XX:DumpLoadedClassList="
 _OURS = re.compile(rf"{_LISTING}.+/[0-9a-f]{{16}}\.lst")
@@ -103,7 +103,7 @@ def kept(cache: Path | None = None, after_s: float = _AFTER_S) -> Iterator[None]
 
 
 def _digest(spark: "SparkSettings", jars: Sequence[Path]) -> str:
-    """Return a digest of what an archive fits: the Java, all jars on the disk, and options that affect the memory."""
+    """Return a digest of what an archive depends on: Java, Spark's and our jars, java_options and driver_memory."""
     from pyspark.find_spark_home import _find_spark_home
 
     sparks_home: Callable[[], str] = _find_spark_home

@@ -28,8 +28,8 @@ _CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class 
 # The number of rows that the JVM sends to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # Its value for messages, whose sender chooses their size: a row has up to service.max_request_bytes of payload and
-# udfs.requests.retry.MAX_ABOUT_BYTES of key and properties. With the defaults these are 32 MiB, in the JVM and in the
-# worker.
+# udfs.requests.retry.MAX_ABOUT_BYTES of key and properties. With the defaults a batch has up to 32 MiB, in the JVM and
+# in the worker.
 MESSAGES_PER_BATCH = "100"
 
 # Every job relies on these; conf/spark-defaults.conf has the same for spark-submit.
@@ -39,7 +39,7 @@ NEEDED = {
     ROWS_PER_BATCH: "5000",
     "spark.scheduler.mode": "FAIR",
     "spark.speculation": "false",  # a second copy of a deleting task would only conflict with the first
-    # persisted batches that spill to disk: a sender's compressed megabytes stay as small as they arrived
+    # compresses persisted batches that spill to disk: megabytes that arrived compressed take no more space there
     "spark.rdd.compress": "true",
     connector_clients.TIMEOUT: connector_clients.CACHED_IN_EXECUTORS,
     "spark.sql.streaming.metricsEnabled": "true",
@@ -87,7 +87,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
 
 
 def log_refusals_in_one_line(context: SparkContext) -> None:
-    """Log refused connections without Spark's token, such as port scans, without PySpark's traceback."""
+    """Log each connection that is refused without Spark's token (a port scan), but not PySpark's traceback."""
 
     def handle_error(_request: object, client_address: tuple[str, int]) -> None:
         log.warning("refused a connection from %s to Spark's accumulators: %s", client_address[0], sys.exc_info()[1])
@@ -206,7 +206,10 @@ def _for_checkpoints(settings: Settings) -> Sequence[ivy.Artifact]:
 
 
 def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
-    """Return the connector, and S3A for checkpoints on S3, from a folder that has them or fetched into the cache."""
+    """Return the connector, and S3A for checkpoints on S3: from a folder that has them, else from the cache.
+
+    The folder is the one that LEDGER_REAPER_JARS names, or `provided`. Jars that are not in the cache are fetched.
+    """
     from streaming.spark import jars as artifacts
 
     progress = fetches_logged()

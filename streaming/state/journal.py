@@ -129,7 +129,7 @@ class ParquetJournal:
             state_dir: the state directory, a local path or a URI.
             query: names the files, with batch_id.
             batch_id: names the files, with query.
-            clock: the driver's.
+            clock: the service's, the earlier of the driver's and ZooKeeper's clocks.
             ahead_ms: how far the clock that names the days is ahead of `clock`.
         """
         self._folder = folder_of(state_dir)
@@ -256,9 +256,9 @@ def snapshot_entries(state_dir: str, query: JournalQuery = _ALL) -> Iterator[dic
 
 
 def started(state_dir: str, query: str, batch_id: int, *, since_ms: int) -> Counter[tuple[str, str]]:
-    """Count the deletes that a batch has journaled since then, by (tenant, reference key).
+    """Count the deletes that a batch has journaled since `since_ms`, by (tenant, reference key).
 
-    Each ledger or upload counts once. Raises UnavailableError.
+    Each ledger, upload or message counts once. Raises UnavailableError.
     """
     counts: Counter[tuple[str, str]] = Counter()
     exactly = ("ledger_id", "uuid")

@@ -22,8 +22,8 @@ from udfs.formats.compression import Compression, decompress
 from udfs.formats.errors import FormatError
 from udfs.proto.pulsar_api_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
 
-# Brokers store 5 MiB unless configured otherwise, and clients fill a batch up to that before they compress it.
-# Only messages that are no requests, and compression bombs, are larger.
+# Brokers store messages of up to 5 MiB unless configured otherwise, and clients fill a batch up to that size before
+# they compress it. Only messages that are no requests, and compression bombs, are larger.
 MAX_UNCOMPRESSED_BYTES = 8 * 1024 * 1024
 LATEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
 
@@ -59,7 +59,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """The part of a larger message that an entry is."""
+    """Identifies an entry that is a chunk of a larger message."""
 
     uuid: bytes  # the same for all parts
     number: int  # from 0
@@ -104,7 +104,7 @@ def _metadata(data: bytes) -> tuple[MessageMetadata, int]:
     start = 0
     if data[:2] == _BROKER_METADATA:  # brokers add it if configured to
         start = 2 + _SIZE.size + _size_at(data, 2)
-    if data[start : start + 2] == _CHECKSUM:  # the broker has checked it, as does every sender of the entry
+    if data[start : start + 2] == _CHECKSUM:  # not checked here: the broker has checked it
         start += 2 + _CHECKSUM_BYTES
     first = start + _SIZE.size
     end = first + _size_at(data, start)

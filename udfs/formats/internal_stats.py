@@ -31,8 +31,8 @@ class InternalStats:
     compacted: tuple[int, int] = (-1, 0)  # (ledger, entries) of the compacted ledger; (-1, 0): the topic has none
     # encoded cursor name -> the broker's text of what is acknowledged after the mark-delete position, if anything is
     acknowledged: Mapping[str, str] = field(default_factory=dict)
-    reading: frozenset[str] = frozenset()  # encoded names of the cursors that consumers read from now
-    compacted_by_cursor: int | None = -1  # which the cursor __compaction names; -1: none; None: not in the answer
+    reading: frozenset[str] = frozenset()  # encoded names of the cursors that have a consumer reading
+    compacted_by_cursor: int | None = -1  # the ledger that cursor __compaction names; -1: none; None: not answered
 
     @property
     def horizon(self) -> Position:

@@ -38,7 +38,7 @@ class OffsetsOf(StrEnum):
 
     ROCKSDB = "rocksdb"
     FILES = "files"
-    BOTH = "both"  # RocksDB's entries, and entries of the files that RocksDB does not have
+    BOTH = "both"  # RocksDB's entries, and those entries of the files that are missing in RocksDB
 
 
 class BadTableError(ValueError):
@@ -72,7 +72,7 @@ def version_rows(table: Mapping[str, Any]) -> Pairs:
     version = _part(table, "dataVersion")
     counter = _whole(version.get("counter", 0), "dataVersion.counter")
     if counter >= LONG_MAX:
-        raise BadTableError(f"dataVersion.counter is {counter}, and no broker has a higher counter")
+        raise BadTableError(f"dataVersion.counter is {counter}, and no counter can be higher")
     above = {
         "counter": counter + 1,
         "stateVersion": _whole(version.get("stateVersion", 0), "dataVersion.stateVersion"),
@@ -126,7 +126,7 @@ def offsets_of_rows(rows: ConfigRows) -> dict[str, dict[int, int]]:
 
 
 def united(first: ConfigRows, other: ConfigRows, *, are_offsets: bool = False) -> ConfigRows:
-    """Merge rows; the rows of `first` win, and among offsets, each queue's offset of `first`. Raises BadTableError."""
+    """Merge rows; those of `first` win. With are_offsets, its offset wins for each queue. Raises BadTableError."""
     default = other.default | first.default
     if are_offsets:
         ours, theirs = offsets_of_rows(first), offsets_of_rows(other)

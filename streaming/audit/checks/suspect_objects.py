@@ -58,9 +58,9 @@ class ObjectChecker:
             read_objects(store, list(jobs.values()))
         except (UnavailableError, RefusedError) as error:
             return [_unknown(Reason.STORE_UNAVAILABLE, str(error))] * len(rows)
-        # After the objects: a broker writes an offload's UUID into the topic's list before it stores the first object,
-        # and a UUID that was removed from the list never returns to it. So if the list does not name the UUID now, it
-        # never will (udfs/verdicts/judge_offload.py, also for the exception).
+        # The owners are read after the objects: a broker writes an offload's UUID into the topic's list before it
+        # stores the first object, and a UUID that was removed from the list never returns to it. So if the list does
+        # not name the UUID now, it never will (udfs/verdicts/judge_offload.py has the reasons, and one exception).
         references = self.loader.load(row[c.REFERENCE_KEY] for row in rows)
         policy = offload_policy(self.buckets.configuration, self.policy, offload_grace_ms=self.offload_grace_ms)
         return [

@@ -107,8 +107,8 @@ class Outbox:
         """
         self.outages.wait_through(self.receipts.sync)
         self.outages.wait_through(self._find_out_what_is_published)
-        # not the published chunks: a broker forgets a producer after hours of silence, and would then store the copies
-        # twice
+        # published chunks are not sent again: a broker forgets a producer after hours of silence, and would then store
+        # their copies twice
         while self._published < self.receipts.newest_chunk:
             self._publish(self._published + 1)
 
@@ -116,7 +116,7 @@ class Outbox:
     def oldest_unfinished(self) -> int:
         """The first committed chunk that has not been published; 0 if all have been."""
         if self._published < 0:
-            raise AssertionError("a chunk before publish_again")
+            raise AssertionError("oldest_unfinished was read before publish_again was called")
         return self._published + 1 if self._published < self.receipts.newest_chunk else 0
 
     def finish(self, chunk: int) -> ChunkSummary:
@@ -136,8 +136,8 @@ class Outbox:
     def _find_out_what_is_published(self) -> None:
         newest, table_id = self.receipts.newest_chunk, self.receipts.table_id
         mark = Mark.parse(self.coordination.published(), table_id)
-        # the mark is outside the receipts table: a table that contains less has lost commits, and would reuse chunk
-        # numbers
+        # the mark is outside the receipts table: a table without a chunk that the mark names has lost commits, and
+        # would reuse chunk numbers
         if mark is not None:
             mark.check(newest)
         refuse_outdated(self.copies.remembered(table_id), newest)
@@ -160,7 +160,7 @@ class Outbox:
         self._mark(chunk)
 
     def _stored(self, chunk: int) -> Mapping[str, int]:
-        """Return the newest stored copy of each partition whose broker has forgotten the producer.
+        """Return the sequence id of the newest stored copy, for each partition whose broker forgot the producer.
 
         An earlier try may have sent copies hours ago. The other brokers drop the copies that they have.
         """
@@ -214,7 +214,7 @@ class PulsarCopies:
     targets: Mapping[str, int]  # topic -> its number of partitions; 0: not partitioned
 
     def send(self, receipts: DataFrame, table_id: str, stored: Mapping[str, int]) -> None:
-        """Send the copy of every receipt that has one to its target partition. Raises what the executors raise.
+        """Send each receipt's copy, if it has one, to the copy's target partition. Raises what the executors raise.
 
         stored: partition -> sequence id of its newest stored copy; copies up to this id are not sent.
         """
@@ -308,7 +308,7 @@ class _Publisher:
         return min(largest_message(self.settings, partition), self.limits.get(topic) or DEFAULT_MESSAGE_BYTES)
 
     def _most_shown(self, topic: str) -> int | None:
-        # a delayed request must be readable later, with any messages that others write into RETRY before it
+        # a delayed request must be readable later, whatever messages others write into RETRY before it
         return MAX_SHOWN_BYTES if topic == self.retry_topic else None
 
     def _copies(

@@ -57,7 +57,7 @@ def checkpoint_of(database: Database) -> int | None:
 
 
 def _require_sane(bounds: Mapping[QueueKey, Bounds], log: CommitLog) -> None:
-    """Raise SafetyError if a queue's rows are further apart than messages can be: those between can't be compared."""
+    """Raise SafetyError if a queue spans more offsets than the log can have had messages: they can't be compared."""
     for (topic, queue_id), bound in bounds.items():
         # no log with this end can ever have had more messages
         if bound.last - bound.first > log.end // RECORD_BYTES_MIN:
@@ -102,7 +102,7 @@ def bound_findings(queues: Sequence[Queue], contents: StoreContents) -> Iterator
         name = queue.range.key
         bound = bounds.get(name, Bounds())
         expected, following = max(bound.last + 1, ends.get(name, 0)), bound.max[1] + 1 if bound.max else 0
-        # without rows, all messages of a queue have expired, and the file queue may have ended long ago
+        # if a queue has no rows, all its messages have expired, and its file queue may have ended long ago
         if following < expected or (bound.last >= 0 and following != expected):
             text = f"by the max row, the next message gets the offset {following}, and it has to be {expected}"
             yield Finding(*name, kind=FindingKind.MAX, count=1, offset=expected, text=text)

@@ -62,7 +62,7 @@ def unfinished_rollback(paths: StorePaths) -> str:
 
 
 def delete_rollback(paths: StorePaths) -> None:
-    """Delete the files of a rollback. Raises SafetyError if a rollback has started and has not ended."""
+    """Delete the files of a rollback. Raises SafetyError as long as the barrier of an unfinished rollback exists."""
     if paths.barrier.exists():
         raise SafetyError(unfinished_rollback(paths))
     # Allowed here: the folder is ours, and either no file of the store was replaced from it, or all were.

@@ -23,7 +23,7 @@ _STARTED, _SEALED, MOVED = "started.json", "sealed.json", "moved-in.json"
 FOLLOWED = "followed.json"  # the consume queues in this folder come from `follow`
 CURRENT = "CURRENT"
 _ADVICE = "Move this file somewhere else, and run the command again"
-# files that rocksdict leaves in the folder of a database, and no broker needs
+# files that rocksdict leaves in the folder of a database, and that no broker needs
 _NOT_MOVED = ("LOCK", "LOG", "rocksdict-config.json")
 
 

@@ -3,9 +3,9 @@
 1. An entry is a file NUMBER-TOPIC-SUFFIX.json, written before anything is sent and never changed. Older versions wrote
    NUMBER.json.
 2. Empty files beside an entry record progress: the same name with .sent, once the new message is published; .done, once
-   the repair that started with the entry was verified. Entries of older versions have neither, and count as sent and
-   done. For a migration, the first entry of a run has them: .sent, once all entries of the run are written; .done, once
-   the new form was verified, or the migration was undone.
+   the repair that started with the entry was verified. Entries of older versions have neither: they count as sent, and
+   no run resumes them. For a migration, the first entry of a run has them: .sent, once all entries of the run are
+   written; .done, once the new form was verified, or the migration was undone.
 3. Files that are not entries are logged and skipped. A torn file whose name contains the topic's digest stops the
    command, and so does any file that the store can't read just now.
 """
@@ -45,10 +45,10 @@ class Act(StrEnum):
 
     REPAIR = "REPAIR"
     REPAIR_OF_HALF = "REPAIR_OF_HALF"  # of a topic whose index was written during a replay
-    AGAIN = "AGAIN"  # a repair replaces an index that its broker wrote during the replay
+    AGAIN = "AGAIN"  # a repair replaces an index that the topic's broker wrote during the replay
     UNDO = "UNDO"
     MIGRATION = "MIGRATION"  # conversion of a topic's snapshot to another form
-    REMOVAL = "REMOVAL"  # of a message that no broker can decode; its topic is the system topic
+    REMOVAL = "REMOVAL"  # of a message that no broker can decode; the entry's topic is the system topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class RepairJournal:
             content = json.loads(self.folder.read(name) or b"")
         if isinstance(content, dict):
             return content
-        # an earlier entry may be older than what this one replaced (decision 32)
+        # not skipped: what the previous entry replaced is older than what this entry replaced (decision 32)
         if is_ours:
             raise SafetyError(f"the journal's file {name} is no JSON object: {_CHECK_IT}")
         log.warning("the journal's file %s/%s is no JSON object, and was skipped", self.folder.location, name)

@@ -1,4 +1,4 @@
-"""The note of the entries that the fallback has processed completely."""
+"""The note of the entries that the fallback (a read without the connector) has processed completely."""
 
 import threading
 from collections.abc import Mapping, Sequence

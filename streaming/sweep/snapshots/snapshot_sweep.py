@@ -5,8 +5,9 @@ A Pulsar publish can't be conditional. Instead:
    (udfs.verdicts.judge_snapshot);
 2. the bytes are in the journal before any tombstone is sent. Right before each tombstone, the epoch shows whether a
    newer instance has taken over, and the owner is read once more;
-3. afterwards, the messages written since the scan are read. If the same key was written before our tombstone, an index
-   has come to name the segment, or the owner is back, the bytes are published again;
+3. afterwards, the messages written since the scan are read. The key's last value is published again in three cases: a
+   value of the key was written before our tombstone, an index has come to name the segment, or the owner is no
+   longer as it was judged;
 4. segments go before the index of their topic.
 """
 
@@ -48,7 +49,7 @@ class SnapshotSweeper:
         clock: Clock,
         rules: SweepRules,
     ) -> None:
-        self._open_topics = open_topics  # called once for each group
+        self._open_topics = open_topics  # called once for each sweep()
         self._loader = loader
         self._journal = journal
         self._clock = clock
@@ -87,7 +88,7 @@ class SnapshotSweeper:
     def _sweep_kind(
         self, namespace: Namespace, kind: SnapshotKind, jobs: Sequence[SnapshotJob], limiter: Limiter | None
     ) -> None:
-        def not_compacted(error: Exception) -> None:  # a segment's tombstones are compacted after the next scan
+        def not_compacted(error: Exception) -> None:  # tombstones of segments are compacted after the next scan
             log.warning("%s: tombstones of %s can still be read: %s", namespace.name, kind, error)
 
         # brokers can't delete a loaded topic while a tombstone in the segments topic can be read
@@ -184,7 +185,7 @@ class SnapshotSweeper:
         return job.judged_on is not None and presence is job.judged_on.presence
 
     def _verify(self, namespace: Namespace, kind: SnapshotKind, sent: Sequence[SnapshotJob], scan: Scan) -> None:
-        """Restore messages whose keys were written before the tombstone, or that came to be needed, after the scan.
+        """Restore a message if, since the scan, its key was written before the tombstone, or it came to be needed.
 
         A job stays DELETED only if its tombstone is found. If the verification of a tombstone fails, the others are
         verified before the error is raised.
