@@ -3,7 +3,8 @@
 streaming/sweep/ledgers.py puts the check into each ZooKeeper transaction;
 streaming/sweep/tiered_storage/offloads.py compares the version right before it deletes objects, and
 streaming/sweep/snapshots/snapshot_sweep.py right before it sends each tombstone; streaming/deletion/gate.py compares it
-before each chunk.
+before each chunk, and streaming/state/waiting.py when it takes over the waiting retries. The outbox
+(streaming/deletion/chunks/outbox.py) stops at a chunk of this run whose receipts have another epoch.
 """
 
 import json
