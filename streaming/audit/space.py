@@ -1,4 +1,4 @@
-"""Space: the bytes that audits requested, that the service deleted, and that bookies have freed on their disks since.
+"""Space: the bytes whose deletion audits requested, that the service deleted, and that bookies freed on disk since.
 
 A bookie frees the bytes of a deleted ledger later: they stay in entry logs, which are files that many ledgers share,
 until the bookie rewrites or removes these. bookies.json, next to the findings, has the last answer of each bookie.
@@ -55,7 +55,7 @@ class Space:
 
     @property
     def held(self) -> int:
-        """Return a lower bound of the bytes that are not freed yet; further copies and brokers' deletes add to it."""
+        """Return a lower bound of the bytes not freed yet: it omits further copies, and what brokers deleted."""
         return max(0, self.deleted_since - self.reclaimed)
 
     def lines(self) -> list[tuple[str, int]]:
@@ -117,14 +117,15 @@ def reasons(disks: Sequence[BookieDisk]) -> list[str]:
     waits = [disk.gc_wait_seconds for disk in disks if disk.gc_wait_seconds]
     if waits:
         sentences.append(
-            f"Bookies search for deleted ledgers every {max(waits)} s (gcWaitTime), so the latest may not count yet."
+            f"Bookies search for deleted ledgers every {max(waits)} s (gcWaitTime), so the latest deletes may not "
+            "count as freed yet."
         )
     majors = [disk.major_threshold for disk in disks if disk.major_threshold]
     if majors:
         share = min(majors)
         sentences.append(
             f"A bookie rewrites an entry log when less than {share:.0%} of it is in use (majorCompactionThreshold), so "
-            f"up to {1 - share:.0%} of a log may be garbage. It removes a log without any live ledger as a whole."
+            f"up to {1 - share:.0%} of a log may be garbage. It removes the whole log if no ledger in it is live."
         )
     if disks:
         sentences.append("A bookie never rewrites or removes the entry log that it is writing to.")

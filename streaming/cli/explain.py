@@ -19,7 +19,7 @@ def explain(  # noqa: PLR0913  typer reads each option from a parameter
         int | None, typer.Argument(metavar="[N]", help="Ledger id", min=0, max=MAX_LEDGER_ID, show_default=False)
     ] = None,
     ledger: Annotated[
-        int | None, typer.Option("--ledger", help="The same as an option", min=0, max=MAX_LEDGER_ID)
+        int | None, typer.Option("--ledger", help="Ledger id, given as an option", min=0, max=MAX_LEDGER_ID)
     ] = None,
     topic: Annotated[
         str, typer.Option("--topic", help="A topic with its partitions, for example shop/prod/carts")

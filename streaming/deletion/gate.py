@@ -24,7 +24,7 @@ _MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probab
 
 @dataclass(slots=True, kw_only=True)
 class Gate:
-    """One per service. While nothing is deleted, a note in state_dir names the reason for `ledger-reaper receipts`."""
+    """One per service. While a chunk waits, a note in state_dir tells `receipts` and `status` the reason."""
 
     coordination: Coordination
     blast_radius: BlastRadius
@@ -71,7 +71,7 @@ class Gate:
         self.blast_radius.go_on()
 
     def log_hold(self) -> None:
-        """Log what holds the work now, and when the hold ends, even if no chunk waits here. Raises UnavailableError.
+        """Log what holds the work now, or that a hold has ended, even if no chunk waits here. Raises UnavailableError.
 
         Any thread may call it.
         """

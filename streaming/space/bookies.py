@@ -1,4 +1,4 @@
-"""Asks bookies about their disks, beside the bytes that ledgers' ensembles assign to them."""
+"""Asks bookies about their disks, and adds to each answer the bytes that ledgers' ensembles assign to the bookie."""
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from udfs.space.report import BookieSpace, Unknown
 
 _CONCURRENCY = 8
 _ABSENT = "ledgers name it, and it is not registered: it does not run"
-_NO_ADDRESS = "it registers no HTTP server"
+_NO_ADDRESS = "it registers no HTTP server (httpServerEnabled)"
 _NO_METRICS = "it registers no HTTP server (httpServerEnabled), and no metrics of a bookie are served at {url}"
 
 

@@ -87,7 +87,7 @@ def headline(shown: Shown) -> Iterator[str]:
         f"read in {age_text(report.seconds)}, no topic was loaded"
     )
     if scope := scope_text(shown.filters):
-        yield f"Only {scope}; the number of ledgers, and bookies, are those of the whole cluster"
+        yield f"Only {scope}; but the number of ledgers, and the bookies, are those of the whole cluster"
 
 
 def totals(shown: Shown) -> Iterator[tuple[str, str, str]]:
@@ -107,7 +107,7 @@ def totals(shown: Shown) -> Iterator[tuple[str, str, str]]:
         yield from _disk_lines(report)
     if read_only := [each.bookie_id for each in report.bookies if each.is_read_only]:
         shares = f"{len(read_only):,} of {len(report.bookies):,}"
-        yield ("read-only", shares, f"bookies take no new entries, such as {read_only[0]}: see the notes on bookies")
+        yield ("read-only", shares, f"bookies (such as {read_only[0]}) take no new entries: see the notes on bookies")
 
 
 def _disk_lines(report: SpaceReport) -> Iterator[tuple[str, str, str]]:
@@ -116,7 +116,7 @@ def _disk_lines(report: SpaceReport) -> Iterator[tuple[str, str, str]]:
     if disks.live_bookies:
         asked = f"{disks.live_bookies} of {count_of(disks.bookies, 'bookie')}"
         differs = _difference(disks.live_reported - disks.live_expected)
-        text = f"all copies, in finished entry logs of {asked}; {differs} stored there"
+        text = f"all copies, in finished entry logs of {asked}; {differs} ledgers store there"
         yield ("live", size_text(disks.live_reported), text)
     if disks.disk_bookies:
         asked = f"{disks.disk_bookies} of {count_of(disks.bookies, 'bookie')}"
@@ -125,8 +125,8 @@ def _disk_lines(report: SpaceReport) -> Iterator[tuple[str, str, str]]:
         yield (
             "disks",
             size_text(disks.disk_used),
-            f"used in the file systems of {asked}{shared}; {differs} stored there: deleted and dead bytes, journals, "
-            "indexes, files of others",
+            f"used in the file systems of {asked}{shared}; {differs} ledgers store there: deleted and dead bytes, "
+            "journals, indexes, files of others",
         )
     if not disks.live_bookies and not disks.disk_bookies:
         yield ("disks", "not known", f"none of {count_of(disks.bookies, 'bookie')} reported its disks")
@@ -218,7 +218,7 @@ def _show_subscriptions(console: Terminal, shown: Shown) -> None:
     _show_subscription_table(console, f"By subscription (bytes of one copy{more})", shown.report, cut)
     note = (
         "Backlogs of a topic's subscriptions overlap, so they do not add up. frees: whole ledgers that brokers can "
-        "drop once this subscription alone is at the end of its topic."
+        "drop once this subscription is at the end of its topic, and the others are where they are now."
     )
     console.print(cell(note), style="dim")
 
@@ -278,7 +278,7 @@ def _size(size_bytes: int | None) -> str:
 
 
 def bookie_notes(bookies: Sequence[BookieSpace], now_ms: int) -> Iterator[str]:
-    """Yield the settings of garbage collection, with the bookies that have them, and what could not be asked."""
+    """Yield the settings of garbage collection with the bookies that have them, then each bookie's state and faults."""
     groups: dict[str, list[str]] = {}
     for bookie in bookies:
         if settings := _collection(bookie, now_ms):
@@ -292,9 +292,8 @@ def bookie_notes(bookies: Sequence[BookieSpace], now_ms: int) -> Iterator[str]:
                 "becomes read-only if its disks are fuller than diskUsageThreshold (bookkeeper.conf), or on request. "
                 "Every 10 s (diskCheckInterval) it checks, and takes entries again below diskUsageLwmThreshold"
             )
-        if bookie.is_registered and not bookie.url:
-            yield f"{bookie.bookie_id}: not asked: it registers no HTTP server (httpServerEnabled in bookkeeper.conf)"
-            continue
+        if bookie.is_registered and not (bookie.url or bookie.faults):
+            yield f"{bookie.bookie_id}: it registers no HTTP server (httpServerEnabled), so only its metrics were read"
         for fault in bookie.faults or ([] if bookie.is_registered else ["not asked: ledgers name it, and it is down"]):
             yield f"{bookie.bookie_id}: {fault}"
 
@@ -339,7 +338,7 @@ def _show_fixes(console: Terminal, found: Sequence[Fix]) -> None:
         return
     console.print()
     console.print(
-        Text("Commands that free it, for the largest consumer of each cause (`space` runs none of them)", "bold")
+        Text("Commands that free space, for the largest consumer of each cause (`space` runs none of them)", "bold")
     )
     for fix in found:
         console.print(cell(f"- {CAUSE_TEXT[fix.cause]}: {fix.text}.{frees_text(fix)}"), soft_wrap=True)

@@ -1,8 +1,8 @@
 """Has the connector decompress LZ4 in Java, because the native library reads out of bounds for invalid input.
 
 The fuzzer found it: a single message ended the JVM, and so the service, with SIGSEGV in LZ4_decompress_fast, a function
-that does not get the end of its input. This module does not reach separate executors: such an end costs an executor its
-task, and the fallback reads the batch.
+that is not told where its input ends. This module does not reach executors in JVMs of their own: there, such a crash
+costs the executor its task, and the fallback reads the batch.
 """
 
 import logging
@@ -41,9 +41,9 @@ def _load_with_safe_implementation(spark: SparkSession) -> None:
     native = factory.getDeclaredField("NATIVE_INSTANCE")
     native.setAccessible(True)
     former = native.get(None)
-    # The Pulsar client takes the fastest implementation that lz4-java has, once, when its class is loaded. So the class
-    # is loaded while the implementation that checks every access replaces the native one, which Spark uses again
-    # afterwards.
+    # The Pulsar client takes lz4-java's fastest implementation, once, when CompressionCodecLZ4 is loaded. So that class
+    # is loaded while the implementation that checks every access replaces the native one. Afterwards Spark uses the
+    # native one again.
     native.set(None, _jvm(spark).net.jpountz.lz4.LZ4Factory.safeInstance())
     try:
         _class(spark, _CODEC)

@@ -1,6 +1,7 @@
 """Lists the Java archives that the program needs, each with its SHA-512, and finds them.
 
-They come from the folder in the variable LEDGER_REAPER_JARS, if it is set; otherwise streaming.spark.ivy fetches them.
+They come from the folder that the variable LEDGER_REAPER_JARS names, else from a folder that the caller provides, else
+streaming.spark.ivy fetches them.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""internalStats of a topic as the broker's admin API returns them: no other module knows the keys of that JSON.
+"""internalStats of a topic as the broker's admin API returns them. Only the sandbox also knows the keys of that JSON.
 
 1. InternalStats counts the backlog. An answer of an unknown form is a FormatError, never a zero.
 2. view_of reads the broker's references to ledgers, from other fields. An answer of an unknown form is UNREADABLE.
@@ -110,7 +110,7 @@ def view_of(stats: Any) -> BrokerView:
 def _ledgers(listed: Sequence[Mapping[str, Any]], current_entries: int) -> tuple[tuple[int, int], ...]:
     ledgers = [(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in listed]
     if ledgers:
-        # the list has no number for the ledger that is being written
+        # the list has no count of entries for the ledger that is being written
         newest, entries = ledgers[-1]
         ledgers[-1] = (newest, max(entries, current_entries))
     return tuple(ledgers)

@@ -15,7 +15,7 @@ CLASS_MEANING = {
     FindingClass.MISSING: "a topic refers to it, and it does not exist: data was lost",
     FindingClass.UNKNOWN: "a deciding fact could not be read, so it counts as in use",
     FindingClass.FOREIGN: "another application or cluster created it; the service never touches it",
-    FindingClass.TOO_YOUNG: "no topic refers to it, but it is so new that its topic may still do so",
+    FindingClass.TOO_YOUNG: "no topic refers to it, but it is so new that its topic may come to refer to it",
     FindingClass.OPEN: "no topic refers to it, but it is not closed, and its broker may be alive; most are former "
     "ledgers of cursors, which brokers never close",
 }
@@ -31,8 +31,8 @@ CLASS_NEXT = {
     "safety.above_newest_quarantine_seconds",
 }
 _MEANING = {
-    Reason.UNREFERENCED: "It is closed, or open and quiet for long enough, and old enough, and its topic does not "
-    "refer to it: the service would delete it.",
+    Reason.UNREFERENCED: "Its topic does not refer to it, it is old enough, and it is closed (or open, but quiet for "
+    "long enough): the service would delete it.",
     Reason.OWNER_GONE: "Its topic does not exist any more: the service would delete it.",
     Reason.NOT_FOUND: "It does not exist, so the service would have nothing to delete.",
     Reason.IN_USE: "Its topic needs it: the service would keep it, and try again later.",
@@ -45,8 +45,8 @@ _MEANING = {
     Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would check a second time, after "
     "two_phase.reconsume_later_seconds, and delete it if that is still so.",
     Reason.LEDGER_UNREADABLE: "The service can't read its metadata: it would keep it for now.",
-    Reason.NOT_CLOSED: "It is not closed: the service would keep it for now. Brokers never close the ledger that a "
-    "cursor releases. The service deletes an OPEN ledger when its cursor or list names a newer ledger or is gone, and "
+    Reason.NOT_CLOSED: "It is not closed: the service would keep it for now. Brokers never close a cursor's "
+    "former ledger. The service deletes an OPEN ledger when its cursor or list names a newer ledger or is gone, and "
     "its metadata has not changed for safety.open_quiet_period and for safety.above_newest_quarantine_seconds.",
     Reason.TOO_YOUNG: "It is so young that its topic may still add it to its list: the service would keep it for now.",
     Reason.ABOVE_NEWEST: "It is newer than all ledgers that its topic refers to: a stalled broker may still add it to "

@@ -1,11 +1,12 @@
 """Marks ledgers that brokers are about to drop (PIP-129), and removes marks of ledgers that are gone.
 
 [watch] mark_ahead starts this.
-1. A broker is asked only about a topic that it has loaded. A change in the topic's znodes (a sign) has to show that the
-   topic was loaded, and no cursor may have been closed since; then the brokers are asked whether one of them has the
-   topic loaded (docs/decisions/0006).
-2. Every failure is logged once and counted, and does not end the marking. A failure of a topic delays no other topic:
-   the marking pauses only if ZooKeeper does not answer, or several topics in a row fail.
+1. A broker is asked for a topic's facts only if it has the topic loaded. First, a change in the topic's znodes (a sign)
+   has to show that the topic was loaded; a sign that a cursor was closed cancels it. Then the brokers are asked whether
+   one of them has the topic loaded (docs/decisions/0006).
+2. Every failure is counted, and none ends the marking. A topic's first failure is logged, for at most _MOST_WARNINGS
+   topics. A failure of a topic delays no other topic: the marking pauses only if ZooKeeper does not answer, or several
+   topics in a row fail.
 """
 
 import logging
@@ -56,7 +57,7 @@ class Marking:
         """Process a topic; return False if there is none. Raises UnavailableError if the marking should pause."""
         marked, due = self._removal.next(now_ms), self._due.next(now_ms)
         if marked is not None and (self._removal_is_next or due is None):
-            self._removal_is_next = False  # alternate, so that marks that stay for long delay no other topic
+            self._removal_is_next = False  # alternate: a mark that stays must delay no other topic
             self._try_removal(tools, marked, now_ms)
         elif due is not None:
             self._removal_is_next = True

@@ -18,7 +18,7 @@ def take_over(paths: StorePaths) -> None:
 
 
 def give_back(paths: StorePaths) -> None:
-    """Move the database back out of a staging folder that was not sealed. Its contents are still valid."""
+    """Move the database back out of a staging folder that was not sealed: the database is still valid."""
     queues = paths.staging / QUEUES
     is_followed = (paths.staging / FOLLOWED).exists() and exists(queues) and not paths.follow_queues.exists()
     if is_followed and sealed_of(paths) is None:
@@ -29,7 +29,7 @@ def give_back(paths: StorePaths) -> None:
 
 
 def tidy_up(paths: StorePaths) -> None:
-    """Delete the folder of `follow` if its database has left it.
+    """Delete what delete_follow_result left, and the folder of `follow` if its database is no longer there.
 
     Allowed here: the folder is ours, and the rest is not needed.
     """
@@ -43,7 +43,7 @@ def delete_follow_result(paths: StorePaths) -> None:
     aside = _deleted(paths)
     shutil.rmtree(aside, ignore_errors=True)
     if paths.follow.exists():
-        # at once: half a database may look complete
+        # renamed first, so that it is gone at once: a half-deleted database may look complete
         paths.follow.replace(aside)
         shutil.rmtree(aside)
 

@@ -185,13 +185,13 @@ def delete_znodes(hosts: str, paths: Sequence[str]) -> None:
 
 
 def delete_znode(hosts: str, path: str) -> None:
-    """Delete a znode and its subtree, like an operator by accident."""
+    """Delete a znode and its subtree, as an operator might do by accident."""
     with zookeeper(hosts) as client:
         client.delete(path, recursive=True)
 
 
 def s3(endpoint: str, region: str) -> Any:
-    """Create a boto3 S3 client without retries that addresses buckets by path."""
+    """Create a boto3 S3 client that retries a request at most once, and addresses buckets by path."""
     import boto3
     from botocore.config import Config
 
@@ -278,7 +278,7 @@ def shared_consumer(service_url: str, topic: str, subscription: str) -> Iterator
 
 
 def publish_keyed(service_url: str, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
-    """Publish (key, payload) pairs, each as an entry, as compaction needs them."""
+    """Publish (key, payload) pairs for a compacted topic, each as an entry of its own."""
     with pulsar_client(service_url) as client:
         producer = client.create_producer(topic, batching_enabled=False)
         for key, payload in messages:

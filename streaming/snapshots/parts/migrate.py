@@ -2,8 +2,9 @@
 
 1. The topic must not be loaded. This is checked right before each message.
 2. The journal has the topic's snapshots of every form before the first message is sent.
-3. The new form is complete before the old form goes. An interrupted migration is run again.
-4. Afterwards everything is read again: the new form must have exactly the ids of the old form.
+3. The new form is complete before the old form goes. After an interruption, run the command again.
+4. Afterwards everything is read again: the new form must have exactly the ids of the old form. In segments, it must
+   have only the ids whose markers are not after maxReadPosition: the broker finds later ids again by replay.
 """
 
 from collections import Counter
@@ -320,7 +321,7 @@ def _left_over(stored: Stored, kind: SnapshotKind) -> bool:
     others = {
         SnapshotKind.PARTS: (SnapshotKind.INDEX, SnapshotKind.SEGMENT, SnapshotKind.SINGLE),
         SnapshotKind.SINGLE: (SnapshotKind.SEGMENT, SnapshotKind.PARTS),
-        SnapshotKind.INDEX: (SnapshotKind.PARTS,),  # a single snapshot stays, as when a broker starts with segments
+        SnapshotKind.INDEX: (SnapshotKind.PARTS,),  # a single snapshot stays, as when a broker starts to write segments
     }
     return any(stored.latest.get(each) for each in others[kind])
 

@@ -152,7 +152,8 @@ class Restores:
     def _with_current_positions(self, topic: str, value: bytes, guard: Position) -> bytes:
         """Return the index up to its maxReadPosition, with the new positions of segments that were published again."""
         old, stored = _index(topic, value), self._stored(topic, guard)
-        index = complete_part_of(old)  # a replay finds later aborts again, and would seal their ids twice
+        # a replay finds later aborts again, so an index that contained their ids would have them sealed twice
+        index = complete_part_of(old)
         now = {named: position for position, named in stored.items()}
         rows = named_segments(index)
         gone = [(number, marker) for number, position, marker in rows if not _is_at(position, number, stored)]

@@ -1,4 +1,4 @@
-"""The note of which queries are parked and why, for `check` and `receipts`, which are other processes."""
+"""The note that names the parked queries with the reasons, for other processes: `check`, `receipts` and `status`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -40,7 +40,7 @@ _NOTE: Note[Mapping[str, ParkedQuery]] = Note(
 
 
 def note(state_dir: str, parked: Mapping[str, ParkedQuery]) -> None:
-    """Write the parked queries by name; none deletes the note. A failure to write is ignored."""
+    """Write the parked queries by name, or delete the note if there are none. A failure to do so is ignored."""
     _NOTE.try_write(state_dir, parked or None)
 
 

@@ -40,7 +40,7 @@ def test_bookies_are_compared_with_what_ensembles_place_there(cluster: Cluster) 
     assert two.faults == (
         "it registers no HTTP server (httpServerEnabled), and no metrics of a bookie are served at http://bookie-2:8000",
     )
-    assert named.faults == ("it registers no HTTP server",)
+    assert named.faults == ("it registers no HTTP server (httpServerEnabled)",)
     assert three.faults
     assert [unknown.what for unknown in report.unknown] == ["bookie bookie-1:3181", "bookie bookie-3:3181"]
     assert sum(bookie.live for bookie in report.bookies) == sum(share.stored for share in report.shares)

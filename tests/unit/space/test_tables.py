@@ -32,8 +32,10 @@ def test_the_first_lines_go_from_one_copy_to_the_disks() -> None:
     assert "~274.0 MiB  all copies" in lines[2]
     assert "2.00 times one copy" in lines[2]
     text = "\n".join(lines)
-    assert "128.0 MiB  all copies, in finished entry logs of 1 of 3 bookies; 2.0 MiB less than stored there" in text
-    assert "700.0 MiB  used in the file systems of 1 of 3 bookies; 570.0 MiB more than stored there" in text
+    assert (
+        "128.0 MiB  all copies, in finished entry logs of 1 of 3 bookies; 2.0 MiB less than ledgers store there" in text
+    )
+    assert "700.0 MiB  used in the file systems of 1 of 3 bookies; 570.0 MiB more than ledgers store there" in text
 
 
 def test_one_copy_is_explained_wherever_it_is_shown() -> None:
@@ -56,7 +58,7 @@ def test_a_cut_table_still_adds_up() -> None:
 def test_with_filters_the_bookies_disks_are_not_compared() -> None:
     text = printed(filters=Filters(tenant="shop"))
     assert "Only tenant shop" in text
-    assert "more than stored there" not in text
+    assert "ledgers store there" not in text
     assert LOGS not in text
 
 
@@ -99,7 +101,9 @@ def test_unknown_facts_have_bounds() -> None:
 
 def test_bookies_that_could_not_be_asked_are_named() -> None:
     text = printed()
-    assert "bk-1:3181: not asked: it registers no HTTP server" in text
+    assert "bk-1:3181: it registers no HTTP server (httpServerEnabled), so only its metrics were read" in text
+    faulty = replace(REPORT, bookies=(replace(BOOKIES[1], faults=("no metrics are served at http://bk-1:8000",)),))
+    assert "bk-1:3181: no metrics are served at http://bk-1:8000" in printed(faulty)
     assert "bk-2:3181: /metrics: refused" in text
     down = replace(REPORT, bookies=tuple(replace(each, is_registered=False) for each in BOOKIES[1:2]))
     assert "ledgers name it, and it is down" in printed(down)
@@ -111,7 +115,9 @@ def test_read_only_bookies_are_named_first() -> None:
     full = replace(REPORT, bookies=(replace(BOOKIES[0], is_read_only=True), *BOOKIES[1:]))
     for view in (View.CAUSE, View.BOOKIE):
         text = printed(full, view)
-        assert f"read-only 1 of {len(BOOKIES)} bookies take no new entries, such as bk-0:3181" in " ".join(text.split())
+        assert f"read-only 1 of {len(BOOKIES)} bookies (such as bk-0:3181) take no new entries" in " ".join(
+            text.split()
+        )
         assert "bk-0:3181: read-only: it takes no new entries" in text
         assert "read-only" not in printed(REPORT, view)
 
