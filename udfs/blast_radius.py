@@ -8,8 +8,8 @@ A pure state machine: `apply` takes the state and an event, and returns the new 
    (`Interrupted`) is judged again: the deletes that its earlier tries wrote to the journal count as done, up to what
    was requested.
 3. If a limit would be exceeded, or the sources of the in-use sets are doubted (`Doubted`), the breaker trips (`Held`)
-   until an operator resumes (`Resumed`). The resume forgets all earlier deletes. It lets that plan or doubt pass once,
-   as long as nothing else was deleted since. It counts for a later run too (`Recalled`).
+   until an operator resumes (`Resumed`). The resume forgets all earlier deletes, and lets that plan or doubt pass once,
+   as long as nothing else was deleted since. A later run applies the resume too (`Recalled`).
 """
 
 import hashlib
@@ -102,7 +102,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A chunk is about to be swept. The answer is why a dry run is needed."""
+    """A chunk is about to be swept. `apply` returns why a dry run is needed (None: it is not)."""
 
     chunk: Chunk
     asked: Planned  # the deletes that its requests name
@@ -261,7 +261,8 @@ def _after(state: BlastState, event: Recalled | Held | Resumed | Interrupted | C
 
 def _recalled(state: BlastState, event: Recalled) -> BlastState:
     """Count the deletes of the last hour that no operator has checked yet."""
-    # The operator's clock may be wrong, so a resume in the future proves nothing. A delete in the future counts as now.
+    # The operator's clock may be wrong, so the time of a resume that is dated in the future is ignored. A delete
+    # that is dated in the future counts as done now.
     since_ms = max(event.now_ms - HOUR_MS, event.granted_ms if event.granted_ms <= event.now_ms else 0)
     by_time: dict[int, Counter[tuple[str, str]]] = {}
     for at_ms, tenant, owner in event.deletes:

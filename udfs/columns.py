@@ -22,7 +22,7 @@ MESSAGE_PROPERTIES = "message_properties"
 REFERENCE_KEY = "reference_key"  # names the owner (udfs.owners.references); null: the message is no request
 TENANT = "tenant"
 NO_REQUEST = "no_request"  # why the message is no request, whatever its bytes are: `<Reason>: <detail>`; else null
-READY_MS = "ready_ms"  # of a waiting retry: its due time, or later if it arrived after that time was processed
+READY_MS = "ready_ms"  # of a waiting retry: from when on a pass takes it, its due time within bounds (state/waiting.py)
 
 # a run of entries of a ledger (streaming.schemas.RUN)
 FIRST_ENTRY = "first_entry"

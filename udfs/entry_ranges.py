@@ -42,7 +42,7 @@ class EntrySpan:
 
 
 def spans_of(ledgers: Iterable[tuple[int, int]], limits: Range) -> Iterator[EntrySpan]:
-    """Yield the stored entries of a range. ledgers: (id, entries), oldest first, as in InternalStats.
+    """Yield the stored entries of a range. ledgers: (id, number of entries), oldest first, as in InternalStats.
 
     Trimmed entries are in no ledger, and so in no span.
     """
@@ -62,9 +62,9 @@ def bytes_of(spans: Iterable[EntrySpan], stats: InternalStats) -> int:
 def runs_of(addresses: Iterable[MessageAddress]) -> Iterator[tuple[str, EntrySpan, bool]]:
     """Yield (partition, consecutive entries, whether they were delivered whole), in the order of delivery.
 
-    An entry is whole if no index of its producer's batch is missing. The connector delivers in the order of positions,
-    some of them again. An entry whose messages were delivered apart is in several runs; it is whole only if it is whole
-    in each (whole_of). Only one run is held in memory.
+    An entry is whole if no index of its producer's batch is missing. The connector delivers messages in the order of
+    positions, and some of them again later. An entry whose messages were not delivered in succession is in several
+    runs; it is whole only if it is whole in each (whole_of). Only one run is held in memory.
     """
     partition, run, is_whole = "", None, False
     for (source, ledger, entry), is_complete in _entries(addresses):

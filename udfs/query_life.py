@@ -73,7 +73,7 @@ class QueryLife:
     failures: int = 0  # in a row, of the query and of the fallback, since the fallback found news
     is_read: bool = False  # the last fallback succeeded
     due_s: float = 0.0  # when the next action of the phase is due
-    held_since_s: float | None = None  # since when the subscription has been held, until a batch is committed
+    held_since_s: float | None = None  # when the subscription was first found held; kept until a batch is committed
     planning_since_s: float | None = None
 
     @property

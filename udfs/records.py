@@ -54,11 +54,11 @@ class Reason(StrEnum):
     UNREFERENCED = "UNREFERENCED"  # CLOSED, or OPEN and quiet; old enough; its owner's current list does not name it
     OWNER_GONE = "OWNER_GONE"  # CLOSED, or OPEN and quiet; old enough; its owner does not exist any more
     NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
-    DUPLICATE = "DUPLICATE"  # the same ledger was requested twice in one batch, or at the same time (RETRY)
+    DUPLICATE = "DUPLICATE"  # another request in the batch deleted it; RETRY: another one for it was in progress
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # its owner refers to it
-    OWNER_UNREADABLE = "OWNER_UNREADABLE"  # the owner's znode, or its broker's answer, makes no sense: counts as in use
+    OWNER_UNREADABLE = "OWNER_UNREADABLE"  # the owner's znode or its broker's answer is unreadable: counts as in use
     BROKER_UNAVAILABLE = "BROKER_UNAVAILABLE"  # the brokers could not be asked about the owner: counts as in use
     OWNER_CHANGED = "OWNER_CHANGED"  # the owner changed again and again between our read and our delete
     OWNER_ABSENT_ONCE = "OWNER_ABSENT_ONCE"  # the owner seems gone; a second check later has to confirm it
@@ -66,16 +66,16 @@ class Reason(StrEnum):
     LEDGER_UNREADABLE = "LEDGER_UNREADABLE"  # the ledger's metadata, or the object, could not be read or parsed
     LEDGER_CHANGED = "LEDGER_CHANGED"  # the ledger's metadata changed again and again between our read and our delete
     NOT_CLOSED = "NOT_CLOSED"  # OPEN or IN_RECOVERY: a client may be writing or recovering it
-    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago; if it may not be named yet: the quarantine
+    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago (if it may still be named: less than the quarantine)
     ABOVE_NEWEST = "ABOVE_NEWEST"  # newer than the newest ledger that its owner names: kept for the quarantine
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"  # ZooKeeper, the broker or the object store did not answer
     STORE_REFUSED = "STORE_REFUSED"  # we have no right to delete it (ACL, credentials)
     STILL_THERE = "STILL_THERE"  # the store reported a successful delete, and we found it afterwards
-    TENANT_HELD = "TENANT_HELD"  # most known owners of its tenant are gone at once: an operator must check first
+    TENANT_HELD = "TENANT_HELD"  # most owners of its tenant, or ledgers in use, are gone: an operator must check first
     SOURCE_SHRANK = "SOURCE_SHRANK"  # its owner names far fewer ledgers than when last read: an operator must check
     KEPT_AND_GONE = "KEPT_AND_GONE"  # we kept it as in use, and it was gone a moment later: the service stops
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
-    NOT_GUARDED = "NOT_GUARDED"  # nothing keeps the segments that topics need from being trimmed by a compaction
+    NOT_GUARDED = "NOT_GUARDED"  # nothing protects the segments that topics need from trimming after a compaction
     OFFLOAD_UNCONFIRMED = "OFFLOAD_UNCONFIRMED"  # its list names it as offloaded, and we did not see both objects
     PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves which owner and cluster the object belongs to
 

@@ -24,17 +24,18 @@ from udfs.units import ROW_BYTES
 # streaming/queries/streams.py selects these from the connector's rows, in this order
 RAW = ("topic", "message_id", c.PUBLISH_MS, c.MESSAGE_KEY, c.PAYLOAD, c.MESSAGE_PROPERTIES)
 
-_RUNS = 1000  # of a record batch
+_RUNS = 1000  # in a record batch
 
 _Content = tuple[bytes | None, bytes | None, Mapping[str, str | None]]
 
 
 def annotate(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Add position, due time, row number in its source and reference key to raw messages (columns RAW, in that order).
+    """Add to raw messages (columns RAW, in that order) position, due time, reference key and row number in the source.
 
-    A source's messages come one after the other, in ascending order. The connector delivers some again after it has
-    lost its connection: repeated messages are dropped here, so that none gets into another chunk. If a dropped message
-    was not delivered before, queries/delivery/completion.py finds it missing.
+    A source's messages come one after the other, in ascending order. After the connector has lost its connection, it
+    delivers some messages again. A message that is not after all earlier ones is dropped here, so that no repetition
+    gets into another chunk. If a dropped message was not delivered before, queries/delivery/completion.py finds it
+    missing.
 
     Args:
         batches: the raw messages.
@@ -112,7 +113,7 @@ def size_of(key: bytes | None, payload: bytes | None, properties: Iterable[tuple
 
 
 def _rows_of(content: _Content) -> int:
-    """Return as how many rows a chunk counts a message; streaming.schemas.ROWS is the same in Spark SQL."""
+    """Return how many rows a message counts as in a chunk; streaming.schemas.ROWS is the same in Spark SQL."""
     key, payload, properties = content
     return 1 + size_of(key, payload, properties.items()) // ROW_BYTES
 

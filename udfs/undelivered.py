@@ -111,7 +111,7 @@ def _messages(entry: Entry, why: Undeliverable | None) -> Iterator[UndeliveredMe
             )
             after = index + 1
     except FormatError as error:
-        # after the readable messages; if no message is readable, it represents the whole entry
+        # its index follows the readable messages; if no message is readable, -1: it represents the whole entry
         content = _whole_content(entry)
         yield UndeliveredMessage(
             batch_index=after,

@@ -9,7 +9,7 @@ from udfs.records import LedgerComponent, LedgerType
 
 
 def drop(client: LedgerDeletionClient, topic: str, ledger_id: int, take_off_the_list: Callable[[], None]) -> str:
-    """Send the request, then take the ledger off the list. Where the first raises, the second is not done."""
+    """Send the request, then take the ledger off the list. If the first step raises, the ledger stays on the list."""
     sent = client.send_pending_delete_ledger(topic, ledger_id, None, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER)
     take_off_the_list()  # a crash before this line costs nothing: the sweep keeps what is listed
     return sent

@@ -22,7 +22,7 @@ def shrunk(baseline: Counts | None, now: Counts, *, most: float, above: int) -> 
     gone.
 
     Args:
-        baseline: None: not known; then nothing shrank.
+        baseline: the earlier counts; None: not known, so no source counts as shrunk.
         now: the current counts.
         most: the largest share that may be missing since the last read (1: any).
         above: a source whose baseline is this many ledgers or fewer is not judged.

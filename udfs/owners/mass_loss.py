@@ -1,7 +1,7 @@
 """Doubts the sources if too many known owners are gone at once: owners of one tenant, or of all tenants.
 
 A metadata store that answers with less than it has (a restored old snapshot, a wrong chroot) shows many owners gone at
-once. So does a tenant that deletes most of its topics and asks again, as it may. The rules:
+once. So does a tenant that deletes most of its topics and then sends requests for them, as it may. The rules:
 1. The sources are doubted over all tenants if more than `most` of all known owners are gone, and a single tenant does
    not explain it: without the tenant that lost the most owners, more than half of the others' owners are gone as well
    (more than `most` of them, if that is less).

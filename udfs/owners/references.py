@@ -209,8 +209,8 @@ def _compacted_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerVie
 def _compacted_ids_unloaded(owner: KeyOwner, cursors: Sequence[ZnodeRead]) -> _Named:
     """Return the compacted ledger that the cursor's znode names, if the cursor was closed when the topic was unloaded.
 
-    A broker that loads the topic gives the cursor a ledger before it names another compacted ledger there, and writes
-    the znode for it: so the versions in the delete's transaction guard this reference.
+    A broker that loads the topic gives the cursor a ledger, and writes the cursor's znode for that, before it names
+    another compacted ledger there. So the versions in the delete's transaction guard this reference.
     """
     written = compacted_by_znodes([cursor.data for cursor in cursors if cursor.data is not None])
     if written is None:

@@ -146,10 +146,11 @@ def concluded(second: SuspectCheck) -> SuspectCheck:
 
 
 def check_of_missing(*, is_referenced: bool | None, is_there: bool | None) -> SuspectCheck:
-    """Judge a reference to a ledger that the audit did not find; None: could not be read. Read the ledger first.
+    """Judge a reference to a ledger that the audit did not find; None: could not be read.
 
-    A ledger exists before its owner's list names it, and until the list no longer does. So data was lost only if the
-    list named the ledger at the first check, the ledger was not there, and the list still named it at the second.
+    The caller must read the ledger before the reference. A ledger exists before its owner's list names it, and until
+    the list no longer does. So data was lost only if the list named the ledger at the first check, the ledger was not
+    there, and the list still named it at the second.
     """
     if is_there:
         return SuspectCheck(FindingClass.IN_USE, Reason.IN_USE)

@@ -5,8 +5,9 @@ rules apply in this order; reasons to keep a ledger come first:
 1. we keep a ledger whose owner refers to it, or whose owner could not be read;
 2. a ledger without a znode is already gone; a ledger whose metadata can't be parsed is kept;
 3. a ledger whose own metadata names another owner is refused for good;
-4. a ledger that changed a short while ago is kept for now, and so is one that is not CLOSED, unless it is OPEN, its
-   owner is gone or has moved on to a newer ledger, and it has not changed for the quiet period and the quarantine;
+4. a ledger that changed a short while ago is kept for now. So is a ledger that is not CLOSED, with one exception: it
+   is OPEN, its owner is gone or has moved on to a newer ledger, and it has not changed for the quiet period and the
+   quarantine;
 5. if the owner suddenly names far fewer ledgers than when last read, we keep all that it had;
 6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
 7. a ledger that its list still names as offloaded is kept unless both of its objects exist in tiered storage: the copy
@@ -64,7 +65,8 @@ class Policy:
     absence_interval_ms: int  # an owner counts as gone when we saw it gone twice, this far apart
     # an OPEN ledger must not have changed for this long, nor for above_newest_quarantine_ms; 0: it is never deleted
     open_quiet_ms: int = 0
-    # an older first sighting does not count, because the owner may have existed in between; at least ten intervals
+    # an older first sighting does not count, because the owner may have existed in between; at least ten times
+    # absence_interval_ms counts
     absence_expires_ms: int = DAY_MS
     max_shrink: float = 1.0  # the share of an owner's ledgers that may be missing since the last read (1: any)
     shrink_applies_above: int = 0  # an owner of this many ledgers or fewer may lose any share
@@ -200,11 +202,12 @@ def _has_moved_on(case: Case) -> bool:
 
 
 def _quarantine_ms(case: Case, metadata: LedgerMetadata, policy: Policy) -> int:
-    """Return the quarantine of a ledger that time alone protects from being named late; 0 for any other."""
+    """Return the quarantine of a ledger that a stalled broker may still name, so only a wait protects it; else 0."""
     component = case.request.component
     # A stalled broker may name a ledger that a recovery has closed since, in a znode that was deleted and created
-    # again until it had the version that the broker expects. A list names a ledger before it gets its first entry. A
-    # cursor's ledger gets its first entry before it is named, and older brokers create the cursor's znode with it.
+    # again until it had the version that the broker expects. A list names a ledger before the ledger gets its first
+    # entry. A cursor's ledger gets its first entry before it is named, and older brokers name it when they create the
+    # cursor's znode.
     # A list's ledger with entries needs no such wait: the stalled broker's write may name it again, but it is data of
     # the deleted topic, and the write destroys the new topic's list in any case (docs/decisions/0007).
     may_be_unnamed = component is LedgerComponent.MANAGED_CURSOR or metadata.last_entry_id < 0
@@ -233,7 +236,9 @@ def _by_second_look(case: Case, policy: Policy, now_ms: int) -> Verdict:
     if is_gone:
         return _later(Reason.OWNER_ABSENT_ONCE, f"{case.reference.key} seems gone; it is checked again later")
     if case.request.component is LedgerComponent.COMPACTED_LEDGER:
-        return _later(Reason.UNREFERENCED_ONCE, f"{case.reference.key} may not be durable yet; it is checked again")
+        return _later(
+            Reason.UNREFERENCED_ONCE, f"what {case.reference.key} names may not be durable yet; it is checked again"
+        )
     return Verdict(Outcome.DELETED, Reason.UNREFERENCED)
 
 

@@ -7,9 +7,9 @@ The owner is the topic whose aborted transactions the message lists. Reasons to 
    position, and names a higher number: a broker writes a segment first and names it later, however much later;
 4. a key without a value is already gone, and so is a value that another value of the same key has replaced;
 5. a value whose schema may be another Pulsar version's is kept, and one that no broker wrote is refused for good: an
-   operator must find out who did;
+   operator must find out who wrote it;
 6. a young value is kept for now, and a value of an existing topic for the long quarantine;
-7. a segment is kept while nothing keeps its topic from being trimmed: a tombstone needs a compaction, and a compaction
+7. a segment is kept while nothing protects its topic from trimming: a tombstone needs a compaction, and a compaction
    lets the broker trim the positions from which existing topics read their segments;
 8. the index of an owner that is gone goes last;
 9. we must see all this twice, far enough apart, because no znode's version protects a message;
@@ -73,7 +73,7 @@ def judge_snapshot(case: SnapshotCase, policy: Policy, *, now_ms: int) -> Verdic
 
 
 def needs_guard(kind: str) -> bool:
-    """Whether existing topics read messages of this kind by position, so that nothing may be trimmed there."""
+    """Whether existing topics read messages of this kind by position, so that its topic must not be trimmed."""
     return kind == SnapshotKind.SEGMENT
 
 

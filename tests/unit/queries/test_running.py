@@ -169,7 +169,7 @@ def test_a_query_whose_subscription_is_held_is_started_again_and_logged_once(
     assert len(world.streams[FIRST]) == 4
     assert world.again == ["requests"] * 3
     assert [each.getMessage() for each in caplog.records if "is waited for, 90 s at most" in each.getMessage()] == [
-        f"{FIRST} is waited for, 90 s at most: its subscription ledger-reaper is held, by a run that was killed perhaps"
+        f"{FIRST} is waited for, 90 s at most: its subscription ledger-reaper is held, perhaps by a run that was killed"
     ]
 
 
@@ -496,7 +496,7 @@ def test_brokers_that_are_away_end_nothing(make: Callable[..., World], caplog: p
     world = make(ACMES)
     world.admin.faults.away = True
     assert world.check_once(60) == {}
-    assert "not looked up, again later" in caplog.text
+    assert "requests_pattern, trying again later" in caplog.text
     assert world.queries.matched == (ACMES,)
 
 
