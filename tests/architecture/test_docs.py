@@ -283,9 +283,14 @@ _BEYOND_A_SCHEMA = {
 }
 
 
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(dict(pairs)) == len(pairs), f"a name appears twice among {[name for name, _value in pairs]}"
+    return dict(pairs)
+
+
 @cache
 def schema() -> Draft202012Validator:
-    document = json.loads((DOCS / "request.schema.json").read_text(encoding="utf-8"))
+    document = json.loads((DOCS / "request.schema.json").read_text(encoding="utf-8"), object_pairs_hook=_named_once)
     Draft202012Validator.check_schema(document)
     return Draft202012Validator(document)
 

@@ -27,7 +27,7 @@ _NAMED_AT_MOST = 5
 _ACCEPT, _RESUME = "accept --topic {topic}", "resume --tenant {tenant}"
 _WAITS_FOR: Mapping[str, tuple[str, str]] = {
     Reason.SOURCE_SHRANK: (_ACCEPT, "their topics' lists suddenly name far fewer ledgers"),
-    Reason.TENANT_HELD: (_RESUME, "most of the known topics of their tenants are gone at once"),
+    Reason.TENANT_HELD: (_RESUME, "most of the known topics of their tenants, or ledgers in use, are gone"),
 }
 
 
