@@ -1,7 +1,7 @@
 """`ledger-reaper sandbox` (older name: `cluster`): runs a real Pulsar cluster, or RocketMQ, for experiments."""
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,13 +129,12 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
 
     lines = _broker_settings(broker_setting or ())
     gc_wait_seconds = None if gc_wait is None else _gc_wait_seconds(gc_wait)
-    before = _running_parts(home)
+    before = _running(home)
     # SIGTERM cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     numbers = {Part.ZOOKEEPER: zookeepers, Part.BROKER: brokers, Part.BOOKIE: bookies}
     counts = {part: number for part, number in numbers.items() if number is not None}
     with steps() as shown:
-        _stop_changed(home, lines, gc_wait_seconds)
         cluster = sandbox.up(
             home,
             broker_settings=lines,
@@ -145,7 +144,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
             say=shown.say,
             progress=shown.advance,
         )
-    if len(before) == len(cluster.spec.parts):
+    if before == _running(home):
         _say(f"The cluster in {cluster.home.root} was running already.")
     _print(facts(cluster), as_json=as_json)
 
@@ -242,33 +241,16 @@ def _gc_wait_seconds(text: str) -> int:
     return seconds
 
 
-def _stop_changed(home: Path, lines: Mapping[str, str], gc_wait_seconds: int | None) -> None:
-    """Stop the brokers or bookies of a running cluster that have other settings; `up` starts them again."""
-    from streaming.sandbox import cluster as sandbox
-    from streaming.sandbox.home import Part
-
-    try:
-        cluster = sandbox.attach(home)
-    except UnavailableError:
-        return
-    spec, changed = cluster.spec, list[Part]()
-    if any(spec.broker_settings.get(key) != value for key, value in lines.items()):
-        changed.append(Part.BROKER)
-    if gc_wait_seconds not in (None, spec.gc_wait_seconds):
-        changed.append(Part.BOOKIE)
-    for kind in changed:
-        for part in spec.all_of(kind):
-            cluster.stop(part)
-
-
-def _running_parts(home: Path) -> "list[Instance]":
+def _running(home: Path) -> "dict[Instance, int]":
+    """Return the process id of each part that runs."""
     from streaming.sandbox import cluster as sandbox
 
     try:
         cluster = sandbox.attach(home)
     except UnavailableError:
-        return []
-    return [part for part in cluster.spec.parts if cluster.process(part) is not None]
+        return {}
+    found = {part: cluster.process(part) for part in cluster.spec.parts}
+    return {part: process.pid for part, process in found.items() if process is not None}
 
 
 def _print(found: dict[str, Any], *, as_json: bool) -> None:

@@ -212,16 +212,16 @@ def up(  # noqa: PLR0913  keyword arguments
 ) -> Cluster:
     """Start the parts of the cluster in `root` that do not run, and wait until it works; create it if necessary.
 
-    If a part fails, all parts that this call started are stopped again. Raises ReaperError or UnavailableError, which
+    Running brokers or bookies are restarted if their settings change. If a part fails, all parts that this call started
+    are stopped again. Raises ReaperError or UnavailableError, which
     name the log to read, and ConfigError for arguments that don't fit this machine or the existing cluster.
 
     Args:
-        broker_settings: added to those of earlier calls; they take effect when the broker starts.
+        broker_settings: added to those of earlier calls.
         counts: how many processes of each part a new cluster gets, by default one; the numbers can't be changed later.
         listen: the IPv4 address of this machine that all parts listen on; by default that of the earlier call, or
             loopback.
-        gc_wait_seconds: time between two garbage collections of a bookie, by default that of the earlier call, or 3;
-            it takes effect when the bookie starts.
+        gc_wait_seconds: time between two garbage collections of a bookie, by default that of the earlier call, or 3.
     """
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
@@ -238,14 +238,19 @@ def up(  # noqa: PLR0913  keyword arguments
         spec = _settle(before, listen, counts or {}, is_running=bool(running))
         home.make_folders(spec.parts)
         settings, gc_wait = {**spec.broker_settings, **(broker_settings or {})}, gc_wait_seconds or spec.gc_wait_seconds
+        changed = {Part.BROKER: settings != spec.broker_settings, Part.BOOKIE: gc_wait != spec.gc_wait_seconds}
+        kept = [part for part in running if not changed.get(part.kind)]
         home.save(replace(spec, broker_settings=settings, gc_wait_seconds=gc_wait))
         try:
+            for part in (part for part in running if part not in kept):
+                say(f"Stopping {part}, because its settings change")
+                cluster.stop(part)
             _start_parts(cluster, say)
         except BaseException:
             earlier = replace(cluster.spec, broker_settings=spec.broker_settings, gc_wait_seconds=spec.gc_wait_seconds)
             home.save(earlier)
             for part in reversed(spec.parts):
-                if part not in running:
+                if part not in kept:
                     cluster.stop(part)
             raise
         write_local_files(home, cluster.spec)
@@ -309,8 +314,8 @@ def _start_parts(cluster: Cluster, say: Say) -> None:
 
 
 def _start(cluster: Cluster, say: Say, text: str, *parts: Instance) -> None:
-    if any(cluster.process(part) is None for part in parts):
-        say(text)
+    if missing := [part for part in parts if cluster.process(part) is None]:
+        say(text if len(missing) == len(parts) else f"Starting {', '.join(map(str, missing))}")
     cluster.start(*parts)
 
 

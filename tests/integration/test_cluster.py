@@ -270,6 +270,30 @@ def test_a_second_cluster_runs_beside_the_first_and_keeps_its_state(cluster: Clu
 
 
 @pytest.mark.long
+def test_up_restarts_running_bookies_for_another_time_between_collections(tmp_path: Path) -> None:
+    home = tmp_path / "restarted"
+    made = up(home)
+    try:
+        before = pids(made)
+        restarted = command("up", "--home", str(home), "--gc-wait", "15m")
+        now = pids(made)
+        assert restarted.returncode == 0, restarted.stderr
+        assert {part for part in Part if now[part] != before[part]} == {Part.BOOKIE}
+        assert restarted.stderr.splitlines() == ["Stopping bookie, because its settings change", "Starting bookie"]
+        settings = part_clients.http_any("GET", made.serving.bookie_http, "api/v1/config/server_config")
+        assert json.loads(settings.text)["gcWaitTime"] == "900000"
+        assert topics.fill(made, "persistent://public/default/t", 1, ["s"]) == topics.ENTRIES_PER_LEDGER
+
+        again = command("up", "--home", str(home), "--gc-wait", "15m")
+        assert "was running already" in again.stderr
+        refused = command("up", "--home", str(home), "--gc-wait", "20m", "--bookies", "3")
+        assert (refused.returncode, "create another (--home)" in refused.stderr) == (2, True), refused.stderr
+        assert pids(made) == now
+    finally:
+        down(home)
+
+
+@pytest.mark.long
 def test_an_interrupted_up_leaves_no_process(cluster: Cluster, tmp_path: Path) -> None:
     home = tmp_path / "ended"
     starting = subprocess.Popen([sys.executable, "-m", "streaming", "cluster", "up", "--home", str(home)])
