@@ -129,7 +129,8 @@ def _leak(cluster: Cluster) -> set[int]:
     topics.fill(cluster, LEAKY, FULL, [SLOW], entry_bytes=300)
     with cluster_faults.crash_with_metadata_fault(cluster):
         topics.delete_topic(cluster, LEAKY)
-    return set(ledger_list.owned(cluster, LEAKY).data)
+    # the delete fails halfway: the list still names the last ledger, which a broker that loads the topic replaces
+    return set(ledger_list.owned(cluster, LEAKY, without=frozenset(_listed(cluster, LEAKY))).data)
 
 
 def _leave_gap(cluster: Cluster) -> None:
