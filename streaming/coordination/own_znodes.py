@@ -97,7 +97,7 @@ def _open_znodes(store: MetadataStore, root: str, path: str, *, closes: bool) ->
 
 def _close(store: MetadataStore, path: str, *, is_key: bool) -> None:
     if is_key:
-        store.delete(path)  # anyone may have read the key and could sign with it; the next start creates a new key
+        store.delete(path)  # anyone may have read the key and could sign with it; create_key then creates another
     else:
         store.close_to_others(path)
 

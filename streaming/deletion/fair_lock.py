@@ -19,7 +19,7 @@ class FairLock:
         self._stop = stop or threading.Event()
         self._guard = threading.Lock()
         # a plain lock would go to the thread that runs, which is the query that has just released it: a topic with a
-        # million requests would delay another's ten
+        # million requests would delay another topic's ten
         self._waiting: deque[threading.Event] = deque()
         self._taken = False
 

@@ -32,9 +32,9 @@ log = logging.getLogger("ledger-reaper")
 
 # greater than any position: everything after the last commit
 _AFTER_ALL: Position = (1 << 62, 1 << 62)
-# If the broker shows no entry at all, of other topics neither, its bookies are unavailable or no readable entry ever
-# existed. If an entry's only answer may also be caused by a topic that is being moved, the move ends sooner. The read
-# is repeated for this long before the entries are given up.
+# A read is repeated for this long before its entries are given up, in two cases. NOTHING_SHOWN: the broker returns no
+# entry at all, not even of other topics, because its bookies are unavailable or no readable entry ever existed.
+# WITHHELD: the answer for an entry may also mean that its topic is being moved, and a move ends sooner than this.
 _GIVES_UP_S = 600.0
 
 

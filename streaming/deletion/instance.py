@@ -98,7 +98,7 @@ def begin_instance(
 
     config: the configuration file, for the log.
     """
-    # the metadata of a ledger do not name its cluster, so only the operator can tell (decision 4)
+    # a ledger's metadata does not name its cluster, so only the operator knows who else uses BookKeeper (decision 4)
     require_exclusive_bookkeeper(settings)
     require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name

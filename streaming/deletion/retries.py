@@ -77,9 +77,8 @@ class Retries:
     def process_due(self, process: Callable[[str, int, DataFrame], None]) -> None:
         """Run a pass: give the retries that are due now to process(query, number of the pass, rows).
 
-        The service passes LedgerDeletionService.process_rows.
-
-        If it raises, the next pass has the same retries, except those that have a receipt by then.
+        The service passes LedgerDeletionService.process_rows. If `process` raises, the next pass has the same retries,
+        except those that have a receipt by then.
         """
         with self.lock:
             self.outages.wait_through(self._take_over)
@@ -93,7 +92,6 @@ class Retries:
             finally:
                 rows.unpersist()
         except BaseException:
-            # the next pass has the same retries, except those that have a receipt by then
             self.waiting.abandon_pass()
             raise
         self.waiting.end_pass()

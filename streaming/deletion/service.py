@@ -143,9 +143,10 @@ class LedgerDeletionService:
         self.retries.process_due(self.process_rows)
 
     def process_rows(self, query: str, batch_id: int, rows: DataFrame, extent: Extent | None = None) -> None:
-        """Process messages (schemas.MESSAGE) in chunks of chunk_rows, or of one message of each source partition.
+        """Process messages (schemas.MESSAGE) in chunks of about chunk_rows (bounds_of).
 
-        A large message counts as several rows (units.ROW_BYTES), so a chunk is bounded in bytes too.
+        If there are more source partitions than chunk_rows, a chunk has one message of each. A large message counts as
+        several rows (units.ROW_BYTES), so a chunk is bounded in bytes too.
 
         extent: bounds of these rows, or of a batch that contains them.
         """

@@ -24,7 +24,7 @@ class Breaker:
         return int(self._read().get("granted_ms", 0))
 
     def trip(self, why: str, about: str = "") -> None:
-        """Stop deleting until an operator resumes, who will allow the subject `about` (blast_radius.subject_of)."""
+        """Stop deleting until an operator resumes; the resume allows the subject `about` (blast_radius.subject_of)."""
         self._write({"why": why, "about": about, "granted_ms": self.granted_ms()})
 
     def clear(self, *, now_ms: int) -> bool:

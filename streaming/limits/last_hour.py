@@ -1,6 +1,6 @@
 """Reads the deletes of the last hour at a start, from the receipts and from the journal.
 
-The journal covers a run that ended before its receipts.
+The journal covers a run that ended before it committed its receipts.
 """
 
 from collections.abc import Iterable, Iterator

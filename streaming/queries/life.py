@@ -103,7 +103,7 @@ class ManagedQuery:
     """A query with its stream and its life. For one thread; the fallback runs in a thread of its own.
 
     Args:
-        is_gone: called when the query has ended; whether that is because its topic was deleted.
+        is_gone: called when the query has ended; returns whether its topic was deleted.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class ManagedQuery:
 
     def _end(self) -> None:
         if not self._is_gone():
-            # the failure is text that a sender may have influenced, so it never stops the service: a SafetyError has
-            # stopped it already (deletion.gate.Outages)
+            # the failure is text that a sender may have influenced, so it never stops the service; for a SafetyError,
+            # deletion.gate.Outages has stopped the service already
             is_held = self.life.phase is not Phase.STOPS and is_busy(str(self._failure))
             self._happened(Ended(self._tools.monotonic(), is_held))
 
@@ -183,7 +183,8 @@ class ManagedQuery:
         if self._fallback.is_alive():
             return None
         now_s, result = self._tools.monotonic(), self._result
-        if isinstance(result, FencedError):  # a fault of the checkpoint concerns this query alone
+        # any other failure, such as a fault of the checkpoint, concerns this query alone
+        if isinstance(result, FencedError):
             return result
         if isinstance(result, FallbackResult):
             self.reached = result.reached
@@ -212,7 +213,6 @@ class ManagedQuery:
 
     def _ask_broker(self) -> None:
         """Ask for the last message of each partition. A broker that does not answer at all changes nothing."""
-        # a broker that does not answer at all changes nothing
         with contextlib.suppress(ReaperError):
             for topic in self.query.topics:
                 for number in range(self._tools.admin.partitions(topic) or 0):
@@ -238,7 +238,7 @@ class ManagedQuery:
             self._result = error
 
     def _report_holder(self) -> None:
-        held = f"its subscription {self._tools.subscription} is held, by a run that was killed perhaps"
+        held = f"its subscription {self._tools.subscription} is held, perhaps by a run that was killed"
         message = f"is waited for, {PATIENCE_SECONDS} s at most: {held}"
         self._log(self.query.topics[0], message, level=logging.WARNING)
 
@@ -286,7 +286,8 @@ class ManagedQuery:
         return BusyError(
             f"{self.query.topics[0]}: subscription {self._tools.subscription} has been held by another client for "
             f"{PATIENCE_SECONDS} s: that client moves its cursor again and again (reset-cursor, seek), or a broker "
-            "hangs at that. It must be this service's alone; the topic's stats name its consumers (bin/pulsar-admin "
+            "hangs while it does so. The subscription must be this service's alone; the topic's stats name its "
+            "consumers (bin/pulsar-admin "
             f"topics stats). Pulsar's answer: {str(self._failure)[:500]}"
         )
 

@@ -92,7 +92,7 @@ class RunningQueries:
         """Check all queries; return the failures that must end the service. To be called again and again."""
         if self.tools.monotonic() - self._looked_up_s >= _LOOK_UP_S:
             # a fault of the look-up must not stop the queries that run
-            with _try_again_later("the watcher's topic and topics.requests_pattern not looked up"):
+            with _try_again_later("could not look up the watcher's topic and topics.requests_pattern"):
                 self.look_up()
         failures = {query: managed.check() for query, managed in list(self._queries.items())}
         return {query: failure for query, failure in failures.items() if failure is not None}
@@ -115,7 +115,7 @@ class RunningQueries:
         started = [topic for topic in (*watched, *new[:quota]) if self._take_up(topic)]
         # tenants may create and delete any number of topics
         self._log.keep_only({*topics, *(topic for query in self._queries for topic in query.topics)})
-        # once per start: a topic that goes later is named by its own query
+        # once per start: a topic that is deleted later is named when its query ends
         if not self._left_behind_named:
             self._name_left_behind(topics)
         return bool(started)
@@ -142,8 +142,8 @@ class RunningQueries:
         return all(are_over) and not any(thread.is_alive() for thread in self._stopping)
 
     def _name_left_behind(self, topics: Sequence[str]) -> None:
-        """Log topics that were read before a start; a topic that goes later is named by its own query."""
-        with _try_again_later("topics that were read before not checked"):
+        """Log the topics that a checkpoint has read and no query reads now."""
+        with _try_again_later("could not check topics that were read before"):
             queries = [*self._queries, *_queries(self.settings, tuple(topics))]
             for message in left_behind(self.settings, queries, self.tools.admin.partitions):
                 log.error("%s", message)
@@ -169,7 +169,7 @@ class RunningQueries:
         return True
 
     def _prepare(self, query: Query) -> list[str]:
-        """Claim a topic, and create its subscription; return the faults for which it can't be read."""
+        """Claim a topic, and create its subscription; return the faults that prevent reading it."""
         (topic,) = query.topics
         claimed: list[str] = []
         try:
@@ -192,7 +192,7 @@ class RunningQueries:
         return "is topics.watch" if topic == self.settings.topics.watch else "matches topics.requests_pattern"
 
     def _is_found_gone(self, query: Query) -> bool:
-        with _try_again_later(f"{query.topics[0]} not checked"):
+        with _try_again_later(f"could not check {query.topics[0]}"):
             return self._end_if_gone(query)
         return False
 
@@ -206,7 +206,7 @@ class RunningQueries:
         # in a thread: the query may be in the middle of its topic's last chunk
         threading.Thread(target=self._end, args=(query, managed.stream), name="end-query", daemon=True).start()
         if self.ownership is not None:
-            with _try_again_later(f"{topic} not released"):
+            with _try_again_later(f"could not release {topic}"):
                 self.ownership.release([topic])
         self._log(topic, "is gone, and its unread messages with it; its receipts and its checkpoint stay")
         return True
@@ -241,4 +241,4 @@ def _try_again_later(what: str) -> Iterator[None]:
     try:
         yield
     except ReaperError as error:
-        log.warning("%s, again later: %s", what, error)
+        log.warning("%s, trying again later: %s", what, error)

@@ -1,4 +1,4 @@
-"""Takes over checkpoints of versions that named a query by eight hex digits of its topic's digest.
+"""Takes over checkpoints of earlier versions, which named a query by eight hex digits of its topic's digest.
 
 A checkpoint moves to its query's full name only if it has read this topic and no other; any other checkpoint stays.
 """

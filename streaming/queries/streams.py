@@ -86,7 +86,8 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         # queries with the same options would share a connection, and a message that breaks it would break it for all of
         # them
         **client,
-        # raw bytes under any schema that a tenant registers on the topic; JSON mode mixes up the rows' values
+        # the connector then delivers raw bytes, whatever schema a tenant registers on the topic; its JSON mode mixes up
+        # the rows' values
         "allowDifferentTopicSchemas": "true",
         # the connector requests so many entries of each partition at once (by default 1000), decompresses them, and
         # creates objects of all their messages. A sender can pack 1.2 million messages into an entry of ten kilobytes;
@@ -108,7 +109,7 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
 def messages(source: DataFrame, most_bytes: int, most_tasks: int) -> DataFrame:
     """Convert the connector's rows to schemas.MESSAGE: position, due time, and what could refer to the ledger.
 
-    They are read in most_tasks tasks at most, source partition for source partition.
+    At most most_tasks tasks read them, each one source partition after the other.
 
     A payload of more than most_bytes is no request: it is cut to most_bytes + 1, and the property CUT_FROM contains its
     size. Key and properties are bounded like those of a copy.

@@ -152,7 +152,7 @@ def translated(path: str, what: str) -> Iterator[None]:
         raise UnavailableError(f"{path} can't be {what}: {error}") from error
 
 
-@lru_cache(maxsize=32)  # a new client of an object store is slow, and the positions are read twice a second
+@lru_cache(maxsize=32)  # a new client of an object store is slow, and checkpoints are read twice a second
 def _of_uri(location: str) -> tuple[pafs.FileSystem, str]:
     # with this option a small file takes one put, not the three requests of a multipart upload
     delayed = "&allow_delayed_open=true" if location.startswith("s3://") and "?" in location else ""

@@ -103,7 +103,6 @@ class Receipts:
         be stored although an error is raised; catch_up() finds out.
         """
         table, app = self._existing(), _app(self.table_id)
-        # the chunk is the version of the table's transaction, so a repeated call commits nothing twice
         if (table.transaction_version(app) or 0) < chunk:
             self._is_in_doubt = True
             files = written(rows, self.path, schemas.RECEIPT, work, version=chunk)
@@ -199,8 +198,8 @@ class Receipts:
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
         entry = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY)
         index = F.col(f"done.{c.POSITION_BATCH}")
-        # A receipt with index -1 is for a whole entry, and so for each of its messages: the broker may send messages
-        # later of an entry for which it sent none at first.
+        # A receipt with index -1 is for a whole entry, and so for each of its messages: the broker may later send the
+        # messages of an entry of which it sent none at first.
         is_done = F.col(f"message.{c.POSITION_BATCH}").eqNullSafe(index) | (index == -1)
         for name in entry:
             is_done &= F.col(f"message.{name}") == F.col(f"done.{name}")

@@ -2,9 +2,11 @@
 
 A file appears complete under its name, or not at all, and never changes.
 1. `write-off-<ms>-<random>.parquet` contains receipts (schemas.RECEIPT). The file's existence is the write-off.
-2. `replay-<ms>-<random>.parquet` is a plan: every message of one replay as we will publish it, and the end of its topic
-   before we sent the first. Once the plan exists, the replay is completed, by a later run if this run is interrupted.
-3. `replay-<ms>-<random>.done.parquet` contains the message id of each. While it is missing, the replay is incomplete.
+2. `replay-<ms>-<random>.parquet` is a plan: every message of one replay as we will publish it, and where the target
+   topic ended before we sent the first. Once the plan exists, the replay is completed, by a later run if this run is
+   interrupted.
+3. `replay-<ms>-<random>.done.parquet` contains the id of each published message. While it is missing, the replay is
+   incomplete.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 
 1. A batch of RETRY is written here at once, before any of its messages is processed.
 2. Passes ascend in time: each takes the rows whose ready_ms is after the last pass and not after now.
-3. A row is removed only after its pass has its receipts. Rows with receipts show how far earlier runs got. A new run
-   skips such rows until it has passed the last of them, whatever its clock shows.
+3. A row is removed only after all rows of its pass have receipts. Rows with receipts show how far earlier runs got. A
+   new run skips such rows until it has passed the last of them, whatever its clock shows.
 4. Each run starts a generation, as a Delta transaction, before it reads. Every append is a later transaction of its
    generation.
 """
@@ -88,7 +88,8 @@ class Waiting:
         from pyspark.sql import functions as F
 
         generation = self._start_generation(still_mine)
-        if not still_mine():  # after the commit, so that a later run either sees the commit or is refused
+        # asked after the commit: either a later run has taken over and this run stops, or that run will see the commit
+        if not still_mine():
             raise FencedError("another instance of this service has taken over the waiting retries; this one stops")
         self._bound_delays(self._clock.now_ms(), version=generation * _APPENDS)
         if self.next_ms() is not None:
@@ -200,7 +201,6 @@ class Waiting:
 
     def _was_ahead(self, now_ms: int) -> bool:
         """Whether the clock was far ahead at the last pass."""
-        # new messages would wait until that time
         return now_ms < self._pass_ms - _SET_BACK_MS
 
     def _start_over(self) -> None:
@@ -216,7 +216,7 @@ class Waiting:
 
         Args:
             now_ms: the time, in ms since 1970.
-            version: of the table's transaction; another version belongs to another run, which is refused.
+            version: that the table's transaction must have; another version is another run's, and this run stops.
         """
         table = self._existing()
         latest_ms = now_ms + MAX_DELAY_MS
@@ -251,7 +251,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """The work of a task: adds READY_MS, from which time on a message is in a pass: when it is due, within two bounds.
+    """The work of a task: adds READY_MS, the time from which a pass takes a message: its due time, within two bounds.
 
     A publisher's clock may be wrong, and must not delay its message. The message was published before we read it, so
     from now on it waits at most its own delay, and at most MAX_DELAY_MS.

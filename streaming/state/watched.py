@@ -2,7 +2,7 @@
 
 1. A commit contains the names that are in the znodes now, and the requests for the names that are gone: both are
    durable, or neither. So a crash loses no request and creates none twice.
-2. The row of a path's latest commit is valid.
+2. Of a path's rows, only the row of its latest commit is valid.
 3. The unpublished requests are bounded, in all and for each tenant (quota).
 """
 

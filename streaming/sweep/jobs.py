@@ -138,7 +138,7 @@ class LedgerJob(OpenJob):
     """A job for a ledger in BookKeeper."""
 
     path: str  # the ledger's znode
-    sent: Verdict | None = None  # the verdict with which a delete was sent whose answer got lost
+    sent: Verdict | None = None  # the verdict of a delete that was sent and whose answer got lost
     was_there: bool = False  # we saw the ledger
     is_anothers: bool = False  # the ledger's own metadata names another owner than the request does
 
@@ -176,7 +176,7 @@ class SweepReferences:
         return self._fresh[key] if key in self._fresh else self._cached[key]
 
     def prepare(self, pending: Sequence[OpenJob]) -> None:
-        """Read the references that the cache does not hold or may not answer."""
+        """Read the references that the cache does not have, or for which it may not answer."""
         missing = {job.key for job in pending if job.key not in self._fresh and not self._may_answer(job)}
         if missing:
             self.reload(missing)
@@ -213,9 +213,9 @@ _Job = TypeVar("_Job", bound=OpenJob)
 
 
 def split_duplicates(deletable: Sequence[_Job], name_of: Callable[[_Job], str]) -> tuple[list[_Job], list[_Job]]:
-    """Split jobs that were judged deletable into the first for each ledger or upload, and duplicates, which are kept.
+    """Split jobs that were judged deletable into the first for each ledger or upload, and its duplicates.
 
-    Whatever happens to the first, its duplicates have to be judged again after that.
+    Duplicates get RETRY: whatever happens to the first, they have to be judged again after that.
 
     Args:
         deletable: the jobs, in order.

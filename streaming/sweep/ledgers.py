@@ -111,7 +111,7 @@ class Sweeper:
     def _one_round(
         self, pending: Sequence[LedgerJob], references: SweepReferences, limiter: Limiter | None
     ) -> list[LedgerJob]:
-        """Judge and delete once; return the jobs to judge again, those whose delete was tried before duplicates."""
+        """Judge and delete once; return the jobs to judge again: those whose delete was tried, then duplicates."""
         paths = list(dict.fromkeys(job.path for job in pending))
         nodes = dict(zip(paths, self._store.read_many(paths), strict=True))
         references.prepare(pending)
@@ -191,7 +191,7 @@ class Sweeper:
                 acl = self._acl(job.path, node, acls)
             except RefusedError as error:
                 # no delete without its undo, which needs the ACL
-                job.later(Reason.STORE_REFUSED, f"could not be undone: {error}")
+                job.later(Reason.STORE_REFUSED, f"not deleted, because the delete could not be undone: {error}")
                 continue
             ready.append(job)
             entries.append(
@@ -254,9 +254,9 @@ class Sweeper:
 
         Such a ledger was in use, and something other than this sweep deleted it.
         """
-        # The znode of a compaction cursor names an old ledger until the broker writes the cursor again. A ledger that
-        # names another owner may be released by that owner, and a client that may set a subscription's properties can
-        # name any ledger there.
+        # Ledgers of two kinds may vanish although the request's owner refers to them. The znode of a compaction cursor
+        # names an old ledger until the broker writes the cursor again. A ledger whose metadata names another owner may
+        # be released by that owner, and a client that may set a subscription's properties can name any ledger there.
         kept = [
             job for job in kept if job.request.component is not LedgerComponent.COMPACTED_LEDGER and not job.is_anothers
         ]

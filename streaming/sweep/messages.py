@@ -1,8 +1,9 @@
-"""Messages on both sides of a sweep: the requests in them, and the receipts and copies that are written of them.
+"""Messages before and after a sweep: the requests in them, and the receipts and copies that are written for them.
 
-1. Before a chunk is swept, count_requests() finds the owners that it may read: those of requests that their senders may
-   send.
-2. A task reads its rows by a RowDecoder: the request in each message, and those of its properties that count.
+1. Before a chunk is swept, count_requests() finds the owners that the sweep may read: those of requests whose senders
+   may send them.
+2. A task reads its rows with a RowDecoder: the request in each message, and the properties without those that only
+   this service writes, if a sender wrote them.
 3. After the sweep, a ReceiptWriter writes each message's receipt, and the copy of it that goes to RETRY or to the dead
    letters (DLQ).
 """
@@ -101,7 +102,7 @@ class Message:
 
     row: Mapping[str, Any]
     request: PendingDelete | Rejection
-    properties: Mapping[str, str]  # the properties that count
+    properties: Mapping[str, str]  # without those that only this service writes, if a sender wrote them
     origin_id: str  # the message id of the original request
     decoded: PendingDelete | None = None  # the request in the payload, even if its sender may not send it
 
@@ -142,7 +143,7 @@ class RowDecoder:
             row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
         )
         if fault := row.get(c.NO_REQUEST):
-            # no copy of ours is like this, so in the retry topic too these properties are a sender's
+            # none of our copies is like this, so a sender wrote these properties, even in the retry topic
             return Message(row=row, request=rejection_of(fault), properties=as_original(written), origin_id=own_id)
         payload = self._decode(row[c.PAYLOAD], self._most_bytes)
         decoded = payload if isinstance(payload, PendingDelete) else None

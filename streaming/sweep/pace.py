@@ -55,8 +55,8 @@ class Pace:
         """Block until so many deletes may be sent. Time spent on other work counts as waiting, but is not saved up."""
         if self._rate > 0:
             now_s = self._monotonic()
-            # waited for before the group is sent: a task that runs again after its executor was lost does not start
-            # with a burst
+            # the wait comes before the group is sent, so that a task that runs again after its executor was lost does
+            # not start with a burst
             self._paid_s = max(self._paid_s + deletes / (self._rate * self._share), now_s)
             if self._paid_s > now_s:
                 self._sleep(self._paid_s - now_s)

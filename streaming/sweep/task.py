@@ -42,7 +42,7 @@ from udfs.owners.references import key_of, tenant_of_key
 from udfs.owners.sightings import absent_since_ms, subject_of
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
 
-# Requests that share round trips; more saves none.
+# How many requests share round trips; a larger number saves no further round trip.
 BATCH_ROWS = 5000
 # Enough for BATCH_ROWS ordinary requests. If the rows are larger, a batch has fewer of them.
 BATCH_BYTES = 32 * 1024 * 1024
@@ -64,7 +64,7 @@ class SweepTask:
     now_ms: int  # ages are judged by this time, on which driver and ZooKeeper agree; a worker's clock may be wrong
     most_deletes: tuple[int, ...] | None = None  # planned deletes by task number; None: no limit
     plan: str = ""  # the znode that shows a task whether it runs for the first time
-    held: Mapping[str, str] = field(default_factory=dict)  # tenant -> reason; nothing of these is read or deleted
+    held: Mapping[str, str] = field(default_factory=dict)  # tenant -> reason; nothing of the tenant is read or deleted
     journal_ahead_ms: int = 0  # how far the later of the two clocks is ahead of now_ms
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,7 +109,7 @@ def planned(grouped: DataFrame, task: SweepTask) -> DryRunPlan:
 
 
 def row_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows in order, at most BATCH_ROWS and BATCH_BYTES at a time, or those of one record batch."""
+    """Yield the rows in order, at most BATCH_ROWS and BATCH_BYTES at a time; a larger record batch stays whole."""
     rows: list[dict[str, Any]] = []
     size = 0
     for batch in batches:
@@ -181,13 +181,13 @@ class _Journals(Journal, ObjectJournal, Protocol):
         ...
 
     def newest_snapshots(self, topic: str, keys: Collection[str]) -> Mapping[str, tuple[Position, bytes]]:
-        """Return, for the keys it has, position and bytes of the entry that was written last."""
+        """Return position and bytes of the newest entry of each key that has one."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Effects:
-    """Everything through which a sweep causes effects; in a dry run it has none."""
+    """Everything through which a sweep causes effects; in a dry run, parts that cause none."""
 
     store: SweepStore
     objects: Callable[[ObjectStore], ObjectStore]
@@ -251,7 +251,8 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
     limiter: Limiter = Pace(settings.limits.deletes_per_second / task.tasks)
     if task.most_deletes is not None:
         number = _task_number()
-        # only the journal has the deletes of the task's earlier run, and the driver reads it when it plans again
+        # A repeated task may delete nothing. Only the journal has the deletes of its earlier run, and the driver reads
+        # the journal when it plans again.
         is_first = is_first_run(clients.store, task.plan, number)
         limiter = Capped(limiter, task.most_deletes[number] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)

@@ -47,7 +47,7 @@ class ChunkSweep:
         """
         self.gate.wait_until_open()
         self.describe(query, batch_id, "finding the owners of the requests")
-        # what the properties of a message count for depends on this: only those of the retry topic are ours (decision
+        # decides how the sweep reads a message's properties: this service wrote them only in the retry topic (decision
         # 23)
         kind = RETRY if query == RETRY else REQUESTS
         most_bytes = self.settings.service.max_request_bytes
@@ -126,7 +126,7 @@ class OwnersInUse:
     tenants: HeldTenants
 
     def __call__(self, query: str, admitted: Iterable[tuple[str, str]]) -> KnownOwners:
-        """Read what a query's chunk needs that has admitted requests for these (tenant, reference key).
+        """Read what a query's chunk needs. admitted: (tenant, reference key) of the owners of its admitted requests.
 
         Raises what Gate.wait_until_open does.
         """
@@ -141,7 +141,7 @@ class OwnersInUse:
             self.gate.hold_if_doubted(query, doubts.everything)
             # the operator has resumed, so what was known of all owners no longer counts as the state before
             self.watch.baseline.forget([ALL])
-        # all that are gone belong to these tenants: they are held, and the requests of others continue
+        # these tenants alone explain the loss: they are held, and the requests of others continue
         if doubts.tenants:
             held = self.tenants.hold(doubts.tenants)
         return KnownOwners(held, references, baselines)

@@ -179,7 +179,7 @@ class Outbox:
 
     def _own(self, chunk: int) -> ChunkSummary:
         """Return the summary of this run's chunk. Raises FencedError if another run wrote the chunk."""
-        summary = self.receipts.summary(chunk)  # if another run wrote it, one of the two is outdated
+        summary = self.receipts.summary(chunk)  # if another run wrote the chunk, that run or this one is outdated
         if summary.epochs != {self.epoch}:
             failure = FencedError(f"chunk {chunk} of the receipts was written by another run; this one stops")
             self.outages.fail(failure)

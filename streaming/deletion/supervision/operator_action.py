@@ -27,7 +27,7 @@ _NAMED_AT_MOST = 5
 _ACCEPT, _RESUME = "accept --topic {topic}", "resume --tenant {tenant}"
 _WAITS_FOR: Mapping[str, tuple[str, str]] = {
     Reason.SOURCE_SHRANK: (_ACCEPT, "their topics' lists suddenly name far fewer ledgers"),
-    Reason.TENANT_HELD: (_RESUME, "most of the known topics of their tenants are gone at once"),
+    Reason.TENANT_HELD: (_RESUME, "most of the known topics of their tenants, or ledgers in use, are gone"),
 }
 
 
@@ -72,7 +72,7 @@ class OperatorAction:
         return _instructions(sorted(kept.values(), key=lambda owner: (owner.reason, owner.topic)))
 
     def _kept_by_owner(self) -> Mapping[tuple[str, str], _Kept]:
-        """Return, by owner and reason, requests that wait for the operator; empty if any waits otherwise or is due."""
+        """Return, by owner and reason, requests that wait for the operator; empty if any other waits or any is due."""
         if not self.due.is_asleep():
             return {}
         state = (self.due.passes, self.waiting.next_ms(), self.waiting.count())

@@ -46,7 +46,7 @@ class Supervisor:
     for_operator: str = ""
 
     def watch(self, stop: threading.Event, checks: Checks) -> None:
-        """Check all of it until stop is set, something fails, or no work is left that continues by itself."""
+        """Check all that runs, until stop is set, something fails, or no work is left that continues by itself."""
         try:
             self._watch(stop, checks)
         finally:
@@ -92,7 +92,7 @@ class Supervisor:
         self.upkeep.join(LEAVE_S)
 
     def raise_failure(self, fatal: Sequence[Exception]) -> None:
-        """Raise why the service stopped, failures that need the operator first; not if it was to stop or was idle."""
+        """Raise the failure that ended the service, those that need the operator first; return if nothing failed."""
         if fatal:
             raise fatal[0]
         if self.for_operator:

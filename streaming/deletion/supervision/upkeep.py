@@ -76,11 +76,11 @@ class Upkeep:
         try:
             result = self._reconcile()
         except ReaperError as error:
-            log.warning("not checked whether every message has a receipt, checked again later: %s", error)
+            log.warning("could not check whether every message has a receipt, trying again later: %s", error)
             return list(self._gaps.values())
         self._metrics.unaccounted(result)
         if result.doubt:
-            log.warning("checked only in part whether every message has a receipt, again later: %s", result.doubt)
+            log.warning("checked only in part whether every message has a receipt, trying again: %s", result.doubt)
         for gap in result.gaps:
             log.error("ALARM, not accounted for: %s. Stop the service, keep its state, and run `check`.", gap)
         self._gaps |= result.gaps_by_kind
@@ -94,7 +94,7 @@ def tidy_up(settings: Settings, pulsar: Pulsar, table: Receipts, lock: FairLock,
         _tidy_state(settings, table, lock, clock.now_ms())
         expire(settings, pulsar, clock.now_ms())
     except ReaperError as error:
-        log.warning("dead letters not expired, again later: %s", error)
+        log.warning("could not expire dead letters, trying again later: %s", error)
     except StopRequestedError:
         return
 

@@ -35,9 +35,10 @@ _RUN = from_arrow_schema(schemas.RUN)
 _MORE_SECONDS_ON_A_CLUSTER = 210.0
 _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may contain a thousand requests, in 10 KB or more
-# Limits for batches of any size: the fallback reads what the connector has not read by then, in slots that block no
-# query that has not failed. Bytes that compress well are cheap for their sender, and requests of others follow them in
-# the same topic. If other queries wait for its slots, a read that hangs ends within a minute.
+# Limits for batches of any size: the fallback reads what the connector has not read by then, in slots that it shares
+# only with other queries that have failed. Bytes that compress well are cheap for their sender, and requests of others
+# wait behind them in the same topic. If other queries wait for its slots, a read that hangs ends
+# 30 s after the time that a single entry may take.
 _MOST_SECONDS_FOR_BYTES = 30.0
 _MOST_SECONDS = 120.0
 _MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
@@ -89,8 +90,8 @@ class Completion:
     def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> Completed:
         """Return a batch's rows with those that were not delivered; `delivered` itself if no row is missing.
 
-        The caller unpersists rows other than `delivered`. The call runs the read. Raises UnavailableError,
-        RefusedError, and what the connector raises.
+        The caller unpersists rows other than `delivered`. The connector reads the batch during this call.
+        Raises UnavailableError, RefusedError, and what the connector raises.
         """
         batch = unfinished(location_of(self.settings, query))
         if batch is None or batch.number != batch_id:

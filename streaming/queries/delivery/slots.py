@@ -2,7 +2,8 @@
 
 Spark runs a task in a slot; `local[8]` has eight. The connector waits half a minute and more for an entry that it will
 never get, and occupies a slot all that time.
-1. All reads together get all slots but RESERVED. Of these, the topics whose query has failed recently share two.
+1. RESERVED slots are for deletes. Reads share the others: two belong to the topics whose query has failed recently, the
+   rest to all other topics. With at most four slots all reads share what is not reserved, one at least.
 2. A read gets at most half of the slots that it shares with others; so do all reads of one tenant's topics together.
 """
 

@@ -1,11 +1,10 @@
 """Removes files from a table's folder that no version of the table can need any more.
 
-1. A file that the log lists as removed stays removed in every later version. It is deleted some hours later, so that
-   readers of an earlier version still find it.
-2. A file that was never committed: a file's name contains the version of the transaction for which its task wrote it.
-   Once the table has that transaction, or a later one, no store accepts a commit of it
-   (streaming/state/delta/commits.py). So a file of that transaction that the table does not have then is in no later
-   version.
+1. A file that the log lists as removed. It stays removed in every later version, and is deleted some hours later, so
+   that readers of an earlier version still find it.
+2. A file that was never committed. A file's name contains the version of the transaction for which its task wrote it.
+   Once the table has that transaction, or a later one, no store accepts a commit of that transaction
+   (streaming/state/delta/commits.py). So if the table does not have the file then, no later version has it.
 3. All other files are kept, for example those that deltalake wrote before a merge was interrupted.
 """
 

@@ -31,7 +31,7 @@ Batches = Iterator[pa.RecordBatch]
 
 _PARQUET = b"PAR1"
 _NAMES = re.compile(r"\w+")
-_LEAST = "min."  # deltalake: a column of a file's statistics
+_LEAST = "min."  # deltalake's columns with the least values of each file have this prefix
 _AHEAD = {"fragment_readahead": 8, "batch_readahead": 4}
 _FOOTERS_AT_ONCE = 16
 # From an object store we read the columns of a file in one request: reading the gaps between them costs less than

@@ -57,7 +57,7 @@ class SnapshotJournal(Protocol):
         ...
 
     def newest_snapshots(self, topic: str, keys: Collection[str]) -> Mapping[str, tuple[Position, bytes]]:
-        """Return, for the keys it has, position and bytes of the newest entry. Raises UnavailableError."""
+        """Return position and bytes of the newest entry of each key that has one. Raises UnavailableError."""
         ...
 
 

@@ -26,7 +26,7 @@ _READ_WITH = {
 
 
 class TopicsFailedError(Exception):
-    """The brokers failed; carries the verdict for the requests of that namespace."""
+    """The brokers failed for a namespace; carries the verdict for its requests."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.detail)
@@ -120,7 +120,7 @@ class Namespace:
         """Have the topic compacted, so that its tombstones can no longer be read."""
         with _broker_failures():
             if kind is SnapshotKind.SEGMENT and not self.topics.is_guarded(self.name):
-                log.error("%s: its guard is gone or too late, so its tombstones are not compacted away", self.name)
+                log.error("%s: its guard is gone or misses a segment; its tombstones are not compacted away", self.name)
                 return
             if kind is SnapshotKind.SEGMENT:
                 # A compaction that finds no new message after the tombstones makes them readable again, so a live

@@ -185,7 +185,7 @@ class SnapshotSweeper:
         return job.judged_on is not None and presence is job.judged_on.presence
 
     def _verify(self, namespace: Namespace, kind: SnapshotKind, sent: Sequence[SnapshotJob], scan: Scan) -> None:
-        """Restore a message if, since the scan, its key was written before the tombstone, or it came to be needed.
+        """Restore a message that came to be needed since the scan, or whose key got a new value before the tombstone.
 
         A job stays DELETED only if its tombstone is found. If the verification of a tombstone fails, the others are
         verified before the error is raised.

@@ -71,7 +71,9 @@ class OffloadBuckets:
         try:
             futures = {namespace: pool.submit(self._policy, namespace) for namespace in _by_turns(namespaces)}
             wait(futures.values(), self.patience_seconds)
-            late = Verdict(Outcome.RETRY, Reason.BROKER_UNAVAILABLE, "no offload policies in time")
+            late = Verdict(
+                Outcome.RETRY, Reason.BROKER_UNAVAILABLE, "the brokers did not return the offload policies in time"
+            )
             return {namespace: future.result() if future.done() else late for namespace, future in futures.items()}
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # a call that hangs must not make all requests wait
@@ -136,7 +138,7 @@ def _named_by(request: PendingDelete) -> Target:
 
 
 def _listed(request: PendingDelete, lists: Mapping[str, ManagedLedgerInfo]) -> Target:
-    """Return the bucket that the owner's list names for the ledger; other uploads most likely went there too."""
+    """Return the bucket that the owner's list names for the ledger; its other uploads most likely went there too."""
     info = lists.get(request.managed_ledger)
     for ledger in info.ledgers if info else ():
         if ledger.ledger_id == request.ledger_id and ledger.offload is not None:

@@ -126,7 +126,8 @@ def _by_index(index: StoredObject | Unreadable | None) -> OffloadFacts:
         parsed = parse_offload_index(index.content)
     except FormatError as error:
         return OffloadFacts(data=None, index=index, index_detail=str(error))
-    # The index names the ledger's owner and the cluster, and without versions an undo needs no data object's facts.
+    # The data object need not be read if the index names the ledger's owner and the cluster, and the bucket has no
+    # versions: then an undo needs no facts of the data object.
     is_proof = bool(parsed.metadata.custom_metadata) and CLUSTER_KEY in index.user_metadata and not index.version_id
     return OffloadFacts(
         data=None, index=index, metadata=parsed.metadata, data_bytes=parsed.data_bytes, index_only=is_proof

@@ -13,8 +13,8 @@ from udfs.formats.offload_index import index_name, object_name
 from udfs.offload_drivers import Bucket
 from udfs.records import OffloadContext, Outcome, PendingDelete, Reason, Reference, StoredObject, Verdict
 
-# Takes requests for ledgers that their owners' references name as deleted from BookKeeper. Returns, in order, None if
-# both objects of each upload exist, and otherwise why the ledger is kept.
+# Takes requests for ledgers that their owners list but need in tiered storage only (Reference.given_up). Returns, in
+# order, None if both objects of each of the ledger's uploads exist, and otherwise why the ledger is kept.
 Confirm = Callable[[Sequence[tuple[PendingDelete, Reference]]], list[Verdict | None]]
 _Upload = tuple[int, str]
 
@@ -40,7 +40,9 @@ class OffloadedCopies:
             states = [states_of.get((request.ledger_id, uuid)) for uuid in uuids]
             located = [_with(request, uuid, state) for uuid, state in zip(uuids, states, strict=True) if state]
             is_whole = bool(uuids) and len(located) == len(uuids)
-            doubts.append(None if is_whole else _later(f"{reference.key} does not name the location of its objects"))
+            doubts.append(
+                None if is_whole else _later(f"{reference.key} does not name the location of the ledger's objects")
+            )
             uploads += located
             of_upload += [at] * len(located)
         for at, doubt in zip(of_upload, self._doubts(uploads), strict=True):

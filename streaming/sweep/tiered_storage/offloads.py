@@ -133,7 +133,7 @@ class OffloadSweeper:
             job.verdict = judge_offload(case, self._rules.policy, now_ms=self._clock.now_ms())
 
     def _judge_changed(self, deletable: Sequence[OffloadJob], references: Mapping[str, Reference]) -> None:
-        """Right before the delete: stop if a newer instance took over, and judge jobs whose owner changed again."""
+        """Right before the delete: stop if a newer instance took over, and judge again the jobs whose owner changed."""
         checks_of = {key: _checks(references[key]) for key in {job.key for job in deletable}}
         epoch = self._rules.epoch
         holding = self._loader.holding([epoch, *(check for checks in checks_of.values() for check in checks)])

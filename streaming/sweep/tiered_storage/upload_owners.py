@@ -13,7 +13,7 @@ from udfs.records import LedgerMetadata
 
 
 def ask_bookkeeper(loader: InUseLoader, rules: OffloadRules, jobs: Sequence[OffloadJob]) -> None:
-    """For each job that has only upload parts, record the metadata of its ledger in BookKeeper.
+    """For each job that has only upload parts, read its ledger's metadata from BookKeeper, and set it in the job.
 
     The ledger is the request's: we asked the bucket for parts of `<uuid>-ledger-<id>` by this very name. Raises
     UnavailableError.
