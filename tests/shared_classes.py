@@ -1,7 +1,8 @@
 """A class data sharing archive of the service's Java classes, loaded and verified once for all tests.
 
-The tests start the service dozens of times, and the archive more than halves the cost of a JVM's start. A run of the
-service writes the archive when its JVM ends. The JVM ignores an archive that does not fit its version or class path.
+`make test-long` starts the service dozens of times, and the archive more than halves the cost of a JVM's start. A run
+of the service writes the archive when its JVM ends. The JVM ignores an archive that does not fit its version or class
+path.
 """
 
 import fcntl
@@ -28,6 +29,13 @@ _SMALL = "-XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false -Dspark.sql.code
 # With these options a JVM without the archive starts in half of the CPU time: it has no second tier of compilers, and
 # does not verify classes, which come from pinned packages.
 SOONER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+_WITHOUT = f"-Xshare:auto {SOONER} {_SMALL}"  # -Xshare:auto keeps the service from creating an archive itself
+
+
+class Archive:
+    """Whether this run of the tests creates a missing archive; that costs as much as several starts save."""
+
+    is_created = True
 
 
 @cache
@@ -40,14 +48,14 @@ def java_options(run: Callable[[Path, str], None]) -> str:
     """Return options for a driver's JVM that use the archive.
 
     Args:
-        run: runs the service to its end, with a folder and further JVM options; called if there is no archive yet.
+        run: runs the service to its end, with a folder and further JVM options; called to create the archive.
     """
     fits = hashlib.sha256(class_path().encode()).hexdigest()[:8]
     archive = Path(sys.prefix) / f"service-classes-{fits}.jsa"  # beside PySpark's jars, which it fits too
     with _one_at_a_time(archive.with_suffix(".lock")):
-        if not archive.exists():
+        if Archive.is_created and not archive.exists():
             _create(archive, run)
-    return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _SMALL
+    return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _WITHOUT
 
 
 @contextmanager

@@ -80,6 +80,11 @@ port = 0
 """
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Create the archive of classes only for many starts of the service, as in long tests."""
+    shared_classes.Archive.is_created = any(item.get_closest_marker("long") for item in session.items)
+
+
 # The required exit code, several allowed codes, or a function of the output.
 Code = int | tuple[int, ...] | Callable[[str], int]
 
