@@ -89,7 +89,9 @@ def running_world(home: Path, here: Path) -> Iterator[World]:
         texts = {"name": "lost", "chunk_rows": 1000, "home": cluster.home.root, "here": here}
         config.write_text(config_text(cluster, limits="", classes="", **texts))
         service = Deployment(config)
-        yield World(cluster, service, Path(service.settings.state_dir))
+        state = Path(service.settings.state_dir)
+        state.mkdir()  # without it, it is unknown whether the journal has a ledger
+        yield World(cluster, service, state)
 
 
 def topic_of(name: str) -> str:
