@@ -198,8 +198,8 @@ class Receipts:
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
         entry = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY)
         index = F.col(f"done.{c.POSITION_BATCH}")
-        # A receipt with index -1 is for a whole entry, and so for each of its messages: the broker may later send the
-        # messages of an entry of which it sent none at first.
+        # A receipt with index -1 is for a whole entry, and so for each of its messages: the broker may later send
+        # messages of an entry although it sent none of them at first.
         is_done = F.col(f"message.{c.POSITION_BATCH}").eqNullSafe(index) | (index == -1)
         for name in entry:
             is_done &= F.col(f"message.{name}") == F.col(f"done.{name}")

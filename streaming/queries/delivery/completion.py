@@ -37,8 +37,8 @@ _SECONDS_PER_ENTRY = 0.005
 _SECONDS_PER_BYTE = 10e-6  # an entry may contain a thousand requests, in 10 KB or more
 # Limits for batches of any size: the fallback reads what the connector has not read by then, in slots that it shares
 # only with other queries that have failed. Bytes that compress well are cheap for their sender, and requests of others
-# wait behind them in the same topic. If other queries wait for its slots, a read that hangs ends
-# 30 s after the time that a single entry may take.
+# wait behind them in the same topic. If other queries wait for its slots, a read that hangs ends 30 s
+# after the time that a single entry may take.
 _MOST_SECONDS_FOR_BYTES = 30.0
 _MOST_SECONDS = 120.0
 _MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
