@@ -18,7 +18,7 @@ _ended_with: list[int] = []  # the exit code, as soon as main knows it
 
 
 def _end() -> None:
-    """End the process at once with main's exit code. Output that could not be printed is lost, which is a fault."""
+    """End the process at once with main's exit code; with 1 if that is 0 but output could not be printed."""
     if _ended_with:
         os._exit(_ended_with[0] or int(not flush()))
 

@@ -36,7 +36,7 @@ from streaming.topics.sizes import require_room_for_copies
 log = logging.getLogger("ledger-reaper")
 
 _UPKEEP_S = 0.5
-_MOST_FAILURES = 4  # with --until-idle, more failures in a row give a query or the retries up
+_MOST_FAILURES = 4  # with --until-idle, a query (or the retries) is given up after more failures in a row
 
 
 def run(
@@ -48,8 +48,8 @@ def run(
         take_spark: waits until Spark has started. It is called only after the lock is held and all checks have passed.
         config: the configuration file, for the log.
 
-    Returns normally after a clean stop. Raises ReaperError's family: with until_idle SafetyError if all that is left
-    waits for the operator.
+    Returns normally after a clean stop. Raises ReaperError or a subclass; with until_idle, SafetyError if all requests
+    that are left wait for the operator.
     """
     stop = threading.Event()
     try:
@@ -157,7 +157,7 @@ def _work(
         stop.set()
         supervisor.stop(spark)
         if supervisor.was_idle and not supervisor.failed:
-            board.clear()  # a query may just have been started again, after the fallback had processed its messages
+            board.clear()  # it may still show a query as parked although the fallback has processed its messages
         cut_short = ["waiting retries"] if due.was_cut_short or due.is_alive else []
         left = what_is_left(settings, queries.running, was_idle=supervisor.was_idle, cut_short=cut_short)
         log.info("stopped; %s", left)

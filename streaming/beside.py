@@ -21,15 +21,15 @@ class Work:
     run: Callable[[], None]
     every_s: float | None = None  # from the end of a run to the next; None: it runs once
     first_after_s: float = 0.0
-    leave_s: float = 0.0  # how long the end waits for a run that is under way
+    leave_s: float = 0.0  # how long the end of Beside's with block waits for a run that is under way
     keeps_from_ending: bool = False  # `run --until-idle` does not end while a run is under way or due
-    # Called for a run that failed, unless the work is to stop; the next run comes at its time. None: a failure ends the
-    # work, and the service must end too.
+    # Called for a run that failed, unless the work is to stop; the next run starts after every_s as usual. None: a
+    # failure ends the work, and the service must end too.
     on_failure: Callable[[Exception], None] | None = None
 
 
 def logged(what: str, every_s: float) -> Callable[[Exception], None]:
-    """Return an on_failure that logs the failure, with a traceback only if it is no error of this program."""
+    """Return an on_failure that logs the failure, with a traceback unless it is a ReaperError."""
 
     def log_failure(error: Exception) -> None:
         if isinstance(error, ReaperError):

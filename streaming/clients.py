@@ -93,8 +93,8 @@ class CommandClients:
         self.store = store
         self.bookies = bookies
         self.objects = objects  # returns the client of an allowed bucket; raises ValueError for other buckets
-        # at the first use: a command that needs only ZooKeeper, such as `pause`, works with any fault in Pulsar or its
-        # settings
+        # opened at the first use, so that a command that needs only ZooKeeper, such as `pause`, works whatever is wrong
+        # with Pulsar or its settings
         self._open_pulsar = open_pulsar
         self._open_broker = open_broker
 
@@ -134,7 +134,7 @@ def clients_for(settings: Settings) -> Clients:
 
 
 def process_store(settings: Settings) -> MetadataStore:
-    """Return the metadata store of this process, for commands that may need no broker; else as clients_for."""
+    """Return the metadata store of this process, for commands that may need no broker; otherwise like clients_for."""
     return store_for(zookeeper_settings(settings))
 
 
@@ -165,7 +165,7 @@ def open_hints(settings: Settings, roots: Sequence[str]) -> ChangeHints:
 
 
 def newest_zxid(settings: Settings) -> int:
-    """Return a transaction id that every later read of ZooKeeper includes. Raises UnavailableError."""
+    """Return the id of a transaction whose changes every later read of ZooKeeper sees. Raises UnavailableError."""
     return zookeeper_session.newest_zxid(zookeeper_settings(settings))
 
 
@@ -237,7 +237,7 @@ def publish(
 
 
 def publish_in_batches(settings: Settings, topic: str, producer_name: str, copies: Iterable[Copy]) -> int:
-    """Publish many copies, several of them in an entry; the rest as publish, beside other producers."""
+    """Publish many copies, several of them in an entry, while others may publish too; otherwise like publish."""
     from streaming.adapters.pulsar import publish as pulsar_publish
 
     return pulsar_publish.publish_in_batches(settings.pulsar, topic, producer_name, copies)
@@ -264,7 +264,7 @@ def objects_for(settings: Settings, bucket: Bucket) -> ObjectStore:
         bucket=bucket.name,
         region=bucket.region,
         credentials_file=settings.tiered_storage.credentials_file,
-        # requests for an unavailable bucket return after reconsume_later_seconds: it may be tried again by then
+        # requests for an unavailable bucket are retried after reconsume_later_seconds; its rest must be over by then
         rest_seconds=settings.two_phase.reconsume_later_seconds / 2,
     )
     return _buckets.get(s3, lambda: S3Objects(s3))

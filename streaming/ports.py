@@ -108,7 +108,7 @@ class MetadataStore(SweepStore, Protocol):
         Args:
             path: of the znode.
             data: its content.
-            acl: an answer of acl_of.
+            acl: in the form that acl_of returns.
             parents: also create missing ancestors, with the same ACL and without data.
             ephemeral: the znode ends with the session.
         """
@@ -198,7 +198,7 @@ class LoadedTopicStats(Protocol):
     def internal_stats(self, managed_ledgers: Sequence[str]) -> list[InternalStats | Unreadable | None]:
         """Return internalStats of each topic (`tenant/ns/persistent/encoded`), in order. Never raises.
 
-        None: no broker has the topic loaded. Unreadable: that is unknown, or its broker did not answer.
+        None: no broker has the topic loaded. Unreadable: it is unknown whether one has, or its broker did not answer.
         """
         ...
 
@@ -212,7 +212,7 @@ class TopicAdmin(Protocol):
     """
 
     def check_health(self) -> None:
-        """Return if a broker can publish and read."""
+        """Check that a broker can publish and read: return nothing, or raise."""
         ...
 
     def clusters(self) -> list[str]:
@@ -263,7 +263,7 @@ class TopicAdmin(Protocol):
         ...
 
     def position_at(self, partition: str, publish_ms: int) -> Position:
-        """Return the position of a partition's first message that was published then or later, or an earlier one."""
+        """Return the position, or an earlier one, of a partition's first message published at publish_ms or later."""
         ...
 
     def internal_stats(self, topic: str) -> InternalStats:
@@ -291,7 +291,7 @@ class TopicAdmin(Protocol):
         ...
 
     def deduplicates(self, topic: str) -> bool:
-        """Return whether all partitions really do so now; a policy alone does not make sure of it."""
+        """Return whether all partitions of the topic deduplicate now; a policy alone does not ensure that."""
         ...
 
     def set_deduplication(self, topic: str, *, enabled: bool) -> None:
@@ -328,7 +328,7 @@ class MessageReader(Protocol):
     def read(
         self, last: Mapping[str, Position], *, after: Mapping[str, Position] | None = None
     ) -> Iterator[StoredMessage]:
-        """Read partitions in the order of their messages, without those that were trimmed.
+        """Read partition after partition, the messages of each in order; messages that were trimmed are left out.
 
         Raises UnavailableError if the broker stops answering.
 
@@ -356,7 +356,7 @@ class Copy:
     key: bytes | None
     payload: bytes
     properties: Mapping[str, str]
-    delay_ms: int = 0  # consumers of a shared subscription get it no earlier
+    delay_ms: int = 0  # consumers of a shared subscription get it after this delay at the earliest
 
     @property
     def size(self) -> int:
@@ -400,11 +400,11 @@ class TrimFacts(Protocol):
     """Facts that decide which ledgers a topic's broker drops. Every method raises UnavailableError, RefusedError."""
 
     def is_loaded(self, topic: str) -> bool:
-        """Return whether a broker has the topic loaded. Does not load it. UnavailableError: that is unknown."""
+        """Return whether a broker has loaded the topic; never loads it. Raises UnavailableError if that is unknown."""
         ...
 
     def retention(self, topic: str) -> Retention:
-        """Return the retention in force; no retention if we may not read the brokers' default."""
+        """Return the retention in force. A brokers' default that we may not read counts as no retention."""
         ...
 
     def internal_stats(self, topic: str) -> InternalStats:
@@ -469,8 +469,9 @@ class Bookies(Protocol):
     ) -> list[bool | None]:
         """Return for each entry whether a bookie can read it; None: unknown. Raises only what `control` raises.
 
-        False means "could not be read now": the entry is most likely gone, but that is no proof. It counts only from a
-        bookie that could read a control entry both before and after; otherwise the fault may be the bookie's own.
+        False means "could not be read now": the entry is most likely gone, but that is no proof. A bookie's failure to
+        read an entry counts only if the bookie could read a control entry both before and after; otherwise the fault
+        may be the bookie's own.
 
         Args:
             urls: HTTP addresses of bookies.
@@ -493,7 +494,8 @@ class Bookies(Protocol):
 
         Args:
             entries: to ask about.
-            control: returns such entries of existing ledgers, for bookies that have answered that they store nothing.
+            control: gets ids of bookies that answered that they do not store an entry, and returns entries of existing
+                ledgers that these bookies should store.
         """
         ...
 
@@ -545,7 +547,7 @@ class ObjectStore(Protocol):
         ...
 
     def compares_etags(self) -> bool:
-        """Return whether delete() compares ETags. Tests it once, with an object of its own; False if it may not."""
+        """Return whether delete() compares ETags. Tests it once, with a test object; False if it may not store one."""
         ...
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> Mapping[str, str]:
@@ -572,7 +574,7 @@ class ObjectStore(Protocol):
         ...
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> Mapping[str, str]:
-        """Abort uploads and delete their parts; return key -> error for refused ones. A missing upload is aborted."""
+        """Abort uploads and delete their parts; return key -> error if refused. A missing upload counts as aborted."""
         ...
 
     def undelete(self, keys: Sequence[str]) -> set[str]:

@@ -38,7 +38,7 @@ RUN = pa.schema(
     ]
 )
 
-# As how many rows a chunk counts a row of MESSAGE (service.chunk_rows), in Spark SQL.
+# How many rows a row of MESSAGE counts as in a chunk (service.chunk_rows), in Spark SQL.
 ROWS = f"""1 + (
     coalesce(octet_length({c.PAYLOAD}), 0) + coalesce(octet_length({c.MESSAGE_KEY}), 0)
     + coalesce(aggregate(
@@ -109,5 +109,5 @@ OWNER = pa.schema(
 # Names of queries in receipts.
 REQUESTS = "requests"
 RETRY = "retry"
-WAITING_RETRIES = "waiting"  # of the passes over waiting retries, where parked queries are shown by their names
+WAITING_RETRIES = "waiting"  # names the passes over waiting retries among parked queries; in no receipt
 DLQ = "dlq"  # in receipts of `dlq write-off`; no streaming query has this name

@@ -38,7 +38,8 @@ HAS_DATA = "has_data"
 HAS_INDEX = "has_index"
 IS_COMPLETE = "is_complete"  # the offload is complete according to the topic's list, so both objects must exist
 
-# a location to list: a znode, or a bucket's label with a prefix as detail; after listing, the detail is the fault
+# A location to list: PATH is a znode or a bucket's label, and DETAIL the prefix in that bucket. In the result of a
+# listing, DETAIL is the error.
 LOCATION = pa.schema([pa.field(PATH, pa.string()), pa.field(DETAIL, pa.string())])
 
 # a ledger that exists; a row with a path is a path that could not be listed

@@ -15,7 +15,7 @@ class FindingFilters:
     tenant: str = ""
     namespace: str = ""
     component: LedgerComponent | None = None
-    older_than_seconds: int = 0  # since the ledger's last change; MISSING findings have none, and are always selected
+    older_than_seconds: int = 0  # since the last change; a MISSING finding has no such time: always selected
     max_bytes: int = 0  # selects the oldest orphans whose sizes add up to at most this
 
     def arguments(self) -> str:

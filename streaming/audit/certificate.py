@@ -9,7 +9,7 @@ from streaming.audit.walk.listing import Problem
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 MAX_PROBLEMS = 10_000  # with more unreadable paths than this, the audit believes none of what it read
-MAX_NAMESPACES = 1_000  # at most so many namespaces with suspects that could not be judged are named
+MAX_NAMESPACES = 1_000  # with more namespaces whose suspects could not be judged, they are not named singly
 _TREES = (f"{MANAGED_LEDGERS_ROOT}/", f"{SCHEMAS_ROOT}/")
 
 
@@ -19,7 +19,7 @@ class Certificate:
 
     zxid_start: int  # the audit missed nothing that was written before this ZooKeeper transaction
     zxid_end: int  # the audit contains nothing that was written after this ZooKeeper transaction
-    listed: Mapping[str, int]  # how many of each source were read
+    listed: Mapping[str, int]  # how many ledgers, owners, references, objects, … were read
     unreadable: tuple[Problem, ...]  # paths, each with the reason
     errors: tuple[str, ...] = ()  # why the whole audit can't be trusted
 
@@ -89,7 +89,7 @@ def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[s
 
 
 def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]) -> list[Problem]:
-    """Return a problem for each namespace with suspects whose owners did not answer, brokers included.
+    """Return a problem for each namespace with suspects that could not be judged because brokers did not answer.
 
     Args:
         counts: (namespace, number of such suspects, why one of them could not be judged).
@@ -98,7 +98,7 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
     incomplete = [
         (f"{MANAGED_LEDGERS_ROOT}/{namespace}".rstrip("/"), f"{number} suspects could not be judged, such as: {detail}")
         for namespace, number, detail in counts
-        # a namespace that the walk's problems concern is incomplete already
+        # the walk's problems make some namespaces incomplete already
         if not any(_concerns(path, namespace) for path, _detail in problems)
     ]
     # too many to name: then the audit is incomplete, whatever the filters select
@@ -111,10 +111,8 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
 def whole_errors(listed: Mapping[str, int], claimed: int) -> tuple[str, ...]:
     """Return the faults that make the whole audit useless.
 
-    If ledgers name owners but no owner exists, the configuration points to a wrong chroot or cluster.
-
     Args:
-        listed: how many of each source were read.
+        listed: as in Certificate.
         claimed: how many unreferenced ledgers name an owner.
     """
     # ledgers name owners and no owner exists: the configuration points to a wrong chroot or cluster

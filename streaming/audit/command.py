@@ -57,15 +57,15 @@ _JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The contribution of another audit."""
+    """A section that another audit, or the reading of space, adds to the report."""
 
-    html: str = ""  # its section of the report
-    faults: tuple[str, ...] = ()  # why the operator must check it
+    html: str = ""
+    faults: tuple[str, ...] = ()  # why the operator must check this section
     left_out: int = 0  # namespaces that were not audited, because no broker has all their snapshot topics loaded
 
 
 def joined(sections: Sequence[Section]) -> Section:
-    """Return several contributions as one."""
+    """Return several sections as one."""
     return Section(
         "".join(each.html for each in sections),
         tuple(fault for each in sections for fault in each.faults),
@@ -73,7 +73,7 @@ def joined(sections: Sequence[Section]) -> Section:
     )
 
 
-# Runs another audit with the engine.
+# Returns a section; runs with the audit's engine.
 Further = Callable[[Engine], Section]
 
 
@@ -88,8 +88,8 @@ class AuditRequest:
     publish: bool = False
     last: bool = False  # load the findings of the last audit instead of searching again
     is_quiet: bool = False  # write one line to the log and nothing to the terminal
-    repeats: bool = False  # one audit of a series, which requests each orphan once
-    further: Sequence["Further"] = ()  # other audits with sections in the report
+    repeats: bool = False  # this audit is one of a series, and the series requests each orphan only once
+    further: Sequence["Further"] = ()  # further sections of the report
     # Asks before a single audit publishes. It gets number and size of the orphans as text, and raises unless the answer
     # is yes.
     confirm: Callable[[str], None] = lambda _orphans: None
@@ -100,7 +100,7 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
 
     Raises StoppedBySignalError when a signal interrupts a single audit, SafetyError for missing data, an incomplete
     audit or a refused publication, and ConfigError for a publication if the operator has not declared who else uses
-    this BookKeeper.
+    this BookKeeper and the buckets of tiered_storage.allowed.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
@@ -131,7 +131,10 @@ def run_again(
     *,
     is_beside_service: bool = False,
 ) -> None:
-    """Run one audit of a series, without a question. Raises as audit, and StoppedError once stop is set."""
+    """Run one audit of a series; unlike a single audit, it does not ask before it publishes.
+
+    Raises as AuditCommand.run, and StoppedError once stop is set.
+    """
     with engine_for(settings, stop, is_beside_service=is_beside_service) as engine:
         AuditCommand(engine=engine, settings=settings, request=request, output=output).run()
 
@@ -149,7 +152,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
-    """One audit. Once the engine's stop is set, it ends at the next step."""
+    """One audit, which ends at its next step once the engine's stop event is set."""
 
     engine: Engine
     settings: Settings
@@ -187,7 +190,7 @@ class AuditCommand:
             self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
 
     def conclude(self, findings: Findings) -> None:
-        """Publish if requested. Raises SafetyError if the operator must check the audit, else as search."""
+        """Publish if requested. Raises subclasses of ReaperError; SafetyError: the operator must check the audit."""
         faults = faults_to_check(findings.result, findings.summary, self.request.options.filters, findings.report)
         faults += findings.further.faults
         if self.request.publish:
@@ -249,7 +252,7 @@ class AuditCommand:
             missing=summary.of(FindingClass.MISSING).count,
             ledgers=result.totals["ledgers"],
         )
-        # other audits would distort the trend
+        # only a new audit for orphans without filters counts: any other would distort the trend
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.output, newest) if counts else history.read(self.output)
         remember(self.output, result, filters)
@@ -283,7 +286,8 @@ class AuditCommand:
         if result.certificate.faults_within(options.filters):
             return [
                 "the audit did not publish everything: it left out findings that depend on unreadable paths (class "
-                "UNKNOWN). Repair these paths, or choose others with --tenant or --namespace"
+                "UNKNOWN). Make these paths readable, or select a tenant or namespace without them (--tenant, "
+                "--namespace)"
             ]
         return []
 

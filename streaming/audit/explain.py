@@ -65,7 +65,7 @@ def show_explained(settings: Settings, explained: Explained, lines: Sequence[str
     Args:
         settings: the configuration.
         explained: the facts.
-        lines: what the topic that needs the ledger adds to them.
+        lines: further lines to print, about the topic that needs the ledger.
     """
     _print(explained, past_of(settings, explained.ledger_id), lines)
     for row in audited_as(output_of(settings, None), explained.ledger_id):

@@ -13,7 +13,7 @@ from udfs.verdicts.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 
 _MS_PER_SECOND = 1000
 _NAMESPACES = 500
-# A local name that is not encoded as brokers do is shown as it is. A metadata's own time may be any number.
+# A local name that can't be decoded is shown as it is. HUGEINT: the time in a ledger's metadata may be any number.
 _NAMED = f"""
     SELECT *, {a.MANAGED_LEDGER}.string_split('/persistent/')[1] AS {a.NAMESPACE},
         {a.MANAGED_LEDGER}.string_split('/')[1] AS {c.TENANT},
@@ -41,7 +41,7 @@ def findings(suspects: Rows, first: Rows, second: Rows) -> Rows:
 
 
 def unjudged_by_namespace(found: Rows) -> list[tuple[str, int, str]]:
-    """Return (namespace, count, detail of one of them) for the suspects whose owners could not be read."""
+    """Return (namespace, count, detail of one of them) for the suspects that brokers could not be asked about."""
     rows = found.select(
         f"""
         SELECT coalesce({a.NAMESPACE}, '') AS {a.NAMESPACE}, count(*) AS n, min({c.DETAIL}) AS {c.DETAIL}

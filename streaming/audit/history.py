@@ -22,15 +22,12 @@ class PastAudit:
 
 
 def read(output: Output) -> list[PastAudit]:
-    """Return the audits, oldest first, without lines that can't be parsed: the trend decides nothing.
-
-    Raises UnavailableError.
-    """
+    """Return the audits, oldest first, without lines that can't be parsed. Raises UnavailableError."""
     past = []
     for line in (output.read(FILE) or b"").splitlines():
         try:
             past.append(PastAudit(**json.loads(line)))
-        # the trend decides nothing, so a line of another version is only left out
+        # another version may have written this line; leaving it out changes the trend, and never a finding
         except (ValueError, TypeError):
             continue
     return past

@@ -43,7 +43,7 @@ class Audit:
     clock: Clock
 
     def run(self) -> AuditResult:
-        """Run all phases. Raises UnavailableError and the like; then the previous audit's findings remain."""
+        """Run all phases. Raises as AuditCommand.search; then the previous findings remain."""
         started_ms = self.clock.now_ms()
         tools = tools_for(self.settings, self.options, self.phases, self.engine, Completeness())
         buckets = tuple(buckets_by_label(self.settings))

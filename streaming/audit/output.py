@@ -1,6 +1,6 @@
 """The folder that an audit writes to: its report, its findings, and the orphans of each publication.
 
-Rows are a file in a folder of their own, which a new version replaces in one step.
+Each set of rows is one file in a folder of its own. New rows replace the file in one step.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 FINDINGS = "findings"
 _ROWS = "rows.parquet"
-# Earlier versions wrote rows by Spark, as several files. They are complete if the folder has the first file, on a disk,
-# or the second, on S3.
+# Earlier versions of this program wrote rows with Spark, as several files. Such rows are complete if the folder has
+# _SUCCESS (on a disk) or whole.parquet (on S3).
 _SPARK, _SPARK_ON_S3 = "_SUCCESS", "whole.parquet"
 
 
@@ -46,7 +46,7 @@ class Output(Folder):
         ):
             for batch in reader:
                 writer.write_batch(batch)
-        # last: until the file exists, rows of an earlier version count, and from then on the file alone
+        # last: rows that an earlier version wrote count until the new file exists, and from then on only the new file
         for file in self.names(name):
             if file != _ROWS:
                 self.delete(f"{name}/{file}")
@@ -70,7 +70,7 @@ class Output(Folder):
         try:
             if self.filesystem.get_file_info(path).type is pafs.FileType.Directory:
                 for complete in (_ROWS, _SPARK, _SPARK_ON_S3):
-                    # first: without them the other files are no rows, even if this is interrupted
+                    # first: without these files, the others do not count as rows, even if the removal is interrupted
                     self.delete(f"{name}/{complete}")
                 self.filesystem.delete_dir(path)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Shows the progress of an audit: each phase with its rows done so far, its duration and number of rows."""
+"""Shows the progress of an audit: how far each phase is, and at its end its duration and number of rows."""
 
 import threading
 import time
@@ -85,7 +85,7 @@ class PhaseResult:
         self._done = 0
 
     def taken(self, rows: int, of: int) -> None:
-        """Show that these rows are taken too, of so many."""
+        """Add rows that a process has taken to the progress shown; of: the number of all rows."""
         self._done += rows
         self._show(min(self._done, of), of + 1)
 

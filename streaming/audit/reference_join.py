@@ -51,7 +51,7 @@ def offload_references(references: Rows, only_store: str) -> Rows:
 
 def unreferenced_pairs(pairs: Rows, references: Rows) -> Rows:
     """Return the offload attempts that no reference names."""
-    # whatever bucket a reference names: no UUID is ever assigned twice
+    # the bucket that a reference names does not matter, because no UUID is ever assigned twice
     named = offload_references(references, "")
     return pairs.select(f"FROM rows ANTI JOIN named USING ({c.UUID}, {c.LEDGER_ID})", named=named)
 
@@ -70,7 +70,7 @@ def unlisted_objects(references: Rows, pairs: Rows, stores: Sequence[str], only_
 
 
 def one_sided(listed: Rows, references: Rows) -> Rows:
-    """Return the ids that the other side does not have; IS_REFERENCE is true for those of references."""
+    """Return the ledger ids that only one of the two sides has; IS_REFERENCE: only `references` has the id."""
     return ids_of(listed).select(
         f"""
         SELECT coalesce(rows.{c.LEDGER_ID}, named.{c.LEDGER_ID}) AS {c.LEDGER_ID},

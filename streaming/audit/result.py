@@ -41,7 +41,7 @@ def remember(output: Output, result: AuditResult, filters: FindingFilters) -> No
     """Write summary.json. Raises UnavailableError.
 
     Args:
-        place: the audit's folder.
+        output: the audit's folder.
         result: the result.
         filters: the filters of the report next to it; findings/ has all findings.
     """
@@ -59,7 +59,7 @@ def remember(output: Output, result: AuditResult, filters: FindingFilters) -> No
 
 
 def remembered(output: Output) -> AuditResult:
-    """Read the last audit's summary.json. Raises ConfigError if there is none, UnavailableError."""
+    """Read the last audit's summary.json. Raises ConfigError if there is none or it is damaged, UnavailableError."""
     fields = _fields(output)
     try:
         return AuditResult(

@@ -1,4 +1,4 @@
-"""Space: the bytes whose deletion audits requested, that the service deleted, and that bookies freed on disk since.
+"""Space: the bytes that audits asked to delete, that the service deleted, and that bookies freed on their disks.
 
 A bookie frees the bytes of a deleted ledger later: they stay in entry logs, which are files that many ledgers share,
 until the bookie rewrites or removes these. bookies.json, next to the findings, has the last answer of each bookie.
@@ -39,7 +39,7 @@ class Space:
     requested: int
     deleted_ledgers: int  # by the length in each ledger's own metadata
     deleted_objects: int
-    since_ms: int  # the first audit that read the bookies; 0 in this first audit
+    since_ms: int  # when an audit read the bookies for the first time; 0 in that audit itself
     deleted_since: int
     reclaimed: int  # since since_ms
     entry_logs: int
@@ -55,7 +55,10 @@ class Space:
 
     @property
     def held(self) -> int:
-        """Return a lower bound of the bytes not freed yet: it omits further copies, and what brokers deleted."""
+        """Return a lower bound of the deleted bytes that are not freed yet.
+
+        Deleted bytes count one copy; freed bytes count all copies, also of ledgers that brokers deleted.
+        """
         return max(0, self.deleted_since - self.reclaimed)
 
     def lines(self) -> list[tuple[str, int]]:
@@ -152,7 +155,7 @@ def parse_seen(content: bytes) -> Seen | None:
 
 
 def seen_now(before: Seen | None, disks: Sequence[BookieDisk], now_ms: int) -> Seen:
-    """Add the bookies' current answers. A bookie that does not answer is counted when it answers again."""
+    """Add the bookies' current answers."""
     # a bookie counts since its own start, so the first audit only records the counters
     if before is None:
         return Seen(now_ms, 0, tuple(disks))

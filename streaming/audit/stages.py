@@ -77,8 +77,8 @@ class PhaseTools:
         def taken(number: int) -> None:
             phase.taken(number, total)
 
-        # A query would run again at each use of its rows. The task's results are in a table, since a task that ran
-        # again would read ZooKeeper again, and later than the order of the phases allows.
+        # The results are stored in a table, so that the task runs only once: if it ran again at each use of its rows,
+        # it would read ZooKeeper later than the order of the phases allows.
         results = self.engine.workers.run(task, rows.batches(at_once), taken)
         return self.tables.keep_batches(results, schema)
 

@@ -56,7 +56,7 @@ def run_once(audit: AuditSteps[_F], left: str) -> None:
 def run_until_signal(work: Callable[[], None], stop: threading.Event, left: str = _NOTHING) -> int | None:
     """Run the work in a thread; SIGTERM and SIGINT set `stop`, which ends the work. Call this in the main thread.
 
-    Returns the signal that came while the work was ending, too late to stop it.
+    Returns the signal that came too late to stop the work; None: no signal came.
 
     Raises the work's own error, or StoppedBySignalError, with `left` as its text, if a signal stopped the work before
     its end or came before its start.

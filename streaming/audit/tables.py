@@ -25,7 +25,7 @@ from streaming.spark import scratch
 _PARAMETER = re.compile(r"\$(\w+)")
 ROWS_AT_ONCE = 5_000
 _INSERTED_ROWS, _INSERTED_BYTES = 100_000, 16 * 1024 * 1024  # inserted by one statement
-# of tables, hash tables and sorts; the rest goes to temporary files
+# the most memory for tables, hash tables and sorts; what needs more goes to temporary files
 MEMORY, MEMORY_BESIDE_SERVICE = "1GB", "512MB"
 _THREADS = 2
 
@@ -40,8 +40,8 @@ class Tables:
 
         Args:
             folder: of the temporary files.
-            stop: once it is set, no query starts: StoppedError.
-            memory: the limit.
+            stop: once it is set, a query raises StoppedError instead of starting.
+            memory: above this, rows go to temporary files.
         """
         self._stop = stop
         self._numbers = count()
@@ -117,7 +117,7 @@ class Tables:
 
     @contextlib.contextmanager
     def reader(self, rows: "Rows", at_once: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatchReader]:
-        """Yield a reader of the rows, which computes them as they are read, so many at once."""
+        """Yield a reader of the rows, which computes them as they are read, `at_once` rows at a time."""
         with self._cursor() as cursor:
             yield cursor.sql(rows.sql, params=dict(rows.values) or None).to_arrow_reader(at_once)
 
@@ -140,7 +140,7 @@ class Rows:
     values: Mapping[str, Any]
 
     def select(self, sql: str, **named: Any) -> "Rows":
-        """Return the rows of a query over these, which it names `rows`; the rest as Tables.select."""
+        """Return the rows of a query over these rows, which the query names `rows`; arguments as of Tables.select."""
         return self.tables.select(sql, rows=self, **named)
 
     def where(self, condition: str, **named: Any) -> "Rows":
@@ -166,12 +166,12 @@ class Rows:
         return self.tables.reader(self)
 
     def batches(self, at_once: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of so many."""
+        """Yield the rows in batches of at most `at_once` rows."""
         with self.tables.reader(self, at_once) as reader:
             yield from reader
 
     def each(self) -> Iterator[dict[str, Any]]:
-        """Yield each row, holding a batch of them at a time. Raises StoppedError before the next row."""
+        """Yield each row; one batch is in memory at a time. Raises StoppedError if the audit is to stop."""
         for batch in self.batches():
             for row in batch.to_pylist():
                 self.tables.check()

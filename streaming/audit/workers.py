@@ -24,7 +24,7 @@ from streaming.errors import UnavailableError
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-ALONE_SECONDS = 2.0  # a process takes one second of CPU to start, and the work of most audits' phases less
+ALONE_SECONDS = 2.0  # starting a process takes a second of CPU, which is more than most audits' phases take
 _POLL_SECONDS = 0.2
 _LEAVE_SECONDS = 2.0
 # the first byte of a worker's messages
@@ -36,20 +36,20 @@ class Workers:
     """Runs tasks, one at a time or several from several threads."""
 
     stop: threading.Event  # once it is set, no further batch starts: StoppedError
-    most: int  # processes of a task
-    alone_seconds: float = ALONE_SECONDS  # so long this process works, before it starts others
+    most: int  # how many processes work on a long task
+    alone_seconds: float = ALONE_SECONDS  # how long this process works before it starts others
     _idle: list["_Worker"] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(
         self, task: Task, batches: Iterable[pa.RecordBatch], progress: Callable[[int], None] = lambda _rows: None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what the task makes of the batches, in any order.
+        """Yield the task's results for the batches, in any order.
 
         Raises the task's error, UnavailableError if a worker dies, and StoppedError.
 
         Args:
-            task: with more than one process, it is pickled, and each gets its share of reads_per_second.
+            task: if other processes are started, the task is pickled, and each gets its share of reads_per_second.
             batches: the task's rows; a process gets a batch at a time.
             progress: called with the number of rows of each batch that a process takes.
         """
@@ -158,8 +158,8 @@ class _Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVE_SECONDS)
         return UnavailableError(
-            f"a process of the audit has ended before its work (exit code {self._process.returncode}); its own error "
-            "is above, or the system killed it for its memory"
+            f"a process of the audit has ended before its work was done (exit code {self._process.returncode}); its "
+            "own error is above, or the system killed it because it used too much memory"
         )
 
 

@@ -282,7 +282,10 @@ def _topic(settings: Settings, admin: TopicAdmin, topic: str) -> str:
 
 
 def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAdmin) -> Iterator[Line]:
-    """Check the directories. store: None if a server does not answer; then their cluster is not checked."""
+    """Check the directories.
+
+    store: None if a server does not answer; then it is not checked to which cluster the directories belong.
+    """
     if is_on_s3(settings.state.dir):
         yield _line(
             "state on S3",
@@ -295,7 +298,8 @@ def _directories(settings: Settings, store: MetadataStore | None, admin: TopicAd
             yield _line(
                 f"{name} of this cluster",
                 lambda directory=directory: _of_cluster(settings, store, admin, directory),  # type: ignore[misc]
-                f"point {name}.dir at this cluster's directory, or the addresses at the directory's cluster",
+                f"set {name}.dir to this cluster's directory, or the addresses of ZooKeeper and Pulsar to those of the "
+                "directory's cluster",
             )
     if store is not None:
         yield _own_state(settings, store)
@@ -319,7 +323,7 @@ def _directory(name: str, directory: str) -> Line:
 
 def _of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin, directory: str) -> str:
     is_in_use = identity.compare(identity.of_cluster(settings, store, admin), directory)
-    return "the cluster of its first start" if is_in_use else "not used yet"
+    return "used by this cluster since its first start" if is_in_use else "not used yet"
 
 
 def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:

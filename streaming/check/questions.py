@@ -151,7 +151,7 @@ def own_znodes(store: MetadataStore, root: str) -> str:
 
 
 def judged_clock(ahead_ms: int, min_age_ms: int) -> str:
-    """Judge a clock that is so far ahead of ZooKeeper's, or slower if negative."""
+    """Judge this machine's clock. ahead_ms: how far it is ahead of ZooKeeper's clock; negative if it is behind."""
     if ahead_ms >= min_age_ms:
         raise SafetyError(
             f"this machine's clock is {ahead_ms / 1000:g} s ahead of ZooKeeper's: young ledgers would seem older than "
@@ -231,7 +231,7 @@ def watcher(settings: Settings, now_ms: int) -> str:
         raise Notice(f"{counts}. That is long ago: the watcher's next scan will find the names that vanish until then")
     if scan.unwatched:
         names = ", ".join(scan.unwatched_names)
-        counts = f"{counts}; {scan.unwatched} names can't be watched ({names}): the audit names what they leak"
+        counts = f"{counts}; {scan.unwatched} names can't be watched ({names}): the audit reports what they leak"
     if scan.unreadable:
         raise Notice(f"{counts}; {scan.unreadable} znodes can't be read, and the names in them count as present")
     if scan.unwatched:

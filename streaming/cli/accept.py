@@ -64,8 +64,8 @@ def _shrunk(settings: "Settings", config: Path) -> str:
     from streaming.state import receipts
 
     if state_fault(settings, config):
-        return "how many is not known without a state directory"
+        return "how many lists have shrunk is not known without a state directory"
     since_ms = SystemClock().now_ms() - _LATELY_MS
     kept = (ds.field(c.REASON) == str(Reason.SOURCE_SHRANK)) & (ds.field(c.AT_MS) > since_ms)
     topics = {row[c.TOPIC_NAME] for row in receipts.rows(settings.state_dir, kept, columns=[c.TOPIC_NAME])}
-    return f"{count_of(len(topics), 'topic')} in the last week, according to the receipts"
+    return f"the lists of {count_of(len(topics), 'topic')} in the last week, according to the receipts"

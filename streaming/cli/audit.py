@@ -59,7 +59,9 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     older_than: Annotated[
         str, typer.Option("--older-than", help="Only findings that have not changed for this long, as in 7d")
     ] = "",
-    max_bytes: Annotated[str, typer.Option("--max-bytes", help="The oldest orphans up to this size, as in 500G")] = "",
+    max_bytes: Annotated[
+        str, typer.Option("--max-bytes", help="Only the oldest orphans, up to this total size, as in 500G")
+    ] = "",
     recheck_seconds: Annotated[
         int | None,
         typer.Option(
@@ -97,8 +99,9 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     No topic is loaded: the audit leaves out the snapshots of namespaces whose snapshot topics are not all loaded by
     brokers. `snapshots audit` loads and reads these.
 
-    With --verify-only --before-removing BOOKIE, the command reads only the metadata of all ledgers: which would lose
-    data, or have too few copies, if this bookie were removed now. The exit code is 4 if any would lose data.
+    With --verify-only --before-removing BOOKIE, the command reads only the metadata of all ledgers, and shows which
+    ledgers would lose data, or have too few copies, if this bookie were removed now. The exit code is 4 if any would
+    lose data.
 
     With --publish, the audit sends a deletion request for each orphan to the request topic, and the service checks each
     request once more before it deletes anything.

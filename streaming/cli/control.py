@@ -52,8 +52,8 @@ def resume_limit(settings: Settings, store: MetadataStore) -> str:
     breaker = Breaker(store, breaker_path(settings.zookeeper.own_root, settings.service.name))
     why = breaker.reason()
     if breaker.clear(now_ms=SystemClock().now_ms()):
-        return f"released; the limit that held it: {why}"
-    return "no limit holds it"
+        return f"released; a limit held the service: {why}"
+    return "no limit holds the service"
 
 
 def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
@@ -92,7 +92,10 @@ def stopped(settings: Settings, store: MetadataStore) -> Iterator[None]:
 
 
 def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> list[str]:
-    """Return the topics that the service owns, of these (none: of all topics). Raises ConfigError if it owns none."""
+    """Return those of the topics that the service owns; without topics, all that it owns.
+
+    Raises ConfigError if there are none.
+    """
     named = {topic_from(topic, "--topic") for topic in topics}
     owned = Ownership(store, settings.zookeeper.own_root, settings.service.name).owned()
     releasable = [topic for topic in owned if topic in named or not named]

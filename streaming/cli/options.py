@@ -76,7 +76,7 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def require_namespace(namespace: str, tenant: str = "") -> None:
     """Raise ConfigError for an invalid tenant or namespace."""
-    # a search in it would find nothing, as if all were well
+    # a search in an invalid namespace would find nothing, as if all were well
     if "/" in tenant:
         raise ConfigError(f"--tenant {tenant}: that is not a tenant; --namespace takes a namespace")
     if namespace and not (namespace.count("/") in (1, 2) and all(namespace.split("/"))):

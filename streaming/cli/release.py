@@ -14,13 +14,15 @@ def release(
     topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, for example shop/prod/carts")] = None,
     *,
     all_topics: Annotated[bool, typer.Option("--all", help="Every topic of this service")] = False,
-    state: Annotated[bool, typer.Option("--state", help="The state directory, which is lost for good")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Instead of topics, the state directory, if it is lost for good")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Release topics of this service, so that another service may read them; or forget its lost state directory.
 
     The service must be stopped. It takes the topics of its configuration again at its next start, unless another
-    service has them by then. Several topics need --topic several times.
+    service has them by then. Repeat --topic for several topics.
     """
     from streaming.cli import control
     from streaming.clients import command_clients

@@ -88,7 +88,7 @@ def _end(report: Path | None, page: Callable[[], str], wrong: str) -> None:
             report.write_text(page(), encoding="utf-8")
         except OSError as error:
             unwritten = (
-                f"the report could not be written, and the result is printed in full: {report}: {error.strerror}: "
+                f"the report could not be written to {report} ({error.strerror}), but the result is printed in full: "
                 "name another file with --report, and run the command again if you need the page"
             )
     if wrong:
@@ -117,7 +117,7 @@ def plan(  # noqa: PLR0913  typer reads each option from a parameter
     report: Report = None,
     json_lines: Json = False,
 ) -> None:
-    """Show how much there is to convert, how long that takes, and each reason to refuse. It writes nothing."""
+    """Show how much there is to convert, how long that takes, and why `backfill` would refuse. It writes nothing."""
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.inspect.plan import lines, plan_of
     from streaming.rocketmq.inspect.report import plan_page
@@ -133,7 +133,7 @@ def plan(  # noqa: PLR0913  typer reads each option from a parameter
         for line in lines(upgrade):
             say(line)
     codes = {refusal.code for refusal in upgrade.refusals}
-    wrong = "this store is not converted: " + ", ".join(sorted(codes)) if codes - {Code.RUNNING} else ""
+    wrong = "`backfill` would refuse this store: " + ", ".join(sorted(codes)) if codes - {Code.RUNNING} else ""
     _end(report, lambda: plan_page(upgrade), wrong)
 
 
@@ -144,8 +144,12 @@ def backfill(  # noqa: PLR0913  typer reads each option from a parameter
     broker_conf: BrokerConf = None,
     lmq: Lmq = None,
     yes: Yes = False,
-    rows_per_file: Annotated[int, typer.Option("--rows-per-file", min=1000, help="Units in one part")] = 300_000,
-    restart: Annotated[bool, typer.Option("--restart", help="Delete the result of an interrupted run")] = False,
+    rows_per_file: Annotated[
+        int, typer.Option("--rows-per-file", min=1000, help="Units of the queues in each RocksDB file")
+    ] = 300_000,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Delete the result of an interrupted run, and start over")
+    ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Set aside a RocksDB that is left from double writing")
     ] = False,
@@ -309,7 +313,10 @@ def rollback(  # noqa: PLR0913  typer reads each option from a parameter
     yes: Yes = False,
     offsets_of: Annotated[
         OffsetsOf | None,
-        typer.Option("--offsets-of", help="The source of topics, groups and offsets if both forms were written since"),
+        typer.Option(
+            "--offsets-of",
+            help="The source of topics, groups and offsets if brokers have written both RocksDB and JSON files",
+        ),
     ] = None,
     json_lines: Json = False,
 ) -> None:

@@ -36,7 +36,7 @@ def run(
 
 
 def require_port(settings: "Settings", lock: str) -> None:
-    """Raise ConfigError if metrics can't be served, or SafetyError if the lock's holder runs there."""
+    """Raise an error if metrics can't be served: SafetyError if another instance has the lock, else ConfigError."""
     try:
         require_free_port(settings.metrics)
     except ConfigError:

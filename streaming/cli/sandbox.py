@@ -55,8 +55,8 @@ RocketMQOption = Annotated[
     typer.Option(
         "--rocketmq",
         metavar="VERSION",
-        help="A RocketMQ of this version instead (name server and broker), with small files, in a separate network if "
-        "this machine permits that",
+        help="Start a RocketMQ of this version (name server and broker) instead of Pulsar, with small files, in a "
+        "separate network if this machine permits that",
         show_default=False,
     ),
 ]
@@ -85,8 +85,8 @@ GcWaitOption = Annotated[
     typer.Option(
         "--gc-wait",
         metavar="TIME",
-        help="Time between two garbage collections of a bookie, for example 15m, until which `undo` can restore a "
-        "ledger (default: that of the last start, at first 3s); running bookies are restarted for it",
+        help="Time between two garbage collections of a bookie, for example 15m; `undo` can restore a ledger until the "
+        "next one (default: that of the last start, at first 3s). Running bookies are restarted for it",
         show_default=False,
     ),
 ]

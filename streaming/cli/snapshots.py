@@ -190,7 +190,7 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
     With --namespace, the command removes messages that no broker can decode (LOAD_BLOCKED) from the topics of indexes
     and single snapshots: no topic of the namespace loads while such a message exists. It names each message and asks
     first; their bytes go to the journal, and `snapshots undo --namespace` publishes them again. If such a message has a
-    topic's own key, its broker reads that topic again. The exit code is 4 if messages stay that brokers may be unable
+    topic's own key, the broker of that topic replays it. The exit code is 4 if messages stay that brokers may be unable
     to decode (LOAD_IN_DOUBT): values of their topics with a foreign schema, and messages whose schema may be another
     Pulsar version's (see --unknown-schemas).
     """
@@ -306,7 +306,7 @@ def compact(
 ) -> None:
     """Remove the tombstones that make brokers answer 500 if a loaded topic of the namespace is deleted.
 
-    The command creates a guard, sends a record after the tombstones that no broker reads, and compacts the segments
+    The command creates a guard; sends, after the tombstones, a record that no broker reads; and compacts the segments
     topic.
     """
     require_namespace(namespace)
@@ -330,8 +330,9 @@ def migrate(  # noqa: PLR0913  typer reads each option from a parameter
 ) -> None:
     """Convert a topic's snapshot into another form: several parts, segments with an index, or a single message.
 
-    Disconnect the topic's clients, and unload it: a loaded topic is refused, also right before each message. No broker
-    reads parts, and brokers read segments only if transactionBufferSegmentedSnapshotEnabled is on.
+    Disconnect the topic's clients, and unload it: the command refuses a loaded topic, and checks that again right
+    before each message. No broker reads parts, and brokers read segments only if
+    transactionBufferSegmentedSnapshotEnabled is on.
 
     The journal gets the topic's snapshots first; `snapshots undo --migrated` restores them. Afterwards the new form is
     read, and must have the same ids. Run the command again if it was interrupted.
@@ -341,7 +342,7 @@ def migrate(  # noqa: PLR0913  typer reads each option from a parameter
 
     topic = full_name(topic)
     if not dry_run:
-        confirm(f"Migrate the snapshot of {topic} to {to}? It must have no clients", yes=yes)
+        confirm(f"Migrate the snapshot of {topic} to {to}? The topic must have no clients", yes=yes)
     with migrations_for(settings) as migrations:
         done = migrations.migrate(topic, to, is_dry=dry_run)
     if json_lines:
@@ -369,13 +370,13 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
 
     The current index goes to the journal first, and another undo restores it.
 
-    With --removed, publish all messages about the topic again that got tombstones from the service. A key that has a
+    With --removed, publish again all messages about the topic that the service replaced by tombstones. A key that has a
     value by now keeps it.
 
-    With --migrated, publish the messages again that the topic's last migration removed, and then remove messages that
-    would count before them. The topic must have no clients.
+    With --migrated, publish again the messages that the topic's last migration removed, and then remove the messages
+    that would take precedence over them. The topic must have no clients.
 
-    With --namespace, publish the messages again that `repair --namespace` removed: then no topic of the namespace
+    With --namespace, publish again the messages that `repair --namespace` removed: then no topic of the namespace
     loads.
     """
     _one_of(context, topic, namespace, "--removed", "--migrated")
@@ -386,7 +387,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         from streaming.snapshots.repair.wiring import blocking_for
 
         confirm(
-            f"Publish the messages of {namespace} that no broker can decode again, so that no topic loads?", yes=yes
+            f"Publish again the messages of {namespace} that no broker can decode? Then no topic of it loads", yes=yes
         )
         with blocking_for(settings) as blocking:
             count, others = blocking.undo(namespace)
@@ -398,12 +399,12 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
 
     topic = full_name(topic)
     if migrated:
-        confirm(f"Undo the last migration of the snapshot of {topic}? It must have no clients", yes=yes)
+        confirm(f"Undo the last migration of the snapshot of {topic}? The topic must have no clients", yes=yes)
         for changed in undo_migration(settings, topic):
             say(changed.describe())
         return
     if removed:
-        confirm(f"Publish all snapshots of {topic} that the service removed again?", yes=yes)
+        confirm(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
         for put_back in restore_removed(settings, topic):
             say(put_back.describe())
         return

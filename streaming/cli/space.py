@@ -47,7 +47,9 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
     ] = View.CAUSE,
     top: Annotated[
         int | None,
-        typer.Option("--top", min=1, help="Rows at most", show_default="all causes, 20 others; all as JSON"),
+        typer.Option(
+            "--top", min=1, help="Rows at most", show_default="all causes and bookies, 20 others; all as JSON"
+        ),
     ] = None,
     tenant: Annotated[str, typer.Option("--tenant", help="Only this tenant")] = "",
     namespace: Annotated[str, typer.Option("--namespace", help="Only this namespace (tenant/ns)")] = "",
@@ -150,14 +152,14 @@ def _measured(settings: "Settings", filters: Filters, bookies: tuple[str, ...], 
             progress=lambda what, _count: shown.say(f"reading {what}"),
         )
     if bookies and not report.bookies:
-        raise ConfigError(f"--bookie {', '.join(bookies)}: ledgers name no such bookie, and none is registered")
+        raise ConfigError(f"--bookie {', '.join(bookies)}: no such bookie is registered, and no ledger names one")
     return selected(report, filters)
 
 
 def show(shown: "Shown", out: Path | None, *, as_json: bool) -> None:
-    """Print the result, and with `out` write space.html and, of the whole cluster, the history.
+    """Print the result, and with `out` write space.html; without filters, add the result to the history there.
 
-    Raises UnavailableError, after the result was printed if the folder can only not be written.
+    Raises UnavailableError. If the folder can be read but not written, the result is printed before that.
     """
     from streaming.space import tables
     from streaming.space.document import document

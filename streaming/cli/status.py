@@ -63,7 +63,7 @@ def show_once(read: "Callable[[], Now]", *, json_lines: bool) -> None:
 
 
 def show_repeatedly(read: "Callable[[], Now]", every_s: float, *, json_lines: bool, is_terminal: bool) -> None:
-    """Print the status until a signal comes: on a terminal as a live display, otherwise after each other."""
+    """Print the status until a signal comes: on a terminal as a live display, otherwise one below the other."""
     from rich.live import Live
     from rich.table import Table
 
@@ -144,7 +144,7 @@ def _holds(now: "Now") -> "Iterator[str]":
     if now.holds is None:
         yield _line("deletes", f"not known: {now.unknown['holds']}")
     elif not now.holds:
-        yield _line("deletes", "nothing holds it")
+        yield _line("deletes", "not held")
     for hold in now.holds or ():
         yield _line("deletes", f"HELD, {hold.what}: {hold.why}{f' -> {hold.do}' if hold.do else ''}")
 

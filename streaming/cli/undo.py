@@ -130,7 +130,7 @@ def advice(report: UndoReport) -> str:
         last = f" -le {result.last_entry_id}" if result.last_entry_id >= 0 else ""
         lines += [
             "A bookie drops the entries of a deleted ledger in its next garbage collection (gcWaitTime; 15 minutes by",
-            "default). A collection that started before this undo may still drop them. So read the ledger after that:",
+            "default). A collection that started before this undo may still drop them. So read the ledger after it:",
             f"  bin/bookkeeper shell readledger -ledgerid {result.ledger_id} -fe 0{last}",
             "If BookKeeper finds no such entries, the undo came too late: the metadata points to nothing, and neither",
             "`explain` nor an audit reports the ledger as missing.",

@@ -53,8 +53,8 @@ def _token_faults(pulsar: PulsarSettings) -> Iterator[str]:
     if pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:
         yield (
             "pulsar.token_file: a token over pulsar+ssl:// needs pulsar.tls_trust_certs_file, a file with the "
-            "authority that signed the brokers' certificates: otherwise a server with a certificate of any public "
-            "authority can get the token"
+            "certificate of the authority that signed the brokers' certificates: otherwise a server with a certificate "
+            "of any public authority can get the token"
         )
 
 
@@ -76,7 +76,7 @@ def _directory_faults(state: str, checkpoints: str) -> list[str]:
         if location.startswith(_OBJECT_STORES) and not _S3_DIRECTORY.fullmatch(location):
             faults.append(
                 f"{key} {_bare(location)}: on an object store it must be s3://bucket/folder: the bucket of 3 to 63 "
-                "small letters, digits, dots and dashes, the folder of letters, digits, dots, dashes, underlines and "
+                "small letters, digits, dots and dashes, the folder of letters, digits, dots, dashes, underscores and "
                 "slashes; credentials come from AWS's standard chain, never from here"
             )
     return faults

@@ -191,7 +191,7 @@ class TopicSettings(_Part):
         return parse_pattern(self.requests_pattern) if self.requests_pattern else None
 
     def takes(self, topic: str) -> bool:
-        """Whether a topic (full name, existing or not) is in requests, is watch, or matches requests_pattern."""
+        """Whether a topic (full name, existing or not) is in `requests`, is `watch`, or matches requests_pattern."""
         pattern = self.pattern
         return topic in (*self.requests, self.watch) or (
             pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)

@@ -1,7 +1,4 @@
-"""Expires unsettled dead letters after state.dead_letters_days.
-
-The topic drops a letter once our subscription has passed it and its retention is over.
-"""
+"""Expires dead letters, settled or not, after state.dead_letters_days."""
 
 from collections.abc import Iterator
 
@@ -26,7 +23,7 @@ def expire(settings: Settings, pulsar: Pulsar, now_ms: int) -> int:
 
 
 def _oldest_ms(settings: Settings, pulsar: Pulsar) -> Iterator[int]:
-    """Yield when the oldest stored letter of each partition was published, if it has one."""
+    """Yield the publish time of the oldest stored letter of each partition that has one."""
     for partition, last in pulsar.admin.last_positions(settings.topics.dead_letter).items():
         first = next(pulsar.reader.read({partition: last}), None)
         if first is not None:

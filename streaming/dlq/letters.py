@@ -18,7 +18,7 @@ from udfs.records import PendingDelete, Reason, Rejection
 from udfs.requests.request_format import decode
 from udfs.requests.retry import ORIGIN_MESSAGE_ID, REASON, attempt_of
 
-NO_REASON = "(none)"  # the dead-letter policy of another consumer published it
+NO_REASON = "(none)"  # of a letter that another consumer's dead-letter policy published
 OTHER_REASON = "(other)"
 OTHER_OWNERS = "(other owners)"
 NO_OWNER = "-"
@@ -62,8 +62,8 @@ class DeadLetter:
         if text is None:
             return NO_REASON
         name = text.partition(":")[0]
-        # all content of a dead letter may be forged, including its reason: it is only shown, and no decision rests on
-        # it
+        # any writer to the topic can forge a letter's reason: it is shown and selects letters, and the only decision
+        # that reads it (origins.py) can take rights from a letter, and give it none
         return name if name in set(Reason) else OTHER_REASON
 
     @property
@@ -135,7 +135,7 @@ class Groups:
         group.newest_ms = max(group.newest_ms, published_ms)
 
     def sorted(self) -> list[LetterGroup]:
-        """Return the groups by state, and the largest first."""
+        """Return the groups by state; within a state, the largest first."""
         return sorted(self.groups.values(), key=lambda group: (group.state, -group.messages, group.reason, group.owner))
 
 

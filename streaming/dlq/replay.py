@@ -65,7 +65,9 @@ def replay(
     to: str = "",
     dry_run: bool = False,
 ) -> ReplayReport:
-    """Publish the chosen dead letters that wait as new requests; None: only finish an interrupted replay.
+    """Publish the chosen dead letters again, as new requests, if they are WAITING.
+
+    chosen None: only finish an interrupted replay.
 
     Raises SafetyError if another run is under way or the state belongs to another cluster, UnavailableError if the
     broker did not acknowledge all messages: a second call resumes.
@@ -84,7 +86,7 @@ def replay(
 def write_off(
     settings: Settings, clients: CommandClients, chosen: DeadLetterFilters, why: str, *, dry_run: bool = False
 ) -> ReplayReport:
-    """Close the chosen dead letters that wait, all or none of them, with a receipt each. Raises like replay()."""
+    """Write off the chosen WAITING dead letters, all or none, each with a receipt. Raises like replay()."""
     if not why.strip():
         raise ConfigError("--why: give a reason for the write-off; the receipts will contain it")
     work = _Work(settings, clients.pulsar, "", SystemClock())
@@ -127,9 +129,9 @@ class _Work:
         return self.report
 
     def batches(self, chosen: DeadLetterFilters) -> Iterator[list[DeadLetter]]:
-        """Yield the chosen letters that wait, in batches, and count the others in the report.
+        """Yield the chosen WAITING letters, in batches, and count the other chosen letters in the report.
 
-        Raises ConfigError at the end if no dead letter has one of the ids: then the caller must discard its results.
+        Raises ConfigError at the end if a chosen id is of no dead letter: then the caller must discard its results.
         """
         missing = set(chosen.ids)
         settled = self._folder.settled()
@@ -181,8 +183,8 @@ class _Work:
         with NamedProducer(self._settings.pulsar, plan.target, name) as producer:
             stored: dict[int, str] = {}
             if not is_fresh:
-                # the producer's name is taken from the interrupted run; then no message of it may still be on its way
-                # to the topic
+                # this producer has taken its name from the interrupted run, which can send no more; now wait until the
+                # topic has stored what that run sent
                 producer.settle(lambda: _pending_adds(self._pulsar.admin, plan.target))
                 stored = self._stored(plan)
             for number, row in enumerate(self._folder.rows(plan)):
@@ -207,7 +209,7 @@ class _Work:
         return {number: message.id for number, message in numbered(messages, REPLAY_ID, plan.run)}
 
     def _targets(self, batch: list[DeadLetter]) -> Iterator[tuple[str, DeadLetter]]:
-        """Yield the target and the letter of each that may be published; count the others in the report."""
+        """Yield (target, letter) for each letter that may be published; count the others in the report."""
         for letter, target in self._origins.targets(batch):
             if isinstance(target, Stays):
                 _add(self.report.stays, target.why, 1)
@@ -243,7 +245,10 @@ def _checked_target(settings: Settings, to: str) -> str:
         return ""
     topic = topic_from(to, "--to")
     if not settings.topics.takes(topic):
-        raise ConfigError(f"--to {topic} is none of topics.requests: {', '.join(settings.topics.requests)}")
+        raise ConfigError(
+            f"--to {topic} is no request topic of this service; topics.requests has: "
+            f"{', '.join(settings.topics.requests)}"
+        )
     return topic
 
 

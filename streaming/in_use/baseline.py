@@ -30,7 +30,7 @@ _NAMED_AT_MOST = 5
 class Baseline:
     """Counts of all known owners.
 
-    Thread-safe, because a query's thread learns from its last chunk while another query's reads counts for its next.
+    Thread-safe: the thread of one query learns from its last chunk while that of another reads counts for its next.
     """
 
     policy: Policy
@@ -41,7 +41,7 @@ class Baseline:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def of(self, keys: Iterable[str]) -> dict[str, Counts]:
-        """Return the counts of those of these owners that are known."""
+        """Return the counts of these owners; omits owners without known counts."""
         with self._lock:
             counts_of = ((key, self._of(key)) for key in keys)
             return {key: counts for key, counts in counts_of if counts is not None}
@@ -135,7 +135,7 @@ class Accepted:
             return {}  # unreadable data accepts nothing
 
     def add(self, names: Iterable[str], *, now_ms: int) -> None:
-        """Record that an operator has accepted these owners; of too many, the oldest are dropped."""
+        """Record that an operator has accepted these owners; only the newest _ACCEPTED_AT_MOST names are kept."""
         by_time = sorted((self.read() | dict.fromkeys(names, now_ms)).items(), key=lambda item: item[1])
         write_own(self.store, self.path, json.dumps(dict(by_time[-_ACCEPTED_AT_MOST:])).encode())
 

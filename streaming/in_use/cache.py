@@ -9,9 +9,9 @@ from streaming.clock import Clock
 from streaming.in_use.loader import InUseLoader
 from udfs.records import Presence, Reference
 
-# Measured with tracemalloc (bench/sizes.py): key and object headers of a Reference; a check without its path's letters.
-_ENTRY_OVERHEAD_BYTES = 600
-_CHECK_BYTES = 150
+# measured with tracemalloc (bench/sizes.py)
+_ENTRY_OVERHEAD_BYTES = 600  # the key, and the object headers of a Reference
+_CHECK_BYTES = 150  # a check, without the characters of its path
 _OFFLOAD_BYTES = 200
 
 

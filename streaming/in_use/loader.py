@@ -29,7 +29,8 @@ _AIM_BYTES = 16 * MIB  # of znodes in a batch
 # Limit for the znodes of a batch of owners; at most one read exceeds it. A topic may have any number of subscriptions,
 # each with properties, so the znodes of its cursors have no limit of their own.
 _MOST_BYTES = 64 * MIB
-# Replaces the paths of a topic's cursors if they could not be listed: an error, unless the topic's own znode is absent.
+# Ends a path that replaces those of a topic's cursors if they could not be listed. Reading it is an error, unless the
+# topic's own znode is absent.
 _UNLISTED = "/*"
 
 

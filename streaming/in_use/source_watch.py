@@ -39,7 +39,7 @@ class SourceWatch:
     def before(self, references: Mapping[str, Reference], keys: list[str]) -> tuple[dict[str, Counts], Doubts]:
         """Return the baseline of these owners, and doubts if too many of the owners in `references` are gone."""
         accepted = dict(self.accepted())
-        # only what an operator has accepted since the last chunk: what was learnt after that counts
+        # only what was accepted since the last chunk: counts that were learnt after an older acceptance stay
         self.baseline.forget(name for name, at_ms in accepted.items() if self._accepted_before.get(name) != at_ms)
         self._accepted_before = accepted
         return self.baseline.of(keys), self.baseline.mass_loss(references)

@@ -98,7 +98,7 @@ def lines(series: Mapping[str, Sequence[Point]], classes: Mapping[str, str], *, 
     Args:
         series: the points of each label, oldest first.
         classes: the CSS class of each label.
-        empty: the sentence to show instead as long as there are no two times.
+        empty: the sentence to show instead if the points do not have two different times.
     """
     times = [point.at_ms for points in series.values() for point in points]
     if not times or min(times) == max(times):

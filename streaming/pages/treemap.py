@@ -58,7 +58,7 @@ class _Node:
 
 
 def treemap(topics: Mapping[tuple[str, str, str], int]) -> str:
-    """Draw the bytes of each (tenant, namespace, topic); the smallest parts within an area share one."""
+    """Draw the bytes of each (tenant, namespace, topic). Within an area, the smallest parts share a single area."""
     whole = _Node("", "")
     for names, size in topics.items():
         if size > 0:

@@ -7,7 +7,7 @@
 3. By ledger: if a ledger had unread entries or gaps at the last check, is gone from the topic now, and one of its
    entries is not accounted for, messages were lost (TTL, backlog eviction, a topic deleted, or deleted and created
    again). streaming.reconcile.memory remembers the ledger until an operator accepts the loss (`accept --gaps`).
-A topic that we can't check is named, and hides no gap of another topic.
+If a topic can't be checked, the result names it, and the other topics are checked nevertheless.
 """
 
 import contextlib
@@ -198,7 +198,7 @@ class _Check:
     def _lost_ledgers(
         self, partition: str, before: Mapping[int, int], entries: PartitionEntries, accounted_entries: AccountedEntries
     ) -> list[int]:
-        """Like lost_ledgers(). The note of the fallback is read only if a ledger seems to be lost."""
+        """Like lost_ledgers(), which gets the fallback's note as `worked_off`."""
         lost = lost_ledgers(before, entries, accounted_entries)
         if not lost:
             return lost

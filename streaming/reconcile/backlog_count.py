@@ -1,4 +1,6 @@
-"""Counts waiting requests, by position, because the connector's cursor trails its reads by at least an entry.
+"""Counts waiting requests, by position.
+
+The subscription's backlog is no substitute: the connector's cursor trails its reads by at least an entry.
 
 1. Requests after the newest committed batch wait, including those of a batch under way.
 2. Before the first batch of a partition, all messages that its subscription has not acknowledged wait.
@@ -65,7 +67,7 @@ def _acknowledged(
 
 
 def _unpublished(state_dir: str) -> int:
-    """Count the retries of the newest chunk that do not wait yet; earlier chunks were published before it started."""
+    """Count the newest chunk's retries that are not in the waiting table; earlier chunks were published before it."""
     retries = Counter(receipts.newest_retries(state_dir))
     if retries:
         for row in waiting.outstanding(state_dir, c.MESSAGE_PROPERTIES):

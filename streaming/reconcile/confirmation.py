@@ -13,11 +13,11 @@ from udfs.formats.internal_stats import Position
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Tells gaps from entries whose messages are all accounted for, which it adds to the markers."""
+    """Finds the gaps among entries that seem to be missing, and adds the entries that are no gaps to the markers."""
 
     reader: MessageReader
     markers: Markers
-    oldest_ms: int  # from when on receipts are kept; an older message is no gap
+    oldest_ms: int  # receipts are kept from this time on; an older message is no gap
 
     def gaps(
         self, partition: str, missing: Iterable[Position], accounted: Accounted, stored: Mapping[int, int]
@@ -28,7 +28,7 @@ class Confirmation:
             partition: the partition's name.
             missing: entries that a query has read and that seem not to be accounted for.
             accounted: messages with receipts or waiting retries.
-            stored: ledger -> entries, of the partition now.
+            stored: ledger -> number of its entries, for all ledgers of the partition now.
         """
         to_read = (EntrySpan(ledger, entry, entry) for ledger, entry in missing)
         spans = list(without(to_read, self.markers.of(partition)))
@@ -53,8 +53,8 @@ class Confirmation:
 
     def _has_other_message(self, partition: str, position: Position, messages: Container[tuple[int, int, int]]) -> bool:
         """Whether an entry, read by itself, contains a message that is not among `messages`."""
-        # If a broker delivers many entries to no subscriber, the reader requests only a few of them singly, and takes
-        # the rest for messages, including markers (adapters.pulsar.readers.entries). So each entry is read by itself.
+        # If there are many entries that the broker sends to no reader, read_entries requests only a few of them singly,
+        # and counts the others as messages, even markers (adapters.pulsar.readers.entries). So we read each by itself.
         in_entry = self.reader.read_entries(partition, [EntrySpan(*position, position[1])])
         return any((*position, message.batch_index) not in messages for message in in_entry)
 

@@ -28,8 +28,7 @@ _ORIGINS_AT_ONCE = 50_000
 def delayed_requests(settings: Settings, now_ms: int) -> pa.Table:
     """Return the requests whose newest receipt is RETRY, as columns _ORIGIN and _CHUNK of that receipt.
 
-    The result omits the newest chunk, whose copies may not be published yet, and receipts older than a week and a day:
-    a retry waits at most a week, so such a request has a newer receipt, or was an alarm a week ago.
+    The result omits the newest chunk, and receipts older than a week and a day.
     """
     # Any number of requests may wait. They stay in Arrow, at a sixth of the size of Python objects, and are grouped in
     # parts.
@@ -37,7 +36,7 @@ def delayed_requests(settings: Settings, now_ms: int) -> pa.Table:
     parts = [_LATEST.empty_table()] * _PARTS
     if table is None:
         return _delayed(parts)
-    # a retry waits at most a week, so an older RETRY has a newer receipt, or was an alarm a week ago
+    # a retry waits at most a week, so a request whose RETRY is older has a newer receipt, or raised the alarm before
     since = ds.field(c.AT_MS) >= now_ms - MAX_DELAY_MS - DAY_MS
     retried = (ds.field(c.OUTCOME) == str(Outcome.RETRY)) | (ds.field(c.QUERY) == RETRY)
     read: list[pa.RecordBatch] = []
@@ -46,7 +45,7 @@ def delayed_requests(settings: Settings, now_ms: int) -> pa.Table:
         if sum(coded.num_rows for coded in read) >= _ROWS_AT_ONCE:
             parts, read = _newest(parts, read), []
     delayed = _delayed(_newest(parts, read))
-    # of any number of receipts, only the small result is left
+    # return the memory of the receipts that were read: only the small result is needed
     pa.default_memory_pool().release_unused()
     return delayed
 
@@ -64,7 +63,7 @@ def lost_requests(
         settings: of the service.
         reader: reads the retry topic.
         delayed: an earlier result of delayed_requests().
-        unread: partition of the retry topic -> position after which its messages are unread, position of its newest.
+        unread: partition of the retry topic -> (position after which messages are unread, position of the newest).
         now_ms: the time, in ms since 1970.
     """
     if not delayed.num_rows:

@@ -48,14 +48,11 @@ class UnreadMemory:
         _UNREAD.write(self._state_dir, {partition: ledgers for partition, ledgers in unread.items() if ledgers})
 
     def accept(self, lost: Mapping[str, Sequence[int]]) -> None:
-        """Stop raising the alarm for these ledgers (partition -> ledgers).
-
-        Earlier acceptances are kept as long as the service may remember their ledgers.
-        """
+        """Stop raising the alarm for these ledgers (partition -> ledgers)."""
         unread = _UNREAD.read(self._state_dir) or {}
         accepted = {
-            # an acceptance is kept as long as the service may remember the ledger, since the two share no file
-            # (decision 13)
+            # earlier acceptances stay as long as the service may remember their ledgers: only the service writes its
+            # own note, so the ledgers can't be removed from it here
             partition: ledgers.intersection(unread.get(partition, ()))
             for partition, ledgers in (_ACCEPTED.read(self._state_dir) or {}).items()
         }

@@ -55,8 +55,7 @@ def lost_ledgers(
         remembered: ledger -> number of entries, for ledgers with unread entries or gaps at the last check.
         entries: the partition now.
         accounted: the entries with receipts or waiting retries.
-        worked_off: entries that the fallback (a read without the connector) processed completely; entries without a
-                receipt contain no message.
+        worked_off: entries that the fallback (a read without the connector) processed completely.
     """
     gone = (EntrySpan(ledger, 0, count - 1) for ledger, count in remembered.items() if ledger not in entries.stored)
     lost = {

@@ -1,4 +1,4 @@
-"""The messages of a partition that have a receipt or wait for one, by position; in columns, because of millions."""
+"""The messages of a partition that have a receipt or wait for one, by position; in columns: there may be millions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ class Accounted:
         self._table = table
 
     def entries(self) -> AccountedEntries:
-        """Return the entries without a hole, which have all messages up to the greatest index of their batch."""
+        """Return the complete entries: those with every message up to the greatest batch index that was found."""
         ledger, entry, index = (self._table[name].to_numpy() for name in _POSITION)
         order = np.lexsort((index, entry, ledger))
         ledger, entry, index = ledger[order], entry[order], index[order]

@@ -15,7 +15,7 @@ from udfs.space.view import OUTSIDE, largest_subscriptions, partitioned_name
 _Key = TypeVar("_Key", str, tuple[str, str])
 _COMPACTION = "__compaction"
 _REPLICATION = "pulsar.repl."
-_NOISE = 6  # a bookie's index names up to about so many ledgers more than the ensembles
+_NOISE = 6  # also without garbage, a bookie's index may name about this many ledgers more than the ensembles do
 _LOADS = "The command loads the topic, and its broker then drops what nothing holds"
 
 
@@ -31,7 +31,7 @@ class Fix:
 
 
 def fixes(report: SpaceReport) -> list[Fix]:
-    """Return a fix for each cause in the report: first for lost data, then by stored bytes."""
+    """Return a fix for each cause in the report: the fix for lost data first, then those for the most stored bytes."""
     by_cause = defaultdict[Cause, list[Share]](list)
     for share in report.shares:
         by_cause[share.cause].append(share)
@@ -68,7 +68,7 @@ def _backlog(report: SpaceReport, shares: Sequence[Share]) -> Fix:
         holder = "retention keeps" if first.is_alone else "other subscriptions, or retention, hold"
         return Fix(
             cause=Cause.BACKLOG,
-            text=f"{largest_one}. To move or remove it alone frees nothing, since {holder} the same ledgers. "
+            text=f"{largest_one}. To move or remove this subscription alone frees nothing: {holder} the same ledgers. "
             "`ledger-reaper space --by subscription` shows all subscriptions",
         )
     return Fix(
@@ -95,7 +95,7 @@ def _behind_gap(_report: SpaceReport, shares: Sequence[Share]) -> Fix:
     return Fix(
         cause=Cause.ACKNOWLEDGED_BEHIND_GAP,
         text="A message that is not acknowledged holds everything after it. Let the consumer acknowledge it; or skip "
-        "it, which loses it for this subscription (again for each further such message)",
+        "it, which loses it for this subscription. Each further such message has to be skipped in the same way",
         commands=(
             command(
                 ["pulsar-admin", "topics", "skip", "--count", "1"],
@@ -120,12 +120,15 @@ def _broker_cursor(_report: SpaceReport, shares: Sequence[Share]) -> Fix:
     commands: tuple[str, ...] = ()
     if first.subscription == _COMPACTION:
         text = (
-            "Compaction has not run since. It moves its cursor when it runs; brokers may then drop replaced values, "
-            "which readers of the topic itself do not get any more"
+            "Compaction has not read these messages yet. When it runs, it moves its cursor. Brokers may then drop "
+            "replaced values, and clients that do not read the compacted topic (readCompacted) no longer get them"
         )
         commands = (command(["pulsar-admin", "topics", "compact"], [first.topic]),)
     elif first.subscription.startswith(_REPLICATION):
-        text = "Replication has not sent it. Repair the other cluster; clear only what need not arrive there"
+        text = (
+            "Replication has not sent these messages to the other cluster. Repair that cluster; clear only what need "
+            "not arrive there"
+        )
         name = f"--subscription={first.subscription}"
         commands = (command(["pulsar-admin", "topics", "clear-backlog"], [name, first.topic]),)
     else:
@@ -172,7 +175,8 @@ def _policy_text(policies: Sequence[TopicPolicy]) -> str:
     minutes = "any age" if first.retention_minutes < 0 else f"{first.retention_minutes:,} min"
     size = "any size" if first.retention_megabytes < 0 else f"{first.retention_megabytes:,} MiB"
     return (
-        f"Retention keeps {minutes} and {size} of each topic, until the first of both ends (set at the {first.level}). "
+        f"Retention, set at the {first.level}, keeps {minutes} and {size} of each topic, and ends at the first limit "
+        "that is reached. "
     )
 
 
@@ -188,7 +192,8 @@ def _trimmable(report: SpaceReport, shares: Sequence[Share]) -> Fix:
     if not idle:
         return Fix(
             cause=Cause.TRIMMABLE,
-            text="The topics also miss ledgers, and a broker that loads them drops the evidence. Run the audit first",
+            text="These topics also have missing ledgers, and a broker that loads such a topic drops the evidence. Run "
+            "the audit first",
             commands=("ledger-reaper audit --verify-only",),
         )
     first = _largest(idle)
@@ -317,7 +322,7 @@ def _one_copy(shares: Iterable[Share]) -> int:
 
 
 def _as_stored(report: SpaceReport, topic: str, one_copy: int) -> int | None:
-    """Convert bytes of one copy, by the ratio of the topic's other bytes."""
+    """Convert bytes of one copy to stored bytes, by the ratio of the two for the whole topic in BookKeeper."""
     shares = [share for share in report.shares if share.topic == topic and share.cause not in OUTSIDE]
     whole = _one_copy(shares)
     return round(one_copy * _stored(shares) / whole) if whole else None

@@ -75,7 +75,7 @@ def bytes_text(size_bytes: int, *, is_exact: bool = True) -> str:
 
 
 def share_text(part: int, whole: int) -> str:
-    """Return a share in percent; "" of nothing."""
+    """Return a share in percent; "" if the whole is 0."""
     if not whole:
         return ""
     percent = 100 * part / whole

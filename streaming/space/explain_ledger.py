@@ -80,7 +80,9 @@ def needs_of(
     ledger_id: int,
     owners: Sequence[tuple[str, str]],
 ) -> tuple[list[NeededLedger], list[str]]:
-    """Return what owners know of a ledger, and what of them could not be read. Raises UnavailableError, ConfigError.
+    """Return what owners know of a ledger, and what of the owners could not be read.
+
+    Raises UnavailableError, ConfigError.
 
     Args:
         store: the metadata store.

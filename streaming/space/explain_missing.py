@@ -38,7 +38,7 @@ StateFault = Callable[[], ReaperError | None]  # why the state directory can't b
 def journal_of(
     settings: Settings, clients: CommandClients, ledger_ids: Collection[int], state_fault: StateFault
 ) -> Journal:
-    """Search the journal for ledgers. An error of reading becomes the detail."""
+    """Search the journal for ledgers. If it can't be read, the error becomes the detail."""
     # the journal of a directory that does not exist would be read as empty
     if ledger_ids and (fault := state_fault()):
         return Journal(None, str(fault))
@@ -123,7 +123,7 @@ def missing_lines(need: NeededLedger, settings: RecoverySettings | None, journal
 
 
 def headline(need: NeededLedger) -> str:
-    """Return which ledger of what is missing."""
+    """Return a ledger's id, what it contains, and its topic, as a line."""
     of = f" of {need.cursor!a}" if need.cursor else ""
     return f"ledger {need.ledger_id}, {KINDS[need.component]}{of}, of {need.topic!a}"
 

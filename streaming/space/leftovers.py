@@ -1,6 +1,7 @@
 """Finds znodes of deleted tenants, namespaces, topics and ledgers. Removes none.
 
-A leftover was seen twice, because brokers and bookies create and delete such znodes in several steps.
+Only a znode that two searches found is a leftover, because brokers and bookies create and delete such znodes in several
+steps.
 """
 
 import re
@@ -148,7 +149,7 @@ class _Search:
                 self._note(Kind.NAMESPACE, folder, self._delete(folder), f"{namespace} has no policies and no topics")
             return False
         detail = (
-            f"{namespace} has no policies, and {topics} topics with their data. If only its policies were deleted by "
+            f"{namespace} has no policies, but {topics} topics with their data. If only its policies were deleted by "
             "mistake, the command repairs the namespace. If the namespace was deleted, create it and then delete it "
             "with `pulsar-admin namespaces delete --force`, which deletes the data and needs "
             "forceDeleteNamespaceAllowed=true in broker.conf"
@@ -262,7 +263,7 @@ class _Search:
 
         Args:
             paths: of znodes.
-            missing: the children of a path that does not exist.
+            missing: the answer for a path that does not exist.
         """
         self._pace.wait_for(len(paths))
         answers: list[list[str] | None] = []

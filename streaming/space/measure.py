@@ -62,11 +62,11 @@ class Scope:
     ledgers_root: str
     min_age_ms: int  # a ledger that changed less than this ago may not be named by its owner yet
     cluster: str = ""  # Pulsar's name of the cluster; "": the metadata store's
-    bookies: Sequence[str] = ()  # ids; empty: all
+    bookies: Sequence[str] = ()  # ids or HTTP addresses; empty: all
     filters: Filters = field(default_factory=Filters)
 
     def includes_folder(self, path: str) -> bool:
-        """Whether owners of the report may be below a folder of topics or schemas, or below any folder above these."""
+        """Whether a folder of topics or schemas, or a folder above these, may contain owners of the report."""
         below = _namespace_at(path)
         if self.filters.topic:
             wanted = [namespace_of(self.filters.topic), schema_id_of(self.filters.topic).rpartition("/")[0]]
@@ -105,7 +105,7 @@ def space_of(
     Args:
         settings: the configuration.
         reads_per_second: of ZooKeeper's znodes; 0: no limit.
-        bookies: ids of the bookies to report; empty: all.
+        bookies: ids or HTTP addresses of the bookies to report; empty: all.
         filters: the topics to report; owners that they leave out are not read.
         progress: called while reading.
     """

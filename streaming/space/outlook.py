@@ -122,7 +122,8 @@ def _cursor(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
     if need.is_loaded:
         return Outlook(
             text=f"The broker that has loaded the topic still knows the position of {need.cursor!a}. An unload writes "
-            "it into ZooKeeper, and loses nothing. If the broker dies before, the subscription falls back",
+            "it into ZooKeeper, and loses nothing. If the broker dies before, the subscription falls back to the "
+            "position in its znode",
             stops_reads=False,
             remedies=(Remedy(command(["pulsar-admin", "topics", "unload"], [need.topic]), "nothing"),),
         )

@@ -36,7 +36,7 @@ class Batch:
 
 
 class OwnerReading:
-    """Reads owners. `change_events` has the topics of that name in the namespaces that were listed so far."""
+    """Reads owners. `change_events` has the topics named __change_events of the namespaces that were listed so far."""
 
     def __init__(self, store: MetadataStore, pace: Pace) -> None:
         self._store, self._pace = store, pace

@@ -68,7 +68,7 @@ class PolicyReading:
                 self._is_silent = not isinstance(error, RefusedError)  # then no other request would be answered
 
     def _askable(self, namespaces: Iterable[str]) -> dict[str, str | None]:
-        """Return for each namespace why its topics' own policies can't be read; "": it has none; None: they can."""
+        """Return by namespace why its topics' own policies can't be read; "": no topic has one; None: they can."""
         # brokers create __change_events of V1 names too, but a topic with such a name has no policy of its own
         events = {each: [] if is_v1(each) else self._change_events.get(each, []) for each in namespaces}
         names = [name for of_namespace in events.values() for name in of_namespace]

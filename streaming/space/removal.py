@@ -1,7 +1,7 @@
 """`audit --verify-only --before-removing BOOKIE`: what would be lost, or have too few copies, without the bookie.
 
-Reads the metadata of every ledger, without Spark, and asks no bookie: the result is that of the metadata. The rule is
-in udfs/space/removal.py.
+Reads the metadata of every ledger, without Spark, and asks no bookie what it really stores. The rule is in
+udfs/space/removal.py.
 """
 
 from collections.abc import Iterator
@@ -144,16 +144,17 @@ def _verdict(report: RemovalReport) -> str:
 def _show(console: Terminal, report: RemovalReport) -> None:
     state = "" if report.is_registered else " (it does not run)"
     say(
-        f"If bookie {report.bookie}{state} were removed now. Its ledgers by the metadata of {report.ledgers:,}; nothing"
+        f"This is what removing bookie {report.bookie}{state} now would do, by the metadata of {report.ledgers:,} "
+        "ledgers."
     )
-    say("was changed, and no bookie was asked whether it still has its entries.")
+    say("Nothing was changed, and no bookie was asked whether it still has its entries.")
     if report.affected:
         console.print(_effects(report))
         for line in _topics(report):
             console.print(cell(line), soft_wrap=True)
         say(_recovery_text(report))
         if written := sum(topic.written for topic in report.topics):
-            say(f"Clients write to {count_of(written, 'open ledger')} on it now; its size counts once it is closed.")
+            say(f"Clients write to {count_of(written, 'open ledger')} on it now; the sizes leave out open ledgers.")
     else:
         say("No ledger has an entry on it.")
     for line in _bookies(report):

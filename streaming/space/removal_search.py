@@ -38,7 +38,7 @@ class AffectedTopic:
     ledgers: int = 0
     size_bytes: int = 0  # of one copy of the affected entries, without those of open ledgers
     open_ledgers: int = 0  # that are not closed, so that their size is not known
-    written: int = 0  # of open_ledgers: clients write to the bookie now
+    written: int = 0  # of open_ledgers: those whose entries clients write to the bookie now
     not_copied: int = 0  # of ledgers: without their bookie, autorecovery can't copy these as things are now
     examples: list[int] = field(default_factory=list)  # ledger ids
 
@@ -64,11 +64,11 @@ class RemovalReport:
     absent: tuple[str, ...]  # other bookies that share ledgers with it and do not run
     ledgers: int  # whose metadata were read
     topics: tuple[AffectedTopic, ...]  # the worst effect first, then the most bytes
-    largest_ensemble: int  # of these ledgers: a topic whose ledgers have it needs so many writable bookies
-    missing_bookies: int  # so many writable bookies must be added before all ledgers can be copied
+    largest_ensemble: int  # of these ledgers; a topic with such ledgers needs this many writable bookies
+    missing_bookies: int  # how many writable bookies must be added before all ledgers can be copied
     autorecovery: Autorecovery
     problems: tuple[tuple[str, str], ...]  # a path, and why nothing is known at and below it; not all of them
-    unread: int  # how many there are
+    unread: int  # how many such paths there are
 
     @property
     def writable(self) -> int:
@@ -87,7 +87,7 @@ class RemovalReport:
 
 
 def report_of(store: MetadataStore, bookies: Bookies, root: str, bookie: str, pace: Limiter) -> RemovalReport:
-    """Read all ledgers. Raises ConfigError if no one knows the bookie, UnavailableError."""
+    """Read all ledgers. Raises UnavailableError; ConfigError if no ensemble, registration or cookie names `bookie`."""
     registered = bookies.registered()
     search = _Search(bookie, frozenset(registered) - {bookie}, bookies.read_only())
     ledgers = LedgerReading(store, root, read_layout(store, root), pace)

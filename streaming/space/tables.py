@@ -45,7 +45,7 @@ class Shown:
     report: SpaceReport  # what the filters select
     filters: Filters
     by: View
-    top: int | None = None  # rows; None: as many as fit a terminal, and all as JSON
+    top: int | None = None  # rows at most; None: all causes and bookies, _ROWS of other views, and all as JSON
     price: Price = field(default_factory=Price)
     growth: Growth | None = None
 

@@ -39,7 +39,7 @@ from udfs.space.topic_split import Hold, Place, TopicFacts, divide
 
 _NOT_ASKED = Unreadable("brokers are not asked (safety.ask_broker)")
 _OLD = Unreadable("the topic's broker does not know the newest ledger of its list")
-_STALE = "no broker has loaded the topic, and only the ledgers of its cursors contain their positions"
+_STALE = "no broker has loaded the topic, and its cursors' positions are only in their ledgers, which are not read"
 _NOT_NEEDED = "retention was not needed"
 _UNLISTED = "its cursors could not be listed"
 
@@ -202,7 +202,7 @@ class TopicDivision:
         return {ledger_id for ledger_id, row in zip(ids, self.table.rows_of(ids), strict=True) if row < 0}
 
     def _add_others(self, topic: ReadTopic) -> None:
-        """Add the ledgers of a topic beside its messages."""
+        """Add the ledgers of a topic's cursors, delayed-delivery buckets and compaction."""
         own, of_pulsar = topic.facts, topic.facts.of_pulsar
         if topic.compacted is None:
             self.unread.owners.add((topic.name, Kind.COMPACTED))

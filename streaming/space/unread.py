@@ -9,7 +9,7 @@ from udfs.space.report import Unknown
 
 @dataclass(slots=True)
 class Unread:
-    """Collects what could not be read, and whose ledgers can't be called unreferenced for that reason."""
+    """Collects what could not be read, and the owners whose ledgers may therefore not count as unreferenced."""
 
     paths: set[str] = field(default_factory=set)  # of znodes; nothing is known at and below each
     owners: set[tuple[str, Kind]] = field(default_factory=set)  # (managed ledger, kind of its ledgers)

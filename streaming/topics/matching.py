@@ -34,7 +34,7 @@ def _watch(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
 
 
 def _namespaces(admin: TopicAdmin, pattern: TopicPattern) -> list[str]:
-    # A tenant or namespace that the pattern names is not listed, so that the service needs fewer rights.
+    # if the pattern names the one tenant (namespace), tenants (namespaces) are not listed: this needs fewer rights
     tenants = admin.tenants() if pattern.only_tenant is None else [pattern.only_tenant]
     return [
         namespace

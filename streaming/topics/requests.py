@@ -43,7 +43,10 @@ def owner_key(request: PendingDelete) -> bytes:
 def messages_of(
     lines: Iterable[bytes], report: PublishReport, most_bytes: int, *, unchecked: bool = False
 ) -> Iterator[OutgoingRequest]:
-    """Yield a message for each non-empty line; a line that is no valid request goes into the report instead."""
+    """Yield a message for each non-empty line.
+
+    A line that is no valid request goes into the report instead; with `unchecked`, it is published like the others.
+    """
     for number, line in enumerate(lines, start=1):
         payload = line.rstrip(b"\r\n")
         if not payload.strip():

@@ -63,7 +63,7 @@ def _unsendable(admin: TopicAdmin, settings: Settings, topic: str, partitions: i
         return [f"{topic} is not partitioned; this service writes to fixed partitions. Use another topic name."]
     subscription = settings.topics.subscription
     return [
-        f"{partition} has no subscription {subscription}: `run` creates it; publish nothing before"
+        f"{partition} has no subscription {subscription}: `run` creates it; publish nothing before that"
         for partition in (f"{topic}-partition-{n}" for n in range(partitions))
         if not admin.internal_stats(partition).has_subscription(subscription)
     ]

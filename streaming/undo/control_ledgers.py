@@ -13,8 +13,8 @@ from udfs.records import LedgerMetadata, LedgerState
 _FOLDERS_BELOW = {2: 1, 3: 3}  # digits of a folder's name below the root -> levels of folders below that
 _LEDGERS = 5_000  # that are read at most
 _READ_AT_ONCE = 500
-# A bookie gets up to 8 entries of closed ledgers, since an entry can be missing on one of its bookies, or 64 of open
-# ledgers, which may be empty: more would take hours at a bookie that answers slowly.
+# A bookie is asked for up to 8 entries of closed ledgers, since an entry can be missing on one of its bookies, or for
+# up to 64 of open ledgers, which may be empty. More entries would take hours at a bookie that answers slowly.
 _ENOUGH = 64
 _OF_A_CLOSED = 8
 

@@ -1,10 +1,10 @@
 """Restores the metadata of deleted ledgers, with the exact bytes of the journal, and never over an existing znode.
 
 A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
-Nothing in ZooKeeper shows whether that has happened, so we ask each bookie for the first and last entry that it stores
-itself, which needs no metadata. If no bookie has them, and none of the ledger's bookies any other entry, nothing is
-restored. Otherwise we restore the metadata and let the bookies read both entries as clients do. If no bookie answers,
-the command shows the operator how to check.
+Nothing in ZooKeeper shows whether that has happened, so we ask each bookie whether it stores the ledger's first and
+last entry itself; this needs no metadata. If no bookie has them, and none of the ledger's bookies has any other entry,
+nothing is restored. Otherwise we restore the metadata and let the bookies read both entries as clients do. If no bookie
+answers, the command shows the operator how to check.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,8 @@ from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, sc
 from udfs.records import Outcome
 
 _READ_AT_ONCE = 500
-_AT_MOST = 8  # of several topics and partitions, because a ledger may be in tiered storage, or be trimmed right now
+# control entries; of several topics and partitions, because a ledger may be in tiered storage or trimmed right now
+_AT_MOST = 8
 _OF_A_PARTITION = 2
 _ENTRIES = 2  # while a ledger is being written, its last entry may not be readable
 
@@ -179,7 +180,7 @@ def _restore_removed(
 def _stored(
     bookies: Bookies, control: Callable[[frozenset[str]], Iterable[PlacedEntry]], entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[bool | None, str]]:
-    """Return for each path whether bookies still store the ledger's first and last entry, as text, too."""
+    """Return for each path whether bookies still store the ledger's first and last entry, and a text about it."""
     placements: dict[str, tuple[int, Placement]] = {}
     for entry in entries:
         with suppress(FormatError):
@@ -197,7 +198,7 @@ def _stored(
 
     first_and_last = asked({path: (0, placed.metadata.last_entry_id) for path, (_, placed) in placements.items()})
     found = {path: _told(first, last) for path, (first, last) in first_and_last.items()}
-    # bookies collect at different times, and those that store neither of the two may still have others
+    # bookies collect garbage at different times: without these two entries, some may still have others
     others = asked({path: _on_each_bookie(placements[path][1]) for path, (_, told) in found.items() if told == GONE})
     for path, answers in others.items():
         if True in answers:
@@ -208,7 +209,7 @@ def _stored(
 
 
 def _on_each_bookie(placement: Placement) -> list[int]:
-    """Return entries of each bookie and ensemble; none if each bookie stores the first and the last entry."""
+    """Return entries for which every bookie of every ensemble is asked; none if the first and last suffice for that."""
     size = len(placement.segments[0].bookies)
     if len(placement.segments) == 1 and placement.write_quorum == size:
         return []
@@ -305,7 +306,7 @@ def _checked(
         result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
     }
     for path, result in checked.items():
-        # no bookie can read the entries, and each that the metadata names is registered: the metadata points to nothing
+        # no bookie can read the entries, and none that the metadata names is away: the metadata points to nothing
         if result.status is Undone.TOO_LATE:
             checked[path] = replace(
                 result, detail=f"{result.detail}; {_remove_again(clients.store, path, created[path])}"

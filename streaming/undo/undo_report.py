@@ -12,7 +12,7 @@ NOT_READ = (
     "entries answered"
 )
 STORED = "bookies still store its first and its last entry, and drop them at their next garbage collection"
-GONE = "each bookie that its metadata name has dropped its entries; nothing was put back"
+GONE = "all bookies in its metadata have dropped its entries; nothing was put back"
 HALF_STORED = "bookies still store only one of its first and its last entry: some entries are lost"
 PARTLY_STORED = "bookies still store some of its entries, but neither its first nor its last: many entries are lost"
 
@@ -21,7 +21,7 @@ class Undone(StrEnum):
     """The outcome for one ledger's metadata."""
 
     PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
-    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more: nothing was put back, or was removed again (detail)
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries: nothing was put back, or the metadata was removed again (detail)
     UNREADABLE = "UNREADABLE"  # the metadata is back; no client can read its entries, but a bookie has some or is away
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
     EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged

@@ -72,7 +72,7 @@ def test_kill_9_and_a_restart_from_s3_lose_and_double_nothing(
     output = " ".join(service.run("check").split())
     assert "checkpoints directory: s3://checkpoints-" in output
     assert "checkpoints as configured: compatible with this configuration" in output
-    assert "checkpoints of this cluster: the cluster of its first start" in output
+    assert "checkpoints of this cluster: used by this cluster since its first start" in output
     assert "entries read and accounted for" in output
     assert json.loads(service.run("backlog", "--json").splitlines()[-1])["messages"] == 0
     assert {"cluster.json", "state.json"} <= {Path(key).name for key in _keys(service)}

@@ -16,9 +16,10 @@ class Cause(StrEnum):
     BROKER_CURSOR = "broker_cursor"  # held by deduplication, replication or compaction
     RETENTION = "retention"  # acknowledged, and kept by the topic's retention
     TRIMMABLE = "trimmable"  # a broker may drop it at its next check; no broker checks a topic that is not loaded
-    HELD_OR_RETAINED = "held_or_retained"  # cursors or retention are unknown: one of the five before, or trimmable
+    # one of open_active to trimmable: cursors, retention, or whether a broker has loaded the topic, are unknown
+    HELD_OR_RETAINED = "held_or_retained"
     OFFLOADED_AND_KEPT = "offloaded_and_kept"  # in tiered storage, and still in BookKeeper
-    TIERED = "tiered"  # in tiered storage only, or its copy there
+    TIERED = "tiered"  # in tiered storage: a ledger's only copy, or the one beside OFFLOADED_AND_KEPT
 
     # other ledgers that an owner refers to
     CURSORS = "cursors"

@@ -109,14 +109,14 @@ class LedgerTable:
         return [Claimed(*facts) if row >= 0 else None for row, *facts in zip(rows, *columns, strict=True)]
 
     def set_open(self, ledger_id: int, *, length: int, entries: int) -> None:
-        """Set what the topic's broker reports of the ledger that it writes; a closed ledger stays as it is."""
+        """Set the size that a topic's broker reports of the ledger that it writes; a closed ledger is unchanged."""
         (row,) = self.rows_of([ledger_id])
         if row >= 0 and not self.is_closed[row]:
             self.length[row], self.entries[row] = max(0, length), max(0, entries)
 
     def unclaimed(self, is_wanted: Callable[[str], bool]) -> list[int]:
-        """Return the ledgers that no owner has claimed, of the owners that are wanted; "": they name none."""
-        # the code of no owner is the last index
+        """Return the unclaimed ledgers whose metadata name an owner that is wanted; is_wanted("") if they name none."""
+        # NO_OWNER (-1) selects the last element
         wanted = np.array([*map(is_wanted, self.owners), is_wanted("")], np.bool_)
         return [int(ledger_id) for ledger_id in self.ids[~self.claimed & wanted[self.owner]]]
 
@@ -256,7 +256,7 @@ class TableBuilder:
         )
 
     def _claim(self, custom: Mapping[str, bytes]) -> tuple[Kind, int]:
-        """Return what the metadata say wrote the ledger, and the code of its owner."""
+        """Return the kind of a ledger by its metadata, and the index of its owner."""
         # a topic has many ledgers, and checking its name takes longer than everything else here
         key = (
             custom.get(APPLICATION),

@@ -32,7 +32,7 @@ class Removal:
     effect: Effect
     size_bytes: int | None  # of one copy of the entries with this effect, rounded up; None: it is not closed
     is_written: bool = False  # it is open, and the bookie is in the ensemble that clients write to now
-    missing_bookies: int = 0  # so many writable bookies must be added before autorecovery can copy the ledger
+    missing_bookies: int = 0  # how many writable bookies must be added before autorecovery can copy the ledger
 
 
 def removal_of(
@@ -88,7 +88,7 @@ def _ranges(placement: Placement) -> Iterator[tuple[int, int, tuple[str, ...]]]:
 def _effects(
     placement: Placement, bookies: tuple[str, ...], bookie: str, remaining: AbstractSet[str]
 ) -> Iterator[tuple[Effect, int]]:
-    """Yield the effect on the entries whose id is congruent to each residue, if the bookie has them."""
+    """Yield (effect, residue) for each residue of entry ids, modulo the ensemble's size, that the bookie stores."""
     size = len(bookies)
     for residue in range(size):
         holders = {bookies[(residue + k) % size] for k in range(placement.write_quorum)}

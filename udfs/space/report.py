@@ -59,8 +59,8 @@ class BookieSpace:
     is_read_only: bool | None = None  # True: it takes no new entries
     ledgers: int  # placed there by ensembles, with at least one entry
     live: int  # bytes of their records there
-    reported_live: int | None = None  # in entry logs but the current, at its last collection
-    reported_ledgers: int | None = None  # in its index: deleted ones that it has not collected are more than `ledgers`
+    reported_live: int | None = None  # bytes in entry logs other than the current one, at its last collection
+    reported_ledgers: int | None = None  # in its index, with deleted ledgers that it has not collected yet
     entry_logs: int | None = None  # finished entry logs, as a number
     write_cache: int | None = None  # bytes that are not in an entry log yet
     disk_total: int | None = None  # of the file systems of its ledger folders; several bookies may share one

@@ -2,9 +2,11 @@
 
 1. A broker never drops the current ledger, the last of the list.
 2. A cursor holds the ledger of its mark-delete position, or the next one if it has acknowledged that ledger's last
-   entry, and all ledgers after it. A subscription counts before a cursor of the broker itself.
-3. The broker drops the ledgers before, oldest first, up to the first one that retention keeps by time and by size.
-4. A ledger that is in tiered storage has one cause, wherever cursors are.
+   entry, and all ledgers after it. If a subscription and a cursor of the broker itself hold a ledger, its cause is the
+   subscription.
+3. The broker drops the ledgers before those that are held, oldest first, up to the first one that retention keeps both
+   by time and by size.
+4. The bytes of a ledger in tiered storage, there and in BookKeeper, have the same causes wherever cursors are.
 5. Within a ledger only entries can be counted, so bytes that are divided there are estimates.
 """
 

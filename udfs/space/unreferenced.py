@@ -24,7 +24,7 @@ def unreferenced_shares(
             tenant/ns/persistent/encoded.
         is_wanted: whether the report includes an owner's ledgers; "": ledgers that name none.
         now_ms: the time, in ms since 1970.
-        min_age_ms: a ledger that changed later may not be named yet.
+        min_age_ms: a ledger that changed less than this ago may not be named by its owner yet.
     """
     rows = np.flatnonzero(~table.claimed)
     is_young = now_ms - table.changed_ms[rows] < min_age_ms

@@ -66,7 +66,7 @@ class Amount:
     ledgers: int = 0  # a ledger that is divided between causes counts for each
     one_copy: int = 0
     stored: int = 0
-    tiered: int = 0  # of one_copy: in tiered storage only, or the copy there
+    tiered: int = 0  # of one_copy: in tiered storage
     missing: int = 0  # of one_copy: lost
     is_exact: bool = True
 
@@ -173,7 +173,7 @@ def idle_longest(subscriptions: Iterable[Subscription]) -> Subscription | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """The bookies' own figures, each added up over those bookies that report it; 0 bookies: nobody does."""
+    """The bookies' own figures, each added up over those bookies that report it; 0 bookies: none does."""
 
     bookies: int  # that ensembles name, or that run
     live_bookies: int = 0  # how many report live bytes

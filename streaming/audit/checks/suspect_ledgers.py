@@ -36,7 +36,10 @@ _SUSPECTS_AT_ONCE = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTask:
-    """A task: checks suspects (audit_columns.SUSPECT) that have an owner. An owner's rows should be neighbours."""
+    """A task: checks suspects (audit_columns.SUSPECT) that have an owner.
+
+    Rows of the same owner should follow each other, so that the task reads the owner once.
+    """
 
     settings: Settings
     layout: Layout
@@ -88,11 +91,12 @@ class SuspectChecker:
         ledgers = [row for row in rows if row[c.LEDGER_TYPE] == LedgerType.LEDGER]
         stored = [row for row in rows if row[c.LEDGER_TYPE] != LedgerType.LEDGER]
         facts = self.reader.facts([row[c.LEDGER_ID] for row in ledgers])
-        # After the ledgers: a list never gains a ledger that was CLOSED before the list was read and that it does not
-        # name. In the opposite order, the list could have gained the ledger before the ledger was read.
+        # The lists are read after the ledgers: if a ledger was CLOSED before its list was read, and the list does not
+        # name it, the list never will. In the opposite order, a broker could add the ledger to the list after we read
+        # the list and before we read the ledger.
         references = self.loader.load(row[c.REFERENCE_KEY] for row in ledgers)
-        # only the broker shows that a compacted ledger is needed: the cursor's znode keeps naming ledgers that are long
-        # gone
+        # for a loaded topic, only the broker's answer counts: the cursor's znode may still name a ledger that the
+        # broker has replaced and deleted
         compacted = self.loader.compacted(row[c.REFERENCE_KEY] for row in ledgers if _is_compacted_reference(row))
         now_ms = self.clock.now_ms()
         checks = [
@@ -172,7 +176,7 @@ def _is_compacted_reference(row: Mapping[str, Any]) -> bool:
 def _missing_compacted(
     row: Mapping[str, Any], facts: LedgerFacts | Unreadable | None, needed_id: int | None
 ) -> SuspectCheck:
-    """Trust only the broker's answer (needed_id): the cursor's znode keeps naming ledgers that are long gone."""
+    """Check a reference to a compacted ledger; needed_id: the answer of InUseLoader.compacted."""
     return check_of_missing(
         is_referenced=None if needed_id is None else needed_id == row[c.LEDGER_ID],
         is_there=None if isinstance(facts, Unreadable) else facts is not None,

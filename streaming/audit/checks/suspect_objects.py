@@ -39,7 +39,8 @@ class ObjectChecker:
     def check(self, rows: Sequence[_Row]) -> list[SuspectCheck]:
         """Return one check for each row, in order. Raises UnavailableError when ZooKeeper does not answer.
 
-        The rows of a bucket are UNKNOWN if it is not allowed, or if its store refuses or does not answer.
+        The rows of a bucket are UNKNOWN if tiered_storage.allowed does not name the bucket, or if its store refuses or
+        does not answer.
         """
         checks: dict[int, SuspectCheck] = {}
         for label in dict.fromkeys(str(row[a.STORE]) for row in rows):

@@ -1,4 +1,4 @@
-"""The two checks: each suspect and its owner are read again, and those of candidates once more."""
+"""The two checks: the first reads each suspect and its owner again; the second repeats this for the candidates."""
 
 from dataclasses import replace
 

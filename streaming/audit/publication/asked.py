@@ -24,14 +24,17 @@ def rows(tables: Tables, output: Output, publication: str) -> Rows:
 
 
 def without_asked(orphans: Rows, output: Output, publications: Collection[str]) -> Rows:
-    """Select the orphans that no publication has requested. Raises UnavailableError."""
+    """Select the orphans that none of these publications has requested. Raises UnavailableError."""
     asked = [rows(orphans.tables, output, name) for name in _kept(output) if name in publications]
-    # their requests may still wait or be dead letters, and the same requests would only accumulate there
+    # an earlier request for an orphan may still wait or be a dead letter; further requests would only accumulate there
     return _without(orphans, asked[0].and_also(*asked[1:])) if asked else orphans
 
 
 def forget(output: Output, findings: Rows) -> None:
-    """Remove the rows of each publication whose orphans are no longer found. Raises UnavailableError."""
+    """Remove the rows of each publication none of whose orphans is found any more, and incomplete rows.
+
+    Raises UnavailableError.
+    """
     kept = _kept(output)
     for folder in output.folders(_FOLDER):
         name = folder.removeprefix(f"{_PUBLICATION}=")

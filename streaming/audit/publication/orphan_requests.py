@@ -1,4 +1,7 @@
-"""Requests the deletion of an audit's orphans: of all when an operator publishes, of each once in repeated audits."""
+"""Requests the deletion of an audit's orphans.
+
+If an operator publishes, it requests all of them; in repeated audits, only those that were not requested before.
+"""
 
 from dataclasses import dataclass
 
@@ -25,7 +28,7 @@ class OrphansRequested:
     def log_line(self, topic: str) -> str:
         """Return one line for a log."""
         what = "already held" if self.is_repetition else "received"
-        left_out = f"; left out, as requested before: {count_of(self.before, 'orphan')}" if self.before else ""
+        left_out = f"; not requested again: {count_of(self.before, 'orphan')}" if self.before else ""
         return f"{topic} {what} {count_of(self.requests, 'request')}{left_out}"
 
 

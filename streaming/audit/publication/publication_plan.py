@@ -1,6 +1,7 @@
 """A publication's plan: a file in published/ that is durable before the first request of the publication is sent.
 
-It names the orphans and the last position of each partition of the request topic before the first send.
+It contains the number and size of the orphans (asked.py stores the orphans), and the last position of each partition of
+the request topic before the first send.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Sends a deletion request for each orphan of a plan to the request topic, each exactly once.
 
 1. The plan is durable before the first request is sent (publication_plan.py).
-2. Findings are numbered. A later run reads the stored numbers from the topic and sends the requests of the others.
+2. Findings are numbered. A later run reads from the topic which numbers it has, and sends the other findings' requests.
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ from udfs.verdicts.finding_classes import FindingClass
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>
 _AT_ONCE = 4  # partitions that are sent to at the same time
-# With as many requests, several share an entry, which a bookie stores in the time of a single request. Fewer requests
-# become an entry each, so that waiting requests can be counted exactly.
+# From this number of requests on, several requests share an entry, which a bookie stores as fast as an entry with one
+# request. Of fewer requests, each becomes an entry of its own, so that waiting requests can be counted exactly.
 _BATCHED = 1_000
 
 
@@ -67,7 +67,10 @@ def _empty(rows: Rows) -> pa.Schema:
 
 
 def _targeted(orphans: Rows, partitions: int) -> Iterator[pa.RecordBatch]:
-    """Add the partition of each request: an owner's are in one, which is the same for each version of this program."""
+    """Add the partition of each request. All requests of an owner go to the same partition.
+
+    Every version of this program chooses the same partition, so that any version can resume a publication.
+    """
     for batch in orphans.batches():
         targets = [crc32(key.encode()) % partitions for key in batch.column(c.REFERENCE_KEY).to_pylist()]
         yield batch.append_column(_TARGET, pa.array(targets, _TARGET.type))

@@ -14,7 +14,7 @@ _LEAVE_S = 3.0  # a run that takes longer ends with the process
 
 
 def auditing(settings: Settings) -> Beside:
-    """Return the audits, to be started. Raises UnavailableError."""
+    """Return the repeated audits; the caller starts them. Raises UnavailableError."""
     output = output_of(settings, None)
     request = AuditRequest(
         options=AuditOptions(recheck_seconds=settings.safety.min_age_seconds),

@@ -91,7 +91,7 @@ def _incomplete(result: AuditResult) -> str:
     return (
         f'<p class="note"><b>Not everything is known:</b> {escape(what)}. Findings that depend on it are UNKNOWN, and '
         "no deletion is requested for them. This report does not show what the audit could not list. The certificate "
-        "at the end names these parts.</p>"
+        "at the end names what could not be read.</p>"
     )
 
 
@@ -132,7 +132,7 @@ def _standing(result: AuditResult, summary: Summary) -> str:
         rows[used.namespace][where] += used.size_bytes
     for amount in summary.by_namespace:
         rows[amount.label or "(no topic known)"]["orphans"] += amount.size_bytes
-    note = "<p class='dim'>In use: with the sizes in the topics' own lists; a ledger being written has no size yet.</p>"
+    note = "<p class='dim'>Bytes in use are the sizes in the topics' lists; a ledger being written has no size yet.</p>"
     return charts.legend(_STANDING_CLASSES) + charts.stacked_bars(rows, _STANDING_CLASSES) + note
 
 

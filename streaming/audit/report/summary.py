@@ -43,7 +43,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """The number and bytes of the findings under a label and a part of it."""
+    """The number and bytes of a group of findings; a label and a part name the group (see Summary)."""
 
     label: str
     part: str
@@ -98,7 +98,7 @@ def matching(findings: Rows, filters: FindingFilters) -> Rows:
         if value:
             findings = findings.where(f"{name} = $value", value=value)
     if filters.older_than_seconds:
-        # MISSING has no age, and the filter selects orphans to delete
+        # the filter selects orphans to delete; it must not hide missing data, which has no age
         is_old = f"{a.AGE_SECONDS} >= $seconds OR {is_class(FindingClass.MISSING)}"
         findings = findings.where(is_old, seconds=filters.older_than_seconds)
     return _within(findings, filters.max_bytes) if filters.max_bytes else findings

@@ -80,7 +80,7 @@ def _objects(store: ObjectStore, label: str, prefix: str) -> Iterator[dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class ClaimObjectsTask:
-    """A task: turns pairs of objects that no reference names (join.pairs_of) into suspects (audit_columns.SUSPECT)."""
+    """A task: turns objects that no reference names (reference_join.pairs_of) into suspects (audit_columns.SUSPECT)."""
 
     settings: Settings
 
@@ -101,7 +101,7 @@ class ClaimObjectsTask:
                     yield pa.RecordBatch.from_pylist(claimed, schema=a.SUSPECT)
 
 
-# custom metadata of the ledger, user metadata of the object, and the fault that kept something from being read
+# custom metadata of the ledger, user metadata of the object, and why either could not be read
 _Metadata = tuple[Mapping[str, bytes] | None, Mapping[str, str], str]
 
 

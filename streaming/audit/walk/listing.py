@@ -30,7 +30,7 @@ class Folders:
     """The folders of the last level, which contain the ledgers."""
 
     paths: tuple[str, ...]  # ascending
-    problems: tuple[Problem, ...]  # paths that could not be listed, or are not the name of a ledgers folder
+    problems: tuple[Problem, ...]  # paths that could not be listed, or whose name is not a ledgers folder's
 
 
 def find_folders(store: MetadataStore, root: str, layout: Layout) -> Folders:
@@ -94,7 +94,7 @@ def _descend(store: MetadataStore, folders: list[str], levels: int, problems: li
 def _below(
     store: MetadataStore, folders: Sequence[str], pattern: re.Pattern[str] | None, problems: list[Problem]
 ) -> list[str]:
-    """Return the children of all folders, ascending. The root (pattern None) also has znodes that are no ledgers."""
+    """Return the children of all folders, ascending. pattern None: any name; the root has other znodes too."""
     paths: list[str] = []
     for folder, children in zip(folders, store.children_many(folders), strict=True):
         if isinstance(children, Unreadable):

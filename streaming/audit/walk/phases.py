@@ -1,6 +1,6 @@
 """The phases of the walk: list ledgers and objects, read references, and read the metadata of unreferenced ledgers.
 
-The audit calls them in the order that ledger_audit.py proves; the other modules have the work on one znode or object.
+ledger_audit.py calls them, and proves that their order is safe. The other modules process single znodes and objects.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +57,7 @@ class Walk:
         return read
 
     def suspects(self, compared: Rows) -> Rows:
-        """Read the metadata of each ledger that no reference names (audit_columns.SUSPECT): it names the owner."""
+        """Read the metadata, which names the owner, of each ledger that no reference names (audit_columns.SUSPECT)."""
         tools, completeness = self.tools, self.tools.completeness
         with tools.phases.phase("Reading unreferenced ledgers") as phase:
             task = ClaimTask(tools.settings, tools.layout, tools.options.reads_per_second)
@@ -69,7 +69,7 @@ class Walk:
         return suspects
 
     def suspect_objects(self, pairs: Rows, references: Rows) -> Rows:
-        """Read the index of each unreferenced pair of objects (audit_columns.SUSPECT): it names the owner."""
+        """Read the index, which names the owner, of each unreferenced pair of objects (audit_columns.SUSPECT)."""
         tools = self.tools
         unreferenced = tools.tables.keep(reference_join.unreferenced_pairs(pairs, references))
         if not unreferenced.count():

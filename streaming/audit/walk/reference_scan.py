@@ -140,7 +140,7 @@ def _in_use_rows(
     reference = reference_of(key, reads, None, read_at_ms=0)
     if reference.presence is not Presence.PRESENT:
         is_for_buckets = component is LedgerComponent.DELAYED_INDEX_BUCKET
-        # any cursor may name a bucket, so if one can't be parsed, it and all buckets of the topic are unknown
+        # any cursor may name a bucket, so if a cursor can't be parsed, that cursor and all buckets are unknown
         yield _problem(f"{reads[0].path}/*" if is_for_buckets else reads[0].path, reference.detail)
         return
     for ledger_id in reference.in_use:

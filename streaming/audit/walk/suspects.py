@@ -72,7 +72,7 @@ def reader_for(settings: Settings, layout: Layout, reads_per_second: float) -> L
 
 
 def suspect_row(ledger_id: int, facts: LedgerFacts | Unreadable, now_ms: int) -> dict[str, Any]:
-    """Return a row of audit_columns.SUSPECT; it has its class already if its metadata names no readable owner."""
+    """Return a row of audit_columns.SUSPECT, with a class if the metadata can't be read or names no owner to check."""
     row: dict[str, Any] = {
         c.LEDGER_ID: ledger_id,
         c.LEDGER_TYPE: str(LedgerType.LEDGER),

@@ -112,7 +112,7 @@ def test_an_error_of_a_task_is_raised_as_it_is(alone_seconds: float) -> None:
 
 
 def test_the_death_of_a_process_ends_the_audit(workers: Workers) -> None:
-    with pytest.raises(UnavailableError, match=r"has ended before its work \(exit code -9\)"):
+    with pytest.raises(UnavailableError, match=r"has ended before its work was done \(exit code -9\)"):
         _rows(workers.run(Dies(signal.SIGKILL), _batches(9)))
 
 

@@ -65,7 +65,7 @@ def world(tmp_path: Path) -> World:
 def test_a_service_that_never_ran(world: World) -> None:
     assert world.says() == [
         "service     main does not run",
-        "deletes     nothing holds it",
+        "deletes     not held",
         "waiting     0 requests, retries included",
         "                  0  pulsar/system/__ledger_deletion",
         "                  0  pulsar/ledger-deletion/__ledger_deletion-RETRY",

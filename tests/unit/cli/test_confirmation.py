@@ -85,4 +85,4 @@ def test_accepting_every_list_counts_those_that_shrank(
     os.write(terminal, b"n\n")
     with pytest.raises(SafetyError):
         app(["accept", "--all", "--config", str(config)], standalone_mode=False)
-    assert "(2 topics in the last week, according to the receipts)?" in capsys.readouterr().err
+    assert "(the lists of 2 topics in the last week, according to the receipts)?" in capsys.readouterr().err

@@ -46,9 +46,9 @@ def test_resume_ends_the_pause_and_nothing_else(held: Held) -> None:
 
 
 def test_a_limit_is_released_by_its_own_option_and_nothing_else_is(held: Held) -> None:
-    assert control.resume_limit(SETTINGS, held.store) == "released; the limit that held it: 60 deletes in an hour"
+    assert control.resume_limit(SETTINGS, held.store) == "released; a limit held the service: 60 deletes in an hour"
     assert held.holds() == ["paused", "tenant shop held"]
-    assert control.resume_limit(SETTINGS, held.store) == "no limit holds it"
+    assert control.resume_limit(SETTINGS, held.store) == "no limit holds the service"
 
 
 def test_a_tenant_is_released_by_its_own_option_and_nothing_else_is(held: Held) -> None:

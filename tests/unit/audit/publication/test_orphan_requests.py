@@ -12,7 +12,7 @@ from streaming.audit.publication.orphan_requests import OrphansRequested
         pytest.param(OrphansRequested(2, is_repetition=True), "T already held 2 requests", id="the same again"),
         pytest.param(
             OrphansRequested(0, 5),
-            "T received 0 requests; left out, as requested before: 5 orphans",
+            "T received 0 requests; not requested again: 5 orphans",
             id="nothing new",
         ),
     ],
