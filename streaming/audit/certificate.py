@@ -1,6 +1,6 @@
 """The completeness of an audit: what it listed, between which ZooKeeper transactions, and what it could not read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ class Certificate:
     """The proof of an audit's completeness."""
 
     zxid_start: int  # the audit missed nothing that was written before this ZooKeeper transaction
-    zxid_end: int  # the audit contains nothing that was written after this ZooKeeper transaction
+    zxid_end: int  # the lists contain nothing that was written after this ZooKeeper transaction; the checks come later
     listed: Mapping[str, int]  # how many ledgers, owners, references, objects, … were read
     unreadable: tuple[Problem, ...]  # paths, each with the reason
     errors: tuple[str, ...] = ()  # why the whole audit can't be trusted
@@ -88,11 +88,12 @@ def blocked_paths(problems: Sequence[Problem], errors: Sequence[str]) -> tuple[s
     return tuple(sorted({path for path, _detail in problems}))
 
 
-def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]) -> list[Problem]:
+def unjudged(counts: Sequence[tuple[str, int, str]], problems: Sequence[Problem]) -> list[Problem]:
     """Return a problem for each namespace with suspects that could not be judged because brokers did not answer.
 
     Args:
-        counts: (namespace, number of such suspects, why one of them could not be judged).
+        counts: (namespace, number of such suspects, why one of them could not be judged); if they are more than
+            MAX_NAMESPACES, some may be left out.
         problems: what the walk could not read.
     """
     incomplete = [
@@ -102,9 +103,9 @@ def unjudged(counts: Iterable[tuple[str, int, str]], problems: Sequence[Problem]
         if not any(_concerns(path, namespace) for path, _detail in problems)
     ]
     # too many to name: then the audit is incomplete, whatever the filters select
-    if len(incomplete) <= MAX_NAMESPACES:
+    if len(counts) <= MAX_NAMESPACES:
         return incomplete
-    first, _why = incomplete[0]
+    first = counts[0][0]
     return [(MANAGED_LEDGERS_ROOT, f"suspects of many namespaces could not be judged, such as those of {first}")]
 
 

@@ -63,9 +63,7 @@ class Audit:
         first, second = check_twice(tools, reference_join.askable(suspects).and_also(missing))
         found = tools.tables.keep(findings(suspects, first, second))
         tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
-        # at the end, so that the findings of the previous audit remain if this one fails
-        self.output.save(FINDINGS, found)
-        return AuditResult(
+        result = AuditResult(
             audit_id=audit_id_at(started_ms),
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
             started_ms=started_ms,
@@ -74,6 +72,9 @@ class Audit:
             totals=totals(found, first, second, tools.completeness.listed),
             in_use=in_use_by_namespace(references),
         )
+        # at the end, so that the findings of the previous audit remain if this one fails
+        self.output.save(FINDINGS, found)
+        return result
 
 
 def tools_for(
@@ -100,6 +101,7 @@ def audit_id_at(now_ms: int) -> str:
 def _compared(tools: PhaseTools, listed: Rows, references: Rows) -> Rows:
     with tools.phases.phase("Comparing both lists") as phase:
         compared = tools.tables.keep(reference_join.one_sided(listed, references))
+        tools.completeness.listed["unreferenced"] = reference_join.unreferenced(compared).count()
         phase.processed(tools.completeness.listed["ledgers"], "ledgers")
     return compared
 

@@ -108,7 +108,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     """
     searches_again = ("--verify-only", "--recheck-seconds", "--reads-per-second", "--space")
     for_orphans = ("--publish", "--older-than", "--max-bytes")
-    of_whole_audits = ("--out", "--last", "--recheck-seconds", "--bookie", "--watch")
+    of_whole_audits = ("--out", "--last", "--recheck-seconds", "--bookie", "--watch", "--yes")
     filters_given = ("--tenant", "--namespace", "--component")
     refuse_ignored(
         context,

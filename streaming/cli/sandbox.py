@@ -91,7 +91,7 @@ GcWaitOption = Annotated[
     ),
 ]
 DEFAULT_HOME = Path(".cluster")
-_MOST_GC_WAIT_SECONDS = 30 * 24 * 3600  # a bookie's compaction intervals, four times as long, must fit 31 bits of ms
+_MOST_GC_WAIT_SECONDS = 30 * 24 * 3600
 
 
 @app.callback()

@@ -197,7 +197,6 @@ def _show_leftovers(settings: "Settings", reads_per_second: int, *, as_json: boo
     from streaming.clients import command_clients
     from streaming.space.leftovers import Kind, leftovers_of
     from streaming.sweep.pace import Pace
-    from streaming.terminal import plain
 
     seconds = settings.safety.min_age_seconds
 
@@ -222,9 +221,9 @@ def _show_leftovers(settings: "Settings", reads_per_second: int, *, as_json: boo
         say_json({"version": 1, "leftovers": rows})
     else:
         for each in found:
-            say(plain(f"{each.kind}: {each.path}: {each.detail}"))
+            say(f"{each.kind}: {each.path}: {each.detail}")
             if each.command:
-                say(plain(f"    {each.command}"))
+                say(f"    {each.command}")
         say(f"{count_of(len(found) - len(unread), 'leftover')}; nothing was removed")
     if unread:
         raise SafetyError(f"{count_of(len(unread), 'path')} could not be read, so leftovers there are not known")

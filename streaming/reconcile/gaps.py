@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from streaming.terminal import count_of
 from udfs.formats.internal_stats import Position
 from udfs.paths import base_topic, tenant_of
 
@@ -72,8 +73,8 @@ def _tenant_messages(tenant: str, partitions: Iterable[PartitionGaps]) -> dict[s
     if with_missing:
         count, example = sum(len(partition.missing) for partition in with_missing), with_missing[0]
         messages["missing"] = (
-            f"tenant {tenant}: {count} messages were read and have no receipt, such as {_some(example.missing)} of "
-            f"{example.partition}"
+            f"tenant {tenant}: {count_of(count, 'entry', 'entries')} read without a receipt, such as "
+            f"{_some(example.missing)} of {example.partition}"
         )
     if with_trimmed:
         count, example = sum(len(partition.trimmed) for partition in with_trimmed), with_trimmed[0]

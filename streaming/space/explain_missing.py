@@ -57,7 +57,6 @@ def missing_fields(need: NeededLedger, settings: RecoverySettings | None, journa
     outlook = outlook_of(need, settings)
     return needed_fields(need) | {
         "broker": {
-            "topic_loads": outlook.topic_loads,
             "stops_reads": outlook.stops_reads,
             "helps": {setting: setting in outlook.helped_by for setting in SETTINGS},
             "text": outlook.text,

@@ -42,7 +42,6 @@ class Outlook:
     stops_reads: bool | None  # whether any client gets less than it should, or nothing; None: unknown
     helped_by: tuple[str, ...] = ()  # the settings that let clients read on; they lose what is missing
     remedies: tuple[Remedy, ...] = ()
-    topic_loads: bool = True  # no missing ledger prevents a load
 
 
 def outlook_of(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:

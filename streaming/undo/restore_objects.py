@@ -11,7 +11,7 @@ from streaming.config.amounts import topic_from
 from streaming.config.policies import allowed_buckets
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
-from streaming.ports import ObjectStore
+from streaming.ports import ObjectStore, Unreadable
 from streaming.state import journal
 from streaming.undo.restore_ledgers import condition_of
 from streaming.undo.undo_report import Undone, UndoReport, UndoResult, UndoSelection
@@ -20,6 +20,7 @@ from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
 
 _LATER = "the object exists in a different version from the deleted one, and was not changed"
+_UNKNOWN = "the store does not say whether the object exists (s3:GetObject, s3:ListBucket?); undo it again then"
 _NO_VERSIONS = "the bucket kept no version of it: the object is lost; the journal has its index"
 
 
@@ -67,7 +68,12 @@ def _results(
 ) -> list[UndoResult]:
     results = []
     for key, head in zip(versions, store.head_many(list(versions)), strict=True):
-        if key not in hidden:
+        if isinstance(head, Unreadable):
+            # without s3:ListBucket, S3 refuses to say that an absent object is absent
+            results.append(_result(entry, key, Undone.FAILED, f"{_UNKNOWN}: {head.detail}"))
+        elif head is None and key not in hidden:
+            results.append(_result(entry, key, Undone.FAILED, _UNKNOWN))
+        elif key not in hidden:
             same = isinstance(head, StoredObject) and head.version_id == versions[key]
             results.append(_result(entry, key, Undone.EXISTS, "the object exists" if same else _LATER))
         elif not versions[key]:

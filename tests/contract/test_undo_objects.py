@@ -9,11 +9,13 @@ from uuid import uuid4
 import pytest
 
 from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.s3.objects import S3Objects
 from streaming.clients import objects_for
 from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
+from streaming.ports import Unreadable
 from streaming.state.journal import ObjectEntry, ParquetJournal
 from streaming.undo.restore_objects import undo_objects
 from streaming.undo.undo_report import Undone, UndoResult, UndoSelection
@@ -152,6 +154,17 @@ def test_an_object_in_a_bucket_without_versions_is_lost(s3_server: S3Server, tmp
 
     assert world.undo() == [Undone.FAILED] * 2
     assert ["lost" in each.detail for each in world.results()] == [True] * 2
+
+
+def test_an_object_that_the_store_does_not_show_is_not_reported_as_existing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as S3 answers without s3:ListBucket (tests/contract/test_s3_faults.py sees such an answer)
+    refused = Unreadable("HeadObject: 403 Forbidden")
+    monkeypatch.setattr(S3Objects, "head_many", lambda _store, keys: [refused] * len(keys))
+
+    assert world.undo() == [Undone.FAILED] * 2
+    assert ["403 Forbidden" in each.detail for each in world.results()] == [True] * 2
 
 
 def test_a_bucket_that_is_no_longer_allowed_is_not_changed(world: World) -> None:

@@ -219,7 +219,7 @@ def test_a_lost_receipt_is_an_alarm(killed: Scene) -> None:
     try:
         position = ":".join(row["message_id"].split(":")[:2])
         output = service.call("check", code=4)
-        assert f"1 messages were read and have no receipt, such as {position}" in " ".join(output.split())
+        assert f"1 entry read without a receipt, such as {position}" in " ".join(output.split())
         assert "ALARM" in service.console.run("run", "--until-idle", code=1)
     finally:
         table.restore(complete)

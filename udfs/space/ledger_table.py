@@ -1,4 +1,4 @@
-"""A table of all ledgers of a cluster, in columns: about 60 bytes for each, so that millions fit into memory."""
+"""A table of all ledgers of a cluster, in columns: about 75 bytes for each, so that millions fit into memory."""
 
 from array import array
 from collections import Counter

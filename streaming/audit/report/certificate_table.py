@@ -14,7 +14,7 @@ _LISTED = {
     "ledgers": "ledgers listed",
     "owners": "topics and schemas listed",
     "references": "references read (a ledger or object that a topic, cursor or schema names)",
-    "unreferenced": "ledgers without a reference, each checked",
+    "unreferenced": "ledgers without a reference",
     "objects": "objects in tiered storage listed",
     "objects elsewhere": "offloads in buckets that tiered_storage.allowed does not name, not checked",
 }
@@ -23,8 +23,8 @@ _LISTED = {
 def certificate(proof: "Certificate") -> str:
     """Return what was read, and what could not be read."""
     facts = [(_LISTED.get(name, name), f"{count:,}") for name, count in proof.listed.items()]
-    facts.append(("contains all that was written before ZooKeeper transaction", f"{proof.zxid_start:#x}"))
-    facts.append(("contains nothing that was written after ZooKeeper transaction", f"{proof.zxid_end:#x}"))
+    facts.append(("the lists contain all that was written before ZooKeeper transaction", f"{proof.zxid_start:#x}"))
+    facts.append(("the lists contain nothing that was written after ZooKeeper transaction", f"{proof.zxid_end:#x}"))
     facts += [("error", error) for error in proof.errors]
     facts.append(("paths that could not be read", f"{len(proof.unreadable):,}"))
     shown = table(("what the audit read", "result"), facts, numbers=set())

@@ -162,8 +162,8 @@ def show_certificate(console: Terminal, result: AuditResult) -> None:
     """Print whether the audit could read everything, and the paths that it could not read."""
     certificate = result.certificate
     span = (
-        f"The audit includes everything that was written before ZooKeeper transaction {certificate.zxid_start:#x} and "
-        f"nothing that was written after {certificate.zxid_end:#x}."
+        f"Its lists include everything that was written before ZooKeeper transaction {certificate.zxid_start:#x} and "
+        f"nothing that was written after {certificate.zxid_end:#x}; the checks read the suspects again later."
     )
     if certificate.is_complete:
         console.print(_marked("Complete", "green", f"the audit could read everything. {span}"), soft_wrap=True)

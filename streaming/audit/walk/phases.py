@@ -62,7 +62,6 @@ class Walk:
         with tools.phases.phase("Reading unreferenced ledgers") as phase:
             task = ClaimTask(tools.settings, tools.layout, tools.options.reads_per_second)
             ids = reference_join.unreferenced(compared)
-            completeness.listed["unreferenced"] = ids.count()
             suspects = tools.run(phase, task, ids, a.SUSPECT, at_once=_LEDGERS_AT_ONCE)
             phase.processed(completeness.listed["unreferenced"], "ledgers")
             completeness.errors = whole_errors(completeness.listed, suspects.count(c.REFERENCE_KEY))

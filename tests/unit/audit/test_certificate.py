@@ -83,3 +83,10 @@ def test_suspects_without_a_namespace_or_in_too_many_affect_every_filter(counts:
     certificate = replace(CERTIFICATE, unreadable=tuple(unjudged(counts, [])))
 
     assert len(certificate.faults_within(FindingFilters(tenant="z"))) == 1
+
+
+def test_namespaces_that_are_not_named_stay_incomplete_although_the_walk_could_not_read_a_named_one() -> None:
+    counts = [(f"t/{n}", 1, "") for n in range(MAX_NAMESPACES + 1)]
+    certificate = replace(CERTIFICATE, unreadable=tuple(unjudged(counts, [("/managed-ledgers/t/0", "no")])))
+
+    assert certificate.faults_within(FindingFilters(tenant="z"))

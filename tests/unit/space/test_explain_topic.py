@@ -90,7 +90,6 @@ def test_a_missing_ledger_has_its_facts_and_what_can_be_done() -> None:
     assert missing["needed_by"] == [
         {"subscription": "billing", "of_broker": False, "unread": 10, "later": 10, "exact": True}
     ]
-    assert missing["broker"]["topic_loads"]
     assert missing["broker"]["stops_reads"]
     assert missing["undo"]["possible"] is True
     assert missing["undo"]["command"] == "ledger-reaper undo --ledger 2"
