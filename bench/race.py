@@ -212,7 +212,7 @@ def shell(race: Race, result: Result) -> None:
     client = race.folder / "client.conf"
     client.write_text(f"webServiceUrl={cluster.addresses.admin}\nbrokerServiceUrl={cluster.addresses.pulsar}\n")
     env = {
-        **java_environment(cluster.home, scratch, _TOOL_MEMORY),
+        **java_environment(cluster.home, scratch, _TOOL_MEMORY, cluster.pulsar),
         "BOOKIE_CONF": str(conf),
         "PULSAR_CLIENT_CONF": str(client),
         "PULSAR": str(cluster.pulsar),

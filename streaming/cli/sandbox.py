@@ -50,6 +50,16 @@ BookiesOption = Annotated[
         show_default=False,
     ),
 ]
+PulsarOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pulsar",
+        metavar="VERSION",
+        help="Version of Pulsar (default: that of the last start). Another one than that is started on the cluster's "
+        "data, as in an upgrade",
+        show_default=False,
+    ),
+]
 RocketMQOption = Annotated[
     str | None,
     typer.Option(
@@ -107,6 +117,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
     brokers: BrokersOption = None,
     bookies: BookiesOption = None,
     listen: ListenOption = None,
+    pulsar: PulsarOption = None,
     rocketmq: RocketMQOption = None,
     store: StoreOption = None,
     broker_setting: SettingOption = None,
@@ -119,7 +130,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
     For RocketMQ, the printed store is the --store of `ledger-reaper rocketmq`, once `down` has stopped the broker.
     """
     if rocketmq is not None or store is not None:
-        if rocketmq is None or (zookeepers, brokers, bookies, listen, broker_setting, gc_wait) != (None,) * 6:
+        if rocketmq is None or (zookeepers, brokers, bookies, listen, pulsar, broker_setting, gc_wait) != (None,) * 7:
             raise ConfigError("--rocketmq VERSION starts a RocketMQ; it can only be combined with --home and --store")
         _up_rocketmq(home, rocketmq, store, as_json=as_json)
         return
@@ -141,6 +152,7 @@ def up(  # noqa: PLR0913  typer reads each option from a parameter
             counts=counts,
             listen=listen,
             gc_wait_seconds=gc_wait_seconds,
+            pulsar=pulsar,
             say=shown.say,
             progress=shown.advance,
         )
@@ -179,6 +191,7 @@ def facts(cluster: "Cluster") -> dict[str, Any]:
     parts = {str(part): cluster.state(part).value for part in cluster.spec.parts}
     return {
         "running": all(state == State.RUNNING for state in parts.values()),
+        "version": cluster.spec.pulsar,
         **asdict(where),
         "bucket": cluster.bucket,
         "config": str(cluster.home.config),

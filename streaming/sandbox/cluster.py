@@ -30,7 +30,7 @@ from streaming.sandbox.home import (
 )
 from streaming.sandbox.local_config import write_local_files
 from streaming.sandbox.parts import launch, part_clients, process
-from streaming.sandbox.parts.distribution import pulsar_home
+from streaming.sandbox.parts.distribution import PULSAR_VERSION, pulsar_home, supports_change
 from streaming.sandbox.parts.part_settings import interface_of
 from streaming.spark.ivy import Progress, java, locked
 
@@ -64,8 +64,8 @@ class Cluster:
 
     @property
     def pulsar(self) -> Path:
-        """The folder of the unpacked distribution, which is fetched if it is missing."""
-        return pulsar_home()
+        """The folder of the cluster's version of Pulsar, which is fetched if it is missing."""
+        return pulsar_home(self.spec.pulsar)
 
     @property
     def spec(self) -> Spec:
@@ -207,14 +207,15 @@ def up(  # noqa: PLR0913  keyword arguments
     counts: Mapping[Part, int] | None = None,
     listen: str | None = None,
     gc_wait_seconds: int | None = None,
+    pulsar: str | None = None,
     say: Say = _silent,
     progress: Progress | None = None,
 ) -> Cluster:
     """Start the parts of the cluster in `root` that do not run, and wait until it works; create it if necessary.
 
-    Running brokers or bookies are restarted if their settings change. If a part fails, all parts that this call started
-    are stopped again. Raises ReaperError or UnavailableError, which
-    name the log to read, and ConfigError for arguments that don't fit this machine or the existing cluster.
+    Running brokers or bookies are restarted if their settings change, and all of Pulsar if its version changes. If a
+    part fails, all parts that this call started are stopped again. Raises ReaperError or UnavailableError, which name
+    the log to read, and ConfigError for arguments that don't fit this machine or the existing cluster.
 
     Args:
         broker_settings: added to those of earlier calls.
@@ -222,6 +223,7 @@ def up(  # noqa: PLR0913  keyword arguments
         listen: the IPv4 address of this machine that all parts listen on; by default that of the earlier call, or
             loopback.
         gc_wait_seconds: time between two garbage collections of a bookie, by default that of the earlier call, or 3.
+        pulsar: version, by default that of the earlier call, or PULSAR_VERSION.
     """
     home = Home(root.resolve())
     if any(character.isspace() for character in str(home.root)):
@@ -229,21 +231,25 @@ def up(  # noqa: PLR0913  keyword arguments
     if (home.root / "rocketmq.json").is_file():
         raise ConfigError(f"{home.root} contains a RocketMQ: name another folder (--home)")
     java()
-    pulsar_home(progress=progress)
+    pulsar_home(_version(home.load(), pulsar), progress=progress)
     home.make_folders()
     with locked(home.root / "run" / "up.lock"):
         cluster = Cluster(home)
         before = home.load()
+        version = _version(before, pulsar)
         running = [part for part in _parts(before) if cluster.process(part) is not None]
         spec = _settle(before, listen, counts or {}, is_running=bool(running))
         home.make_folders(spec.parts)
         settings, gc_wait = {**spec.broker_settings, **(broker_settings or {})}, gc_wait_seconds or spec.gc_wait_seconds
         changed = {Part.BROKER: settings != spec.broker_settings, Part.BOOKIE: gc_wait != spec.gc_wait_seconds}
+        if version != spec.pulsar:
+            changed = dict.fromkeys((Part.ZOOKEEPER, Part.BOOKIE, Part.BROKER), True)
         kept = [part for part in running if not changed.get(part.kind)]
-        home.save(replace(spec, broker_settings=settings, gc_wait_seconds=gc_wait))
+        home.save(replace(spec, broker_settings=settings, gc_wait_seconds=gc_wait, pulsar=version))
         try:
-            for part in (part for part in running if part not in kept):
-                say(f"Stopping {part}, because its settings change")
+            what = "settings change" if version == spec.pulsar else "version changes"
+            for part in (part for part in reversed(running) if part not in kept):  # ZooKeeper last, its clients first
+                say(f"Stopping {part}, because its {what}")
                 cluster.stop(part)
             _start_parts(cluster, say)
         except BaseException:
@@ -292,6 +298,18 @@ def _settle(saved: Spec | None, listen: str | None, counts: Mapping[Part, int], 
     if is_running and address != saved.listen:
         raise ConfigError(f"this cluster runs on {saved.listen}: run `ledger-reaper sandbox down` first")
     return replace(saved, listen=address)
+
+
+def _version(saved: Spec | None, wanted: str | None) -> str:
+    """Return the version to start. Raises ConfigError if Pulsar does not support the change to it."""
+    if saved is None:
+        return wanted or PULSAR_VERSION
+    if wanted is not None and not supports_change(saved.pulsar, wanted):
+        raise ConfigError(
+            f"this cluster ran Pulsar {saved.pulsar}, and Pulsar supports no change from there to {wanted}: its major "
+            "version may change by one at a time (PIP-175)"
+        )
+    return wanted or saved.pulsar
 
 
 def _taken(part: Instance, spec: Spec) -> list[str]:

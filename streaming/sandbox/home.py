@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from streaming.sandbox.parts.distribution import PULSAR_VERSION
+
 HOST = "127.0.0.1"
 CLUSTER_NAME = "sandbox"
 BUCKET = "ledger-reaper-sandbox"
@@ -66,6 +68,7 @@ class Spec:
     listen: str = HOST  # the address that every part listens on and advertises
     counts: Mapping[str, int] = field(default_factory=dict)  # processes of each kind; 1 for kinds that are not named
     gc_wait_seconds: int = GC_WAIT_SECONDS  # between two garbage collections of a bookie
+    pulsar: str = PULSAR_VERSION  # the version that wrote last to the cluster's data
 
     @property
     def parts(self) -> tuple[Instance, ...]:

@@ -34,7 +34,7 @@ def run(cluster: Cluster, arguments: Sequence[str], *, check: bool = True) -> st
     scratch.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [str(cluster.pulsar / "bin" / "bookkeeper"), "shell", *arguments],
-        env={**java_environment(cluster.home, scratch, _MEMORY), "BOOKIE_CONF": str(conf)},
+        env={**java_environment(cluster.home, scratch, _MEMORY, cluster.pulsar), "BOOKIE_CONF": str(conf)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -51,6 +51,30 @@ class Artifact:
         return f"{self.name}-{self.revision}{suffix}.{self.extension}"
 
 
+def pinned(file: Path) -> list[Artifact]:
+    """Read a list of artifacts: on each line SHA-512, size in bytes, and coordinate; lines with # are comments.
+
+    A coordinate is organisation:name:revision, with :classifier if it has one, and @extension unless that is jar.
+    """
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [_pinned(line) for line in lines if not line.startswith("#")]
+
+
+def _pinned(line: str) -> Artifact:
+    sha512, size, coordinate = line.split()
+    module, _at, extension = coordinate.partition("@")
+    organisation, name, revision, *classifier = module.split(":")
+    return Artifact(
+        organisation=organisation,
+        name=name,
+        revision=revision,
+        extension=extension or "jar",
+        classifier="".join(classifier),
+        size_bytes=int(size),
+        sha512=sha512,
+    )
+
+
 def default_cache() -> Path:
     """Return the user's cache folder for this program (it honours XDG_CACHE_HOME); it may not exist."""
     return user_cache_path("ledger-reaper")
@@ -158,20 +182,33 @@ def ivy_file(artifacts: Sequence[Artifact]) -> str:
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
             '<info organisation="ledger-reaper" module="artifacts"/>',
             "<dependencies>",
-            *(_dependency(artifact) for artifact in artifacts),
+            *(_dependency(files) for files in _by_module(artifacts)),
             "</dependencies></ivy-module>",
         ]
     )
 
 
-def _dependency(artifact: Artifact) -> str:
+def _by_module(artifacts: Sequence[Artifact]) -> list[list[Artifact]]:
+    """Group files of one module, because Ivy takes only one of two dependencies on the same module."""
+    modules: dict[tuple[str, str, str], list[Artifact]] = {}
+    for artifact in artifacts:
+        modules.setdefault((artifact.organisation, artifact.name, artifact.revision), []).append(artifact)
+    return list(modules.values())
+
+
+def _dependency(files: Sequence[Artifact]) -> str:
+    module = files[0]
+    return (
+        f"<dependency org={quoteattr(module.organisation)} name={quoteattr(module.name)} "
+        f'rev={quoteattr(module.revision)} transitive="false" conf="default->default">'
+        f"{''.join(_file(artifact) for artifact in files)}</dependency>"
+    )
+
+
+def _file(artifact: Artifact) -> str:
     classifier = f" m:classifier={quoteattr(artifact.classifier)}" if artifact.classifier else ""
     extension = quoteattr(artifact.extension)
-    return (
-        f"<dependency org={quoteattr(artifact.organisation)} name={quoteattr(artifact.name)} "
-        f'rev={quoteattr(artifact.revision)} transitive="false" conf="default->default">'
-        f"<artifact name={quoteattr(artifact.name)} type={extension} ext={extension}{classifier}/></dependency>"
-    )
+    return f"<artifact name={quoteattr(artifact.name)} type={extension} ext={extension}{classifier}/>"
 
 
 def report_progress(progress: Progress | None, what: str, done: int, total: int) -> None:

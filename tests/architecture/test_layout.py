@@ -86,7 +86,6 @@ COVERED = {
     "streaming.sandbox.parts.part_clients": "tests/integration/test_cluster.py",
     "streaming.sandbox.cluster": "tests/integration/test_cluster.py",
     "streaming.sandbox.disk_usage": "tests/integration/test_cluster.py",
-    "streaming.sandbox.parts.distribution": "tests/integration/test_connector.py",
     "streaming.sandbox.cluster_faults": "tests/integration/test_cluster.py",
     "streaming.sandbox.home": "tests/unit/sandbox/test_start.py",
     "streaming.sandbox.parts.launch": "tests/unit/sandbox/test_start.py",

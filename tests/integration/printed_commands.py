@@ -21,7 +21,7 @@ def run_printed(cluster: Cluster, command: str) -> str:
         ["bash", "-c", command],
         cwd=cluster.pulsar,
         env={
-            **java_environment(cluster.home, scratch, _MEMORY),
+            **java_environment(cluster.home, scratch, _MEMORY, cluster.pulsar),
             "PATH": f"{cluster.pulsar / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PULSAR_CLIENT_CONF": str(conf),
         },

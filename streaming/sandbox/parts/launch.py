@@ -45,12 +45,14 @@ def start(home: Home, part: Instance, spec: Spec, pulsar: Path) -> None:
             (home.data(part) / "myid").write_text(f"{part.number}\n", encoding="utf-8")
         home.conf(part).write_text(render(settings(home, part, spec, pulsar)), encoding="utf-8")
         command = [str(pulsar / "bin" / "pulsar"), _COMMAND[part.kind]]
-        env = {**java_environment(home, scratch, _MEMORY[part.kind]), _CONF_VARIABLE[part.kind]: str(home.conf(part))}
+        java = java_environment(home, scratch, _MEMORY[part.kind], pulsar)
+        env = {**java, _CONF_VARIABLE[part.kind]: str(home.conf(part))}
     process.start(command, env=env, log=home.log(part), record=home.record(part), cwd=home.root)
 
 
-def java_environment(home: Home, scratch: Path, memory: str) -> dict[str, str]:
+def java_environment(home: Home, scratch: Path, memory: str, pulsar: Path) -> dict[str, str]:
     """Return an environment for Pulsar's scripts in which all files they write are inside the home."""
+    own_java = pulsar / "java"
     options = f"{_JVM} -Djava.io.tmpdir={scratch} -XX:ErrorFile={home.logs}/hs_err_%p.log"
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PULSAR_", "BOOKIE_", "BK_"))},
@@ -65,6 +67,7 @@ def java_environment(home: Home, scratch: Path, memory: str) -> dict[str, str]:
         "PULSAR_EXTRA_OPTS": "-Dpulsar.allocator.exit_on_oom=true -Dio.netty.recycler.maxCapacityPerThread=0",
         "ACCESS_KEY_ID": ACCESS_KEY,
         "ACCESS_KEY_SECRET": ACCESS_KEY,
+        **({"JAVA_HOME": str(own_java)} if own_java.is_dir() else {}),
     }
 
 
@@ -99,7 +102,7 @@ def _run_tool(home: Home, pulsar: Path, tool: str, arguments: list[str]) -> None
     with log.open("ab") as output:
         done = subprocess.run(
             [str(pulsar / "bin" / "pulsar"), tool, *arguments],
-            env=java_environment(home, scratch, _TOOL_MEMORY),
+            env=java_environment(home, scratch, _TOOL_MEMORY, pulsar),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

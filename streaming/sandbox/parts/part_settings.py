@@ -186,6 +186,9 @@ def _topics() -> dict[str, object]:
 
 
 def _offload(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
+    offloaders = pulsar / "offloaders"
+    if not offloaders.is_dir():  # of versions that no repository serves as a distribution
+        return {}
     # The driver aws-s3 would first request the bucket's region from the public S3, and wait for that to fail.
     return {
         "managedLedgerOffloadDriver": "S3",
@@ -194,7 +197,7 @@ def _offload(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, 
         "managedLedgerOffloadServiceEndpoint": addresses(spec).s3,
         "managedLedgerOffloadDeletionLagMs": 0,
         "managedLedgerOffloadAutoTriggerSizeThresholdBytes": -1,
-        "offloadersDirectory": pulsar / "offloaders",
+        "offloadersDirectory": offloaders,
         "narExtractionDirectory": home.root / "tmp" / ("nar" if part.number == 1 else f"nar-{part.number}"),
     }
 

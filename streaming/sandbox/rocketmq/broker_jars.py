@@ -6,7 +6,7 @@ The lists beside this module (`jars-VERSION.txt`) pin every jar with its size an
 from pathlib import Path
 
 from streaming.errors import ConfigError
-from streaming.spark.ivy import Artifact, Progress, default_cache, fetch
+from streaming.spark.ivy import Artifact, Progress, default_cache, fetch, pinned
 
 _LISTS = Path(__file__).parent
 
@@ -20,8 +20,7 @@ def artifacts(version: str) -> list[Artifact]:
     """Return every jar of a version. Raises ConfigError for a version without a list."""
     if version not in versions():
         raise ConfigError(f"no jars are pinned for RocketMQ {version}: take {' or '.join(versions())}")
-    lines = (_LISTS / f"jars-{version}.txt").read_text(encoding="utf-8").splitlines()
-    return [_artifact(line) for line in lines if not line.startswith("#")]
+    return pinned(_LISTS / f"jars-{version}.txt")
 
 
 def class_path(version: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
@@ -32,17 +31,3 @@ def class_path(version: str, *, cache: Path | None = None, progress: Progress | 
     folder = (cache or default_cache()) / f"rocketmq-{version}"
     fetch(artifacts(version), cache=folder, progress=progress)
     return f"{folder}/*"
-
-
-def _artifact(line: str) -> Artifact:
-    sha512, size, coordinate = line.split()
-    organisation, name, revision = coordinate.split(":")
-    return Artifact(
-        organisation=organisation,
-        name=name,
-        revision=revision,
-        extension="jar",
-        classifier="",
-        size_bytes=int(size),
-        sha512=sha512,
-    )

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,6 +94,24 @@ def test_ivy_is_asked_for_the_files_and_none_of_their_dependencies() -> None:
     (wanted,) = asked["dist"]
     assert wanted.get("type") == "tar.gz"
     assert wanted.get("{http://ant.apache.org/ivy/maven}classifier") == "bin"
+
+
+def test_files_of_one_module_are_asked_for_in_one_dependency() -> None:
+    natives = replace(JAR, classifier="linux-x86_64")
+
+    root = ElementTree.fromstring(ivy.ivy_file([JAR, natives]))
+
+    (asked,) = root.iter("dependency")
+    assert [element.get("{http://ant.apache.org/ivy/maven}classifier") for element in asked] == [None, "linux-x86_64"]
+
+
+def test_a_list_pins_jars_classifiers_and_archives(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(
+        f"# a comment\n{JAR.sha512} 5 org.example:thing:1.0\n{JAR.sha512} 5 org.example:thing:1.0:linux-x86_64\n"
+        f"{ARCHIVE.sha512} 1 org.example:dist:2.0:bin@tar.gz\n"
+    )
+
+    assert ivy.pinned(tmp_path / "list.txt") == [JAR, replace(JAR, classifier="linux-x86_64"), ARCHIVE]
 
 
 def test_a_missing_file_is_fetched_once_and_nothing_else_is_left_in_the_cache(ivy_runs: Path, tmp_path: Path) -> None:
