@@ -21,6 +21,8 @@ from tests.brokers_mutations import BROKERS
 from tests.brokers_mutations import TESTS as BROKERS_TESTS
 from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
+from tests.live_store_mutations import LIVE_STORE
+from tests.live_store_mutations import TESTS as LIVE_STORE_TESTS
 from tests.queries_mutations import QUERIES
 from tests.queries_mutations import TESTS as QUERIES_TESTS
 from tests.rocketmq_mutations import ROCKETMQ
@@ -898,7 +900,7 @@ MUTATIONS = (
     Mutation(
         "an instance that was replaced sends no tombstone",
         SNAPSHOTS,
-        "        if self._rules.epoch not in self._loader.holding([self._rules.epoch]):\n",
+        "        if self._rules.epoch not in holding:\n",
         "        if False:\n",
     ),
     Mutation(
@@ -1158,6 +1160,7 @@ MUTATIONS = (
     *(Mutation(*each) for each in HOSTS),
     *(Mutation(*each) for each in QUERIES),
     *(Mutation(*each) for each in BROKERS),
+    *(Mutation(*each) for each in LIVE_STORE),
     *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
         "an unreadable znode still names its ledgers",
@@ -1323,6 +1326,7 @@ NARROWED = {row[0]: (*ROCKETMQ_TESTS[row[1]], "-k", row[4]) for row in ROCKETMQ}
 NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
 NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
 NARROWED |= {row[0]: BROKERS_TESTS[row[1]] for row in BROKERS}
+NARROWED |= {row[0]: LIVE_STORE_TESTS[row[1]] for row in LIVE_STORE}
 NARROWED |= {row[0]: SNAPSHOTS_TESTS[row[1]] for row in SNAPSHOTS_LINES}
 NARROWED |= {
     "a start that finds its port in use names the instance that runs": ("tests/unit/config/test_listening.py",),

@@ -33,6 +33,7 @@ from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
+from streaming.coordination.live_store import require_live_store
 from streaming.errors import SafetyError, StoppedBySignalError
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line, size_text
 from udfs import columns as c
@@ -100,11 +101,14 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
 
     Raises StoppedBySignalError when a signal interrupts a single audit, SafetyError for missing data, an incomplete
     audit or a refused publication, and ConfigError for a publication if the operator has not declared who else uses
-    this BookKeeper and the buckets of tiered_storage.allowed.
+    this BookKeeper and the buckets of tiered_storage.allowed. Raises SafetyError at once if the cluster leaves
+    ZooKeeper, unless it only shows the last audit.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
         require_declared_buckets(settings)
+    if request.publish or not request.last:
+        require_live_store(process_store(settings))
     output = output_of(settings, request.out)
     if request.last:
         _refuse_other_cluster(settings, remembered(output))
@@ -266,6 +270,7 @@ class AuditCommand:
 
         A finding that depends on an unreadable path is UNKNOWN, so it is no orphan.
         """
+        require_live_store(process_store(self.settings))  # the findings may be of an earlier audit
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
             return ["the audit published nothing"]

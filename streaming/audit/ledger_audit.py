@@ -29,6 +29,7 @@ from streaming.clients import newest_zxid, process_store
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
+from streaming.coordination.live_store import require_live_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class Audit:
         first, second = check_twice(tools, reference_join.askable(suspects).and_also(missing))
         found = tools.tables.keep(findings(suspects, first, second))
         tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
+        # brokers write to another store from the end of a migration on, which may have been during this audit
+        require_live_store(tools.store)
         result = AuditResult(
             audit_id=audit_id_at(started_ms),
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
@@ -80,8 +83,9 @@ class Audit:
 def tools_for(
     settings: Settings, options: AuditOptions, phases: Phases, engine: Engine, completeness: Completeness
 ) -> PhaseTools:
-    """Return what the phases of one run share. Raises UnavailableError."""
+    """Return what the phases of one run share. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
     store = process_store(settings)
+    require_live_store(store)
     return PhaseTools(
         settings=settings,
         options=options,

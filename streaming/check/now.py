@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 
 from streaming.clients import CommandClients
 from streaming.config.settings import Settings
+from streaming.coordination.live_store import migration
 from streaming.coordination.lock import WATCH, Holder, holder_of, lock_path
 from streaming.coordination.pause import Pause
 from streaming.errors import ReaperError
@@ -39,7 +40,7 @@ class Hold:
 
     what: str
     why: str
-    do: str = ""  # the command that ends the hold; "" if it ends by itself
+    do: str = ""  # the command that ends the hold; "" if it ends by itself, or if `why` shows what to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ def holds_of(settings: Settings, store: MetadataStore) -> list[Hold]:
     holds = []
     if why := Pause(store, root).reason():
         holds.append(Hold("paused", why, _RESUME))
+    if why := migration(store):
+        holds.append(Hold("metadata store", why))
     if why := Breaker(store, breaker_path(root, name)).reason():
         holds.append(Hold("limit reached", why, _RESUME_LIMIT))
     tenants = TenantHolds(store, tenant_holds_path(root, name)).read()

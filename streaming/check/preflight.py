@@ -153,6 +153,11 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     if layout.status is Status.PROBLEM:
         return
     yield _line(
+        "still the brokers' metadata store",
+        lambda: questions.no_migration(store),
+        "docs/operating.md, `A cluster that leaves ZooKeeper`",
+    )
+    yield _line(
         "whose BookKeeper it is",
         lambda: _exclusive(settings),
         "ask the operators of other Pulsar clusters whether they use this BookKeeper; see conf/default.toml",

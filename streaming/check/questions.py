@@ -24,6 +24,7 @@ from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
 from streaming.coordination.exclusive import undeclared
+from streaming.coordination.live_store import require_live_store
 from streaming.coordination.lock import holder_of, lock_path
 from streaming.coordination.own_znodes import CHECK, open_to_all
 from streaming.coordination.ownership import Ownership
@@ -116,6 +117,12 @@ def _parent_of_a_ledger(store: MetadataStore, path: str) -> str | None:
             return None
         path = f"{path}/{below[0]}"
     return None
+
+
+def no_migration(store: MetadataStore) -> str:
+    """Check that the cluster is not leaving ZooKeeper for another metadata store."""
+    require_live_store(store)
+    return "no migration to another metadata store has started"
 
 
 def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -> str:

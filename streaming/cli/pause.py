@@ -62,4 +62,4 @@ def resume(
         else:
             say(control.resume(settings, clients.store))
         for hold in holds_of(settings, clients.store):
-            say(f"another hold remains, {hold.what}: {hold.why} -> {hold.do}")
+            say(f"another hold remains, {hold.what}: {hold.why}{f' -> {hold.do}' if hold.do else ''}")

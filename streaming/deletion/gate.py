@@ -1,4 +1,5 @@
-"""Blocks the work during a pause or a hold by a limit (Gate), and during an outage of a service or a disk (Outages).
+"""Blocks the work during a pause, a migration to another metadata store and a hold by a limit (Gate), and during an
+outage of a service or a disk (Outages).
 
 Both raise when the service is to stop. The gate also raises when another instance has taken over, and Outages records
 the failures that must end the service.
@@ -19,6 +20,7 @@ from udfs.backoff import Backoff
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
 
 _BACKOFF = Backoff((1, 2, 5, 10, 30))
+PAUSED = "paused: "  # how the reason of a pause starts
 _MOST_LOSSES = 3  # Spark tries a task four times itself; more losses are probably caused by the work
 
 
@@ -75,7 +77,7 @@ class Gate:
 
         Any thread may call it.
         """
-        self._log(_reason(self.coordination.paused(), self.blast_radius.breaker.reason()))
+        self._log(self._reason(self.blast_radius.breaker.reason()))
 
     def _log(self, why: str) -> None:
         with self._guard:
@@ -110,21 +112,22 @@ class Gate:
         """Return for the log why nothing may be deleted now; "" if deleting is allowed."""
         limit = self.blast_radius.held()
         self.metrics.tripped(bool(limit))
-        return _reason(self.coordination.paused(), limit)
+        return self._reason(limit)
+
+    def _reason(self, limit: str) -> str:
+        if paused := self.coordination.paused():
+            return f"{PAUSED}{paused}"
+        if migration := self.coordination.migration():
+            return migration
+        if limit:
+            return (
+                f"LIMIT REACHED, nothing more is deleted: {limit}. Find out why, then `ledger-reaper resume --limit`."
+            )
+        return ""
 
     def _note(self, why: str) -> None:
         hold.note(self.state_dir, why, now_ms=self.clock.now_ms())
         self._may_be_noted = bool(why)
-
-
-def _reason(paused: str, limit: str) -> str:
-    if paused:
-        return f"paused: {paused}"
-    return (
-        f"LIMIT REACHED, nothing more is deleted: {limit}. Find out why, then `ledger-reaper resume --limit`."
-        if limit
-        else ""
-    )
 
 
 @dataclass(slots=True, kw_only=True)

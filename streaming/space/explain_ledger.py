@@ -107,6 +107,7 @@ def needs_of(
         needs += needed_data(topic.facts, [ledger_id]) + needed_others(topic, {ledger_id})
     for path, node in batch.schemas:
         needs += needed_schemas(path, node, {ledger_id})
+    unread.add_migration(store)
     return needs, [f"{each.what}: {each.detail}" for each in unread.unknown()]
 
 

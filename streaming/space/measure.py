@@ -156,6 +156,7 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
         min_age_ms=scope.min_age_ms,
     )
     bookies = bookie_spaces(sources.bookies, table.on_bookies(), scope.bookies, unread)
+    unread.add_migration(store)
     return SpaceReport(
         at_ms=at_ms,
         seconds=time.monotonic() - started_s,

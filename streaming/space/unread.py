@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from streaming.coordination.live_store import migration
+from streaming.ports import MetadataStore
 from udfs.space.ledger_table import Kind
 from udfs.space.report import Unknown
 
@@ -35,6 +37,11 @@ class Unread:
                 at_least=_sum(had[1].at_least, unknown.at_least),
                 at_most=_sum(had[1].at_most, unknown.at_most),
             )
+
+    def add_migration(self, store: MetadataStore) -> None:
+        """Add that ZooKeeper's content may be old, if the cluster leaves ZooKeeper. Raises UnavailableError."""
+        if why := migration(store):
+            self.add(Unknown(what="whether ZooKeeper's content is current", detail=why))
 
     def is_unread(self, paths: Iterable[str]) -> bool:
         """Whether a path, or one above it, could not be read."""

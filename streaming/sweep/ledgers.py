@@ -4,6 +4,7 @@
 2. A cached reference is read again if it can't answer safely (jobs.SweepReferences).
 3. The journal is durable before the first delete is sent.
 4. A delete checks the znode versions that it was judged on, and our epoch. If any has changed, nothing is deleted.
+   Right before it, one more read shows that no migration to another metadata store has started (decision 39).
 5. Each ledger is read again after its deletion, and reported as DELETED only if it is not found. Kept ledgers are read
    again too.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streaming.clock import Clock
+from streaming.coordination.live_store import stop_at_migration
 from streaming.errors import FencedError, RefusedError
 from streaming.in_use.loader import InUseLoader
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, SweepStore, Unreadable, Znode
@@ -123,6 +125,8 @@ class Sweeper:
         for group in in_groups(guards_of(deletable, nodes, self._rules.epoch), limiter):
             if limiter is not None:
                 limiter.wait_for(sum(len(guard.members) for guard in group))
+            # after the ledgers were read, so that none of them was created after a migration (decision 39)
+            stop_at_migration(self._store)
             # Allowed here: judged deletable on exactly the versions these guards check, and durable in the journal.
             results = self._store.delete_guarded([guard.batch for guard in group])
             if limiter is not None:

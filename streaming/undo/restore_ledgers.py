@@ -21,6 +21,7 @@ from streaming.clients import CommandClients
 from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
 from streaming.coordination import identity
+from streaming.coordination.live_store import require_live_store
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 from streaming.ports import (
     Bookies,
@@ -70,6 +71,7 @@ def undo_ledgers(
     A ledger that exists is left unchanged, so a second call does nothing more.
     """
     store = clients.store
+    require_live_store(store)
     identity.compare(identity.of_cluster(settings, store, clients.pulsar.admin), settings.state_dir)
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     entries = newest_of(

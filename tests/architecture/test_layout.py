@@ -69,6 +69,7 @@ COVERED = {
     "streaming.config.sections": "tests/contract/test_publish.py",
     "streaming.config.settings": "tests/unit/queries/test_checkpoints.py",
     "streaming.coordination.epoch": "tests/contract/test_coordination.py",
+    "streaming.coordination.live_store": "tests/contract/test_live_store.py",
     "streaming.coordination.lock": "tests/contract/test_coordination.py",
     "streaming.coordination.ownership": "tests/contract/test_ownership.py",
     "streaming.coordination.own_znodes": "tests/contract/test_own_znodes.py",

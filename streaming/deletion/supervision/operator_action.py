@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.clock import Clock
-from streaming.deletion.gate import Gate
+from streaming.deletion.gate import PAUSED, Gate
 from streaming.deletion.retries import DueLoop
 from streaming.errors import UnavailableError
 from streaming.in_use.baseline import is_accepted
@@ -60,7 +60,7 @@ class OperatorAction:
         only_retries_wait: whether nothing is left but retries that are not due. If that is unknown, the answer is "".
         """
         if held := self.gate.held:
-            return held if "ledger-reaper resume" in held else f"{held}; `ledger-reaper resume` ends the pause"
+            return f"{held}; `ledger-reaper resume` ends the pause" if held.startswith(PAUSED) else held
         try:
             kept = self._kept_by_owner()
             accepted = self.accepted() if kept and only_retries_wait() else None

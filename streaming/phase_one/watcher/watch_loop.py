@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +22,7 @@ from streaming.clock import SystemClock
 from streaming.config.combinations import watch_faults
 from streaming.config.settings import Settings
 from streaming.coordination import identity
+from streaming.coordination.live_store import require_live_store, stop_at_migration
 from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
@@ -62,6 +64,8 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; retries after temporary errors."""
     if faults := watch_faults(settings.topics):
         raise ConfigError("; ".join(faults))
+    with contextlib.suppress(UnavailableError), contextlib.closing(open_store(settings)) as store:
+        require_live_store(store)
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
         address = settings.metrics.address
@@ -117,6 +121,7 @@ def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event,
         name = settings.service.name + WATCH
         # a lock of its own: a service and a separate watcher, or two services with the same name, never publish twice
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
+        stop_at_migration(store)
         _hold(settings, store, connections.admin)
         hints = connections.hints(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
         stack.callback(hints.close)
@@ -128,17 +133,22 @@ def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event,
         count = f"{len(parts.watched.nodes)} are known"
         first = "this is the first start, and the audit finds what has leaked before"
         log.info("watching the names in topics, cursors and schemas; %s", first if parts.watched.is_new else count)
-        take_turns(watcher, settings.state_dir, stop, over)
+        take_turns(watcher, settings.state_dir, stop, over, partial(stop_at_migration, store))
 
 
-def take_turns(watcher: Watcher, state_dir: str, stop: threading.Event, over: threading.Event) -> None:
+def take_turns(
+    watcher: Watcher, state_dir: str, stop: threading.Event, over: threading.Event, check: Callable[[], None]
+) -> None:
     """Let the watcher take a turn per second until stop is set, and write a note after each scan.
 
     Raises UnavailableError if `over` is set: another watcher may have the lock. A stop may raise StopRequestedError.
+
+    check: raises an error if the watcher may not take its next turn.
     """
     scans = -1
     try:
         while not stop.is_set() and not over.is_set():
+            check()
             watcher.turn()
             if scans != watcher.scans:
                 scans = watcher.scans

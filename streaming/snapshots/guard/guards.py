@@ -17,6 +17,7 @@ from streaming.audit.audit_options import FindingFilters
 from streaming.clients import clients_for
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
+from streaming.coordination.live_store import require_live_store
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.audit.snapshot_messages import namespaces_with_snapshots, snapshot_topics
@@ -219,8 +220,12 @@ class Guards:
 
 
 def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[GuardState]:
-    """Create or move the guard of every namespace that has segments. Raises UnavailableError without ZooKeeper."""
+    """Create or move the guard of every namespace that has segments.
+
+    Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError without ZooKeeper.
+    """
     clients = clients_for(settings)
+    require_live_store(clients.store)
     namespaces, problems = namespaces_with_snapshots(clients.store, filters)
     for path, detail in problems:
         yield GuardState(namespace=path, error=detail)

@@ -15,6 +15,7 @@ from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
+from streaming.coordination.live_store import require_live_store
 from streaming.errors import UnavailableError
 from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.guard.guards import Guards
@@ -106,11 +107,19 @@ def _transaction_of(data: bytes) -> tuple[int, int] | None:
 
 
 @contextmanager
+def _live_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[SnapshotTopics]:
+    """Open the snapshot topics for changes. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
+    require_live_store(clients_for(settings).store)
+    with snapshot_topics(settings, is_unknown_foreign=is_unknown_foreign) as topics:
+        yield topics
+
+
+@contextmanager
 def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> Iterator[Repairs]:
     """Open the repairs; the block's end closes the connections. say: receives progress messages."""
     clients = clients_for(settings)
     clock = SystemClock()
-    with snapshot_topics(settings) as topics:
+    with _live_topics(settings) as topics:
         yield Repairs(
             topics=topics,
             store=clients.store,
@@ -134,7 +143,7 @@ def blocking_for(settings: Settings, *, is_unknown_foreign: bool = False) -> Ite
 
     is_unknown_foreign: the operator knows that no broker of another version ever used the namespace.
     """
-    opened_topics = snapshot_topics(settings, is_unknown_foreign=is_unknown_foreign)
+    opened_topics = _live_topics(settings, is_unknown_foreign=is_unknown_foreign)
     with opened_topics as topics, SnapshotStore(settings.pulsar, topics) as store:
         yield Blocking(store, RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()))
 
@@ -145,7 +154,7 @@ def compact_segments(settings: Settings, namespace: str) -> int:
     Raises SafetyError, UnavailableError, RefusedError.
     """
     clients = clients_for(settings)
-    with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
+    with _live_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
         guards = Guards(topics, clients.store, clients.broker, SystemClock())
         return compact(namespace, store, guards.require)
 
@@ -154,7 +163,7 @@ def compact_segments(settings: Settings, namespace: str) -> int:
 def migrations_for(settings: Settings) -> Iterator[Migrations]:
     """Open the migrations; the block's end closes the connections."""
     clients = clients_for(settings)
-    with snapshot_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
+    with _live_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
         guards = Guards(topics, clients.store, clients.broker, SystemClock())
         yield Migrations(
             topics=topics,
@@ -168,7 +177,7 @@ def migrations_for(settings: Settings) -> Iterator[Migrations]:
 
 def restore_removed(settings: Settings, topic: str) -> Iterator[Restored]:
     """Publish again what the service removed of a topic's snapshots. Raises as Restores.restore."""
-    with snapshot_topics(settings) as topics:
+    with _live_topics(settings) as topics:
         yield from _restores(settings, topics).restore(topic, snapshot_entries(settings.state_dir))
 
 

@@ -4,7 +4,8 @@ A Pulsar publish can't be conditional. Instead:
 1. the snapshot topics are read first, segments before indexes, and their owners after that; then the judge decides
    (udfs.verdicts.judge_snapshot);
 2. the bytes are in the journal before any tombstone is sent. Right before each tombstone, the epoch shows whether a
-   newer instance has taken over, and the owner is read once more;
+   newer instance has taken over, no migration to another metadata store may have started, and the owner is read once
+   more;
 3. afterwards, the messages written since the scan are read. The key's last value is published again in three cases: a
    value of the key was written before our tombstone, an index has come to name the segment, or the owner is no
    longer as it was judged;
@@ -25,6 +26,7 @@ from streaming.sweep.jobs import Job, Limiter, SweepRules, Swept, split_duplicat
 from streaming.sweep.snapshots.snapshot_jobs import SnapshotJob, SnapshotJournal, Snapshots, opened
 from streaming.sweep.snapshots.snapshot_scan import Namespace, Scan, TopicsFailedError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.formats.migration import MIGRATION_STARTED, NO_MIGRATION
 from udfs.paths import namespace_of
 from udfs.records import Reason, Reference
 from udfs.snapshots.keys import SnapshotKind, segment_key_of
@@ -168,9 +170,12 @@ class SnapshotSweeper:
             log.error("%s: %s had a tombstone from an earlier try; published again", namespace.name, job.context.key)
 
     def _send(self, namespace: Namespace, job: SnapshotJob, sent: list[SnapshotJob]) -> None:
-        """Send the tombstone, unless the owner has changed since it was judged. Raises FencedError."""
-        if self._rules.epoch not in self._loader.holding([self._rules.epoch]):
+        """Send the tombstone, unless the owner has changed since. Raises FencedError, UnavailableError."""
+        holding = self._loader.holding([self._rules.epoch, NO_MIGRATION])
+        if self._rules.epoch not in holding:
             raise FencedError("another instance of this service has taken over; stopping without deleting")
+        if NO_MIGRATION not in holding:  # the owner may be old
+            raise UnavailableError(MIGRATION_STARTED)
         if not self._is_as_judged(job):
             job.later(Reason.OWNER_CHANGED, "its topic was created or deleted since the scan; nothing was sent")
             return

@@ -3,7 +3,7 @@
 S3 has no transaction that could check the owner together with the delete. Instead:
 1. objects are read before their owner;
 2. owners are always read now, never from the cache. Right before the delete, their versions and our epoch's are
-   compared once more;
+   compared once more, and no migration to another metadata store may have started;
 3. each delete carries the ETag of the object that was judged, if the store compares ETags (S3 does; other stores are
    tried once with an object of our own);
 4. each object is checked again after its deletion, and reported as DELETED only if it is not found.
@@ -28,6 +28,7 @@ from streaming.sweep.tiered_storage.offload_steps import (
     read_objects,
 )
 from streaming.sweep.tiered_storage.upload_owners import ask_bookkeeper
+from udfs.formats.migration import MIGRATION_STARTED, NO_MIGRATION
 from udfs.offload_drivers import Bucket
 from udfs.owners.references import fixed_paths, owner_of
 from udfs.records import Outcome, Reason, Reference, Verdict
@@ -136,9 +137,12 @@ class OffloadSweeper:
         """Right before the delete: stop if a newer instance took over, and judge again the jobs whose owner changed."""
         checks_of = {key: _checks(references[key]) for key in {job.key for job in deletable}}
         epoch = self._rules.epoch
-        holding = self._loader.holding([epoch, *(check for checks in checks_of.values() for check in checks)])
+        checks = [check for each in checks_of.values() for check in each]
+        holding = self._loader.holding([epoch, NO_MIGRATION, *checks])
         if epoch not in holding:
             raise FencedError("another instance of this service has taken over; stopping without deleting")
+        if NO_MIGRATION not in holding:  # the lists of owners may be old
+            raise UnavailableError(MIGRATION_STARTED)
         changed = {key for key, checks in checks_of.items() if not holding.issuperset(checks)}
         if changed:
             self._judge([job for job in deletable if job.key in changed], self._loader.load(changed))

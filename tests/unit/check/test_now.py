@@ -25,10 +25,11 @@ from streaming.state import waiting
 from streaming.state.notes import hold, parked_queries, watcher_note
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.notes.watcher_note import WatcherNote
-from tests.builders import NOW_MS
+from tests.builders import NOW_MS, put
 from tests.services import command_clients_of
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.units import HOUR_MS
 
 ROOT, NAME = "/ledger-reaper", "main"
@@ -98,6 +99,16 @@ def test_every_hold_is_reported_with_the_command_that_ends_it(world: World) -> N
         ("tenant acme held", "ledger-reaper resume --tenant acme"),
     ]
     assert "deletes     HELD, limit reached: 6 deletes in an hour -> ledger-reaper resume --limit" in world.says()
+
+
+def test_a_migration_to_another_metadata_store_is_reported_as_a_hold(world: World) -> None:
+    put(world.tree, MIGRATION_PATH, b'{"phase":"COPYING","targetUrl":"oxia://oxia1:6648/default"}')
+    holds = world.read_now().holds
+    assert holds is not None
+    (held,) = holds
+    assert (held.what, held.do) == ("metadata store", "")
+    assert "has phase COPYING" in held.why
+    assert any(line.startswith("deletes     HELD, metadata store: Pulsar's migration") for line in world.says())
 
 
 def test_facts_that_only_the_service_knows_are_read_from_its_notes(world: World) -> None:

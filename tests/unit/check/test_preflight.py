@@ -24,6 +24,7 @@ from tests.builders import NOW_MS, ROOT, put
 from tests.services import command_clients_of
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.reconcile.rows import write_rows
+from udfs.formats.migration import MIGRATION_PATH
 
 
 class World:
@@ -105,6 +106,17 @@ def test_a_broker_that_does_not_answer_for_itself_is_found(world: World) -> None
     line = world.look()["loaded topics"]
     assert (line.status, line.exit_code) == (Status.PROBLEM, UnavailableError.exit_code)
     assert "make every broker's web address reachable" in line.do
+
+
+def test_a_migration_to_another_metadata_store_is_a_problem_for_an_operator(world: World) -> None:
+    what = "still the brokers' metadata store"
+    assert world.look()[what].status is Status.OK
+    put(world.tree, MIGRATION_PATH, b'{"phase":"FAILED","targetUrl":"oxia://oxia1:6648/default"}')
+    line = world.look()[what]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, SafetyError.exit_code)
+    assert "to oxia://oxia1:6648/default has phase FAILED" in line.says
+    assert "delete the znode" in line.says
+    assert "operating.md" in line.do
 
 
 def test_everything_else_is_checked_if_a_service_does_not_answer(world: World) -> None:

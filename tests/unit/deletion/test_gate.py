@@ -64,6 +64,7 @@ class Run:
     def __init__(self, state_dir: str, breaker: Breaker, *, resumes: bool) -> None:
         self.clock = ManualClock(NOW_MS)
         self.is_mine = True
+        self.migration = ""
         self.radius = BlastRadius(
             limits=LIMITS, breaker=breaker, census=lambda: 1000, clock=self.clock, journaled=lambda *_: {}
         )
@@ -78,6 +79,7 @@ class Run:
             coordination=Coordination(
                 still_mine=lambda: self.is_mine,
                 paused=lambda: "",
+                migration=lambda: self.migration,
                 published=lambda: "",
                 mark_published=lambda _text: None,
                 agreed_ms=lambda: NOW_MS,
@@ -120,6 +122,27 @@ def test_a_run_that_starts_held_shows_it_and_one_resume_lets_the_chunk_go_on(
     assert most in (None, (sum(planned.values()),))
     assert second.stop.looks == [1]
     assert second.shown() == 0
+
+
+def test_a_migration_holds_the_next_chunk_until_its_znode_is_gone(run: Callable[..., Run]) -> None:
+    service = run(resumes=True)
+    service.chunk("requests", {A: 1})
+    service.migration = "the migration has phase FAILED"
+
+    def end() -> float:
+        service.migration = ""
+        return 0
+
+    service.stop.look = end  # the operator deletes the znode while the chunk waits
+    assert service.chunk("requests", {A: 1}) in (None, (1,))
+    assert service.stop.looks == [0]
+
+
+def test_a_migration_that_lasts_holds_the_chunk_until_the_service_stops(run: Callable[..., Run]) -> None:
+    service = run()
+    service.migration = "the migration has phase COMPLETED"
+    with pytest.raises(StopRequestedError):
+        service.chunk("requests", {A: 1})
 
 
 def test_a_resume_while_nothing_ran_counts_as_well(run: Callable[..., Run]) -> None:

@@ -16,6 +16,7 @@ from streaming.config.load import load
 from streaming.deletion.instance import Instance, _alone, begin_instance
 from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from tests.builders import ROOT, put
+from udfs.formats.migration import MIGRATION_PATH
 
 
 def _hold(store: MemoryStore, work: Callable[[threading.Event], None]) -> None:
@@ -95,6 +96,19 @@ def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(
     assert not [path for path in tree.paths() if path.endswith("/third/epoch")], "it was not the one that may delete"
     with _started(tree, tmp_path, "main"):
         pass
+
+
+def test_a_start_refuses_a_cluster_that_leaves_zookeeper_before_it_writes_anything(tmp_path: Path) -> None:
+    tree = MemoryTree()
+    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    put(tree, MIGRATION_PATH, b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}')
+    before = tree.paths()
+    with pytest.raises(SafetyError, match="has phase COMPLETED") as ended, _started(tree, tmp_path, "main"):
+        pass
+    assert ended.value.exit_code == 4
+    assert tree.paths() == before
+    assert not (tmp_path / "main").exists()
 
 
 def test_a_directory_that_can_not_be_written_is_refused_before_anything_else_is_done(

@@ -6,6 +6,7 @@ from streaming.space.explain_ledger import needs_of
 from streaming.space.explain_missing import needed_fields
 from tests.builders import SCHEMA, TOPIC, cursor_custom, locator_znode, put
 from tests.unit.space.cluster import Cluster, path_of
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.paths import managed_ledger_path, topic_of
 from udfs.records import LedgerComponent
 from udfs.space.report import NeededLedger
@@ -65,6 +66,13 @@ def test_an_owner_that_cannot_be_read_is_named(cluster: Cluster) -> None:
     found, unread = needs_of(cluster.store, None, "/ledgers", 2, [(DATA, TOPIC)])
     assert not found
     assert [each.partition(":")[0] for each in unread] == [path]
+
+
+def test_a_migration_to_another_metadata_store_is_named(cluster: Cluster) -> None:
+    put(cluster.tree, MIGRATION_PATH, b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}')
+    found, (unread,) = needs_of(cluster.store, cluster.broker, "/ledgers", 1, [(DATA, TOPIC)])
+    assert len(found) == 1
+    assert unread.startswith("whether ZooKeeper's content is current: Pulsar's migration")
 
 
 def test_a_command_moves_a_subscription_to_the_next_ledger_that_exists(cluster: Cluster) -> None:

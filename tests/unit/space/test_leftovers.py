@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from streaming.adapters.memory.store import MemoryStore
+from streaming.errors import SafetyError
 from streaming.ports import Unreadable
 from streaming.space.leftovers import Kind, Leftover, leftovers_of
 from streaming.sweep.pace import Pace
 from tests.builders import ROOT, put
+from udfs.formats.migration import MIGRATION_PATH
 
 
 class PartlyUnreadable(MemoryStore):
@@ -140,6 +142,19 @@ def test_what_is_used_at_the_second_search_is_no_leftover(path: str, used: str) 
     store = store_of(path)
 
     assert search(store, lambda: put(store.tree, used)) == []
+
+
+@pytest.mark.parametrize("starts_later", [False, True])
+def test_nothing_is_searched_in_a_store_that_the_cluster_leaves(*, starts_later: bool) -> None:
+    store = store_of()
+
+    def start() -> None:
+        put(store.tree, MIGRATION_PATH, b'{"phase":"COPYING"}')
+
+    if not starts_later:
+        start()
+    with pytest.raises(SafetyError, match="has phase COPYING"):
+        search(store, start if starts_later else pytest.fail)
 
 
 def test_what_is_new_at_the_second_search_is_no_leftover() -> None:

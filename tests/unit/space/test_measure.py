@@ -32,6 +32,7 @@ from tests.unit.space.cluster import (
     stored_once,
 )
 from udfs.formats.managed_ledger import AcknowledgedRange, ManagedCursorInfo, serialize_cursor
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.owners.references import DELAYED_BUCKET_PREFIX
 from udfs.paths import cursor_path, managed_ledger_path, topic_of
 from udfs.phase_one.trim_forecast import Retention
@@ -165,6 +166,16 @@ def test_a_stale_cursor_is_never_believed(cluster: Cluster) -> None:
     assert (unknown.what, unknown.at_least, unknown.at_most) == (topic_of(TOPIC), 0, 1_000)
     assert {each.name: each.is_exact for each in report.subscriptions} == {"billing": False, "audit": True}
     assert all(each.frees is None for each in report.subscriptions)
+
+
+def test_a_migration_to_another_metadata_store_makes_the_report_doubtful(cluster: Cluster) -> None:
+    cluster.topic(1, 2, 3)
+    put(cluster.tree, MIGRATION_PATH, b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}')
+    report = cluster.measure()
+    (unknown,) = report.unknown
+    assert unknown.what == "whether ZooKeeper's content is current"
+    assert "has phase COMPLETED" in unknown.detail
+    assert sum(bytes_by(report).values()) == 3_000
 
 
 def test_a_broker_that_does_not_know_the_newest_ledger_is_not_believed(cluster: Cluster) -> None:

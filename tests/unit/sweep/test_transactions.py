@@ -11,10 +11,11 @@ from streaming.in_use.loader import InUseLoader
 from streaming.sweep.jobs import Job, Swept
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.pace import Pace
-from tests.builders import MINUTE_MS, TOPIC, data_request, list_znode, view
+from tests.builders import MINUTE_MS, TOPIC, data_request, list_znode, put, view
 from tests.sweeps import DELETED, LIST, cached_now, when, why, whys
 from tests.world import EPOCH, Bench, path_of
 from udfs.formats.acl import AclEntry
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.records import Outcome, Reason
 
 CREATE_READ_WRITE_ADMIN = (AclEntry(1 | 2 | 4 | 16, "world", "anyone"),)
@@ -113,6 +114,36 @@ class TestEpoch:
         when(bench, "delete_guarded", lambda: bench.tree.write(EPOCH, b""))
         with pytest.raises(FencedError):
             bench.sweeper().sweep([job], {})
+        assert path_of(5) in bench.left()
+
+
+class TestMigration:
+    @pytest.mark.parametrize("nth", [1, 2, 3])
+    def test_that_starts_after_the_ledgers_were_read_stops_every_delete(self, bench: Bench, nth: int) -> None:
+        """The third read is the last before the delete."""
+        when(bench, "read_many", lambda: put(bench.tree, MIGRATION_PATH, b'{"phase":"PREPARATION"}'), nth=nth)
+        before = bench.left()
+        with pytest.raises(UnavailableError, match="has phase PREPARATION"):
+            bench.sweep(data_request(5), data_request(6))
+        assert bench.left() == before
+        assert not bench.tree.removals
+
+    def test_that_starts_between_two_groups_stops_the_second(self, bench: Bench) -> None:
+        orphans = [data_request(ledger_id) for ledger_id in range(100, 250)]
+        bench.owner(LIST, list_znode(300, 301))
+        for request in orphans:
+            bench.ledger(request)
+        bench.age()
+        pace = Pace(100, monotonic=lambda: 0.0, sleep=lambda _s: None)
+        when(bench, "delete_guarded", lambda: put(bench.tree, MIGRATION_PATH, b"{}"))
+        with pytest.raises(UnavailableError, match="its phase is unknown"):
+            bench.sweeper().sweep([Job(request) for request in orphans], {}, limiter=pace)
+        assert len(bench.tree.removals) == 100
+
+    def test_that_can_not_be_read_stops_the_delete(self, bench: Bench) -> None:
+        bench.store.unreadable.add(MIGRATION_PATH)
+        with pytest.raises(UnavailableError, match="too large"):
+            bench.sweep(data_request(5))
         assert path_of(5) in bench.left()
 
 

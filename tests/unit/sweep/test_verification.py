@@ -25,14 +25,14 @@ class TestVerification:
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.STILL_THERE)
 
     def test_detects_a_ledger_that_came_back(self, bench: Bench) -> None:
-        when(bench, "read_many", lambda: bench.ledger(data_request(5)), nth=3)
+        when(bench, "read_many", lambda: bench.ledger(data_request(5)), nth=4)
         assert why(bench.sweep(data_request(5))) == (Outcome.RETRY, Reason.STILL_THERE)
 
     def test_that_cannot_read_reports_nothing(self, bench: Bench) -> None:
         def away() -> None:
             bench.store.faults.away = True
 
-        when(bench, "read_many", away, nth=3)
+        when(bench, "read_many", away, nth=4)
         with pytest.raises(UnavailableError):
             bench.sweep(data_request(5))
 

@@ -47,6 +47,7 @@ from tests.placements import placed
 from tests.services import command_clients_of
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
+from udfs.formats.migration import MIGRATION_PATH
 
 
 def _entry(
@@ -296,6 +297,15 @@ def test_nothing_is_restored_into_another_cluster(world: World) -> None:
     identity.hold(replace(there, instance_id="another"), world.settings.state.dir)
     with pytest.raises(SafetyError, match="belongs to another cluster"):
         world.undo()
+    assert not exists(world.store.tree, world.path)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_nothing_is_restored_in_a_store_that_the_cluster_leaves(world: World, *, dry_run: bool) -> None:
+    """The metadata would be created where no bookie looks for it."""
+    put(world.store.tree, MIGRATION_PATH, b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}')
+    with pytest.raises(SafetyError, match="has phase COMPLETED"):
+        world.results(dry_run=dry_run)
     assert not exists(world.store.tree, world.path)
 
 

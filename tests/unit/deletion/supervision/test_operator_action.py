@@ -76,6 +76,7 @@ def world(tmp_path: Path) -> World:
         pytest.param(
             "LIMIT: 60. `ledger-reaper resume --limit`.", "LIMIT: 60. `ledger-reaper resume --limit`.", id="a limit"
         ),
+        pytest.param("a migration has phase COPYING", "a migration has phase COPYING", id="a migration"),
     ],
 )
 def test_a_held_chunk_waits_for_a_resume_whatever_else_waits(world: World, held: str, told: str) -> None:

@@ -22,6 +22,7 @@ from streaming.ports import ChangedPaths
 from streaming.state.notes.watcher_note import noted
 from tests.builders import ROOT, put
 from tests.unit.phase_one.watcher.watching import World
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 
@@ -88,7 +89,7 @@ def test_a_lost_lock_is_no_stop(world: World, *, is_in_a_look: bool) -> None:
     else:
         over.set()
     with pytest.raises(UnavailableError, match="has ended"):
-        watch_loop.take_turns(watcher, world.state, stop, over)
+        watch_loop.take_turns(watcher, world.state, stop, over, lambda: None)
 
 
 def test_a_stop_ends_the_watcher_and_each_scan_is_noted(world: World) -> None:
@@ -102,7 +103,7 @@ def test_a_stop_ends_the_watcher_and_each_scan_is_noted(world: World) -> None:
         stop.set()
 
     watcher.turn = last  # type: ignore[method-assign]
-    watch_loop.take_turns(watcher, world.state, stop, threading.Event())
+    watch_loop.take_turns(watcher, world.state, stop, threading.Event(), lambda: None)
     found = noted(world.state)
     assert found is not None
     assert found.znodes == 1
@@ -186,6 +187,29 @@ def test_a_lock_that_is_lost_ends_the_watching(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="has ended"):
         cluster.watch(stop, Losing(cluster.tree))
     give_up.cancel()
+
+
+def test_a_migration_to_another_metadata_store_ends_the_watching(tmp_path: Path, stopped: threading.Event) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.watch(stopped)
+    put(cluster.tree, MIGRATION_PATH, b'{"phase":"PREPARATION","targetUrl":"oxia://oxia1:6648/default"}')
+    with pytest.raises(UnavailableError, match="has phase PREPARATION"):
+        cluster.watch(stopped)
+    assert cluster.lock not in cluster.tree.paths()
+
+
+def test_a_migration_that_starts_later_ends_the_watching_before_the_next_turn(tmp_path: Path) -> None:
+    cluster, turns = Cluster(tmp_path), []
+
+    class Migrating(threading.Event):
+        def wait(self, _timeout: float | None = None) -> bool:
+            turns.append(1)
+            put(cluster.tree, MIGRATION_PATH, b"")
+            return False
+
+    with pytest.raises(UnavailableError, match="its phase is unknown"):
+        cluster.watch(Migrating())
+    assert turns == [1]
 
 
 @pytest.mark.parametrize("is_away", [False, True])

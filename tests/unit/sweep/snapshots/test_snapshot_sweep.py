@@ -17,6 +17,7 @@ from tests.builders import MINUTE_MS, TOPIC, list_znode, put, snapshot_request, 
 from tests.world import EPOCH, Bench
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.paths import managed_ledger_path, topic_of
 from udfs.records import Outcome, PendingDelete, Reason, SnapshotContext
 from udfs.snapshots.aborts import aborts_of, ids_of
@@ -417,6 +418,20 @@ def test_a_metadata_store_that_fails_in_the_middle_does_not_prevent_the_restore_
     with pytest.raises(UnavailableError):
         world.sweep(*ALL[2:])
     assert not world.topics.messages[SEGMENT][-1].is_null
+
+
+def test_a_migration_ends_the_sweep_before_anything_is_sent(world: World) -> None:
+    put(world.bench.tree, MIGRATION_PATH, b'{"phase":"COPYING","targetUrl":"oxia://oxia1:6648/default"}')
+    with pytest.raises(UnavailableError, match="a migration to another metadata store has started"):
+        world.sweep(*ALL)
+    assert world.topics.sent == []
+
+
+def test_a_migration_that_starts_after_a_tombstone_stops_the_next(world: World) -> None:
+    world.topics.on_sent = lambda: put(world.bench.tree, MIGRATION_PATH, b"")
+    with pytest.raises(UnavailableError, match="a migration to another metadata store has started"):
+        world.sweep(*ALL[2:])
+    assert [value for _kind, _key, value in world.topics.sent if value is None] == [None]
 
 
 def test_a_newer_instance_ends_the_sweep_before_anything_is_sent(world: World) -> None:

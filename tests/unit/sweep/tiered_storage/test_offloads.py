@@ -29,9 +29,11 @@ from tests.builders import (
     list_znode,
     metadata,
     offloaded,
+    put,
 )
 from tests.world import EPOCH, POLICY, Bench, path_of
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState
+from udfs.formats.migration import MIGRATION_PATH
 from udfs.formats.offload_index import index_name, object_name, serialize_offload_index
 from udfs.offload_drivers import Bucket
 from udfs.paths import Layout, managed_ledger_path, namespace_of, topic_of
@@ -342,6 +344,17 @@ def test_objects_of_a_gone_owner_are_deleted_at_the_second_check(world: World) -
 
     assert world.results(request(), request(uuid=UUID), since_ms=first.absent_since_ms) == [gone, gone]
     assert world.objects.stored() == []
+
+
+@pytest.mark.parametrize("content", [b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}', b""])
+def test_a_migration_that_starts_after_the_owner_was_read_stops_the_delete(world: World, content: bytes) -> None:
+    sweeper = world.sweeper()
+    world.journal.on_write = lambda: put(world.bench.tree, MIGRATION_PATH, content)
+
+    with pytest.raises(UnavailableError, match="a migration to another metadata store has started"):
+        sweeper.sweep([Job(request())], {})
+
+    assert set(GARBAGE) < set(world.objects.stored())
 
 
 def test_a_zombie_deletes_nothing(world: World) -> None:

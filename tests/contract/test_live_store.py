@@ -1,0 +1,196 @@
+"""Whether ZooKeeper is still the cluster's metadata store: the same answers from the fake store and from ZooKeeper.
+
+The states are those that Pulsar's MigrationCoordinator writes (PIP-454); no server of Oxia runs here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Event
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore, close_all
+from streaming.audit.audit_options import AuditOptions
+from streaming.audit.ledger_audit import Audit
+from streaming.audit.phase_progress import PhaseResult, Phases
+from streaming.audit.stages import engine_for
+from streaming.cli.main import app
+from streaming.clock import SystemClock
+from streaming.config.load import load
+from streaming.coordination.live_store import migration, require_live_store, stop_at_migration
+from streaming.errors import SafetyError, UnavailableError
+from streaming.in_use.loader import InUseLoader
+from streaming.ports import MetadataStore
+from streaming.snapshots.audit.snapshot_audit import SnapshotAudit
+from streaming.terminal import Terminal
+from tests.contract.zookeeper_server import ZooKeeperServer
+from tests.unit.audit.results import output_at
+from udfs.formats.acl import AclEntry, acl_bytes
+from udfs.formats.migration import MIGRATION_PATH, NO_MIGRATION
+
+PARTICIPANT = "/pulsar/migration-coordinator/participants/id-0000000000"
+WRITE_ONLY = acl_bytes([AclEntry(2 | 4 | 8, "world", "anyone")])
+OTHERS = acl_bytes([AclEntry(31, "digest", "pulsar:hash")])
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def brokers(request: pytest.FixtureRequest) -> Iterator[MetadataStore]:
+    """A session of the brokers on a store of their own, which has what Pulsar 5.0 creates at its start."""
+    if request.param == "memory":
+        opened: MetadataStore = MemoryStore(MemoryTree(SystemClock()))
+    else:
+        hosts, chroot = request.getfixturevalue("zookeeper_server").hosts, f"/{uuid4().hex}"
+        with closing(ZooKeeperStore(ZooKeeperClientSettings(hosts=hosts))) as whole:
+            whole.create(chroot, b"")
+        opened = ZooKeeperStore(ZooKeeperClientSettings(hosts=f"{hosts}{chroot}"))
+    with closing(opened) as store:
+        store.create(PARTICIPANT.rpartition("/")[0], b"", parents=True)
+        store.create(PARTICIPANT, b"", ephemeral=True)
+        yield store
+
+
+def test_a_cluster_whose_brokers_could_migrate_is_served(brokers: MetadataStore) -> None:
+    assert migration(brokers) == ""
+    require_live_store(brokers)
+    stop_at_migration(brokers)
+    assert InUseLoader(brokers, None, SystemClock()).holding([NO_MIGRATION]) == {NO_MIGRATION}
+
+
+@pytest.mark.parametrize("phase", ["PREPARATION", "COPYING", "COMPLETED", "FAILED"])
+def test_every_phase_is_refused_by_its_name_until_the_znode_is_gone(brokers: MetadataStore, phase: str) -> None:
+    brokers.create(MIGRATION_PATH, b'{"phase":"PREPARATION","targetUrl":"oxia://oxia1:6648/default"}')
+    brokers.set_data(MIGRATION_PATH, b'{"phase":"%s","targetUrl":"oxia://oxia1:6648/default"}' % phase.encode())
+    _refused(brokers, f"to oxia://oxia1:6648/default has phase {phase}")
+
+    brokers.delete(MIGRATION_PATH)
+    require_live_store(brokers)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b'{"phase":"LATER"}'])
+def test_content_that_is_not_understood_is_refused(brokers: MetadataStore, data: bytes) -> None:
+    brokers.create(MIGRATION_PATH, data)
+    _refused(brokers, "its phase is unknown")
+
+
+@pytest.mark.parametrize("acl", [WRITE_ONLY, OTHERS], ids=["nobody reads it", "others only"])
+def test_a_znode_that_this_service_may_not_read_is_refused(brokers: MetadataStore, acl: bytes) -> None:
+    brokers.create(MIGRATION_PATH, b'{"phase":"FAILED"}', acl=acl)
+    _refused(brokers, "its phase is unknown")
+
+
+def test_without_an_answer_of_the_store_nothing_is_allowed(brokers: MetadataStore) -> None:
+    brokers.close()
+    asking: list[Callable[[MetadataStore], object]] = [migration, require_live_store, stop_at_migration]
+    for ask in asking:
+        with pytest.raises(UnavailableError):
+            ask(brokers)
+
+
+COMPLETED = b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}'
+LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+TOPIC = ("--topic", "persistent://public/default/orders")
+
+
+@pytest.fixture
+def config(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[Path]:
+    """A configuration for a ZooKeeper that the cluster has left; no broker answers."""
+    chroot = f"/{uuid4().hex}"
+    with closing(ZooKeeperStore(ZooKeeperClientSettings(hosts=zookeeper_server.hosts))) as whole:
+        whole.create(f"{chroot}{MIGRATION_PATH}", COMPLETED, parents=True)
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f'[zookeeper]\nhosts = "{zookeeper_server.hosts}{chroot}"\n[safety]\nexclusive_bookkeeper = true\n'
+        f'allowed_components = ["TRANSACTION_SNAPSHOT"]\n'
+        f'[pulsar]\nadmin_url = "http://127.0.0.1:1"\nservice_url = "pulsar://127.0.0.1:1"\n'
+        f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
+    )
+    (tmp_path / "state").mkdir()
+    yield file
+    close_all()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit",),
+        ("audit", "--watch", "6h"),
+        ("audit", "--last", "--publish", "--yes"),
+        ("watch",),
+        ("undo", "--ledger", "5"),
+        ("undo", "--ledger", "5", "--dry-run"),
+        ("snapshots", "audit"),
+        ("snapshots", "guard"),
+        ("snapshots", "repair", *TOPIC, "--yes"),
+        ("snapshots", "repair", "--namespace", "public/default", "--yes"),
+        ("snapshots", "trim", *TOPIC, "--yes"),
+        ("snapshots", "compact", "--namespace", "public/default", "--yes"),
+        ("snapshots", "migrate", TOPIC[1], "--to", "segments", "--yes"),
+        ("snapshots", "undo", *TOPIC, "--yes"),
+        ("snapshots", "undo", "--removed", *TOPIC, "--yes"),
+        ("snapshots", "undo", "--migrated", *TOPIC, "--yes"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_that_judges_or_changes_something_refuses_at_its_start(
+    config: Path, command: tuple[str, ...]
+) -> None:
+    done = CliRunner().invoke(app, [*command, "--config", str(config)])
+    assert isinstance(done.exception, SafetyError), done.output
+    assert "to oxia://oxia1:6648/default has phase COMPLETED" in str(done.exception)
+    assert done.exception.exit_code == 4
+    assert not done.stdout
+
+
+class Interrupted(Phases):
+    """Calls `act` when the audit enters the phase of this name."""
+
+    def __init__(self, name: str, act: Callable[[], object]) -> None:
+        super().__init__(Terminal(quiet=True), Event())
+        self._name, self._act = name, act
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[PhaseResult]:
+        if name == self._name:
+            self._act()
+        with super().phase(name) as shown:
+            yield shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase"), [(Audit, "Comparing both lists"), (SnapshotAudit, "Finding namespaces with snapshots")]
+)
+@pytest.mark.parametrize("starts", [False, True], ids=["undisturbed", "a migration starts"])
+def test_an_audit_during_which_a_migration_starts_ends_without_findings(
+    config: Path, tmp_path: Path, kind: type[Audit] | type[SnapshotAudit], phase: str, *, starts: bool
+) -> None:
+    settings, output = load(config), output_at(tmp_path / "audit")
+    with closing(ZooKeeperStore(ZooKeeperClientSettings(hosts=settings.zookeeper.hosts))) as brokers:
+        brokers.delete(MIGRATION_PATH)
+        brokers.create("/ledgers/LAYOUT", LAYOUT, parents=True)
+        for path, data in (("/ledgers/INSTANCEID", b"id"), ("/managed-ledgers", b""), ("/schemas", b"")):
+            brokers.create(path, data)
+        phases = Interrupted(phase, lambda: brokers.create(MIGRATION_PATH, COMPLETED) if starts else None)
+        with engine_for(settings, Event()) as engine:
+            options = AuditOptions(recheck_seconds=0)
+            audit = kind(
+                engine=engine, settings=settings, options=options, output=output, phases=phases, clock=SystemClock()
+            )
+            if starts:
+                with pytest.raises(SafetyError, match="has phase COMPLETED"):
+                    audit.run()
+            else:
+                audit.run()
+    assert bool(list((tmp_path / "audit").rglob("*.parquet"))) is not starts
+
+
+def _refused(store: MetadataStore, text: str) -> None:
+    with pytest.raises(SafetyError, match=text):
+        require_live_store(store)
+    with pytest.raises(UnavailableError, match=text):
+        stop_at_migration(store)
+    assert InUseLoader(store, None, SystemClock()).holding([NO_MIGRATION]) == set()

@@ -1,0 +1,140 @@
+"""The safety lines about a ZooKeeper that the cluster leaves, for tests/mutation.py: each once, with its tests."""
+
+MIGRATION, LIVE = "udfs/formats/migration.py", "streaming/coordination/live_store.py"
+LEDGERS = "streaming/sweep/ledgers.py"
+OBJECTS = "streaming/sweep/tiered_storage/offloads.py"
+TOMBSTONES = "streaming/sweep/snapshots/snapshot_sweep.py"
+GATE, INSTANCE = "streaming/deletion/gate.py", "streaming/deletion/instance.py"
+WATCH = "streaming/phase_one/watcher/watch_loop.py"
+AUDIT, AUDIT_COMMAND = "streaming/audit/ledger_audit.py", "streaming/audit/command.py"
+SNAPSHOT_AUDIT = "streaming/snapshots/audit/snapshot_audit.py"
+REPAIRS, GUARDS = "streaming/snapshots/repair/wiring.py", "streaming/snapshots/guard/guards.py"
+UNDO, LEFTOVERS = "streaming/undo/restore_ledgers.py", "streaming/space/leftovers.py"
+UNREAD = "streaming/space/unread.py"
+CONTRACT = "tests/contract/test_live_store.py"
+# the tests that must notice, by the changed file
+TESTS = {
+    MIGRATION: (CONTRACT,),
+    LIVE: (CONTRACT,),
+    LEDGERS: ("tests/unit/sweep/test_transactions.py",),
+    OBJECTS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
+    TOMBSTONES: ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
+    GATE: ("tests/unit/deletion/test_gate.py",),
+    INSTANCE: ("tests/unit/deletion/test_instance.py",),
+    WATCH: ("tests/unit/phase_one/watcher/test_watch_loop.py", CONTRACT),
+    AUDIT: (CONTRACT,),
+    AUDIT_COMMAND: (CONTRACT,),
+    SNAPSHOT_AUDIT: (CONTRACT,),
+    REPAIRS: (CONTRACT,),
+    GUARDS: (CONTRACT,),
+    UNDO: ("tests/unit/undo/test_restore_ledgers.py",),
+    LEFTOVERS: ("tests/unit/space/test_leftovers.py",),
+    UNREAD: ("tests/unit/space/test_measure.py",),
+}
+LIVE_STORE = (
+    (
+        "a migration's znode that can't be read is a migration",
+        LIVE,
+        "    return unknown_migration(node.detail) if isinstance",
+        '    return "" if isinstance',
+    ),
+    (
+        "a migration's znode that is not understood is a migration",
+        MIGRATION,
+        '        return unknown_migration(f"it contains no phase that we know: {found!r}")\n',
+        '        return ""\n',
+    ),
+    (
+        "no ledger is deleted once a migration has started",
+        LEDGERS,
+        "            stop_at_migration(self._store)\n",
+        "",
+    ),
+    (
+        "no object is deleted once a migration has started",
+        OBJECTS,
+        "        if NO_MIGRATION not in holding:",
+        "        if False:",
+    ),
+    (
+        "no tombstone is sent once a migration has started",
+        TOMBSTONES,
+        "        if NO_MIGRATION not in holding:",
+        "        if False:",
+    ),
+    (
+        "a chunk waits while a migration's znode exists",
+        GATE,
+        "        if migration := self.coordination.migration():\n",
+        "        if False and (migration := self.coordination.migration()):\n",
+    ),
+    ("a start refuses a cluster that leaves ZooKeeper", INSTANCE, "    require_live_store(store)\n", ""),
+    (
+        "the watcher's command refuses a cluster that leaves ZooKeeper",
+        WATCH,
+        "        require_live_store(store)\n",
+        "        store.read_many([])\n",
+    ),
+    (
+        "the watcher stops before a turn once a migration has started",
+        WATCH,
+        "            check()\n",
+        "",
+    ),
+    (
+        "the watcher does not start once a migration has started",
+        WATCH,
+        "        stop_at_migration(store)\n        _hold",
+        "        _hold",
+    ),
+    (
+        "an audit command refuses a cluster that leaves ZooKeeper",
+        AUDIT_COMMAND,
+        "    if request.publish or not request.last:\n        require_live_store(process_store(settings))\n",
+        "",
+    ),
+    (
+        "an audit of a series refuses a cluster that leaves ZooKeeper",
+        AUDIT,
+        "    store = process_store(settings)\n    require_live_store(store)\n",
+        "    store = process_store(settings)\n",
+    ),
+    (
+        "an audit during which a migration starts has no findings",
+        AUDIT,
+        "        require_live_store(tools.store)\n",
+        "",
+    ),
+    (
+        "an audit of snapshots during which a migration starts has no findings",
+        SNAPSHOT_AUDIT,
+        "        require_live_store(tools.store)\n",
+        "",
+    ),
+    (
+        "repairs of snapshots refuse a cluster that leaves ZooKeeper",
+        REPAIRS,
+        "    require_live_store(clients_for(settings).store)\n",
+        "",
+    ),
+    ("guards refuse a cluster that leaves ZooKeeper", GUARDS, "    require_live_store(clients.store)\n", ""),
+    ("undo refuses a cluster that leaves ZooKeeper", UNDO, "    require_live_store(store)\n", ""),
+    (
+        "leftovers are not searched in a store that the cluster leaves",
+        LEFTOVERS,
+        "    require_live_store(store)\n    first",
+        "    first",
+    ),
+    (
+        "leftovers are not reported if a migration started during the search",
+        LEFTOVERS,
+        "    require_live_store(store)\n    unreadable",
+        "    unreadable",
+    ),
+    (
+        "space reports that the content may be old",
+        UNREAD,
+        "        if why := migration(store):\n",
+        "        if False and (why := migration(store)):\n",
+    ),
+)
