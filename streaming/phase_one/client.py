@@ -183,7 +183,7 @@ class LedgerDeletionClient:
         return self.services.receipts([message_id], since_ms).get(message_id)
 
     def estimated_inflight_deletion_ledger_count(self) -> int:
-        """Count the waiting requests, including retries: an upper bound, exact while nothing moves.
+        """Count the waiting requests, including retries: an upper bound, exact while none arrives or moves.
 
         0: every request has its final receipt.
         """

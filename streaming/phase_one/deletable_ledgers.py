@@ -1,12 +1,12 @@
 """PIP-129's API: deletable ledgers are marked in their topic's metadata, and stay marked until they are gone.
 
 1. A mark is durable when mark_deletable_ledgers() returns: we read it back from ZooKeeper.
-2. remove_all_deletable_ledgers() never deletes. It sends requests to the sweep, which keeps its promises: it keeps a
-   ledger that the topic still lists, whatever is marked.
+2. remove_all_deletable_ledgers() never deletes. It sends requests to the sweep, and the sweep judges each of them: it
+   keeps a ledger that the topic still lists, whatever is marked.
 3. A mark is removed only after we have seen that its ledger is gone. So a call that is interrupted at any point leaves
    marks, and the next call continues: this is PIP-129's check and retry.
 4. To shorten a key, the remaining marks are first written under a new key, and only then is the old key removed.
-5. Marks that could not be read again are not written, nor marks that make a topic's znode larger than
+5. We refuse to write marks that we could not read again, or that would make a topic's znode larger than
    MOST_ZNODE_BYTES.
 """
 
@@ -57,7 +57,7 @@ class SweepAccess:
 
     start_send: Callable[[PendingDelete], "Future[str]"]  # LedgerDeletionClient's
     receipts: NewestReceipts
-    finished: Callable[[Collection[Upload], int], set[Upload]]  # receipts.finished_uploads() of the state directory
+    finished: Callable[[Collection[Upload], int], set[Upload]]  # finished_uploads() of the state directory
     now_ms: Callable[[], int]  # this machine's clock
 
 
@@ -145,8 +145,9 @@ class DeletableLedgers:
             timeout_seconds: how long to wait for the sweep.
             at_most: examine at most this many marks, chosen at random.
             asks: False sends no requests, and only removes the marks of what is gone.
-            receipts_since_ms: ignore older receipts, so that an upload deleted before is requested again.
-            requested: from the topic's earlier calls; requests that became dead letters within a day are not repeated.
+            receipts_since_ms: ignore older receipts; an upload that was deleted before this time is requested again.
+            requested: filled by the topic's earlier calls; requests of the last day that became dead letters are not
+                repeated.
         """
         target = self._topic(topic)
         if target is None:
@@ -183,7 +184,7 @@ class DeletableLedgers:
         self._write(topic.name, properties)
 
     def _ask(self, topic: str, all_marks: Marks, timeout_seconds: float, requested: Requested) -> None:
-        """Send a durable request for each mark that is worth it, and wait for the receipts within the timeout."""
+        """Send durable requests for the marks that are worth_asking(); wait for the receipts within the timeout."""
         marks = requested.worth_asking(all_marks, self._sweep.receipts, self._sweep.now_ms())
         data = LedgerComponent.MANAGED_LEDGER
         requests = [request_for(topic, ledger_id, data) for ledger_id in sorted(marks.ledgers)]
@@ -199,7 +200,10 @@ class DeletableLedgers:
                 return  # the marks stay, and the next call checks again
 
     def _gone(self, marks: Marks, since_ms: int) -> tuple[set[int], set[Upload]]:
-        """Return the ledgers that are gone according to ZooKeeper, never to a receipt, and the deleted uploads."""
+        """Return the ledgers that are gone in ZooKeeper, and the uploads that are gone according to a receipt.
+
+        A receipt never counts as proof that a ledger is gone.
+        """
         ids = sorted(marks.ledgers)
         nodes = self._store.read_many([ledger_path(self._layout, self._root, ledger_id) for ledger_id in ids])
         absent = {ledger_id for ledger_id, node in zip(ids, nodes, strict=True) if node is None}

@@ -1,4 +1,4 @@
-"""`ledger-reaper request --wait`: publishes lines as requests, and returns their final receipts."""
+"""`ledger-reaper request --wait`: publishes each line of the input as a request, and returns the final receipts."""
 
 from collections.abc import Iterable
 from contextlib import closing

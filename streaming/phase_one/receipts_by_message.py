@@ -51,11 +51,11 @@ class Receipt:
 
 
 NewestReceipts = Callable[[Collection[str], int], Mapping[str, Receipt]]
-"""(message ids, none of them sent before this time in ms) -> newest receipt by message id."""
+"""(message ids, a time in ms before which none of them was sent) -> newest receipt by message id."""
 
 
 def newest_receipts(state_dir: str, message_ids: Collection[str], since_ms: int) -> dict[str, Receipt]:
-    """Return the newest receipt of each request that has a receipt; no request was sent before since_ms.
+    """Return the newest receipt of each request that has a receipt. No request was sent before since_ms.
 
     A final receipt counts as the newest. Raises UnavailableError if the state can't be read.
     """
@@ -72,9 +72,9 @@ def newest_receipts(state_dir: str, message_ids: Collection[str], since_ms: int)
 
 
 def finished_uploads(state_dir: str, uploads: Collection[tuple[int, str]], since_ms: int) -> set[tuple[int, str]]:
-    """Return the uploads (ledger id, UUID) that are deleted or gone according to a receipt since then.
+    """Return the uploads (ledger id, UUID) that are deleted or gone according to a receipt of since_ms or later.
 
-    A request for an upload with an older receipt gets a new receipt. Raises UnavailableError.
+    An upload with only an older receipt is left out: a new request for it gets a new receipt. Raises UnavailableError.
     """
     # a receipt is proof for good: an upload never exists again, because UUIDs are unique
     condition = (
@@ -97,7 +97,7 @@ class Awaited:
         self._give_up_s = now_s + timeout_seconds
 
     def take(self, newest: Mapping[str, Receipt], *, now_s: float) -> bool:
-        """Take the newest receipts; True if all are final. Raises UnavailableError if the time is up before."""
+        """Take the newest receipts; True if none is pending any more. Raises UnavailableError after the timeout."""
         self.final |= {message_id: receipt for message_id, receipt in newest.items() if receipt.is_final}
         self.pending.difference_update(self.final)
         if self.pending and now_s >= self._give_up_s:

@@ -12,11 +12,11 @@ MOST = 10_000  # a client that may write properties could mark a million ledgers
 
 
 class Requested:
-    """The newest request for each mark of a topic, for at most MOST marks. Not thread-safe, and lost at a restart."""
+    """The newest request for each of at most MOST marks of a topic. Not thread-safe, and lost at a restart."""
 
     def __init__(self) -> None:
         self._sent: dict[int | Upload, tuple[str, int]] = {}
-        self._dead: dict[int | Upload, int] = {}  # when that request was sent
+        self._dead: dict[int | Upload, int] = {}  # when the request was sent that became a dead letter
 
     def note(self, names: Sequence[int | Upload], message_ids: Sequence[str], at_ms: int) -> None:
         """Remember sent requests."""
@@ -25,7 +25,7 @@ class Requested:
             self._sent[name] = (message_id, at_ms)
         for requests in (self._sent, self._dead):
             while len(requests) > MOST:
-                requests.pop(next(iter(requests)))  # the oldest, whose only loss is an earlier repetition
+                requests.pop(next(iter(requests)))  # the oldest; without it, that request is only repeated sooner
 
     def worth_asking(self, marks: Marks, newest: NewestReceipts, now_ms: int) -> Marks:
         """Return the marks without those whose request of the last day became a dead letter."""
@@ -34,8 +34,8 @@ class Requested:
             ids = [message_id for message_id, _at_ms in sent.values()]
             receipts = newest(ids, min(at_ms for _id, at_ms in sent.values()))
             for name, (message_id, at_ms) in sent.items():
-                # by the ids of requests that we have sent: other clients can send dead letters that name the same
-                # ledger
+                # by the ids of requests that we have sent: requests of other clients for the same ledger may become
+                # dead letters, too
                 if message_id in receipts and receipts[message_id].outcome is Outcome.DEAD_LETTER:
                     self._dead[name] = at_ms
                     del self._sent[name]

@@ -49,8 +49,8 @@ def _start_workers(spark: SparkContext, count: int) -> None:
 
 def _silence_task_failures(spark: SparkSession) -> None:
     """Keep Spark from logging failed tasks."""
-    # Each ends the command, which reports on one line what the task refused. Unexpected errors are raised with
-    # everything that Spark reports about them.
+    # Each failed task ends the command, which reports on one line what the task refused. Unexpected errors are raised
+    # with everything that Spark reports about them.
     jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel("org.apache.spark.scheduler.TaskSetManager", log4j.Level.OFF)

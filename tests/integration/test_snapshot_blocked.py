@@ -145,7 +145,7 @@ def test_messages_that_no_broker_can_decode_are_found_and_removed_also_with_doub
         assert reads_committed(again, scene)
     for option in ((), ("--unknown-schemas",)):  # a value that may belong to a topic stays
         output = service.call("snapshots", "repair", "--yes", *option, "--namespace", scene.space, code=4)
-        assert "1 messages stay that brokers may be unable to decode" in output
+        assert "kept 1 messages that brokers may be unable to decode" in output
         assert f"(key 'persistent://{scene.space}/newer'" in output
         assert "brokers can decode all" not in output
 

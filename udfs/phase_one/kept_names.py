@@ -17,7 +17,7 @@ from udfs.records import LedgerComponent, OffloadContext, PendingDelete
 
 # the components that a znode can name, in the order of the format
 _COMPONENTS = tuple(component for component in LedgerComponent if component is not LedgerComponent.TRANSACTION_SNAPSHOT)
-# named by a cursor's properties, which its client may write
+# named by a cursor's properties, which the client of the subscription may write
 BY_CLIENTS = frozenset({LedgerComponent.DELAYED_INDEX_BUCKET, LedgerComponent.COMPACTED_LEDGER})
 _HEAD = struct.Struct(f"<{len(_COMPONENTS) + 1}I")
 _UPLOAD = struct.Struct("<q16sI")

@@ -4,8 +4,8 @@
    although the broker's call for properties has no versions.
 2. The marks are the union of all keys. A key that can't be read marks nothing, and is never removed. A client that may
    write properties can write anything into a key, so a mark only causes a request, and the number of marks is bounded.
-3. An upload to tiered storage is marked with its UUID and driver, because only the list names them, and it drops the
-   ledger.
+3. An upload to tiered storage is marked with its UUID and driver, because only the topic's list names them, until the
+   broker drops the ledger from it.
 """
 
 import json

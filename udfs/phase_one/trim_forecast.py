@@ -5,9 +5,9 @@
 2. Without retention (0 minutes or 0 MB) it drops a ledger as soon as the last cursor leaves it. That can't be
    predicted, so such a topic has nothing to mark.
 3. By time, a ledger is about to be dropped from ahead_ms before the end of its retention. By size, it is about to be
-   dropped when the topic would be too large with another ledger of the size of its largest.
+   dropped when the topic would be too large with one more ledger, as large as the topic's largest.
 4. We count every cursor, including those of readers, which a broker moves by itself. So we may mark less than it drops.
-5. A mark allows nothing. A wrong forecast causes a missing mark, or a request for a ledger that the sweep keeps.
+5. A mark permits no delete. A wrong forecast causes a missing mark, or a request for a ledger that the sweep keeps.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -80,7 +80,7 @@ def about_to_drop(  # noqa: PLR0913  the facts of the broker's decision
 
     Args:
         ledgers: the topic's list.
-        open_bytes: the size of the newest ledger, which is not in the list.
+        open_bytes: the size of the newest ledger; the list names this ledger without its size.
         cursors: the acknowledged position of each cursor; without cursors, every closed ledger is consumed.
         retention: of the topic.
         now_ms: the time, in ms since 1970.
@@ -104,7 +104,7 @@ def about_to_drop(  # noqa: PLR0913  the facts of the broker's decision
 
 
 def marks_for(info: ManagedLedgerInfo, ids: Collection[int]) -> Marks:
-    """Return the marks for these ledgers of a list: their copies in BookKeeper, and all their uploads."""
+    """Return the marks for these ledgers of a list: copies that BookKeeper still has, and all their uploads."""
     chosen = [ledger for ledger in info.ledgers if ledger.ledger_id in ids]
     freed = {ledger.ledger_id for ledger in chosen if _is_bookkeeper_free(ledger)}
     uploads = {name: at for name, at in uploads_in(info).items() if name[0] in ids}

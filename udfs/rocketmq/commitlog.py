@@ -171,7 +171,7 @@ def confirmed(log: memoryview, start: int, position: int, most_bytes: int) -> Co
 
 
 def _is_followed(log: memoryview, position: int) -> bool:
-    """Whether anything that can follow a record has started here, or the file is too full for that."""
+    """Whether the next record or the blank has started here, or the file has no bytes left for either."""
     if position + 8 > len(log):
         return True
     size, magic = struct.unpack_from(">ii", log, position)

@@ -5,8 +5,8 @@ classified by itself:
 
 1. Units of messages that start no later than the last known message are known already, and are skipped.
 2. Units that follow the last known unit are added.
-3. A message that starts later and has a known offset belongs to a queue that was deleted and created again, and counts
-   from 0 again. Everything that was known about the queue is dropped.
+3. If a message starts later and has a known offset, its queue was deleted and created again, and its offsets start at
+   0 again. Everything that was known about the queue is dropped.
 4. A unit that would leave offsets out is refused. A reader would stop at the hole, so nothing is written.
 """
 

@@ -28,7 +28,7 @@ class Code(StrEnum):
     ROCKSDB_THERE = "ROCKSDB_THERE"  # the consume queues' database exists already
     DATABASES_THERE = "DATABASES_THERE"  # the configuration's databases have rows, which may be newer than the JSON
     LONG_TOPIC = "LONG_TOPIC"  # a topic's name does not fit into a key
-    TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # and it is unknown which of them the broker reads
+    TWO_OFFSET_FILES = "TWO_OFFSET_FILES"  # two exist, and it is unknown which of them the broker reads
     UNREAD_OFFSETS = "UNREAD_OFFSETS"  # the broker does not read the only file of offsets
     UNKNOWN_TOPICS = "UNKNOWN_TOPICS"  # the broker would delete the rows of topics that topics.json does not have
     UNINDEXED = "UNINDEXED"  # messages of the log are missing from their queues: RocksDB would have holes
@@ -51,8 +51,8 @@ class DiskFacts(NamedTuple):
     """The store's disk, and what an upgrade takes of it."""
 
     is_one_disk: bool = True  # the folder beside the consume queues is on their disk
-    bytes_needed: int = 0  # until the end
-    bytes_kept: int = 0  # those of them that stay in use
+    bytes_needed: int = 0  # while the upgrade runs
+    bytes_kept: int = 0  # how many of them stay in use afterwards
     bytes_free: int = 0
     bytes_total: int = 0  # 0 if unknown
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT

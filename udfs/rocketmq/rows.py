@@ -138,8 +138,8 @@ def checkpoint_key() -> bytes:
 def checkpoint_value(phy: int) -> bytes:
     """Return the value of CHECKPOINT.
 
-    phy is the *start* of the last indexed message. A broker resumes with the messages that start after CHECKPOINT, so
-    the end of that message would make it skip a message. Brokers themselves write that end.
+    phy is the *start* of the last indexed message. A broker resumes with the messages that start after CHECKPOINT. So
+    with the end of that message as CHECKPOINT, which brokers themselves write, it would skip the next message.
     """
     return struct.pack(">q", phy)
 

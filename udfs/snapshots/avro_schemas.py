@@ -72,7 +72,7 @@ SCHEMAS: dict[SnapshotKind, dict[str, Any]] = {
     ),
 }
 
-# What stands behind the arrays of each kind: the library reads and writes these, numpy the arrays.
+# The fields after the arrays of each kind: fastavro reads and writes these fields, numpy the arrays.
 SINGLE_REST = parse_schema(
     _record("SingleRest", ("maxReadPositionEntryId", "long"), ("maxReadPositionLedgerId", "long"), _TOPIC_NAME)
 )
@@ -96,7 +96,7 @@ class SchemaOrigin(StrEnum):
     """Who may have registered a schema version of a snapshot topic. Only values of BROKERS can be judged."""
 
     BROKERS = "BROKERS"  # the schema above
-    UNREGISTERED = "UNREGISTERED"  # the topic has no schema of that version: brokers decode by their own one
+    UNREGISTERED = "UNREGISTERED"  # the topic has no schema of that version: brokers decode with their own schema
     UNKNOWN = "UNKNOWN"  # perhaps a broker of another version, which added, renamed or removed fields
     FOREIGN = "FOREIGN"  # no broker
 
@@ -104,11 +104,13 @@ class SchemaOrigin(StrEnum):
 def origins(
     kind: SnapshotKind, definitions: Mapping[int, str], *, is_unknown_foreign: bool = False
 ) -> Callable[[bytes], SchemaOrigin]:
-    """Return a function of a schema version, as it is in a message: who may have registered it.
+    """Return a function that takes the schema version in a message, and returns who may have registered it.
 
     Args:
+        kind: the kind of the topic.
         definitions: version -> text, of all schemas of the topic.
-        is_unknown_foreign: the operator knows that no broker of another version ever used the namespace.
+        is_unknown_foreign: the operator knows that no broker of another version ever used the namespace, so FOREIGN
+            replaces UNKNOWN.
     """
     known = {version.to_bytes(_BYTES, "big"): origin_of(kind, text) for version, text in definitions.items()}
     if is_unknown_foreign:
@@ -116,7 +118,8 @@ def origins(
             version: SchemaOrigin.FOREIGN if origin is SchemaOrigin.UNKNOWN else origin
             for version, origin in known.items()
         }
-    # schemas can be deleted: where another version of Pulsar may have been, a version that is gone may be its
+    # schemas can be deleted: if another version of Pulsar may have used the topic, it may have registered a schema
+    # that is gone
     other = SchemaOrigin.UNKNOWN if SchemaOrigin.UNKNOWN in known.values() else SchemaOrigin.UNREGISTERED
 
     def of(version: bytes) -> SchemaOrigin:

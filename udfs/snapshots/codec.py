@@ -2,7 +2,7 @@
 
 numpy reads and writes the lists, and fastavro the fields around them. This yields the same bytes as fastavro alone, and
 is thirty times as fast. A publisher on a system topic chooses every byte of a value. So any bytes decode to a value or
-raise FormatError, and decoding takes at most a few times the value's length of memory.
+raise FormatError, and decoding takes at most a few times as much memory as the value has bytes.
 """
 
 from collections.abc import Sequence

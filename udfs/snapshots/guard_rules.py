@@ -1,13 +1,15 @@
 """How far a guard may move: up to the first segment that a broker could still read at its position.
 
-Segments before the guard may be trimmed. So everything that is not known to be unneeded holds the guard:
-1. a position that the index of a topic names, unless the topic is gone;
-2. a segment with a higher number than all that its topic's index names, or of a topic without an index: a broker writes
+The guard is a subscription on a namespace's segments topic; the broker may trim the segments before it. So the guard
+stops at the first of these:
+1. a position that the index of a topic names;
+2. a segment whose number is higher than all numbers in its topic's index, or whose topic has no index: a broker writes
    a segment first and its index later, without a time limit (for example while a transaction stays open);
-3. everything, while the index of a topic that exists can't be read;
-4. segments of a topic that is gone, for HOLD_GONE_MS: an operator may restore its metadata.
-A segment that no index names, and whose key has a tombstone by now, is unneeded: brokers publish tombstones for
-segments that they have given up.
+3. any segment, while the index of a topic can't be read.
+If the topic is gone, these apply only until HOLD_GONE_MS after the index (1 and 3) or the segment (2) was published:
+until then, an operator may restore the topic's metadata.
+A segment that no index names is unneeded once it is no longer the latest message of its key: brokers publish
+tombstones for segments that they have given up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,8 +102,8 @@ def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Posit
 def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: frozenset[str], now_ms: int) -> bool:
     """Whether an index may still come to name a segment that is before every named position.
 
-    Only the segment's own message counts here: the caller checks for a later tombstone. No index ever names a message
-    that no broker wrote.
+    This function sees only the segment's own message: the caller checks for a later message of its key. No index ever
+    names a message that no broker wrote.
     """
     if segment.value is None or is_keeper(segment.topic):
         return False
@@ -112,7 +114,7 @@ def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: 
 
 
 def segment_bound(bound: Bound, candidates: Iterable[ReadValue], latest: Mapping[str, Position | None]) -> Bound:
-    """Return the first candidate before the bound that is still the latest message of its key, or else the bound.
+    """Return the first of the candidates before the bound that is still the latest message of its key, or the bound.
 
     latest: key -> position of its latest message; None: that is a tombstone. A missing key was compacted away.
     """

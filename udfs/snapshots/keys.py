@@ -23,7 +23,7 @@ _PART = re.compile(
     r"parts-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17}|end)-(persistent://.+)",
     re.ASCII | re.DOTALL,
 )
-KEEPER = "__ledger_reaper_keeper"  # no topic: the name of the live record that the service writes after its tombstones
+KEEPER = "__ledger_reaper_keeper"  # not a topic: the live record that the service writes after its tombstones names it
 LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any id fits
 
 

@@ -61,7 +61,7 @@ PREFERRED: Mapping[SnapshotKind, tuple[SnapshotKind, ...]] = {
     SnapshotKind.INDEX: (SnapshotKind.PARTS,),
     SnapshotKind.SINGLE: (SnapshotKind.PARTS, SnapshotKind.INDEX, SnapshotKind.SEGMENT),
 }
-"""For each form, the forms that count before it if both exist."""
+"""For each form, the forms that count instead of it if both exist."""
 
 
 class StoredForm(NamedTuple):
@@ -93,7 +93,7 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
         read = decode_index(stored.latest[kind][topic])
         aborts = segments.recover(read, stored.segments_at, newest)
         named = [stored.segments_at[position].ids.rows for _number, position, _marker in segments.named_segments(read)]
-        if aborts.rows < sum(named) + read.tail.rows:  # then the position of an id's marker is not known
+        if aborts.rows < sum(named) + read.tail.rows:  # unknown: the marker of an id that occurs twice
             raise FormatError(f"the index of {topic} and its segments contain ids twice: repair it first")
         return StoredForm(kind, read.max_read, trimmed(aborts, ledgers))
     if kind is SnapshotKind.SINGLE:
@@ -164,8 +164,8 @@ def to_segments_of(
 
     The new segments get higher numbers than all segments of the topic, so that an index of the broker loses no segment.
     After the index, the old segments get tombstones, then the parts. A single snapshot stays, as it does when a broker
-    starts to write segments. Ids whose markers are or may be after max_read are left to the replay: a broker that
-    already has them and finds their markers seals them twice.
+    starts to write segments. Ids whose markers are or may be after max_read are left out, since the broker finds them
+    again in the replay: if it had them already, it would seal them twice.
 
     Args:
         topic: the topic of the snapshot.

@@ -6,13 +6,14 @@ of new and old parts after a crash therefore overlaps and has no gap, if
 1. parts are written oldest first, each part acknowledged before the next, and `end` last;
 2. only `end` contains the position up to which the snapshot is complete (maxReadPosition);
 3. the capacity of a part never changes within a generation: another capacity starts a new generation, with keys of its
-   own, which counts as soon as its own `end` is written;
-4. remains of longer or older snapshots get tombstones only after `end`, and a generation's `end` gets its own first;
+   own, and this generation counts as soon as its own `end` is written;
+4. parts that remain of longer or older snapshots get tombstones only after the new `end` is written; the `end` of an
+   older generation gets its tombstone before the other parts;
 5. a recovery takes the latest value of each key, unites the parts as a set, leaves out ids whose marker's ledger has
    gone, and replays the topic after maxReadPosition. Without an `end` no snapshot was ever complete, so the whole topic
    is replayed.
 
-To resume, write everything again. tests/model/test_snapshot_parts.py disables each rule once.
+To resume an interrupted write, write everything again. tests/model/test_snapshot_parts.py disables each rule once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -42,7 +43,7 @@ class Recovered:
 
     generation: int  # 0: there is no complete snapshot, so the whole topic must be replayed
     max_read: Position  # the replay starts after it
-    aborts: Aborts  # as a set, in the order of the markers
+    aborts: Aborts  # each id once, in the order of the markers
 
 
 NOTHING = Recovered(0, BEFORE_ALL, aborts_of([]))
@@ -76,8 +77,8 @@ def write(
         aborts: ids in the order of their markers.
         max_read: the snapshot is complete up to this position.
         capacity: of each part.
-        present: all keys that have a value in the compacted topic now, also of other topics. They must have been read:
-            the number of parts alone does not show what earlier snapshots left there.
+        present: all keys that have a value in the compacted topic now, also of other topics. The caller must read them
+            from the compacted topic: the number of parts does not show what earlier snapshots left there.
     """
     topic_keys = [key for key in map(part_key_of, present) if key is not None and key.topic == topic]
     generation = _generation(topic_keys, capacity)

@@ -5,10 +5,10 @@
 2. Unreadable facts make a topic's findings UNKNOWN: nothing that depends on them is called an orphan.
 3. A value with a Fault (udfs.snapshots.values) is FOREIGN: the audit reports it, and nothing deletes it.
 4. A broker reads a segment at the position that the index names. So a segment is lost if its message can't be read
-   there, whatever the compacted topic still holds under its key. The loss matters while the ledger of the segment's
-   last abort marker lives: then the topic can't be loaded again.
-5. A snapshot is complete up to its maxReadPosition only. So ids that a broker has beyond it are no finding; ids that a
-   segment has and the broker has not are a finding.
+   there, whatever the compacted topic still holds under its key. While the topic has the ledger of the segment's last
+   abort marker, the topic can't be loaded again; without that ledger, the loss does not matter.
+5. A snapshot is complete up to its maxReadPosition only. So it is no finding if the broker has ids that the snapshot
+   does not contain. It is a finding if the snapshot contains ids that the broker does not have.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 
-NEAR_LIMIT = 0.8  # of what a message may have; Pulsar's own metadata takes a little of the rest
+NEAR_LIMIT = 0.8  # share of the largest size of a message; Pulsar's own metadata takes a little of the rest
 READY = "Ready"  # a transaction buffer that has recovered
 RECOVERING = ("None", "Initializing")  # a transaction buffer whose broker reads the snapshot, or replays the topic
 SINGLE_TYPE = "Single"  # snapshotType of a broker that writes single snapshots
@@ -97,8 +97,9 @@ class BufferFacts:
     aborted: int
     sealed: frozenset[Position] = frozenset()  # last markers of the segments sealed in memory, if they were requested
     written: int = 0  # how many of these segments the broker has written
-    # Readers get nothing after it: the first open transaction follows. Not reported: nothing counts as read.
-    max_read: Position = field(default=BEFORE_ALL, compare=False)  # it moves with every message
+    # Readers get no message after it, since the first open transaction starts there. BEFORE_ALL if the broker does not
+    # report it. Not compared, since it moves with every message.
+    max_read: Position = field(default=BEFORE_ALL, compare=False)
 
 
 class IndexState(StrEnum):
@@ -111,7 +112,7 @@ class IndexState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """One topic with snapshots, and some of its values: a publisher can create any number of them."""
+    """One topic with snapshots, and a limited number of its values: a publisher can create any number of values."""
 
     topic: str
     in_metadata: Presence
@@ -124,7 +125,8 @@ class TopicFacts:
     index: IndexState = IndexState.NONE
     segments: int = 0  # how many the topic has in all
     named: tuple[NamedSegment, ...] = ()
-    live_ids: int = 0  # distinct ids with a living marker's ledger, in the index's segments or the single snapshot
+    # distinct ids in the index's segments or the single snapshot, if the topic still has their marker's ledger
+    live_ids: int = 0
     doubled_ids: int = 0  # ids that several segments of the index contain
     buffer: BufferFacts | None = None  # None: the topic is not loaded, or the broker did not answer
     most_bytes: int = 0  # of a message; 0: not known
@@ -164,7 +166,8 @@ class NamespaceFacts:
 def is_half_replayed(facts: TopicFacts) -> bool:
     """Whether a topic's index names segments and no maxReadPosition: a broker writes such an index during a replay.
 
-    If none of the segments' markers lives any more, the next load finds none of their ids again, and seals none twice.
+    It does not count if the topic has none of the ledgers of the segments' markers any more: then the next load finds
+    none of their ids again, and seals none twice.
     """
     lives = any(each.marker[0] in facts.ledgers for each in facts.named)
     return lives and any(value.max_read == BEFORE_ALL for value in facts.of(SnapshotKind.INDEX))
@@ -264,7 +267,7 @@ def _lost_segments(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 
 def _not_named(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     named = {each.position for each in facts.named}
-    # the broker republishes nothing, but a repair does: a key whose number is named is in use at any position
+    # a repair may have published a named segment again, so the index may name another position of this number
     numbers = {each.sequence for each in facts.named}
     highest = max(numbers, default=-1)
     for value in facts.of(SnapshotKind.SEGMENT):
@@ -280,7 +283,7 @@ def _not_named(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 
 def _dangers(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     if facts.doubled_ids:
-        detail = f"{facts.doubled_ids} ids are in more than one segment: a trim can lose the whole list in memory"
+        detail = f"{facts.doubled_ids} ids are in more than one segment: a trim can make the broker forget all its ids"
         yield SnapshotFinding(
             finding_class=SnapshotClass.DANGER,
             reason=SnapshotReason.DOUBLED_IDS,
@@ -340,7 +343,7 @@ def _no_max_read(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     """Report an index that a broker writes during a replay; a moment later it usually writes another index.
 
     The finding is about that very message, so both passes agree only if no index was written between them. While the
-    replay goes on, it may still complete: that is UNKNOWN, and no alarm.
+    replay runs, it may still complete, so the finding is UNKNOWN and raises no alarm.
     """
     if not is_half_replayed(facts):
         return
@@ -362,7 +365,7 @@ def _no_max_read(facts: TopicFacts) -> Iterator[SnapshotFinding]:
 def _near_limit(facts: TopicFacts) -> Iterator[SnapshotFinding]:
     for value in facts.values:
         if facts.most_bytes and value.size_bytes > NEAR_LIMIT * facts.most_bytes:
-            detail = f"{value.size_bytes} of {facts.most_bytes} bytes that a message may have: then snapshots fail"
+            detail = f"{value.size_bytes} of {facts.most_bytes} bytes that a message may have: larger snapshots fail"
             yield _of(facts, value, SnapshotClass.DANGER, SnapshotReason.NEAR_LIMIT, detail)
 
 

@@ -1,6 +1,6 @@
 """Messages of a compacted snapshot topic, decoded and checked.
 
-A publisher on a system topic chooses key, schema, bytes and the null mark. So a message counts as a value only if the
+A publisher on a system topic chooses key, schema, bytes and the null flag. So a message counts as a value only if the
 key has the form of this topic's keys, the schema is the brokers', all bytes decode, and the value names the topic and
 the number of its key. Any other message gets a Fault: it is reported and left alone.
 """
@@ -109,9 +109,9 @@ def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: S
 
     A broker that loads a topic reads all of the namespace's indexes, or single snapshots, and decodes each message that
     has a key; at the first that it can't decode, it closes the topic (seen on Pulsar 4.0.8). It reads segments by their
-    positions. A broker decodes a message without a registered schema by its own schema. A value of the key's topic
-    never counts as blocking, whatever its schema: the topic may need it. Nor does a message whose schema this program
-    does not know, and therefore does not decode by: a sender may have registered that schema.
+    positions. A broker decodes a message without a registered schema by its own schema. Two kinds of messages are
+    doubtful, not blocking: a value of the key's topic with a foreign schema, since the topic may need it; and a message
+    whose schema this program does not know and can't decode by, since a sender may have registered that schema.
     """
     content = found.content
     if kind not in READ_WHOLE:
@@ -130,7 +130,7 @@ def _blocks(kind: SnapshotKind, topic: str, found: UndeliveredMessage, origin: S
 
 
 def names_its_topic(read: ReadValue) -> bool:
-    """Whether the bytes of a message, which were requested, are a value of the topic that its key names."""
+    """Whether a message, read with its bytes, contains a value of the topic that its key names."""
     return bool(read.topic) and _topic_in(read.kind, read.data) == read.topic
 
 

@@ -74,9 +74,9 @@ def start_collection(url: str, timeout_seconds: float, *, compact: bool) -> None
     if answer.status in _NO_SUCH_SERVICE:
         raise _refused(url, answer)
     if answer.status >= 500:
-        raise UnavailableError(f"bookie {url} answers {answer.status} to the request to collect; its log tells why")
+        raise UnavailableError(f"bookie {url} answers {answer.status} to the request to collect; its log shows why")
     if not answer.is_success:
-        raise RefusedError(f"bookie {url} answers {answer.status} to the request to collect; its log tells why")
+        raise RefusedError(f"bookie {url} answers {answer.status} to the request to collect; its log shows why")
 
 
 def can_read(url: str, ledger_id: int, entry_id: int, *, timeout_seconds: float) -> bool:
@@ -169,7 +169,11 @@ def _answers(bookie: _Asking) -> BookieAnswers:
 
 
 def _require_that_bodies_are_read(url: str, answer: _Answer) -> None:
-    """Raise RefusedError unless the bookie has _SUSPENDED, which is newer than the body of a request to collect."""
+    """Raise RefusedError unless the bookie has _SUSPENDED.
+
+    BookKeeper has read the body of a request to collect for longer than it has had this path, so a bookie with the path
+    reads the body.
+    """
     if answer.status == 404:
         raise RefusedError(
             f"bookie {url} has no {_SUSPENDED}. Either its HTTP API is off ({_ENABLE}), or it is older than BookKeeper "

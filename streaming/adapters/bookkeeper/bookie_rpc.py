@@ -32,7 +32,7 @@ class BookieConnection:
         self.connection.close()
 
     def has_entry(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether the bookie stores the entry. Raises UnavailableError if it does not tell."""
+        """Return whether the bookie stores the entry. Raises UnavailableError without an answer, or for an error."""
         deadline = time.monotonic() + self.timeout_seconds
         length = _REQUEST.size - _LENGTH_BYTES
         try:

@@ -74,8 +74,8 @@ class HttpBookies:
             trusted: set[str] = set()
             if unread := [entry for entry, answer in answers.items() if answer is not True and answer]:
                 controls = control()
-                # that a bookie can't read an entry counts only if the bookie could read a control entry both before
-                # and after it: the bookie may lose its access in between
+                # A bookie's answer that it can't read an entry counts only if the bookie could read a control entry
+                # both before and after that answer: the bookie may lose its access in between.
                 able_before = able(urls, controls)
                 answers |= read(unread)
                 trusted = set(able(able_before, controls))
@@ -97,7 +97,7 @@ class HttpBookies:
                 reads.prove(doubted, control(doubted))
         finally:
             reads.close()
-        # at the address of a bookie, one of another cluster may answer, which has none of our entries
+        # at a bookie's address, a bookie of another cluster may answer, and it has none of our entries
         return [None if bookies - reads.proven else answer for answer, bookies in zip(answers, unproven, strict=True)]
 
     def _read_by_any(self, urls: Sequence[str], entry: _Entry) -> Literal[True] | set[str]:
@@ -127,7 +127,7 @@ class HttpBookies:
 
 @dataclass(slots=True)
 class _StoredReads:
-    """Reads entries from the bookies themselves, each over one connection."""
+    """Reads entries from the bookies themselves, over one connection to each."""
 
     addresses: Mapping[str, tuple[str, int]]
     timeout_seconds: float
@@ -164,7 +164,7 @@ class _StoredReads:
         try:
             has_entry = connection.has_entry(*entry)
         except UnavailableError:
-            # a bookie that does not answer is waited for once
+            # we wait only once for a bookie that does not answer
             connection.close()
             self.connections[bookie] = None
             return None

@@ -23,7 +23,7 @@ class _Fault:
 
 
 class Faults:
-    """Counts effects, and makes the effect fail that the test has chosen."""
+    """Counts effects, and lets the effect that the test has chosen fail."""
 
     def __init__(self) -> None:
         self.effects = 0

@@ -43,7 +43,7 @@ class MemoryObjects:
     def __init__(self, *, versioned: bool = False, clock: Clock | None = None, compares: bool = False) -> None:
         self.compares = compares
         self.faults = Faults()
-        self.denied: set[str] = set()  # keys without permissions
+        self.denied: set[str] = set()  # keys for which we have no permissions
         self.lies = False  # deletes do nothing and report success
         self.gone = False  # the bucket was removed
         self._versioned = versioned

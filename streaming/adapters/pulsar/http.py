@@ -242,7 +242,7 @@ class PulsarHttp:
         try:
             return self._once(method, f"{host}/{path}", params, body)
         except _TransientError as error:
-            # not if another host failed, after a redirect: all hosts of admin_url would redirect to it
+            # a failure of another host, after a redirect, does not count: all hosts of admin_url would redirect to it
             if error.host == _host(host):
                 self._hosts.failed(host)
             raise
@@ -338,8 +338,8 @@ def answering(settings: PulsarAdminSettings) -> str:
 def require_safe_token(pulsar: PulsarSettings) -> None:
     """Raise ConfigError unless Pulsar's own clients send the token over TLS, or every broker is on this machine.
 
-    A plain service_url on this machine may be a tunnel; those clients then follow a lookup to the address that a broker
-    advertises. Raises UnavailableError.
+    A plain service_url that names this machine may be a tunnel: the clients look up a topic through it, and then
+    connect to the address that the topic's broker advertises. Raises UnavailableError.
     """
     if not pulsar.token_file or pulsar.service_url.startswith("pulsar+ssl:"):
         return

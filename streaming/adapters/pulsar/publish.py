@@ -77,7 +77,7 @@ def publish(
 
 
 def publish_in_batches(settings: PulsarSettings, topic: str, producer_name: str, copies: Iterable[Copy]) -> int:
-    """Send copies in order, many of them in an entry, beside other producers; the rest as publish."""
+    """Do the same as publish, but with many copies in an entry; other producers may publish to the topic meanwhile."""
     options = {
         "producer_name": producer_name,
         "batching_enabled": True,
@@ -92,9 +92,10 @@ def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], optio
     answers = _Answers(settings.timeout_seconds)
     sent = unanswered_bytes = 0
     with _translated(topic, answers), client(settings) as opened:
-        # The last stored copy identifies the stored copies before it, and brokers drop a copy with a lower sequence id:
-        # no copy may be stored after a lost copy. A client with a timeout gives up single copies and sends later ones,
-        # so it gets none, and sends all unanswered copies again, in order, after each connection. We give up instead.
+        # No copy may be stored after a lost copy: once a copy is stored, all copies before it count as stored, and
+        # brokers drop a copy with a lower sequence id. A client with a timeout gives up single copies and sends later
+        # ones. So the client gets no timeout: it sends all unanswered copies again, in order, each time it connects.
+        # _Answers gives up instead.
         producer = _producer(opened, topic, {**options, "send_timeout_millis": 0})
         for copy in copies:
             is_full = unanswered_bytes > _WINDOW_BYTES

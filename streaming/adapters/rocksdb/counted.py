@@ -67,7 +67,7 @@ class _Shape(NamedTuple):
     template: NDArray[np.uint8]  # a block without numbers and values
 
     def rows_end(self, rows: int) -> int:
-        """Return the byte after the first `rows` rows of a block."""
+        """Return the offset at which the first `rows` rows of a block end."""
         groups, others = divmod(rows, _ROWS_PER_RESTART)
         group = self.head + (_ROWS_PER_RESTART - 1) * self.rest
         return groups * group + (self.head + (others - 1) * self.rest if others else 0)
@@ -203,8 +203,8 @@ def _row(begin: int, value_bytes: int) -> np.dtype[Any]:
 
 def _properties(counts: dict[str, bytes]) -> bytes:
     """Create the block of properties, which readers need and RocksDB's tools show."""
-    # The session that created the file, and its number, are omitted: a reader derives the keys of its block cache from
-    # them, and would confuse the blocks of two files with equal entries.
+    # The session that created the file, and the file's number, are omitted: a reader derives the keys of its block
+    # cache from these two, and would confuse the blocks of two files in which both are equal.
     fixed = {
         "block.based.table.index.type": struct.pack("<I", 0),
         "block.based.table.prefix.filtering": b"0",
@@ -245,7 +245,7 @@ def _restarts(offsets: list[int]) -> bytes:
 
 
 def _checksum(data: memoryview | bytes, last: int) -> int:
-    """Return the XXH3 checksum as RocksDB computes it: the byte after the data is only mixed in."""
+    """Return the XXH3 checksum as RocksDB computes it: `last`, the byte after the data, is only mixed in."""
     return (xxhash.xxh3_64_intdigest(data) & 0xFFFFFFFF) ^ (last * _LAST_BYTE_FACTOR & 0xFFFFFFFF)
 
 

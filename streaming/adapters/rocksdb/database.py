@@ -58,9 +58,13 @@ class Database:
         self._families[family].delete(key)
 
     def put_atomically(self, rows: Mapping[str, Rows], deleted: Mapping[str, Rows] | None = None) -> None:
-        """Write rows of several column families in one batch, which is durable at the return or not there at all.
+        """Write rows of several column families in one batch; when this returns, the batch is durable.
 
-        deleted: ranges of keys, from the first up to the second. Their rows are deleted first.
+        After a crash before that, the database contains the whole batch or nothing of it.
+
+        Args:
+            rows: by column family.
+            deleted: by column family, ranges of keys (first, end), without `end`. Their rows are deleted first.
         """
         batch = WriteBatch(raw_mode=True)
         for family, ranges in (deleted or {}).items():
@@ -89,7 +93,7 @@ class Database:
         return value
 
     def rows(self, family: str, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows in the order of their keys: from the key first up to the key end, or to the last.
+        """Yield rows in the order of their keys: from the key `first` up to but not including `end`; None: to the last.
 
         Raises SafetyError where a file is damaged.
         """
@@ -131,7 +135,8 @@ def opened(
     """Open a database with these column families besides `default`; if it is writable and missing, it is created.
 
     A read-only database is opened with all its families, and nothing is written into its folder, which may be on a
-    read-only file system. Raises SafetyError if it can't be opened, and OSError if the disk is full.
+    read-only file system. Raises SafetyError if the database can't be opened, UnavailableError if another process has
+    locked it, and OSError if the disk is full.
 
     Args:
         folder: of the database.
@@ -156,7 +161,7 @@ def opened(
 
 @contextmanager
 def _links_to(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder with links to a database's files. It takes what RocksDB writes while it reads."""
+    """Yield a temporary folder with links to a database's files; RocksDB writes into this folder while it reads."""
     with TemporaryDirectory(prefix="ledger-reaper-read-") as links:
         try:
             entries = list(os.scandir(folder))

@@ -7,7 +7,7 @@ from threading import Lock
 
 _WINDOW_S = 1.0  # over which the rate is measured; all 503s within it count as one
 _CUT = 0.7
-# The rate first grows slowly towards the limit, where requests are wasted, and fast after a time without 503s.
+# The rate first grows slowly, because requests at the limit are wasted; after a time without 503s it grows fast.
 _GROWTH_A_SECOND, _FAST_GROWTH_A_SECOND = 0.05, 1.0
 _FAST_AFTER_S = 10.0
 _FLOOR = 100.0  # a store that can't serve this rate has other faults; at a lower rate the recovery is noticed late
@@ -51,8 +51,8 @@ class AdaptivePace:
                 return
             self._forget(now_s)
             observed = sum(units for start_s, units in self._taken if start_s <= now_s) / _WINDOW_S
-            # of all threads of the process together: more concurrent requests make a throttled store slower (measured:
-            # 64% of the limit with 8 batches in flight, 98% with 2)
+            # the rate is that of all threads of the process together: more concurrent requests make a throttled store
+            # slower (measured: 64% of the limit with 8 batches in flight, 98% with 2)
             self.rate = max(_FLOOR, _CUT * (observed if self.rate is None else min(observed, self.rate)))
             self._cut_s = self._changed_s = now_s
             self._next_s = max(self._next_s, now_s)

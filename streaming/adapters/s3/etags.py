@@ -1,4 +1,4 @@
-"""Tests whether a store compares ETags when it deletes: S3 and Ceph do, MinIO ignores them (moto in DeleteObjects)."""
+"""Tests whether a store compares ETags when it deletes: S3 and Ceph do, MinIO never, and moto not in DeleteObjects."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -13,9 +13,10 @@ _REFUSED = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT)
 
 
 def refuses_to_overwrite(settings: S3Settings, folder: str) -> bool:
-    """Put a test object below the folder twice, each time only if there is none; then remove it.
+    """Return whether the store refuses to overwrite an object; False also if it does not support such a request.
 
-    Raises UnavailableError, RefusedError.
+    This puts a test object below the folder twice, each time only if there is none, and then removes it. Raises
+    UnavailableError, RefusedError.
     """
     test = _TestObject(settings, f"{folder}/.try-{uuid4().hex}")
     try:

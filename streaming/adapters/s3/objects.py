@@ -26,9 +26,8 @@ from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import CHANGED, Unreadable
 from udfs.records import StoredObject, UnfinishedUpload
 
-MAX_CONTENT_BYTES = (
-    16 * 1024 * 1024
-)  # an index of 800,000 blocks; a larger object is not an index and would fill memory
+# An index of 800,000 blocks has this size; a larger object is not an index, and would fill memory.
+MAX_CONTENT_BYTES = 16 * 1024 * 1024
 _KEYS_PER_DELETE = 1000  # S3's own limit
 _DELETES_AT_ONCE = 4  # measured: 4 batches in flight were fastest; more only reached the store's limit
 _DELETE_ROUNDS = 8  # for keys whose errors the store calls transient; each round is paced

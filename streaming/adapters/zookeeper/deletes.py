@@ -1,8 +1,9 @@
-"""Guarded deletes: one ZooKeeper transaction for each, many in flight; every outcome is named, and none is invented.
+"""Guarded deletes: each is one ZooKeeper transaction, and many are in flight. An uncertain outcome is UNKNOWN.
 
 A transaction happens completely or not at all. The server's answer contains one result for each operation: the error
 of the operation that failed, "rolled back" before it and "runtime inconsistency" (never tried) after it.
-GuardedTransaction is its wire format, serialized at once; kazoo's own takes ten times as long.
+GuardedTransaction is a transaction in ZooKeeper's wire format, serialized when it is created; kazoo's own class takes
+ten times as long.
 """
 
 import struct
@@ -22,7 +23,7 @@ from streaming.errors import UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus
 
 _WINDOW = 32
-_REQUEST_BYTES = 512 * 1024  # the server closes the connection, at each attempt, above its jute.maxbuffer (1 MB)
+_REQUEST_BYTES = 512 * 1024  # above its jute.maxbuffer (1 MB), the server closes the connection at each attempt
 
 _CHECK = multiheader_struct.pack(CheckVersion.type, False, -1)
 _DELETE = multiheader_struct.pack(Delete.type, False, -1)
@@ -50,8 +51,8 @@ _CHECK_FAILURES = {
 def delete_guarded(session: ZooKeeperSession, batches: Sequence[GuardedDelete]) -> list[GuardResult]:
     """Run each batch as one transaction, and return their results in the same order.
 
-    A batch whose answer was lost, and batches that were not sent afterwards, are UNKNOWN. A batch too large for one
-    request (half a megabyte) is REFUSED without being sent.
+    A batch is UNKNOWN if its answer was lost, or if it, or a batch before it, could not be sent. A batch that is too
+    large for one request (half a megabyte) is REFUSED without being sent.
     """
     results = [_UNKNOWN] * len(batches)
     in_flight: deque[tuple[int, Pending]] = deque()

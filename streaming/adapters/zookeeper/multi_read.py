@@ -37,7 +37,7 @@ class MultiRead:
         return f"MultiRead(operation={self.operation}, paths={len(self.paths)})"
 
     def serialize(self) -> bytes:
-        """Return the request's bytes: 14 and the path's UTF-8 length for each path, 9 at the end."""
+        """Return the request: for each path 14 bytes and the path in UTF-8; at the end 9 bytes."""
         header = multiheader_struct.pack(self.operation, False, -1)
         parts: list[bytes] = []
         for path in self.paths:

@@ -1,6 +1,7 @@
 """Bulk reads over one connection, in requests that are large enough to be fast and small enough for the server.
 
-1. Requests carry many paths, and several requests are in flight. Their size follows the size of the answers.
+1. Requests carry many paths, and several requests are in flight. How many paths a request carries depends on the size
+   of earlier answers.
 2. If the connection breaks while only one request is in flight, that request is halved, down to an ordinary read of
    one path; if that breaks the connection too, the path is Unreadable.
 3. Each read sees at least everything that was written anywhere in the ensemble before the call.
@@ -53,8 +54,8 @@ class Sizes:
 
     def probe(self, session: ZooKeeperSession) -> None:
         """Find out, once, whether the server implements multiRead."""
-        # while no other request is in flight: "not implemented" overtakes the answers to earlier requests, which breaks
-        # kazoo's connection
+        # The caller has no other request in flight: the answer "not implemented" would overtake the answers to earlier
+        # requests, which breaks kazoo's connection.
         if self._is_probed:
             return
         try:

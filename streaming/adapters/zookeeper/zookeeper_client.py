@@ -27,7 +27,7 @@ class ZooKeeperClientSettings:
     session_timeout_seconds: float = 30.0
     # The longest wait for any answer; at least the session timeout, because a request that times out ends the session.
     operation_timeout_seconds: float = 30.0
-    connect_timeout_seconds: float = 10.0  # how long a call waits for a lost connection before it is refused
+    connect_timeout_seconds: float = 10.0  # how long a call waits for a connection before it fails
     # One line `user:password`, used by scheme `digest`, or by SASL if sasl_mechanism is DIGEST-MD5.
     digest_file: str = ""
     sasl_mechanism: str = ""  # GSSAPI uses the process's ticket cache

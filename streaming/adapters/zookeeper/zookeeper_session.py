@@ -1,7 +1,7 @@
 """A ZooKeeper session through kazoo, with a deadline on every wait and no hidden queue of requests.
 
-A client that did not answer in time is abandoned, and the next call opens a new session. A client does not survive a
-fork; a child process opens a new client and leaves the parent's alone.
+If the server does not answer a request in time, the client is abandoned, and the next call opens a new session. A
+client does not survive a fork: a child process opens a client of its own, and leaves its parent's alone.
 """
 
 import contextlib
@@ -85,8 +85,8 @@ class ZooKeeperSession:
         """How often a connection was lost or abandoned.
 
         The count increases before the next connection is used. A caller reads it before it sends a first request, and
-        again after the answer to a later request. If it is the same, both requests used the same connection, and the
-        server processed them in the order in which they were sent.
+        again after the answer to a later request. If the count is the same, both requests used the same connection,
+        and the server processed them in the order in which they were sent.
         """
         return self._losses
 
@@ -136,7 +136,8 @@ class ZooKeeperSession:
             raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
 
     def _lost(self, pending: Pending, error: Exception) -> ConnectionLostError:
-        # once a refused connection has ended, kazoo fails a request with ConnectionClosedError, not AuthFailedError
+        # once the connection whose credentials were refused has ended, kazoo fails a request with
+        # ConnectionClosedError, not AuthFailedError
         if pending.client is self._refused:
             return self._unusable()
         return ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})"))
@@ -167,8 +168,8 @@ class ZooKeeperSession:
             if live.wait(self._settings.connect_timeout_seconds / _CONNECT_TRIES):
                 return client
             if client._session_id is None:
-                # A server that is just starting may drop the first request, and kazoo waits for its answer as long as a
-                # session lasts. No session is lost by starting again.
+                # A server that is just starting may drop kazoo's first request, and kazoo waits for the answer as long
+                # as a session lasts. A new client loses nothing, because this client has no session yet.
                 self._abandon(client)
         reason = connection_fault(self._settings)
         what = f"can't be reached ({reason})" if reason else "can't be reached"
@@ -222,7 +223,7 @@ class ZooKeeperSession:
             if state == KazooState.LOST:
                 self._ended()
             elif state == KazooState.SUSPENDED and self._on_end:
-                # Without a connection the end of the session is not reported; after its timeout it may have ended.
+                # Without a connection we do not learn when the session ends; after its timeout it may have ended.
                 self._suspended = Timer(self._settings.session_timeout_seconds, self._ended)
                 self._suspended.daemon = True
                 self._suspended.start()

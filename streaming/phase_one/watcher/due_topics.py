@@ -14,7 +14,7 @@ class DueTopics:
     def __init__(self, poll_seconds: int) -> None:
         self._fresh_ms = max(_LEAST_VALID_MS, _SCANS_VALID * poll_seconds * 1000)
         self._signs: dict[str, int] = {}  # topic -> until when its newest sign is valid
-        self._forecasts = Agenda()  # when more of a topic may be about to be dropped
+        self._forecasts = Agenda()  # when a topic's broker may be about to drop more ledgers
         self._failing = Failing()
 
     def take(self, signs: TopicSigns, now_ms: int) -> None:

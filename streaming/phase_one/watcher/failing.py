@@ -45,7 +45,7 @@ class Failing:
         return now_ms + pause_ms
 
     def sign(self, topic: str, loaded_until_ms: int) -> bool:
-        """Take a sign that a topic is loaded, valid until then; False if the topic does not wait here."""
+        """Take a sign, valid until loaded_until_ms, that a topic is loaded; False if the topic does not wait here."""
         wait = self._waits.get(topic)
         if wait is None:
             return False
@@ -88,7 +88,8 @@ class FailureStreak:
         self._topics.add(topic)
         if len(self._topics) < self._outage_at:
             return False
-        # in an outage everything pauses again and again, and many topics that fail by themselves rarely cause a pause
+        # doubled, so that many topics that fail by themselves rarely cause a pause; an outage still causes pauses,
+        # again and again
         self._outage_at *= 2
         return True
 

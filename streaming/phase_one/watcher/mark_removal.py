@@ -18,7 +18,8 @@ from udfs.units import HOUR_MS
 _CHECK_AGAIN_MS = 60_000  # the first pause between two checks whether what is marked is gone
 # Between two requests for the same mark: PIP-186's delay before a retry. See requested.py, too.
 _REQUEST_AGAIN_MS = 600_000
-_RECEIPTS_OF_MS = 24 * HOUR_MS  # older receipts may be many millions, and a repeated request has a new receipt
+# There may be many millions of older receipts, and a repeated request gets a new receipt.
+_RECEIPTS_OF_MS = 24 * HOUR_MS
 # Requests for a topic's marks in a try: a client that may write properties could mark a million ledgers.
 _MOST_AT_ONCE = 1_000
 
@@ -34,9 +35,9 @@ class Tools:
 
 @dataclass(slots=True)
 class _MarkedTopic:
-    """A topic for whose marks the sweep was asked."""
+    """A topic with marks for which requests were sent to the sweep."""
 
-    request_again_ms: int = 0  # from then on the sweep is asked again
+    request_again_ms: int = 0  # from then on requests are sent again
     # Grows while no mark goes, because a check reads each ledger's metadata, and a day's receipts.
     pause_ms: int = _CHECK_AGAIN_MS
     requested: Requested = field(default_factory=Requested)

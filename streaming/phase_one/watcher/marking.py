@@ -29,7 +29,7 @@ log = logging.getLogger("ledger-reaper")
 _SCANS_AHEAD, _LEAST_AHEAD_MS = 3, 180_000
 _MOST_KEYS_SHOWN = 5
 _MOST_WARNINGS = 1_000
-_RIGHTS = "rights"  # not a topic's name: that would contain slashes
+_RIGHTS = "rights"  # can't be a topic's name, because that contains slashes
 
 
 class Marking:

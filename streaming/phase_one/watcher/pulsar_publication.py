@@ -1,7 +1,8 @@
 """Publication on Pulsar: to topics.watch, with a producer of a fixed name for each partition.
 
 1. We read from the topic which requests an interrupted run has stored.
-2. The topic is created or checked at the first use. Faults of other request topics hold the service, not the watcher.
+2. We create or check only this topic, at its first use. So a fault of another request topic stops the service, but not
+   the watcher.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -71,7 +71,7 @@ class Publication(Protocol):
             partition: of the topic.
             sender: the requests' sender.
             sends: the requests.
-            after: leave out requests that are stored after this position; None: none is.
+            after: leave out the requests that are already stored after this position; None: none is stored.
             knows: whether a stored request is in the state.
         """
         ...
@@ -122,7 +122,7 @@ class RequestOutbox:
 
         Raises what saving the state raises; then create a new outbox.
         """
-        # in this time most brokers delete the ledger themselves
+        # during the delay most brokers delete the ledger themselves
         aged = takewhile(lambda kept: kept.at_ms + self._delay_ms <= now_ms, self._watched.requests.values())
         due = list(islice(aged, _MOST_AT_ONCE))
         if not due:
@@ -159,7 +159,7 @@ class RequestOutbox:
                     partition,
                     note.sender,
                     sends,
-                    # what an interrupted run sent after the note is read before more is sent
+                    # first the publication reads what an interrupted run sent after the note
                     None if knows_all else note.after[partition],
                     self._knows,
                 )

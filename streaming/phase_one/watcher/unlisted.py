@@ -1,10 +1,11 @@
 """Finds ledgers that a broker created but never listed: it died before it wrote the list, or the write failed.
 
-1. After each complete scan we list the ledgers with higher ids than all before. Ledgers that no znode names are
-   candidates. Usually the broker is about to write its list, and the next scan finds them there.
+1. After each complete scan we list the ledgers with higher ids than those of earlier scans. Ledgers that no znode names
+   are candidates. Usually the broker is about to write its list, and the next scan finds the ledger in it.
 2. A candidate gets a request after it has been a candidate for long enough, if one of the brokers that ran at its
    creation has ended its session since.
-3. In addition, the ledger's own metadata must name an owner, and that owner's broker must not need it.
+3. In addition, the ledger's own metadata must name an owner, and this owner must not refer to the ledger, according to
+   its znodes and its broker.
 4. Above the limit we read every candidate and drop those that are gone or named by their own topic's cursors. If there
    are still too many, each tenant keeps the same number. The rest is left to the audit, with an alarm.
 """
@@ -54,7 +55,7 @@ class Candidates:
     brokers: frozenset[str] = frozenset()  # sessions at the last scan
     from_id: int | None = None  # the next scan lists ledgers above it; None: above newest_id (older versions' notes)
     behind: int = 0  # number of scans in a row that could not list everything
-    seen: frozenset[int] = frozenset()  # ledgers above from_id of earlier scans, which are not new
+    seen: frozenset[int] = frozenset()  # ledgers above from_id that earlier scans found: not new
 
     def text(self) -> bytes:
         """Return the note."""
@@ -98,7 +99,7 @@ class NamedLedgers(Protocol):
     """The ledgers that lists and cursors name."""
 
     def __call__(self, names: Set[LedgerName], /) -> Set[LedgerName]:
-        """Return which of these (ledger id, "") are in any list or cursor, written by a broker."""
+        """Return which of these (ledger id, "") a broker has written into any list or cursor."""
         ...
 
     def by_own_cursors(self, claims: Mapping[int, str], /) -> Set[int]:
@@ -149,9 +150,9 @@ class UnlistedLedgers:
         waiting = {
             ledger_id: candidate
             for ledger_id, candidate in sorted(waiting.items())
-            # A ledger that vanished from a list between two scans has a request already. Only one that was created,
-            # dropped and requested since the last scan, before a crash, gets a second request, which finds the ledger
-            # gone.
+            # A ledger that vanished from a list between two scans has a request already. Only a ledger that was
+            # created, dropped and requested since the last scan, before a crash, gets a second request, which finds
+            # the ledger gone.
             if (ledger_id, "") not in named and ledger_id not in requested
         }
         due = [ledger_id for ledger_id, candidate in waiting.items() if self._is_due(candidate, brokers, now_ms)]
@@ -163,8 +164,9 @@ class UnlistedLedgers:
         behind = before.behind + 1 if self._unlisted else 0
         if behind == _MOST_SCANS_BEHIND + 1:
             log.error("ALARM: folders of ledgers can't be listed for an hour: only the audit finds the ledgers in them")
-        # The highest id of a scan earlier, so that the next scan finds a ledger that was written after a ledger with a
-        # higher id. If a folder can't be listed, the next scans start at the same id again, for an hour.
+        # The next scan starts above the highest id of the previous scan, not of this scan: a ledger may be written
+        # after a ledger with a higher id. If a folder can't be listed, the next scans start at the same id again, for
+        # an hour.
         if behind == 0 or behind > _MOST_SCANS_BEHIND:
             from_id = before.newest_id
         after = Candidates(

@@ -74,7 +74,7 @@ def watch(settings: Settings, stop: threading.Event) -> None:
 
 
 def watching(settings: Settings, registry: CollectorRegistry) -> Beside:
-    """Return the watching, to be started. Every error is logged and retried; the service continues."""
+    """Return the watcher's thread, not started yet. It logs and retries after every error; the service continues."""
     stop = threading.Event()
     metrics = WatchMetrics(registry)
 
@@ -113,7 +113,10 @@ def repeat(
 
 
 def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event, connections: Connections) -> None:
-    """Watch until stop is set. Raises SafetyError if another watcher of the name runs, or the state is not ours."""
+    """Watch until stop is set.
+
+    Raises SafetyError if another watcher of this name runs, or if the state belongs to another cluster or instance.
+    """
     over = threading.Event()  # another watcher may have the lock
     with contextlib.ExitStack() as stack:
         store = connections.store(settings)

@@ -66,7 +66,7 @@ class StillNames:
         self._watched = watched
 
     def __call__(self, names: Set[LedgerName]) -> set[LedgerName]:
-        """Return which of these (ledger id, UUID) are in any list or cursor, written by a broker."""
+        """Return which of these (ledger id, UUID) a broker has written into any list or cursor."""
         present: set[LedgerName] = set()
         if names:
             for kept in self._watched.nodes.values():
@@ -211,8 +211,8 @@ class Watcher:
                 continue
             self._unparsable.discard(path)
             gone = vanished(had, has or {}) if had is not None else []
-            # The tenant's quota of waiting requests is used up: these names count as present, and a later scan finds
-            # them again. So memory is bounded, and other tenants do not wait.
+            # The quota of waiting requests, of the tenant or of all, is used up: these names count as present, and a
+            # later scan finds them again. So memory is bounded, and no tenant makes the others wait.
             if left := changes.request(path, gone):
                 self._delay(path, len(left))
                 kept = packed({**(has or {}), **{name_of(request): request for request in left}})
@@ -342,5 +342,5 @@ def _payload(path: str, request: PendingDelete) -> bytes | None:
 
 
 def _stamp(node: Node) -> bytes:
-    """Return bytes that differ after every change of a znode, and after its deletion and creation."""
+    """Return bytes that differ after every change of a znode, and after it was deleted and created again."""
     return _STAMP.pack(node.version, node.ctime_ms, node.mtime_ms) if isinstance(node, Znode) else b""

@@ -1,4 +1,4 @@
-"""Arrays that tasks hand to the tasks of a job's next stage: in files; Spark carries only the arrays' positions there.
+"""Arrays that tasks pass to the next stage of a job: in files, so that Spark carries only paths and positions.
 
 Spark's shuffle carries bytes out of a Python process, through the JVM and into another Python process, packed and
 checked on the way, which took more CPU time than everything that the tasks do with them.

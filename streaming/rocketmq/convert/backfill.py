@@ -143,7 +143,7 @@ class Backfill:
 
     def _sealed_for(self, fingerprint: str) -> Sealed | None:
         """Return an earlier run's sealed result for this state of the store; for another state it is taken back."""
-        # what a broker has written since is missing from such a result
+        # the result for another state would not have what a broker has written since
         sealed = sealed_of(self.paths)
         if sealed is not None and (self.restart or sealed.fingerprint != fingerprint):
             take_back(self.paths, sealed, self.rename)
@@ -190,7 +190,7 @@ class Backfill:
         return folder
 
     def _finish_follow(self, spark: SparkContext, inventory: Inventory) -> bool:
-        """Bring the database of `follow` to the end of the log; False if it is of no use."""
+        """Bring the database of `follow` to the end of the log; False if there is none, or it can't be used."""
         if not exists(self.paths.follow_queues):
             return False
         rules = rules_of(self.paths)
@@ -205,7 +205,8 @@ class Backfill:
                     index.add(RangeJob(rules).run(spark, left[first : first + _RANGES_AT_ONCE]))
                 index.settle(inventory)
         except OvertakenError:
-            # Allowed here: the folder is ours, and the operator wants a new one, or the log has no message of it.
+            # Allowed here: the folder is ours, and the operator wants a new conversion, or the log has no message any
+            # more that is in this database.
             delete_follow_result(self.paths)
             return False
         return True

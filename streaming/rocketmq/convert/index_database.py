@@ -212,7 +212,11 @@ def open_index_database(paths: StorePaths) -> Iterator[IndexDatabase]:
 
 
 def rules_of(paths: StorePaths) -> DispatchRules:
-    """Return how the broker creates units. A message names only queues into which the broker has put it."""
+    """Return how the broker creates units.
+
+    Unless the configuration disables multi-dispatch, all queues that a message names count, because a message names
+    only queues into which the broker has put it.
+    """
     return DispatchRules(paths.delays_ms, is_multi=paths.conf.is_multi_dispatch is not False, is_file_mode=True)
 
 

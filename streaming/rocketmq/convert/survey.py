@@ -121,7 +121,10 @@ def _attempt(read: Callable[[], Any], bad: list[str]) -> Any:
 
 
 def _databases_with_rows(paths: StorePaths) -> Iterator[str]:
-    """Yield databases below config/ with rows that may be newer than the JSON: not ours that no broker has opened."""
+    """Yield the databases below config/ with rows that may be newer than the JSON.
+
+    A database that we created, and that no broker has opened, is not newer.
+    """
     rows = read_databases(paths.config)
     return (name for name in DATABASES if rows[name].default and not is_unopened(paths, name))
 

@@ -1,8 +1,10 @@
 """Finds messages of the commitlog that are missing from the file queues, although a file queue has a later message.
 
 A conversion creates rows from the units of the file queues. If a queue lost a file, or ends too early, its rows would
-have a hole, at which a broker in RocksDB mode stops reading the queue. A message that another queue covers (an LMQ
-queue) is found by `check`, not here.
+have a hole, at which a broker in RocksDB mode stops reading the queue.
+
+This module reads only those bytes of the log that no unit of any queue covers. If a message is in several queues (LMQ),
+and its unit is missing from one of them, `check` finds that.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -61,8 +63,8 @@ def merged(starts: Longs, ends: Longs) -> tuple[Longs, Longs]:
     """Join ranges that overlap or touch; returns them in ascending order."""
     if not len(starts):
         return starts, ends
-    # Sorted apart, which is faster than in pairs: where as many ranges have ended as have started, none covers what
-    # follows. Those of one queue ascend already, which a stable sort makes use of.
+    # Starts and ends are sorted separately, which is faster than to sort pairs: where as many ranges have ended as have
+    # started, none covers the next bytes. The ranges of one queue ascend already, so a stable sort is faster.
     starts, ends = np.sort(starts, kind="stable"), np.sort(ends, kind="stable")
     breaks = np.flatnonzero(starts[1:] > ends[:-1])
     return starts[np.concatenate(([0], breaks + 1))], ends[np.concatenate((breaks, [len(ends) - 1]))]
@@ -86,7 +88,7 @@ def unindexed_of(
 ) -> list[Unindexed]:
     """Return the messages before the last indexed message that are missing from their queues, by queue.
 
-    A broker itself indexes the messages that start after CHECKPOINT. Messages of deleted topics do not count.
+    The broker itself indexes later messages, which start after CHECKPOINT. Messages of deleted topics do not count.
 
     Args:
         spark: runs the search.
@@ -107,7 +109,8 @@ def unindexed_of(
         for gap in chunk:
             for topic, queue_id, offset, phy in _units(gap, rules):
                 end, last_phy = ends.get((topic, queue_id), (0, -1))
-                # of an earlier incarnation of a topic that was deleted and created again
+                # The message is from before its topic was deleted and created again: a later message of the queue
+                # has the same offset or a lower one
                 is_earlier = phy < last_phy and (offset >= end or offset >= starts[topic, queue_id])
                 if not is_earlier and (not topics or is_kept(topic, topics)):
                     yield (topic, queue_id), offset, phy

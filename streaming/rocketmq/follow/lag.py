@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST_SECONDS = 10.0  # with more, `backfill` has more than seconds of work left after the broker is stopped
+MOST_SECONDS = 10.0  # a larger lag would leave `backfill` more than seconds of work once the broker is stopped
 
 
 class Lag(NamedTuple):

@@ -102,7 +102,8 @@ def bound_findings(queues: Sequence[Queue], contents: StoreContents) -> Iterator
         name = queue.range.key
         bound = bounds.get(name, Bounds())
         expected, following = max(bound.last + 1, ends.get(name, 0)), bound.max[1] + 1 if bound.max else 0
-        # if a queue has no rows, all its messages have expired, and its file queue may have ended long ago
+        # Without rows, a higher offset is right, too: all messages of the queue have expired, and its file queue may
+        # have ended long ago
         if following < expected or (bound.last >= 0 and following != expected):
             text = f"by the max row, the next message gets the offset {following}, and it has to be {expected}"
             yield Finding(*name, kind=FindingKind.MAX, count=1, offset=expected, text=text)

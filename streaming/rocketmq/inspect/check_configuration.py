@@ -62,7 +62,7 @@ def _of_unread_offsets(paths: StorePaths, current: m.ConfigRows) -> Iterator[Fin
     lost = [name for name in unread.names if name.encode() not in current.default] if unread else []
     if unread and lost:
         shown = shortened([name.encode() for name in lost])
-        text = f"{m.OFFSETS} has none of the offsets of {unread.file}, the only file of offsets: {shown}"
+        text = f"offsets of {unread.file}, the only file of offsets, are missing from {m.OFFSETS}: {shown}"
         yield _config_finding(text, len(lost))
 
 

@@ -34,7 +34,10 @@ def _joined_queue(joined: QueueRange, files: Mapping[QueueKey, Queue], bounds: M
 
 
 def _span(bound: Bounds, queue: Queue | None) -> tuple[int, int]:
-    """Return the span of rows, live units, and units promised by max; without any, the next offset twice."""
+    """Return the first and the end offset of the queue's rows, its live units, and the units up to max.
+
+    If it has neither rows nor live units, both are the next offset.
+    """
     live = (queue.range.first, queue.range.end) if queue else (0, 0)
     following = bound.max[1] + 1 if bound.max else 0
     spans = [span for span in ((bound.first, bound.last + 1), live) if 0 <= span[0] < span[1]]

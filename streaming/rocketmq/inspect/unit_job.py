@@ -25,7 +25,7 @@ from udfs.rocketmq.dispatch import Dispatch, DispatchRules, properties_of, tags_
 from udfs.rocketmq.parts import QueueKey
 
 _FLUSHED_UNITS = 50_000
-_ROWS_PER_KEY_READ = 100  # one row of so many is also read by its key; a block has some hundreds
+_ROWS_PER_KEY_READ = 100  # of this many rows, one is also read by its key; a block of RocksDB has some hundreds
 _MOST_TASKS = 2_000
 _UNIT = np.dtype([("position", "<i8"), ("phy", "<i8"), ("size", "<i4"), ("tags", "<i8"), ("time", "<i8")])
 
@@ -98,7 +98,7 @@ class UnitJob:
                     records.close()  # type: ignore[attr-defined]
             yield from _packed(units)
             for (topic, queue_id), (count, offset, phy) in lost.items():
-                text = f"file queue and database end before it; the first such message starts at {phy}"
+                text = f"neither file queue nor database has it; the first such message starts at {phy}"
                 finding = Finding(
                     topic=topic, queue_id=queue_id, kind=FindingKind.NO_QUEUE, count=count, offset=offset, text=text
                 )
@@ -131,8 +131,8 @@ class UnitJob:
         with opened(Path(self.rocksdb), read_only=True) as database:
             for work in works:
                 from_log = np.frombuffer(b"".join(walked.pop(work.number, [])), dtype=_UNIT)
-                # of units with the same offset, the later comes last: it counts, and the earlier is of a queue that was
-                # deleted
+                # Of units with the same offset, the later message's comes last, and only that one counts: the queue of
+                # the earlier message was deleted
                 from_log = from_log[np.lexsort((from_log["phy"], from_log["position"]))]
                 yield from self._compare(work, from_log, database)
                 self.done.add(work.rows)

@@ -83,7 +83,7 @@ def require_clean_stop(paths: StorePaths) -> None:
 def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configuration | None = None) -> Exported:
     """Write the JSON files of some databases into a folder. Raises SafetyError for a damaged row.
 
-    more: JSON files whose entries are added if the databases have none.
+    more: JSON files; their entries that are missing in the databases are added.
     """
     offsets = offsets_name(paths)
     if m.OFFSETS in databases and paths.conf.is_lmq is None and not is_name_evident(paths):

@@ -54,7 +54,7 @@ class MissingUnits(NamedTuple):
     blanks: int  # the file queue gets blank units from this offset up to `first`
     first: int
     end: int
-    is_new: bool = False  # the file queue is created from RocksDB alone; an existing one is set aside
+    is_new: bool = False  # an existing file queue is set aside, and created again from RocksDB alone
 
 
 def complete(
@@ -133,8 +133,7 @@ def _missing(queue: Both, database: Database, per_file: int) -> Iterator[Missing
     if not files.files:
         if following > 0:  # also without rows: the name of an empty file determines the offset of the next message
             yield new_queue
-    # such a topic counts its messages from 0 again, and the earlier units would hide the new messages from every
-    # consumer
+    # the topic was deleted and created again: the earlier units would hide the new messages from every consumer
     elif end > files.start and has_rows and not is_same_incarnation(queue, database):
         yield new_queue
     elif following > end and has_rows and first <= end:

@@ -130,9 +130,9 @@ def _require_ended(paths: StorePaths) -> None:
 
 
 def _started_plan(paths: StorePaths, aside: Path, offsets_of: m.OffsetsOf | None) -> RollbackPlan | None:
-    """Return the plan to resume; None without one, or with one for other options by which nothing was replaced yet.
+    """Return the plan to resume; None if there is none, or if a run with other options has replaced nothing yet.
 
-    Raises SafetyError if such a plan may have replaced something.
+    Raises SafetyError if a run with other options may have replaced something.
     """
     plan = _valid_plan(paths, aside)
     if plan is None:
@@ -160,7 +160,7 @@ def _progress(say: Say | None, clock: Clock) -> Show:
 def _complete(paths: StorePaths, kept: Path, rename: Rename, *, is_new: bool, show: Show) -> None:
     """Complete the file queues. If no broker has opened RocksDB, existing file queues are newer and stay.
 
-    is_new: no earlier rollback had started, so this one has moved nothing in if it is refused.
+    is_new: this call has started the rollback, so nothing was moved in if it is refused.
     """
     try:
         complete(paths, kept, rename, only_lost=is_unopened(paths, QUEUES), show=show)
@@ -231,8 +231,8 @@ def _valid_plan(paths: StorePaths, aside: Path) -> RollbackPlan | None:
     is_older = any(plan.currents.get(name) != current for name, current in _currents(paths).items())
     waiting = [name for name in plan.files if (aside / name).exists()]
     is_written = any(_stamp(paths.config / name) != plan.stamps[name] for name in waiting)
-    # while the barrier exists, no broker in file mode can have worked: it ends, and 5.5.0 writes the JSON files as it
-    # has read them
+    # While the barrier exists, no broker in file mode can have worked, and new times of the JSON files prove nothing:
+    # such a broker ends at its start, and 5.5.0 then writes the JSON files as it has read them
     return None if is_older or (is_written and not paths.barrier.exists()) else plan
 
 

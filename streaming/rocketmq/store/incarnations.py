@@ -67,7 +67,8 @@ def is_same_incarnation(queue: Both, database: Database) -> bool:
     if is_later:
         return False
     raise SafetyError(
-        f"{queue.files.where(common)}: the unit is not that of RocksDB, which was not written later: see `check`. "
+        f"{queue.files.where(common)}: the unit differs from RocksDB's row, and RocksDB has no later message of the "
+        "queue: see `check`. "
         "If RocksDB is right, move the folder of this queue away, and its file queue is created from RocksDB"
     )
 

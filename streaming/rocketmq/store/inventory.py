@@ -1,7 +1,6 @@
 """The contents of a store: its queues with the ends of each, its commitlog, and its JSON files.
 
-An inventory writes nothing, and reads no file completely. So it is cheap, also for a store whose
-broker runs.
+An inventory writes nothing, and reads no file completely. So it is cheap, and works while the store's broker runs.
 """
 
 import hashlib
@@ -55,7 +54,8 @@ class Inventory:
     def checkpoint(self) -> int:
         """The value of CHECKPOINT: the start of the last message that is in any queue."""
         # At its start, a broker indexes the messages that start after CHECKPOINT. So it finds everything that is
-        # missing from the queues, whether a broker stopped before its queues had all, or worked in file mode since.
+        # missing from the queues, be it that a broker stopped before its queues had all messages, or that it has
+        # worked in file mode since.
         last = max((queue.last_phy for queue in self.queues), default=-1)
         return last if last >= 0 else self.log.end
 

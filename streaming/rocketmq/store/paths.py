@@ -110,8 +110,8 @@ def _commitlog_of(root: Path, conf: BrokerConf, *, is_named: bool) -> Path:
     if not is_named and not folder.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
             f"the configuration names {folder}, which is outside of {root}, and no storePathRootDir: it is unknown "
-            f"whether that belongs to the same broker. Add storePathRootDir={root} if it is, and the "
-            "storePathRootDir of that broker if this is a copy of it"
+            f"whether that belongs to the same broker. Add storePathRootDir={root} if it does, or that broker's own "
+            "storePathRootDir if this store is a copy"
         )
     return folder
 

@@ -122,7 +122,10 @@ def files_of(folder: Path) -> QueueFiles:
 
 
 def _first(holds: Callable[[int], bool], first: int, end: int) -> int:
-    """Return the first number for which `holds`, if it holds for all later numbers; `end` if for none."""
+    """Return the first number of the range for which `holds` is true; `end` if there is none.
+
+    `holds` must be true for all later numbers, too.
+    """
     return first + bisect.bisect_left(range(first, end), True, key=holds)
 
 

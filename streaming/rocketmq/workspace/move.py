@@ -1,7 +1,7 @@
 """Moves the new databases into the store, and back out.
 
-RocksDB takes a folder for a database if it contains the file CURRENT, so that is moved in last. A run that was
-interrupted before has changed nothing that takes effect, and the next run resumes or reverts it.
+RocksDB takes a folder for a database if it contains the file CURRENT, so CURRENT is moved in last. Until then, nothing
+that was moved in takes effect, and the next run resumes or reverts an interrupted run.
 """
 
 import os

@@ -24,7 +24,8 @@ class RollbackPlan:
     only_in_files: dict[str, list[str]] = field(default_factory=dict)  # as in RolledBack
     left_out: dict[str, int] = field(default_factory=dict)  # as in RolledBack
     stamps: dict[str, int]  # time of the last change of each JSON file that is replaced, 0 without one
-    currents: dict[str, list[str | int]] = field(default_factory=dict)  # CURRENT of each database: contents and time
+    # contents and time of CURRENT in each database
+    currents: dict[str, list[str | int]] = field(default_factory=dict)
     done: bool = False  # nothing is left to do except letting the broker start
 
 

@@ -32,7 +32,7 @@ class Started:
     """The start of a backfill."""
 
     fingerprint: str  # of the store, when the parts were started
-    rows_per_file: int  # parts of other sizes have other numbers
+    rows_per_file: int  # with another size, the parts would have other numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Sealed:
     """The result of a backfill."""
 
     fingerprint: str  # of the store
-    kept: str  # our folder for files that have to make room
+    kept: str  # our folder for the files that are set aside
     files: dict[str, int]  # names in the consume queues' database -> inode
     databases: dict[str, int]  # names below config/ -> inode
     currents: dict[str, str]  # contents of each CURRENT; a broker that opens a database writes another
@@ -68,7 +68,7 @@ def start(paths: StorePaths, started: Started, *, restart: bool) -> bool:
 
 
 def delete_staging(paths: StorePaths) -> None:
-    """Delete the staging folder. Allowed here: it is ours, and none of its files was moved in."""
+    """Delete the staging folder. Allowed here: it is ours, and files that were moved in are no longer in it."""
     aside = paths.own / "staging-thrown-away"
     remove(aside)
     if paths.staging.exists():

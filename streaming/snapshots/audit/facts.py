@@ -67,7 +67,7 @@ def segments_topics(
 ) -> list[dict[str, Any]]:
     """Return rows of snapshot_columns.SEGMENTS_TOPIC; loads no topic.
 
-    An unknown guard counts as missing. Raises UnavailableError.
+    A guard that can't be read counts as missing. Raises UnavailableError.
     """
     topics = {each: system_topic(each, SnapshotKind.SEGMENT) for each in namespaces}
     nodes = store.read_many([managed_ledger_path(topic) for topic in topics.values()])
@@ -83,7 +83,6 @@ def segments_topics(
         try:
             if isinstance(node, Znode):
                 row[s.SEGMENT_LEDGERS] = [each.ledger_id for each in parse_managed_ledger(node.data).ledgers]
-            # an unknown guard counts as missing
             row |= _guard(admin, topic, views[managed_ledger_name(topic)])
         except (ReaperError, FormatError) as error:
             row[c.DETAIL] = str(error)
@@ -94,7 +93,6 @@ def segments_topics(
 def _guard(admin: PulsarAdmin, topic: str, view: BrokerView) -> dict[str, Any]:
     row: dict[str, Any] = {s.KEEPS_ALL: admin.retention(topic) == NO_LIMIT}
     if view.presence is not Presence.PRESENT or not view.is_loaded:
-        # a question about a topic that no broker has loaded would load it
         return row | {c.DETAIL: view.detail or "no broker has it loaded, and asking for its guard would load it"}
     stats = admin.internal_stats(topic)
     if stats.has_subscription(GUARD):

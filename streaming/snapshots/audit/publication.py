@@ -1,4 +1,4 @@
-"""Requests tombstones for the orphans of a snapshot audit from the service, which checks each orphan twice again."""
+"""Requests tombstones for the orphans of a snapshot audit from the service, which checks each orphan twice more."""
 
 import logging
 from collections.abc import Iterator
@@ -47,7 +47,8 @@ def publish(settings: Settings, found: Rows) -> int:
             yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], position))
 
     with admin_for(settings) as admin:
-        # without a plan: a repeated request does no harm, since a key that has a tombstone by then is ALREADY_GONE
+        # Unlike other publications this one keeps no plan: a repeated request does no harm, since the service finds a
+        # key that has a tombstone by then ALREADY_GONE
         report = publish_lines(settings, admin, lines())
     if report.invalid:
         log.warning("%d orphans were not requested: %s", len(report.invalid), report.invalid[0][1])

@@ -1,7 +1,7 @@
 """An audit of transaction-buffer snapshots: two passes, and the findings that both agree on.
 
-Each pass reads indexes before segments, requests the topics afterwards, and judges. A finding of the second pass alone
-is TOO_YOUNG.
+Each pass reads indexes, then segments, then checks the topics that they belong to, and judges. A finding of the second
+pass alone is TOO_YOUNG.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ _IDENTITY = (a.CLASS, c.REASON, a.NAMESPACE, c.TOPIC_NAME, s.KIND, s.KEY, s.LEDG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAudit:
-    """One run. Only its findings stay."""
+    """One run. Only its findings are kept."""
 
     engine: Engine
     settings: Settings

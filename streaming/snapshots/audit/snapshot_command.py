@@ -83,7 +83,7 @@ class SnapshotCommand:
         return self.engine.stop
 
     def search(self) -> AuditResult:
-        """Audit, and show the findings. Raises ReaperError's family."""
+        """Audit, and show the findings. Raises ReaperError."""
         result, groups = audited(self.engine, self.settings, self.request.options, self.output)
         self.output.write(REPORT, snapshot_report.page(result, groups).encode())
         if self.request.as_json:
@@ -177,7 +177,7 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
     """Return the audit of snapshots as a section of the ledger audit; it writes to the folder of `snapshots audit`.
 
     It loads no topic: it leaves out namespaces with a snapshot topic that is not loaded, and logs their number.
-    last: use the last audit in the folder instead of a new audit; without any, the section is empty.
+    last: use the last audit in the folder instead of a new audit; if there is none, the section is empty.
     """
 
     def section(engine: Engine) -> Section:
@@ -192,7 +192,7 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
         except StopRequestedError:
             raise
         except Exception as error:
-            if engine.stop.is_set():  # both audits were stopped
+            if engine.stop.is_set():  # this event also stops the audit of ledgers
                 raise
             # the audit of ledgers must complete whatever the error is
             why = one_line(error)

@@ -11,7 +11,8 @@ from udfs.snapshots.keys import KEEPER, SnapshotKind
 from udfs.snapshots.topic_findings import IndexState
 from udfs.snapshots.values import Fault
 
-# A sender can publish any number of values, so a row has so many of them. An index is bounded by the size of a message.
+# The most values in one row, since a sender can publish any number. The named segments need no such bound: they come
+# from an index, which is one message.
 VALUES_AT_ONCE = 5_000
 _TOPIC = f"{a.NAMESPACE}, {c.TOPIC_NAME}"
 _SEGMENT = f"{a.NAMESPACE}, {s.LEDGER}, {s.ENTRY}, {c.TOPIC_NAME}, {s.SEQUENCE}"
@@ -73,7 +74,10 @@ def named(values: Rows, messages: Rows) -> Rows:
 
 
 def ids(segments: Rows, owners: Rows) -> Rows:
-    """Return for each topic how many ids are in several of its segments, and how many distinct ids still count."""
+    """Return for each topic how many ids are in several of its segments, and how many distinct ids are live.
+
+    An id is live if the topic still has the ledger of its segment's last marker.
+    """
     ledgers = owners.select(f"SELECT {c.TOPIC_NAME}, unnest({s.LEDGERS}) AS {s.MARKER_LEDGER}, true AS lives FROM rows")
     each = segments.where(s.IS_READABLE).select(
         f"""
@@ -137,7 +141,7 @@ def namespaces(messages: Rows, segments_topics: Rows) -> Rows:
         """
     )
     position = f"row({s.LEDGER}, {s.ENTRY})"
-    # of those that a guard can still keep
+    # only of readable segments: a guard can't keep the others
     lowest = named(values, read).select(
         f"""
         SELECT {a.NAMESPACE}, min({position}) FILTER ({s.IS_READABLE}) AS {s.LOWEST},
@@ -157,17 +161,17 @@ def namespaces(messages: Rows, segments_topics: Rows) -> Rows:
 
 
 def foreign(messages: Rows) -> Rows:
-    """Return the latest messages that are no values of a broker's, but for those that block or may block loading."""
+    """Return the latest messages with a Fault, except those that block or may block loading."""
     return live(read_of(messages)).where(f"{s.FAULT} <> '' AND NOT {s.IS_BLOCKING} AND NOT {s.IS_DOUBTFUL}")
 
 
 def blocking(messages: Rows) -> Rows:
-    """Return the messages that keep topics from loading: brokers also read messages that a later one replaces."""
+    """Return the messages that keep topics from loading, also replaced messages: brokers read those, too."""
     return read_of(messages).where(s.IS_BLOCKING)
 
 
 def doubtful(messages: Rows) -> Rows:
-    """Return the messages that may keep topics from loading, also those that a later one replaces."""
+    """Return the messages that may keep topics from loading, also replaced messages."""
     return read_of(messages).where(s.IS_DOUBTFUL)
 
 

@@ -31,7 +31,7 @@ from udfs.snapshots.values import ReadValue
 # an index names here was written before the segments were read: if it is missing, it is gone.
 IN_ORDER = (SnapshotKind.INDEX, SnapshotKind.SINGLE, SnapshotKind.SEGMENT)
 _ROWS = 500
-_BATCH_BYTES = 8 * 1024 * 1024  # of values: a batch of rows takes a few times that
+_BATCH_BYTES = 8 * 1024 * 1024  # of values; a batch of rows takes a few times as much memory
 
 
 def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> tuple[list[str], list[Problem]]:
@@ -49,11 +49,11 @@ def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Namespaces by whether reading their snapshot topics would load a topic."""
+    """Namespaces, divided by whether a read of their snapshot topics would load a topic."""
 
     namespaces: list[str]  # brokers have all their snapshot topics loaded
     left_out: list[str]
-    problems: list[Problem]  # those of left_out about which the brokers gave no usable answer
+    problems: list[Problem]  # the namespaces of left_out about which the brokers gave no usable answer
 
 
 def loaded(store: MetadataStore, broker: Broker, namespaces: Sequence[str]) -> Loaded:

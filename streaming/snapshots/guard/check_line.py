@@ -35,7 +35,7 @@ def guard_line(settings: Settings, clients: CommandClients) -> Line:
 
 
 def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Line:
-    """The same with these clients; loads no topic. Raises UnavailableError."""
+    """Check the guards with these clients, like guard_line; loads no topic. Raises UnavailableError."""
     namespaces, problems = namespaces_with_snapshots(store, FindingFilters())
     readable = loaded(store, broker, namespaces)
     problems += readable.problems

@@ -1,4 +1,4 @@
-"""Guards beside the running service, as [snapshots] configures them, in a thread of their own and without Spark."""
+"""Creates and moves guards beside the service, in a thread of its own and without Spark; [snapshots] configures it."""
 
 import logging
 import threading
@@ -10,7 +10,7 @@ from streaming.snapshots.guard.guards import guard_all
 
 log = logging.getLogger("ledger-reaper")
 
-_LEAVE_S = 3.0  # the next run repeats a guard that was interrupted
+_LEAVE_S = 3.0  # a stop waits no longer: the next run repeats an interrupted guard
 
 
 def guarding(settings: Settings) -> Beside:

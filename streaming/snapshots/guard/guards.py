@@ -28,7 +28,8 @@ from udfs.snapshots.guard_rules import Bound, Holds, index_bound, is_perhaps_nee
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 
-MOST_CANDIDATES = 50_000  # segments before every named position that may be needed; with more, the guard stays
+# Segments before all named positions that an index may still come to name; with more of them, the guard does not move.
+MOST_CANDIDATES = 50_000
 _AT_ONCE = 500
 
 
@@ -41,8 +42,8 @@ class GuardState:
     position: Position = BEFORE_ALL  # the guard keeps everything after it
     moved_from: Position | None = None
     held_by: str = ""  # description of the message that the guard stops at
-    lost: int = 0  # named segments in ledgers that were gone before, so that no guard helps
-    error: str = ""  # why nothing was done; the guard, if any, did not move
+    lost: int = 0  # named segments in ledgers that are gone already, so that no guard helps
+    error: str = ""  # why the guard was not updated
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for --json."""
@@ -82,7 +83,7 @@ class Guards:
     def require(self, namespace: str) -> Position:
         """Guard a namespace, and return the position after which everything is kept; (-1, -1) without segments.
 
-        Raises UnavailableError if that fails, so that nothing is done without a guard.
+        Raises UnavailableError if that fails, so that the caller does nothing without a guard.
         """
         for state in self.keep([namespace]):
             if state.error:
@@ -91,7 +92,9 @@ class Guards:
         return BEFORE_ALL
 
     def hold(self, namespace: str, places: Collection[Position]) -> None:
-        """Guard the positions of segments that still exist, and that no index names yet. The guard only moves back.
+        """Make the guard keep the segments at these positions, if they still exist. The guard only moves back.
+
+        Use it for segments that no index names yet.
 
         Raises UnavailableError, RefusedError, SafetyError if that fails.
         """
@@ -180,7 +183,8 @@ class Guards:
     def _move(self, topic: str, guarded: GuardState, before: InternalStats, bound: Bound) -> GuardState:
         """Move the guard forward so that it keeps the bound itself and everything after it."""
         admin, now = self.topics.admin, guarded.position
-        # only to the start of the bound's ledger: a broker trims whole ledgers, so that is as good, and safer
+        # Only to the start of the bound's ledger: brokers trim whole ledgers, so a later position in that ledger would
+        # free no more, and could be wrong
         target = (bound.position[0], 0)
         if target[0] <= now[0] or target[0] not in dict(before.ledgers):
             return guarded
@@ -189,7 +193,7 @@ class Guards:
         if moved >= (bound.position[0], max(bound.position[1], 0)):  # entry -1: the ledger has none yet
             self.topics.more.reset_cursor(topic, GUARD, (max(now[0], 0), max(now[1], 0)))
             raise SafetyError(f"{topic}: the guard went to {moved}, after {bound.held_by}; it was moved back")
-        # a repair or an undo may have published an index since indexes were read, which names other segments
+        # a repair or an undo may have published an index that names other segments, after we had read the indexes
         lowest = lowest_of(self._holds(guarded.namespace, admin.internal_stats(topic)).by_topic)
         if lowest is not None and moved >= lowest:
             return self._move_back(topic, guarded, lowest)
@@ -203,7 +207,7 @@ class Guards:
         )
 
     def _move_back(self, topic: str, guarded: GuardState, lowest: Position) -> GuardState:
-        """Move a guard back that another client moved after a position which an index names."""
+        """Move a guard back to a position that it must keep, and has passed."""
         self.topics.more.reset_cursor(topic, GUARD, (lowest[0], 0))
         moved = self.topics.admin.internal_stats(topic).mark_deleted(GUARD)
         held_by = f"a segment at {_text(lowest)}, which an index names"

@@ -3,8 +3,8 @@
 1. The topic must not be loaded. This is checked right before each message.
 2. The journal has the topic's snapshots of every form before the first message is sent.
 3. The new form is complete before the old form goes. After an interruption, run the command again.
-4. Afterwards everything is read again: the new form must have exactly the ids of the old form. In segments, it must
-   have only the ids whose markers are not after maxReadPosition: the broker finds later ids again by replay.
+4. Afterwards everything is read again: the new form must have exactly the ids of the old form. Segments must have
+   exactly those ids whose markers are not after maxReadPosition: the broker finds later ids again by replay.
 """
 
 from collections import Counter
@@ -317,7 +317,7 @@ def _steps(
 
 
 def _left_over(stored: Stored, kind: SnapshotKind) -> bool:
-    """Whether an interrupted migration left other forms beside that form."""
+    """Whether an interrupted migration to that form left other forms beside it."""
     others = {
         SnapshotKind.PARTS: (SnapshotKind.INDEX, SnapshotKind.SEGMENT, SnapshotKind.SINGLE),
         SnapshotKind.SINGLE: (SnapshotKind.SEGMENT, SnapshotKind.PARTS),

@@ -45,7 +45,7 @@ class PartsAdmin(Protocol):
         ...
 
     def set_compaction_threshold(self, topic: str, *, size_bytes: int) -> None:
-        """Let the broker compact the topic once it has so many bytes after the last compaction."""
+        """Let the broker compact the topic whenever this many bytes were written after the last compaction."""
         ...
 
 
@@ -113,14 +113,14 @@ class _Latest:
 
 
 def ensure(admin: PartsAdmin, namespace: str, sleep: Callable[[float], None] = time.sleep) -> str:
-    """Create a namespace's topic of parts, if it is missing, so that nothing in it is ever trimmed uncompacted.
+    """Create a namespace's topic of parts if it is missing, and make brokers keep its messages until compaction.
 
-    Returns its name. Raises UnavailableError, RefusedError.
+    Returns the topic's name. Raises UnavailableError, RefusedError.
     """
     topic = f"persistent://{namespace}/{SnapshotKind.PARTS}"
     admin.create_topic(topic)
-    # without a threshold nothing would keep the topic's ledgers; the cursor of compaction must exist before the first
-    # message
+    # The threshold makes the broker create the cursor of compaction. Nothing else keeps the topic's ledgers, so the
+    # cursor must exist before the first message
     admin.set_compaction_threshold(topic, size_bytes=COMPACT_ABOVE_BYTES)
     for _try in range(_TRIES):
         if COMPACTION_CURSOR in admin.internal_stats(topic).cursors:

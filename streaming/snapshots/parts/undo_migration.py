@@ -1,10 +1,10 @@
-"""`ledger-reaper snapshots undo --migrated`: let the form count again that a topic's last migration replaced.
+"""`ledger-reaper snapshots undo --migrated`: make the form that a topic's last migration replaced count again.
 
-1. The journal has the snapshots from before the migration. Restores publishes the keys that have no value by now, and
-   keeps the rest.
+1. The journal has the snapshots from before the migration. Restores (restore.py) publishes the values of keys that have
+   none by now, and keeps the rest.
 2. Parts count before an index, and an index before a single snapshot (udfs/snapshots/migration.py). So messages of the
-   migration that count before the old form get tombstones, once the old form was read and has every aborted id that a
-   broker would not find again.
+   migration that count before the old form get tombstones. Before that, the old form is read, and must have every
+   aborted id that a broker would not find again by replay.
 3. If the old form can't be restored, the undo is refused before anything is removed. An interrupted undo is run again.
 """
 
@@ -85,7 +85,11 @@ class MigrationUndo:
             self.migrations.compact(namespace_of(topic))
 
     def _refuse_loss(self, topic: str, kind: SnapshotKind, stored: Stored) -> None:
-        """Refuse to remove a form that counts before the old form, unless the old form has its ids and is as new."""
+        """Refuse to remove a form that counts before the old form, if that could lose ids.
+
+        The old form must have all ids of the other form up to the old form's maxReadPosition. If the other form is an
+        index, its maxReadPosition must not be after that of the old form.
+        """
         preferred = [each for each in (SnapshotKind.PARTS, SnapshotKind.INDEX) if each in migration.PREFERRED[kind]]
         remedy = f"`ledger-reaper snapshots migrate --to {NAMES[kind]} {topic}` writes that form again, with all ids"
         try:

@@ -1,4 +1,4 @@
-"""Finds in the receipts the topics whose data ledgers the service deleted: ids of their transactions can be trimmed."""
+"""Finds in the receipts the topics whose data ledgers the service deleted: a trim may drop ids there."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,5 +29,5 @@ def topics_with_deleted_ledgers(settings: Settings) -> list[str]:
 def allowed_of(rows: Iterator[Mapping[str, Any]], allowed: frozenset[str]) -> set[str]:
     """Return the topics of receipts that are in one of these tenants or namespaces."""
     topics = {str(row[c.TOPIC_NAME]) for row in rows} if allowed else set()
-    # a trim adds an entry to a topic, which an operator has to allow
+    # an operator has to allow the trims, since a trim adds an entry to the topic
     return {topic for topic in topics if {tenant_of(topic), namespace_of(topic)} & allowed}

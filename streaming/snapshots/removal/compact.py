@@ -1,7 +1,7 @@
 """`ledger-reaper snapshots compact`: remove the visible tombstones in a namespace's segments topic.
 
 While a reader gets a tombstone, brokers answer 500 when a client deletes a loaded topic of the namespace. Such a failed
-deletion leaves tombstones itself.
+deletion leaves further tombstones.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def compact(namespace: str, topics: SegmentsTopics, guard: Callable[[str], objec
     nulls = _nulls(namespace, topics)
     if not nulls:
         return 0
-    # brokers trim what is compacted, also segments that indexes name
+    # brokers trim the ledgers that are compacted, even if indexes name segments in them
     guard(namespace)
     # a live record: without a new message after the tombstones, the next compaction would show them again
     topics.send(namespace, SnapshotKind.SEGMENT, *keeper_of(namespace))

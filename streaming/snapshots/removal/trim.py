@@ -115,15 +115,15 @@ def refusal_of(facts: TopicFacts, dead: int) -> str:
 
 
 def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
-    """Explain why a load of the topic would seal ids twice, or how many sealed segments are not in its index yet.
+    """Explain why a commit could make the broker write ids into segments (seal them) twice; "" if it could not.
 
-    To seal ids is to write them into a segment. A commit loads the topic. A broker that loads it from an index written
-    during a replay, or from an index that names markers after its maxReadPosition, finds these ids again, seals them
-    again, and forgets all ids at the next trim.
-    Return "" if neither is true. buffer: the broker's transaction buffer, with its segments.
+    A commit loads the topic. A broker that loads it from an index written during a replay, or from an index that names
+    markers after its maxReadPosition, finds these ids again, seals them again, and forgets all ids at the next trim.
+    The commit must also wait while the broker replays the topic, or has sealed segments that its index does not name.
+
+    buffer: the broker's transaction buffer, with its segments.
     """
     facts, value = state.facts, state.index.value if state.index is not None else None
-    # the commit loads the topic, and the broker would then seal the ids of such an index a second time
     if is_half_replayed(facts):
         return "its index was written during a replay, and the next load would seal every id twice: repair it"
     if buffer is not None and buffer.state in RECOVERING:

@@ -99,9 +99,9 @@ def describe(read: ReadValue) -> str:
 
 
 def in_doubt(namespace: str, messages: Sequence[ReadValue]) -> str:
-    """Report messages that were kept though brokers may be unable to decode them, and what an operator can do."""
+    """Report kept messages that brokers may be unable to decode, and what an operator can do."""
     return (
-        f"{namespace}: {len(messages)} messages stay that brokers may be unable to decode, because a topic, or brokers "
+        f"{namespace}: kept {len(messages)} messages that brokers may be unable to decode, because a topic, or brokers "
         f"of another version, may need them: {named(messages)}. If topics of the namespace do not load, and no broker "
         f"of another version ever used it, `ledger-reaper snapshots repair --unknown-schemas --namespace {namespace}` "
         "removes those that are not a value of their own topic; docs/snapshots.md shows how to remove such a value"
@@ -172,8 +172,8 @@ class Blocking:
         self, namespace: str, kind: SnapshotKind, chosen: Mapping[Position, ReadValue]
     ) -> Iterator[ReadValue]:
         """Yield the messages that compaction keeps: the last of their keys."""
-        # they are judged again, by schemas that are requested after the messages were read: a broker of another version
-        # may have registered a schema in between
+        # This read judges the messages again, by schemas that are requested after the messages: a broker of another
+        # version may have registered a schema since the operator was shown them
         keys = {read.key for read in chosen.values()}
         last = {read.key: read for read in self.store.compacted(namespace, kind) if read.key in keys}
         return (read for read in last.values() if read.key and read.is_blocking and read.position in chosen)

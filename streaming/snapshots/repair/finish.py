@@ -67,7 +67,7 @@ def finish(session: Session, name: str, states: Sequence[TopicState], new: bytes
             f"{topic} is loaded and has {shortfall}; {read}: keep consumers away until the cause is known"
         )
     not_verified = ignorance(ids, is_whole=is_whole) or why
-    if not not_verified:  # also if its broker has written no index: later messages will cause that, not this repair
+    if not not_verified:  # also if its broker has written no index: later messages make it do so, not another repair
         session.journal.mark_done(name)
     return RepairResult(
         topic=topic,
@@ -126,7 +126,7 @@ class Loading:
     def first_index(self) -> tuple[str, int]:
         """Wait for an index that a broker could load; return what it is missing, and how often the topic was loaded.
 
-        If that index stays incomplete, the repair's index replaces it: then the next load replays the topic.
+        If the broker's index stays incomplete, the repair's index replaces it: then the next load replays the topic.
         """
         session, more = self.session, self.session.topics.more
         wait = IndexWait(
@@ -213,7 +213,7 @@ class IndexWait:
         while True:
             try:
                 buffer, read = self.buffer(), self.index()
-            except (UnavailableError, RefusedError):  # unknown for now: the quiet time starts again
+            except (UnavailableError, RefusedError):  # it may have changed: the quiet time starts again
                 if self.clock.now_ms() - start_ms >= _PATIENCE_MS:
                     raise
                 changed_ms = self.clock.now_ms()

@@ -59,7 +59,7 @@ class RepairEntry:
     topic: str
     position: Position  # of the replaced message
     replaced: bytes
-    by: bytes  # the new value; of a migration: the name of its run's first entry, empty in that entry itself
+    by: bytes  # the new value; in a migration's entry: the name of its run's first entry, empty in the first entry
     lost: int  # how many segments of the replaced index were lost
     is_undo: bool  # an undo replaced it
     is_again: bool  # a broker wrote it during a replay, so no undo restores it
@@ -135,7 +135,7 @@ class RepairJournal:
             content = json.loads(self.folder.read(name) or b"")
         if isinstance(content, dict):
             return content
-        # not skipped: what the previous entry replaced is older than what this entry replaced (decision 32)
+        # not skipped: an undo would then restore the value in the previous entry, which is older (decision 32)
         if is_ours:
             raise SafetyError(f"the journal's file {name} is no JSON object: {_CHECK_IT}")
         log.warning("the journal's file %s/%s is no JSON object, and was skipped", self.folder.location, name)

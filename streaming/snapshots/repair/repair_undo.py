@@ -91,7 +91,7 @@ class RepairUndo:
             if entry.is_again and not entry.begins:
                 continue  # a broker's index that was replaced during a repair is not the index before that repair
             sent = self.session.publication_of(entry, now)
-            if sent is Sent.UNKNOWN:  # earlier entries may be older than the index that the topic has had since
+            if sent is Sent.UNKNOWN:  # if it was published, the earlier entries replaced older indexes
                 raise SafetyError(
                     f"{topic}: whether the index of {entry.name} in {journal.folder.location} was published is not "
                     "known, because the topic of indexes no longer has messages of that time. Nothing was sent. If you "
@@ -99,7 +99,7 @@ class RepairUndo:
                 )
             if sent is Sent.NO:
                 continue
-            if entry.is_again:  # and what an earlier repair replaced is older than what this repair replaced
+            if entry.is_again:  # and the earlier entries replaced older indexes, so no undo restores those either
                 raise ConfigError(
                     f"the journal {journal.folder.location} holds no repair of {topic} that can be undone: the last "
                     f"one ({entry.name}) replaced an index that was written during a replay"

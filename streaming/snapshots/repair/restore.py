@@ -117,8 +117,7 @@ class Restores:
         for read in self.topics.compacted(namespace_of(topic), kind):
             if read.topic == topic:
                 is_ours = isinstance(read.value, Segment) and encode_segment(read.value) == values.get((kind, read.key))
-                # a segment before the guard may be trimmed at any time, and counts as gone: the guard passed it while
-                # no index named it
+                # a segment that the guard passed while no index named it may be trimmed at any time: it counts as gone
                 is_free = read.is_null or (is_ours and read.position <= guard)
                 (keys.discard if is_free else keys.add)(read.key)
         return keys

@@ -5,17 +5,17 @@ The steps of a repair: guard, unload, record, publish, load, verify.
 1. A working topic is refused, and so is a topic about which any fact is unknown. A topic with doubled ids works, and is
    replayed all the same.
 2. The guard comes first.
-3. The replaced index is in the journal, on disk, before the new index is sent; so it is with an undo.
+3. The replaced index is in the journal, on disk, before the new index is sent. The same holds for an undo.
 4. Right before that, the topic is read again, and nothing is sent if its index has changed.
 5. Then the topic is loaded, and loaded again if its broker writes no index that could be loaded (a fault of Pulsar's).
    If the broker never writes such an index, the repair reports it and leaves its own, with which the topic is replayed
    at the next load.
-6. The topic must have in memory all ids of the old snapshot whose markers certainly live, and a reader that reaches the
-   topic's end must get no message of any known id. If some old ids are not known, or the reader does not reach the end,
-   the repair reports that it is not verified. A topic that worked is unloaded again before that, in case a client had
-   it loaded from the old index.
-7. A repair that is interrupted after its index was published says so, and the next runs resume it until it is verified.
-   An index that a broker wrote during a replay is never restored by an undo, and no topic is loaded from it.
+6. The broker must have in memory all ids of the old snapshot whose markers certainly exist, and a reader that reaches
+   the topic's end must get no message of any known id. If some old ids are not known, or the reader does not reach the
+   end, the repair reports that it is not verified. A topic that could be loaded with the old index is unloaded again
+   before step 5, in case a client caused such a load.
+7. A repair that is interrupted after its index was published reports that, and the next runs resume it until it is
+   verified. No undo restores an index that a broker wrote during a replay, and no topic is loaded from it.
 """
 
 import time

@@ -41,7 +41,7 @@ class TopicState:
     values: Mapping[Named, bytes]  # segments that the index names, from their positions or from the compacted topic
 
     def known_ids(self, ledgers: frozenset[int] | None = None) -> KnownIds:
-        """Return the aborted ids in the index and its segments. ledgers: of the topic by now; None: as in `facts`."""
+        """Return the aborted ids in the index and its segments. ledgers: the topic's now; None: as in `facts`."""
         value = self.index.value if self.index is not None else None
         tail = value.tail if isinstance(value, Index) else ids_of([])
         ids = {name: decode_segment(data).ids for name, data in self.values.items()}
@@ -101,7 +101,7 @@ class Session:
         return self.state_with(self.latest_index())
 
     def state_with(self, index: ReadValue | None) -> TopicState:
-        """Read the state of the topic as if that were its latest index."""
+        """Read the state of the topic as if `index` were its latest index."""
         value = index.value if index is not None else None
         rows = named_segments(value) if isinstance(value, Index) else ()
         places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
@@ -135,7 +135,7 @@ class Session:
         return latest
 
     def latest(self) -> ReadValue:
-        """Return the current index. Raises SafetyError if there is none that the journal could keep."""
+        """Return the current index. Raises SafetyError if there is none, or it can't be read."""
         index = self.latest_index()
         if index is None:
             raise SafetyError(f"{self.topic} has no index now: another client removed the repair's index")
@@ -166,7 +166,7 @@ class Session:
             return
         try:
             self._guards.hold(self.namespace, places)
-        except SafetyError as error:  # the topic is sound, only its guard is missing
+        except SafetyError as error:  # nothing is wrong with the topic: only its guard is missing
             raise UnavailableError(f"no guard for {self.topic}: {error}") from error
 
     def unload(self) -> None:
@@ -180,22 +180,23 @@ class Session:
         return self.journal.write(old, new, self.lost_in(old.value), act, self._end())
 
     def publish(self, value: bytes) -> Position:
-        """Publish an index, and return its position. The caller states why that is allowed there.
+        """Publish an index, and return its position.
 
-        The caller has held the segments that the index names.
+        The caller must have called `hold` for the index, and gives the reason why it may be published.
         """
         index = decode_index(value)
         try:
             with self.sender(system_topic(self.namespace, SnapshotKind.INDEX)) as sender:
                 return sender.send(self.topic, value)
-        # held again afterwards: a guard may have moved past the segments while no index named them
+        # hold again: while no index named the segments, a run of the guard may have moved it past them
         finally:
             self.hold(index)
 
     def publication_of(self, entry: RepairEntry, now: bytes) -> Sent:
         """Find out whether the index of a journal entry was published. now: the current index.
 
-        The absence of the index is conclusive only while the topic still retains that position.
+        The absence of the index is conclusive only while the topic still has the ledger to which the index would have
+        been added.
         """
         if entry.was_sent or entry.by == now:
             return Sent.YES

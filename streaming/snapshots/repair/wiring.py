@@ -77,8 +77,7 @@ def read_to_the_end(
 ) -> Iterator[tuple[int, int] | None]:
     """Yield each entry's transaction up to the end that the broker reports; None: the entry has no transaction.
 
-    ReceiveTimeout before that is no end: a broker that skips many aborted messages is silent for long. Raises
-    UnavailableError if a second reader does not reach the end either, or the broker does not report the end.
+    Raises UnavailableError if a second reader does not reach the end either, or the broker does not report the end.
     """
     end: Position | None = None
     at, timeouts = BEFORE_ALL, 0
@@ -86,7 +85,7 @@ def read_to_the_end(
         timeouts += 1
         with reader_after(at) as reader:
             end = reader.last if end is None else end
-            # no end: a broker that skips many aborted messages is silent for long
+            # a timeout does not show the end: a broker that skips many aborted messages sends nothing for long
             with suppress(ReceiveTimeout):
                 while end is not None and at < end and end[1] >= 0:
                     at, data = reader.next(_PATIENCE_SECONDS)

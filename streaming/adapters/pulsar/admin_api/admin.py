@@ -171,8 +171,7 @@ class PulsarAdmin:
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
         """Return the broker's answer for an entry, truncated to most_bytes; None if no answer comes in time.
 
-        The broker decompresses the entry into memory of the size that the sender stated. Raises
-        UnavailableError.
+        The broker decompresses the entry into memory of the size that the sender stated. Raises UnavailableError.
         """
         path = f"{topic_path(partition)}/ledger/{position[0]}/entry/{position[1]}"
         return self._http.body(path, most_bytes=most_bytes, patience_seconds=patience_seconds)

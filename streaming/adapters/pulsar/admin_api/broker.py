@@ -107,7 +107,7 @@ class AdminBroker:
         return [views[name] for name in managed_ledgers]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
-        """Return whether each schema (`tenant/ns/encoded`) exists, in order, without its ledgers. Never raises.
+        """Return whether each schema (`tenant/ns/encoded`) exists, in order, but not its ledgers. Never raises.
 
         The request goes to a broker that has a topic of that schema loaded. GONE does not mean that the locator is
         gone: a deleted schema keeps its ledgers until the topic is deleted, and a schema of which no topic is loaded is
@@ -190,9 +190,8 @@ class AdminBroker:
         return hosts
 
     def _loaded_topics(self) -> _Loaded:
-        deadline = self._deadline(
-            0
-        )  # its own deadline: a broker that hangs takes no time from the requests that follow
+        # a deadline of its own: a broker that hangs takes no time from the requests that follow
+        deadline = self._deadline(0)
         try:
             hosts = self._running()
         except ReaperError as error:
@@ -247,7 +246,7 @@ class AdminBroker:
         return failed
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
-        """Send each broker the requests for its topics; repeat those with faults that may pass after all others."""
+        """Send each broker the requests for its topics; then repeat those that failed with a fault that may pass."""
         ambiguous = BrokerView(presence=Presence.UNREADABLE, detail="several brokers have it loaded")
         views = {name: ambiguous for name, (host, _ask) in asks.items() if host == _SEVERAL}
         answers: dict[str, _Tried] = {}

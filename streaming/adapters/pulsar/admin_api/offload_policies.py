@@ -23,7 +23,7 @@ class BrokerOffload:
         self._cluster = pulsar_cluster
 
     def cluster_name(self) -> str:
-        """Return the name in the broker's configuration, or else the only cluster's; "" if it is unknown.
+        """Return the operator's name, else that in the broker's configuration, else the only cluster's; "": unknown.
 
         A known name is cached. Raises UnavailableError.
         """

@@ -39,11 +39,11 @@ class PulsarTopicProperties:
         self._http.close()
 
 
-SUPERUSER = "the rights of a superuser"  # to whom alone brokers return policies, settings and internalStats
+SUPERUSER = "the rights of a superuser"  # brokers return policies, settings and internalStats to no other role
 
 
 def refusal(answer: Answer, what: str, *, right: str = "permission to change the topic") -> RefusedError:
-    """Return the error for a broker's refusal to do `what`; ForbiddenError if the role has not the right."""
+    """Return the error for a broker's refusal to do `what`; ForbiddenError if the role does not have the right."""
     text = f"Pulsar did not {what}: {answer.status} {answer.reason}"
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         # brokers answer 401 both to a wrong token and to a role without the right

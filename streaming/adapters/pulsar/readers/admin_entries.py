@@ -94,8 +94,8 @@ class AdminEntries:
         if not self.controls.gives_up:
             if control is Control.NOT_SHOWN:
                 raise UnavailableError(f"{self.partition}: {NOTHING_SHOWN}; do its bookies answer?")
-            # brokers themselves answer 503 for a topic that is being moved, so only the caller can decide, by the time
-            # that has passed
+            # brokers themselves answer 503 for a topic that is being moved, so the caller decides, by how long the
+            # error lasts
             if _may_pass(answer) and (
                 control is Control.NONE_STORED or answer.status == HTTPStatus.SERVICE_UNAVAILABLE
             ):

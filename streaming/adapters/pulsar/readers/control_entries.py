@@ -2,8 +2,8 @@
 
 A broker whose bookies do not answer still returns a topic's stats from its memory, but no entry. So before an entry is
 given up, other entries are requested with the same timeout, in this order: an entry of the same ledger that was
-returned or sent before, others of that ledger, of neighbouring ledgers, of the topic's other partitions, and of other
-topics.
+returned or sent before, others of that ledger, of the partition's other ledgers, of the topic's other partitions, and
+of other topics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,9 +59,9 @@ class ControlEntries:
     # Controls that were not returned, with the longest timeout of their requests. A control is requested again only
     # with a longer timeout; otherwise a sender could delay each check by the timeouts of the same entries.
     _timeouts: dict[_Entry, float] = field(default_factory=dict, init=False)
-    _shown_elsewhere: _Entry | None = field(
-        default=None, init=False
-    )  # requested before neighbours, for the same reason
+    # An entry of another partition that was returned. It is requested before others of other partitions, for the same
+    # reason.
+    _shown_elsewhere: _Entry | None = field(default=None, init=False)
 
     def was_shown(self, position: Position) -> None:
         """Record that the broker returned this entry to a request."""
@@ -119,7 +119,10 @@ class ControlEntries:
         return [other for other in dict.fromkeys((*siblings, *self.other_partitions)) if other != self.partition]
 
     def _stored(self, partition: str, ledger: int | None) -> Iterator[Position]:
-        """Yield a few entries: the newest, the first and the middle one of this ledger, then the last of others."""
+        """Yield the newest, the first and the middle entry of this ledger; then the last entry of a few other ledgers.
+
+        The other ledgers are the newest two and the oldest.
+        """
         ledgers = [(number, entries) for number, entries in self.admin.internal_stats(partition).ledgers if entries]
         for number, entries in ledgers:
             if number == ledger:

@@ -28,8 +28,8 @@ def fallback_entries(
 ) -> Iterator[tuple[Position, UndeliveredMessage]]:
     """Yield every message of these entries in order. Only a few entries are in memory at a time.
 
-    Raises UnavailableError, RefusedError. The UnavailableErrors after which the caller may decide to give entries up
-    contain NOTHING_SHOWN or WITHHELD (admin_entries.py).
+    Raises UnavailableError, RefusedError. If an UnavailableError contains NOTHING_SHOWN or WITHHELD (admin_entries.py),
+    the caller may decide to give entries up.
     """
     from_admin = AdminEntries(admin, partition, controls or ControlEntries(admin, partition))
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="entries") as threads:

@@ -112,7 +112,7 @@ class Connection:
                 return command, rest[command_size:]
 
     def ask(self, command: api.BaseCommand, answer: int) -> api.BaseCommand:
-        """Send a command and return its answer; earlier commands are dropped. Raises UnavailableError, RefusedError."""
+        """Send a command, drop all commands until its answer, and return it. Raises UnavailableError, RefusedError."""
         try:
             return self.ask_within(command, answer, self._settings.timeout_seconds)
         except ReceiveTimeout:
@@ -176,9 +176,9 @@ class FrameReader:
     """Reads the entries of a partition after a position, in order. Created by opened(); for one thread.
 
     Attributes:
-        last: the last position that the broker would send when the reader was opened. None: it can't report it, because
-            it can't read the metadata of the partition's last entry; it then returns an error, or does not answer. Up
-            to Pulsar 3.2 it may be the position of a marker.
+        last: the last position that the broker would have sent when the reader was opened. None: the broker could not
+            read the metadata of the partition's last entry, and so returned an error, or did not answer. Brokers up to
+            Pulsar 3.2 may report the position of a marker.
     """
 
     def __init__(

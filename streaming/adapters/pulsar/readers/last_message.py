@@ -1,4 +1,4 @@
-"""Whether a partition's broker reports its last message; otherwise no reader of Pulsar's own can find its end."""
+"""Checks whether a partition's broker reports the last message; otherwise Pulsar's readers can't find the end."""
 
 from typing import Protocol
 

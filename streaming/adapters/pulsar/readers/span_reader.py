@@ -1,4 +1,4 @@
-"""Reads spans of a partition's entries through readers, and yields the entries that the broker did not send as well."""
+"""Reads spans of a partition's entries through readers; also yields, without data, entries that were not sent."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence

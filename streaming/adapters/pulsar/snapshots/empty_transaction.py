@@ -1,4 +1,4 @@
-"""Commits an empty transaction on a topic, whose only purpose is that the broker trims aborted ids.
+"""Commits an empty transaction on a topic, only to make the broker trim the ids of aborted transactions.
 
 Pulsar's Python client has no transactions, so the protocol is implemented here, with the first coordinator.
 """

@@ -70,11 +70,11 @@ class SnapshotAdmin:
         return _flag(answer.body.get(_FLAG)), int(size) if size.isdecimal() else 0
 
     def snapshot_seconds(self) -> float:
-        """Return after how many seconds the broker writes a changed snapshot; its default if it can't be read."""
+        """Return after how many seconds the broker writes a changed snapshot; the default if we can't read that."""
         return self._setting(_SNAPSHOT_MS, _DEFAULT_SNAPSHOT_MS) / 1_000
 
     def segment_bytes(self) -> int:
-        """Return the broker's transactionBufferSnapshotSegmentSize; its default if it can't be read."""
+        """Return the broker's transactionBufferSnapshotSegmentSize; the default if we can't read that."""
         return self._setting(_SEGMENT_BYTES, SEGMENT_BYTES)
 
     def _setting(self, name: str, default: int) -> int:

@@ -22,9 +22,11 @@ def system_topic(namespace: str, kind: SnapshotKind) -> str:
 class SnapshotTopics:
     """Reads the snapshot topics of namespaces. Every method raises UnavailableError, RefusedError.
 
-    `with_bytes_of` (compacted, stored): the keys whose values are returned with their bytes, whether valid or not.
-    is_unknown_foreign: schemas of unknown origin count as foreign, because the operator knows that no broker of another
-    version ever used the namespaces.
+    For the keys in `with_bytes_of`, compacted() and stored() also return the bytes of the values, valid or not.
+
+    Args:
+        is_unknown_foreign: schemas of unknown origin count as foreign, because the operator knows that no broker of
+            another version ever used the namespaces.
     """
 
     def __init__(

@@ -568,7 +568,7 @@ def test_offsets_that_the_broker_does_not_read_are_dropped_only_on_request(tmp_p
     assert "lmqConsumerOffset.json has 3" in loss.text
     (finding,) = Check(without, CLOCK, nothing).run(context()).findings
     assert (finding.kind, finding.count) == (FindingKind.CONFIG, 3)
-    assert "has none of the offsets of lmqConsumerOffset.json" in finding.text
+    assert "offsets of lmqConsumerOffset.json, the only file of offsets, are missing from" in finding.text
 
 
 def test_a_copied_queue_of_a_topic_that_nothing_knows_is_refused_and_found_if_it_is_accepted(tmp_path: Path) -> None:

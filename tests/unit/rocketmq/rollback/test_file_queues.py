@@ -236,7 +236,7 @@ def test_file_queue_and_rocksdb_must_not_contradict_each_other(tmp_path: Path) -
     units = store.units["Sources", 0]
     replace_rows(tmp_path, "Sources", units, [(offset, phy - 1, size, 0, 0) for offset, phy, size, *_ in units])
     before = (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes()
-    with pytest.raises(SafetyError, match="the unit is not that of RocksDB"):
+    with pytest.raises(SafetyError, match="the unit differs from RocksDB's row"):
         rollback(paths(tmp_path), CLOCK)
     assert (tmp_path / "consumequeue" / "Sources" / "0" / ("0" * 20)).read_bytes() == before
     assert (tmp_path / "consumequeue" / "CURRENT").exists()
