@@ -6,8 +6,8 @@ stops at the first of these:
 2. a segment whose number is higher than all numbers in its topic's index, or whose topic has no index: a broker writes
    a segment first and its index later, without a time limit (for example while a transaction stays open);
 3. any segment, while the index of a topic can't be read.
-If the topic is gone, these apply only until HOLD_GONE_MS after the index (1 and 3) or the segment (2) was published:
-until then, an operator may restore the topic's metadata.
+These apply to topics that are gone, too, because an operator may restore their metadata: the guard may pass their
+messages once a broker or `snapshots audit --publish` has published tombstones for them.
 A segment that no index names is unneeded once it is no longer the latest message of its key: brokers publish
 tombstones for segments that they have given up.
 """
@@ -20,9 +20,6 @@ from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import is_keeper
 from udfs.snapshots.segments import named_segments
 from udfs.snapshots.values import ReadValue
-from udfs.units import DAY_MS
-
-HOLD_GONE_MS = 7 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,6 @@ class IndexHold:
     lowest: Position | None  # the first named position that still exists; None: there is none
     last: int = -1  # the highest number of a segment that it names
     lost: int = 0  # how many segments it names in ledgers that the segments topic no longer has
-    publish_ms: int = 0
     fault: str = ""
 
 
@@ -58,17 +54,15 @@ class Holds:
         if read.is_null:
             self.by_topic.pop(read.topic, None)
         elif isinstance(read.value, Index):
-            self.by_topic[read.topic] = self._hold(read, read.value)
+            self.by_topic[read.topic] = self._hold(read.value)
         else:
-            self.by_topic[read.topic] = IndexHold(lowest=None, publish_ms=read.publish_ms, fault=str(read.fault))
+            self.by_topic[read.topic] = IndexHold(lowest=None, fault=str(read.fault))
 
-    def _hold(self, read: ReadValue, index: Index) -> IndexHold:
+    def _hold(self, index: Index) -> IndexHold:
         rows = list(named_segments(index))
         there = [position for _sequence, position, _marker in rows if position[0] in self.ledgers]
         last = max((sequence for sequence, _place, _marker in rows), default=-1)
-        return IndexHold(
-            lowest=min(there, default=None), last=last, lost=len(rows) - len(there), publish_ms=read.publish_ms
-        )
+        return IndexHold(lowest=min(there, default=None), last=last, lost=len(rows) - len(there))
 
 
 def lowest_of(holds: Mapping[str, IndexHold]) -> Position | None:
@@ -79,19 +73,15 @@ def lowest_of(holds: Mapping[str, IndexHold]) -> Position | None:
     return min((hold.lowest for hold in holds.values() if hold.lowest is not None), default=None)
 
 
-def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Position, now_ms: int) -> Bound:
+def index_bound(holds: Mapping[str, IndexHold], end: Position) -> Bound:
     """Return the lowest position that an index names, or `end`.
 
     Args:
         holds: the index of each topic.
-        gone: topics that exist neither in ZooKeeper nor at a broker.
         end: the last entry of the segments topic before any index was read.
-        now_ms: the current time.
     """
     bound = Bound(end, "the last entry of the segments topic")
     for topic, hold in holds.items():
-        if topic in gone and now_ms - hold.publish_ms >= HOLD_GONE_MS:
-            continue
         if hold.fault:
             return Bound((-1, -1), f"the index of {topic}, which can't be read ({hold.fault})")
         if hold.lowest is not None and hold.lowest < bound.position:
@@ -99,7 +89,7 @@ def index_bound(holds: Mapping[str, IndexHold], gone: frozenset[str], end: Posit
     return bound
 
 
-def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: frozenset[str], now_ms: int) -> bool:
+def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold]) -> bool:
     """Whether an index may still come to name a segment that is before every named position.
 
     This function sees only the segment's own message: the caller checks for a later message of its key. No index ever
@@ -108,8 +98,6 @@ def is_perhaps_needed(segment: ReadValue, holds: Mapping[str, IndexHold], gone: 
     if segment.value is None or is_keeper(segment.topic):
         return False
     hold = holds.get(segment.topic)
-    if segment.topic in gone and now_ms - segment.publish_ms >= HOLD_GONE_MS:
-        return False
     return hold is None or segment.sequence > hold.last
 
 

@@ -25,6 +25,7 @@ from streaming.errors import SafetyError, UnavailableError
 DEFAULT_FAMILY = "default"
 _BATCH_ROWS = 20_000
 # Files that RocksDB and rocksdict write even in read-only mode.
+_LOCKED = ("IO error: While lock file:", "IO error: lock hold by current process")  # by another process, or by this one
 _NOT_READ = ("LOCK", "LOG", "rocksdict-config.json")
 Rows = Iterable[tuple[bytes, bytes]]
 
@@ -217,4 +218,4 @@ def _opening_error(folder: Path, error_text: str) -> Exception:
     if os.strerror(errno.ENOSPC) in error_text:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     text = f"the database in {folder} can't be opened: {error_text}"
-    return UnavailableError(text) if "lock" in error_text.lower() else SafetyError(text)
+    return UnavailableError(text) if error_text.startswith(_LOCKED) else SafetyError(text)

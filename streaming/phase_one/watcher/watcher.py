@@ -238,7 +238,8 @@ class Watcher:
         tenant = tenant_of(path)
         if self._full_at_scan.get(tenant, -1) < self.scans - 1:
             log.warning(
-                "tenant %s has used up its quota of waiting requests: %d vanished names, of %s, wait for the next scan",
+                "the quota of waiting requests, of tenant %s or of all tenants, is used up: %d vanished names, of %s, "
+                "wait for the next scan",
                 *(tenant, count, path[:200]),
             )
         self._full_at_scan[tenant] = self.scans

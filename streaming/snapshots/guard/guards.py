@@ -7,7 +7,7 @@ is moved forward to the first segment that may be needed (udfs/snapshots/guard_r
 trimmed.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,22 +15,17 @@ from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.audit.audit_options import FindingFilters
 from streaming.clients import clients_for
-from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.live_store import require_live_store
 from streaming.errors import ReaperError, SafetyError, UnavailableError
-from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.audit.snapshot_messages import namespaces_with_snapshots, snapshot_topics
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.paths import managed_ledger_name, managed_ledger_path
-from udfs.records import Presence
 from udfs.snapshots.guard_rules import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 
 # Segments before all named positions that an index may still come to name; with more of them, the guard does not move.
 MOST_CANDIDATES = 50_000
-_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +61,6 @@ class Guards:
     """Creates and moves guards."""
 
     topics: SnapshotTopics
-    store: MetadataStore
-    broker: Broker
-    clock: Clock
 
     def keep(self, namespaces: Sequence[str]) -> Iterator[GuardState]:
         """Guard each namespace that has segments, one after the other; a failure does not stop the next."""
@@ -143,18 +135,15 @@ class Guards:
         return holds
 
     def _bound(self, namespace: str, stats: InternalStats, holds: Holds) -> Bound:
-        now_ms = self.clock.now_ms()
-        gone = self._gone(holds.by_topic)
-        bound = index_bound(holds.by_topic, gone, stats.last, now_ms)
+        bound = index_bound(holds.by_topic, stats.last)
         candidates: list[ReadValue] = []
         for read in self.topics.stored(namespace, SnapshotKind.SEGMENT, stats.mark_deleted(GUARD)):
             if read.position >= bound.position:
                 break
-            if is_perhaps_needed(read, holds.by_topic, frozenset(), now_ms):
+            if is_perhaps_needed(read, holds.by_topic):
                 candidates.append(read)
             if len(candidates) > MOST_CANDIDATES:
                 return Bound(BEFORE_ALL, f"more than {MOST_CANDIDATES} segments that no index names")
-        candidates = self._without_gone(candidates, now_ms)
         if not candidates:
             return bound
         keys = {read.key for read in candidates}
@@ -163,22 +152,6 @@ class Guards:
             if read.key in keys:
                 latest[read.key] = None if read.is_null else read.position
         return segment_bound(bound, candidates, latest)
-
-    def _without_gone(self, candidates: Sequence[ReadValue], now_ms: int) -> list[ReadValue]:
-        gone = self._gone({read.topic for read in candidates})
-        return [read for read in candidates if is_perhaps_needed(read, {}, gone, now_ms)]
-
-    def _gone(self, topics: Iterable[str]) -> frozenset[str]:
-        """Return the topics that exist neither in ZooKeeper nor at a broker. Raises UnavailableError."""
-        gone: list[str] = []
-        names = sorted(topics)
-        for start in range(0, len(names), _AT_ONCE):
-            part = names[start : start + _AT_ONCE]
-            nodes = self.store.read_many([managed_ledger_path(name) for name in part])
-            absent = [name for name, node in zip(part, nodes, strict=True) if node is None]
-            views = self.broker.views([managed_ledger_name(name) for name in absent])
-            gone += [name for name, view in zip(absent, views, strict=True) if view.presence is Presence.GONE]
-        return frozenset(gone)
 
     def _move(self, topic: str, guarded: GuardState, before: InternalStats, bound: Bound) -> GuardState:
         """Move the guard forward so that it keeps the bound itself and everything after it."""
@@ -234,7 +207,7 @@ def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[GuardStat
     for path, detail in problems:
         yield GuardState(namespace=path, error=detail)
     with snapshot_topics(settings) as topics:
-        yield from Guards(topics, clients.store, clients.broker, SystemClock()).keep(namespaces)
+        yield from Guards(topics).keep(namespaces)
 
 
 def _text(position: Position) -> str:

@@ -234,7 +234,7 @@ class Session:
 
     @property
     def _guards(self) -> Guards:
-        return Guards(self.topics, self.store, self.broker, self.clock)
+        return Guards(self.topics)
 
     def _index_ledgers(self) -> tuple[tuple[int, int], ...]:
         return self.topics.admin.internal_stats(system_topic(self.namespace, SnapshotKind.INDEX)).ledgers

@@ -152,9 +152,8 @@ def compact_segments(settings: Settings, namespace: str) -> int:
 
     Raises SafetyError, UnavailableError, RefusedError.
     """
-    clients = clients_for(settings)
     with _live_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
-        guards = Guards(topics, clients.store, clients.broker, SystemClock())
+        guards = Guards(topics)
         return compact(namespace, store, guards.require)
 
 
@@ -163,7 +162,7 @@ def migrations_for(settings: Settings) -> Iterator[Migrations]:
     """Open the migrations; the block's end closes the connections."""
     clients = clients_for(settings)
     with _live_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
-        guards = Guards(topics, clients.store, clients.broker, SystemClock())
+        guards = Guards(topics)
         yield Migrations(
             topics=topics,
             store=clients.store,
@@ -187,8 +186,7 @@ def undo_migration(settings: Settings, topic: str) -> Iterator[Restored | Remove
 
 
 def _restores(settings: Settings, topics: SnapshotTopics) -> Restores:
-    clients = clients_for(settings)
-    guards = Guards(topics, clients.store, clients.broker, SystemClock())
+    guards = Guards(topics)
     return Restores(
         topics,
         lambda system_topic: KeyedSender(settings.pulsar, system_topic),

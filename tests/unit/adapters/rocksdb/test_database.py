@@ -55,6 +55,16 @@ def test_a_database_has_one_writer(tmp_path: Path) -> None:
         pass
 
 
+def test_damage_is_not_taken_for_a_lock_by_the_name_of_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "block-LOCK"
+    with opened(folder) as database:
+        database.put_all("default", ROWS)
+    for manifest in folder.glob("MANIFEST-*"):
+        manifest.write_bytes(b"x" * 100)
+    with pytest.raises(SafetyError, match="can't be opened"), opened(folder):
+        pass
+
+
 def test_a_damaged_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Path) -> None:
     with opened(tmp_path / "d") as database:
         database.put_all("default", [(b"%06d" % number, bytes([number % 256]) * 50) for number in range(5000)])

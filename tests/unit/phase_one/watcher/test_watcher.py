@@ -375,7 +375,7 @@ def test_a_tenant_with_too_many_requests_waits_for_itself_and_loses_none(
     assert world.topic.ids == [1, *range(100, 200)], "each of them once"
     assert most < 15, "so few waited at once"
     assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_requests_put_off_total")
-    assert caplog.text.count("tenant rival has used up its quota") == 1
+    assert caplog.text.count("of tenant rival or of all tenants, is used up") == 1
     assert his not in world.parts.watched.nodes
 
 

@@ -8,16 +8,12 @@ import pytest
 
 from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
-from streaming.clock import ManualClock
 from streaming.errors import SafetyError, UnavailableError
-from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots.guard import guards as module
 from streaming.snapshots.guard.guards import Guards, GuardState
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.records import BrokerView, Presence
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, entries_of
-from udfs.snapshots.guard_rules import HOLD_GONE_MS
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import Fault, ReadValue
 
@@ -55,7 +51,6 @@ class World:
     segments: Sequence[ReadValue] = ()
     latest: Sequence[ReadValue] | None = None
     cursor: Position | None = None
-    living: frozenset[str] = frozenset({A, B})
     overshoots: int = 0
     moves: list[Position] = field(default_factory=list)
     fails: bool = False
@@ -94,24 +89,13 @@ class World:
         ledger, entry = position
         self.cursor = (ledger + (self.overshoots if len(self.moves) == 1 else 0), entry - 1)
 
-    # MetadataStore and Broker
-    def read_many(self, paths: Sequence[str]) -> list[Znode | None]:
-        names = {topic.rpartition("/")[2] for topic in self.living}
-        return [
-            Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0) if path.rpartition("/")[2] in names else None
-            for path in paths
-        ]
 
-    def views(self, managed_ledgers: Sequence[str]) -> list[BrokerView]:
-        return [BrokerView(presence=Presence.GONE) for _each in managed_ledgers]
+def guards_of(world: World) -> Guards:
+    return Guards(cast(SnapshotTopics, world))
 
 
-def guards_of(world: World, now_ms: int = 1_000) -> Guards:
-    return Guards(cast(SnapshotTopics, world), cast(MetadataStore, world), cast(Broker, world), ManualClock(now_ms))
-
-
-def keep(world: World, now_ms: int = 1_000) -> GuardState:
-    (found,) = guards_of(world, now_ms).keep([SPACE])
+def keep(world: World) -> GuardState:
+    (found,) = guards_of(world).keep([SPACE])
     return found
 
 
@@ -192,12 +176,6 @@ def test_one_that_does_not_move_back_is_told() -> None:
 def test_what_may_be_needed_holds_the_guard(changes: dict[str, object], position: Position) -> None:
     world = replace(WELL, moves=[], **changes)  # type: ignore[arg-type]
     assert keep(world).position == position
-
-
-def test_what_belongs_to_a_topic_that_is_gone_holds_it_for_days() -> None:
-    gone = {"living": frozenset({A}), "segments": [*OLD, segment(B, 0, (11, 1)), *NAMED]}
-    assert keep(replace(WELL, moves=[], **gone)).position == (11, -1)  # type: ignore[arg-type]
-    assert keep(replace(WELL, moves=[], **gone), HOLD_GONE_MS).position == (12, -1)  # type: ignore[arg-type]
 
 
 def test_a_guard_that_went_too_far_is_moved_back_and_told() -> None:

@@ -5,7 +5,6 @@ import pytest
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, entries_of
 from udfs.snapshots.guard_rules import (
-    HOLD_GONE_MS,
     Bound,
     Holds,
     IndexHold,
@@ -18,8 +17,6 @@ from udfs.snapshots.values import Fault, ReadValue
 
 A, B = "persistent://t/ns/a", "persistent://t/ns/b"
 END = (20, 5)
-NOW = HOLD_GONE_MS + 1_000
-NOBODY: frozenset[str] = frozenset()
 LEDGERS = frozenset({10, 11, 12, 20})
 
 
@@ -64,32 +61,31 @@ def _holds(*reads: ReadValue) -> Holds:
 
 
 def test_without_indexes_the_end_before_the_look_is_the_bound() -> None:
-    assert index_bound({}, NOBODY, END, NOW).position == END
+    assert index_bound({}, END).position == END
 
 
 def test_the_lowest_named_place_is_the_bound() -> None:
     holds = _holds(_index(A, (3, (12, 0)), (2, (11, 4))), _index(B, (0, (11, 6))))
-    assert index_bound(holds.by_topic, NOBODY, END, NOW).position == (11, 4)
+    assert index_bound(holds.by_topic, END).position == (11, 4)
 
 
 def test_the_latest_index_of_a_topic_counts_and_a_tombstone_ends_it() -> None:
     again = _holds(_index(A, (0, (10, 0))), _index(A, (1, (12, 0))))
-    assert index_bound(again.by_topic, NOBODY, END, NOW).position == (12, 0)
+    assert index_bound(again.by_topic, END).position == (12, 0)
     gone = _holds(_index(A, (0, (10, 0))), _index(A, null=True))
-    assert index_bound(gone.by_topic, NOBODY, END, NOW).position == END
+    assert index_bound(gone.by_topic, END).position == END
 
 
 def test_a_place_that_was_trimmed_before_holds_nothing_and_is_counted() -> None:
     holds = _holds(_index(A, (0, (9, 0)), (1, (12, 0))))
-    assert index_bound(holds.by_topic, NOBODY, END, NOW).position == (12, 0)
+    assert index_bound(holds.by_topic, END).position == (12, 0)
     assert holds.by_topic[A].lost == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.UNREADABLE, Fault.FOREIGN_SCHEMA, Fault.OTHER_NAME])
 def test_an_index_that_nobody_can_read_holds_everything(fault: Fault) -> None:
     holds = _holds(_index(A, (1, (12, 0))), _index(B, fault=fault))
-    assert index_bound(holds.by_topic, NOBODY, END, NOW).position == (-1, -1)
-    assert index_bound(holds.by_topic, frozenset({B}), END, NOW).position == (12, 0)
+    assert index_bound(holds.by_topic, END).position == (-1, -1)
 
 
 def test_a_key_that_no_topic_has_holds_nothing() -> None:
@@ -97,13 +93,6 @@ def test_a_key_that_no_topic_has_holds_nothing() -> None:
         kind=SnapshotKind.INDEX, key="?", topic="", position=(1, 1), publish_ms=1, size_bytes=1, fault=Fault.ODD_KEY
     )
     assert _holds(odd).by_topic == {}
-
-
-def test_what_a_topic_that_is_gone_names_is_held_for_days() -> None:
-    holds = _holds(_index(A, (0, (10, 0))))
-    gone = frozenset({A})
-    assert index_bound(holds.by_topic, gone, END, 1_000 + HOLD_GONE_MS - 1).position == (10, 0)
-    assert index_bound(holds.by_topic, gone, END, 1_000 + HOLD_GONE_MS).position == END
 
 
 @pytest.mark.parametrize(
@@ -138,13 +127,7 @@ def test_what_a_topic_that_is_gone_names_is_held_for_days() -> None:
 def test_a_segment_that_an_index_may_still_name_is_needed(
     segment: ReadValue, holds: dict[str, IndexHold], expected: bool
 ) -> None:
-    assert is_perhaps_needed(segment, holds, NOBODY, NOW) is expected
-
-
-def test_a_segment_of_a_topic_that_is_gone_is_needed_for_days() -> None:
-    segment, gone = _segment(A, 0, (10, 0)), frozenset({A})
-    assert is_perhaps_needed(segment, {}, gone, 1_000 + HOLD_GONE_MS - 1)
-    assert not is_perhaps_needed(segment, {}, gone, 1_000 + HOLD_GONE_MS)
+    assert is_perhaps_needed(segment, holds) is expected
 
 
 def test_of_the_candidates_the_first_that_was_not_tombstoned_is_the_bound() -> None:
