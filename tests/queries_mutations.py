@@ -140,22 +140,10 @@ QUERIES = (
         "                trusted = set(able_before)\n",
     ),
     (
-        "entries that could not be read are tried again before their metadata is removed",
+        "entries that could not be read are tried again",
         UNDO,
         "    readable |= are_readable(gone)\n",
         "",
-    ),
-    (
-        "metadata stays while a bookie that may have the entries is down",
-        UNDO,
-        "    if away:\n",
-        "    if False:\n",
-    ),
-    (
-        "metadata of entries that a bookie stores stay although no client reads them",
-        UNDO,
-        "    if result.has_entries is not None:\n",
-        "    if False:\n",
     ),
     (
         "an undo is too late only if neither entry is stored",
@@ -198,12 +186,6 @@ QUERIES = (
         UNDO,
         "        elif None in answers:\n",
         "        elif False:\n",
-    ),
-    (
-        "an undo removes only the metadata that it created",
-        UNDO,
-        "    if node != created:\n",
-        "    if False:\n",
     ),
     ("another query's batch is not read by the fallback", FALLBACK, "        _require_own(query, checkpoint)\n", ""),
 )

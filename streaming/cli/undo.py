@@ -97,8 +97,8 @@ def _raise_fault(report: UndoReport, ledger: int | None) -> None:
         raise RefusedError(f"{report.count(Undone.TOO_LATE)} of {len(report.results)} came too late: the data are gone")
     if report.count(Undone.UNREADABLE):
         raise RefusedError(
-            f"{report.count(Undone.UNREADABLE)} of {len(report.results)} can't be read while a bookie is away: start "
-            "it, and then read them as described above"
+            f"{report.count(Undone.UNREADABLE)} of {len(report.results)} can't be read now: start the bookies that are "
+            "away, and then read them as described above"
         )
     if ledger is not None and report.count(Undone.EXISTS):
         raise SafetyError(f"ledger {ledger} exists: undo never overwrites the metadata of an existing ledger")

@@ -3,8 +3,8 @@
 A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
 Nothing in ZooKeeper shows whether that has happened, so we ask each bookie whether it stores the ledger's first and
 last entry itself; this needs no metadata. If no bookie has them, and none of the ledger's bookies has any other entry,
-nothing is restored. Otherwise we restore the metadata and let the bookies read both entries as clients do. If no bookie
-answers, the command shows the operator how to check.
+nothing is restored. Otherwise we restore the metadata and let the bookies read both entries as clients do. The metadata
+stay, whatever the bookies answer: without them, a bookie that still has entries would drop them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +25,6 @@ from streaming.coordination.live_store import require_live_store
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 from streaming.ports import (
     Bookies,
-    GuardedDelete,
-    GuardStatus,
     MetadataStore,
     PlacedEntry,
     TopicAdmin,
@@ -38,6 +36,7 @@ from streaming.undo.control_ledgers import entries_on
 from streaming.undo.undo_report import (
     GONE,
     HALF_STORED,
+    NO_BOOKIE_READS,
     NOT_CHECKED,
     NOT_READ,
     PARTLY_STORED,
@@ -286,7 +285,7 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> UndoResult
 def _checked(
     settings: Settings, clients: CommandClients, results: Sequence[UndoResult], created: Mapping[str, Znode]
 ) -> list[UndoResult]:
-    """Check the entries of restored ledgers, and remove metadata whose entries are gone."""
+    """Let bookies read the entries of restored ledgers. The metadata stay, whatever bookies answer."""
     back = [result for result in results if result.status is Undone.PUT_BACK and result.last_entry_id >= 0]
     if not back:
         return list(results)
@@ -307,12 +306,6 @@ def _checked(
     checked = {
         result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
     }
-    for path, result in checked.items():
-        # no bookie can read the entries, and none that the metadata names is away: the metadata points to nothing
-        if result.status is Undone.TOO_LATE:
-            checked[path] = replace(
-                result, detail=f"{result.detail}; {_remove_again(clients.store, path, created[path])}"
-            )
     return [checked.get(result.path, result) for result in results]
 
 
@@ -372,28 +365,14 @@ def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = (
     if is_readable:
         read = "its entries were read from the bookies"
         return replace(result, detail=result.detail if result.has_entries is False else read)
-    # a bookie stores an entry that no client can read: without the metadata, the bookie would drop the entry
     if result.has_entries is not None:
         return replace(result, status=Undone.UNREADABLE, detail=f"no client can read its entries now; {result.detail}")
-    # a bookie that is away may still have the entries, and would drop them without the metadata: the metadata stays
     if away:
         detail = f"no bookie can read its entries now, and {', '.join(away)}, which may have them, is away"
         return replace(result, status=Undone.UNREADABLE, detail=detail)
-    return replace(result, status=Undone.TOO_LATE, detail="no bookie can read its entries")
-
-
-def _remove_again(store: MetadataStore, path: str, created: Znode) -> str:
-    """Delete a znode that we created, unless it was changed since, and return a message about its state."""
-    node = store.read_many([path])[0]
-    if node is None:
-        return "another client has removed its metadata since"
-    if node != created:
-        return "another client has changed its metadata since we put it back, so it stays"
-    # Allowed here: this run created the znode a moment ago, with this version, and no bookie has the ledger's entries.
-    (result,) = store.delete_guarded([GuardedDelete((), ((path, created.version),))])
-    if result.status in (GuardStatus.DELETED, GuardStatus.GONE):
-        return "its metadata was removed again"
-    return f"its metadata could not be removed again ({result.status}): it has no entries"
+    # all of them may have forgotten the address of the bookie that has the entries (BookKeeper issue 4172: after it
+    # became read-only, or writable again)
+    return replace(result, status=Undone.UNREADABLE, detail=NO_BOOKIE_READS)
 
 
 def _waiting_ledgers(settings: Settings, report: UndoReport) -> list[int]:

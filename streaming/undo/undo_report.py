@@ -11,6 +11,10 @@ NOT_READ = (
     "its metadata are back; not known whether bookies still have its entries, because no bookie that can read control "
     "entries answered"
 )
+NO_BOOKIE_READS = (
+    "its metadata are back, but no bookie reads its first or its last entry for clients: either both are gone, or "
+    "these bookies can't reach the one that has them"
+)
 STORED = "bookies still store its first and its last entry, and drop them at their next garbage collection"
 GONE = "all bookies in its metadata have dropped its entries; nothing was put back"
 HALF_STORED = "bookies still store only one of its first and its last entry: some entries are lost"
@@ -21,8 +25,8 @@ class Undone(StrEnum):
     """The outcome for one ledger's metadata."""
 
     PUT_BACK = "PUT_BACK"  # and read back: same bytes, same ACL; the detail describes the state of the entries
-    TOO_LATE = "TOO_LATE"  # no bookie has its entries: nothing was put back, or the metadata was removed again (detail)
-    UNREADABLE = "UNREADABLE"  # the metadata is back; no client can read its entries, but a bookie has some or is away
+    TOO_LATE = "TOO_LATE"  # no bookie has its entries any more: nothing was put back
+    UNREADABLE = "UNREADABLE"  # the metadata is back; no client can read the entries now, as the detail describes
     WOULD_PUT_BACK = "WOULD_PUT_BACK"  # dry run
     EXISTS = "EXISTS"  # never deleted, put back already, or created again: we leave it unchanged
     FAILED = "FAILED"  # the detail is the reason

@@ -136,7 +136,7 @@ def _read(cluster: Cluster, ledger_id: int, last: int) -> str:
     reply = part_clients.http_any("GET", cluster.serving.bookie_http, path)
     if reply.ok and len(json.loads(reply.text)) == last + 1:
         return ""
-    # in two of four runs the bookie's HTTP server answered 500 for the ledgers with three copies, for an unknown reason
+    # a running bookie may have forgotten the address of the read-only one (BookKeeper issue 4172); the shell asks anew
     printed = shell.run(cluster, ["readledger", "-l", str(ledger_id), "-fe", "0", "-le", str(last)], check=False)
     return "" if all(f"Lid={ledger_id}, Eid={each}, " in printed for each in range(last + 1)) else printed[-500:]
 
