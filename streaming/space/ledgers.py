@@ -8,7 +8,6 @@ from streaming.space.owners import Node
 from streaming.space.unread import Unread
 from streaming.sweep.jobs import Limiter
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import parse_placed
 from udfs.paths import Layout, ledger_path
 from udfs.space.ledger_table import LedgerTable, TableBuilder
 
@@ -87,7 +86,7 @@ class LedgerReading:
             try:
                 if isinstance(node, Unreadable):
                     raise FormatError(node.detail)
-                builder.add(ledger_id, parse_placed(node.data), max(node.ctime_ms, node.mtime_ms))
+                builder.add_znode(ledger_id, node.data, max(node.ctime_ms, node.mtime_ms))
             except FormatError as error:
                 unread.ledgers.add(ledger_id)
                 unread.add_path(self.path(ledger_id), str(error))

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from udfs.formats.errors import FormatError
-from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
+from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat, LedgerNumbersFormat
 from udfs.records import LedgerMetadata, LedgerState
 
 _HEADER = b"BookieMetadataFormatVersion\t"
@@ -51,6 +51,19 @@ class PlacedLedger(NamedTuple):
     ack_quorum: int  # copies of an entry that BookKeeper waits for
 
 
+class LedgerNumbers(NamedTuple):
+    """The numbers of a ledger's metadata. The rest is as it is serialized, because many ledgers have the same."""
+
+    is_closed: bool
+    length_bytes: int
+    last_entry_id: int
+    ctime_ms: int  # 0: the metadata contains no creation time
+    write_quorum: int
+    digest_bytes: int
+    segments: tuple[bytes, ...] = ()
+    custom_metadata: tuple[bytes, ...] = ()
+
+
 def parse_ledger_metadata(data: bytes) -> LedgerMetadata:
     """Parse a ledger znode of any version. Raises FormatError, also for empty data."""
     if data.startswith(_HEADER_V3):
@@ -71,6 +84,40 @@ def bookies_of(data: bytes) -> frozenset[str]:
 def parse_placed(data: bytes) -> PlacedLedger:
     """Parse a ledger znode as read_placed does. Raises FormatError also for numbers that no ledger has."""
     return _bounded(read_placed(data))
+
+
+def numbers_of(data: bytes) -> LedgerNumbers | None:
+    """Parse the numbers of a ledger znode of version 3, as parse_placed does, in a third of the time.
+
+    None: parse_placed must parse it. The numbers count only if parse_placed has parsed a ledger with these segments,
+    which have at least `write_quorum` bookies, and one with this custom metadata.
+    """
+    if not data.startswith(_HEADER_V3):
+        return None
+    try:
+        message = LedgerNumbersFormat.FromString(_v3_body(data))
+    except (DecodeError, FormatError):
+        return None
+    if not message.IsInitialized():
+        return None
+    is_closed, length_bytes, last_entry_id = message.state == LedgerMetadataFormat.CLOSED, 0, -1
+    if is_closed:
+        if not message.HasField("lastEntryId"):
+            return None
+        length_bytes, last_entry_id = message.length, message.lastEntryId
+    if length_bytes > _MOST_BYTES or last_entry_id > _MOST_BYTES:
+        return None
+    digest = message.digestType if message.HasField("digestType") else LedgerMetadataFormat.CRC32
+    return LedgerNumbers(
+        is_closed,
+        length_bytes,
+        last_entry_id,
+        message.ctime,
+        message.quorumSize,
+        _DIGEST_BYTES[digest],
+        tuple(message.segment),
+        tuple(message.customMetadata),
+    )
 
 
 def read_placed(data: bytes) -> PlacedLedger:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from udfs.formats.ledger_metadata import PlacedLedger
+from udfs.formats.ledger_metadata import LedgerNumbers, PlacedLedger, numbers_of, parse_placed
 from udfs.formats.ledger_placement import entries_at
 from udfs.owners.named_owner import (
     APPLICATION,
@@ -31,6 +31,7 @@ RECORD_BYTES = 36  # of each copy of an entry beside payload and digest: the rec
 NO_OWNER = -1
 _SEVERAL_SEGMENTS = -1
 _COLUMNS = 10
+_MOST_PARSED = 100_000  # claims, and ensembles, to remember: at most about 40 MB of each
 _OWNER_KEYS = (MANAGED_LEDGER, COMPACTED_TOPIC, BUCKET_TOPIC, SCHEMA_ID)
 
 
@@ -53,6 +54,9 @@ _KIND_OF = {
     LedgerComponent.COMPACTED_LEDGER: Kind.COMPACTED,
     LedgerComponent.DELAYED_INDEX_BUCKET: Kind.BUCKET,
 }
+
+
+Claim = tuple[Kind, str]  # what the metadata say wrote the ledger, and its owner; "": they name none
 
 
 class Claimed(NamedTuple):
@@ -196,48 +200,54 @@ class LedgerTable:
 
 
 @dataclass(slots=True)
-class TableBuilder:
-    """Collects ledgers in any order."""
+class LedgerRows:
+    """Ledgers in any order."""
 
-    _rows: "array[int]" = field(default_factory=lambda: array("q"))  # one after another, each of _COLUMNS numbers
+    _numbers: "array[int]" = field(default_factory=lambda: array("q"))  # one after another, each of _COLUMNS numbers
     _ensembles: dict[tuple[str, ...], int] = field(default_factory=dict)
     _owners: dict[str, int] = field(default_factory=dict)
-    _claims: dict[tuple[bytes | None, ...], tuple[Kind, int]] = field(default_factory=dict)
     _segments: dict[int, Segments] = field(default_factory=dict)
 
-    def add(self, ledger_id: int, placed: PlacedLedger, znode_changed_ms: int) -> None:
-        """Add a ledger. znode_changed_ms: the latest time that its znode names."""
-        metadata = placed.metadata
-        is_closed = metadata.state is LedgerState.CLOSED
-        if len(placed.segments) == 1 and 0 < placed.write_quorum <= len(placed.segments[0][1]):
-            ensemble = self._ensembles.setdefault(placed.segments[0][1], len(self._ensembles))
-        else:
-            ensemble = _SEVERAL_SEGMENTS
-            self._segments[ledger_id] = placed.segments
-        kind, owner = self._claim(metadata.custom_metadata)
-        self._rows.extend(
+    def add(
+        self, ledger_id: int, numbers: LedgerNumbers, where: tuple[str, ...] | None, claim: Claim, changed_ms: int
+    ) -> None:
+        """Add a ledger.
+
+        Args:
+            ledger_id: its id.
+            numbers: of its metadata.
+            where: the bookies of its only segment; None: see add_segments().
+            claim: its kind and owner.
+            changed_ms: the latest time that its znode names.
+        """
+        kind, owner = claim
+        self._numbers.extend(
             (
                 ledger_id,
-                max(0, metadata.length_bytes),
-                max(0, metadata.last_entry_id + 1),
-                max(0, placed.write_quorum),
-                RECORD_BYTES + placed.digest_bytes,
-                ensemble,
-                is_closed,
-                max(znode_changed_ms, metadata.ctime_ms or 0),
+                max(0, numbers.length_bytes),
+                max(0, numbers.last_entry_id + 1),
+                max(0, numbers.write_quorum),
+                RECORD_BYTES + numbers.digest_bytes,
+                _SEVERAL_SEGMENTS if where is None else self._ensembles.setdefault(where, len(self._ensembles)),
+                numbers.is_closed,
+                max(changed_ms, numbers.ctime_ms),
                 kind,
-                owner,
+                self._owners.setdefault(owner, len(self._owners)) if owner else NO_OWNER,
             )
         )
 
+    def add_segments(self, ledger_id: int, segments: Segments) -> None:
+        """Note the segments of a ledger that has several, or none."""
+        self._segments[ledger_id] = segments
+
     def build(self) -> LedgerTable:
-        """Return the table."""
-        columns = np.frombuffer(self._rows, np.int64).reshape(-1, _COLUMNS).T
+        """Return the table, and forget the ledgers."""
+        columns = np.frombuffer(self._numbers, np.int64).reshape(-1, _COLUMNS).T
         order = np.argsort(columns[0], kind="stable")
         ids, length, entries, quorum, overhead, ensemble, is_closed, changed_ms, kind, owner = (
             each[order] for each in columns
         )
-        self._rows = array("q")
+        self._numbers = array("q")
         return LedgerTable(
             ids=ids,
             length=length,
@@ -255,8 +265,63 @@ class TableBuilder:
             claimed=np.zeros(len(ids), np.bool_),
         )
 
-    def _claim(self, custom: Mapping[str, bytes]) -> tuple[Kind, int]:
-        """Return the kind of a ledger by its metadata, and the index of its owner."""
+
+@dataclass(slots=True)
+class TableBuilder:
+    """Parses ledgers into rows. Most ledgers have their topic and their ensemble in common with others."""
+
+    rows: LedgerRows = field(default_factory=LedgerRows)
+    # by the part of the metadata that names the owner
+    _claims: dict[tuple[bytes | None, ...], Claim] = field(default_factory=dict)
+    # by the serialized custom metadata, and segments, of ledgers that parse_placed has parsed
+    _parsed_claims: dict[tuple[bytes, ...], Claim] = field(default_factory=dict)
+    _parsed_ensembles: dict[tuple[bytes, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    def add_znode(self, ledger_id: int, data: bytes, znode_changed_ms: int) -> None:
+        """Add a ledger by the data of its znode. Raises FormatError.
+
+        znode_changed_ms: the latest time that its znode names.
+        """
+        numbers = numbers_of(data)
+        if numbers is not None:
+            claim = self._parsed_claims.get(numbers.custom_metadata)
+            bookies = self._parsed_ensembles.get(numbers.segments)
+            if claim and bookies and 0 < numbers.write_quorum <= len(bookies):
+                self.rows.add(ledger_id, numbers, bookies, claim, znode_changed_ms)
+                return
+        placed = parse_placed(data)
+        claim = self.add(ledger_id, placed, znode_changed_ms)
+        if numbers is not None:
+            if claim[0] is Kind.DATA and len(self._parsed_claims) < _MOST_PARSED:
+                self._parsed_claims[numbers.custom_metadata] = claim
+            if len(placed.segments) == 1 and len(self._parsed_ensembles) < _MOST_PARSED:
+                self._parsed_ensembles[numbers.segments] = placed.segments[0][1]
+
+    def add(self, ledger_id: int, placed: PlacedLedger, znode_changed_ms: int) -> Claim:
+        """Add a parsed ledger, and return its kind and owner. znode_changed_ms: as of add_znode()."""
+        metadata, where = placed.metadata, None
+        if len(placed.segments) == 1 and 0 < placed.write_quorum <= len(placed.segments[0][1]):
+            where = placed.segments[0][1]
+        else:
+            self.rows.add_segments(ledger_id, placed.segments)
+        numbers = LedgerNumbers(
+            metadata.state is LedgerState.CLOSED,
+            metadata.length_bytes,
+            metadata.last_entry_id,
+            metadata.ctime_ms or 0,
+            placed.write_quorum,
+            placed.digest_bytes,
+        )
+        claim = self._claim(metadata.custom_metadata)
+        self.rows.add(ledger_id, numbers, where, claim, znode_changed_ms)
+        return claim
+
+    def build(self) -> LedgerTable:
+        """Return the table of all ledgers that were added."""
+        return self.rows.build()
+
+    def _claim(self, custom: Mapping[str, bytes]) -> Claim:
+        """Return the kind of a ledger by its metadata, and its owner."""
         # a topic has many ledgers, and checking its name takes longer than everything else here
         key = (
             custom.get(APPLICATION),
@@ -268,11 +333,9 @@ class TableBuilder:
         if found is None:
             claim = claim_of(0, custom)
             if isinstance(claim, Unclaimed):
-                kind = Kind.FOREIGN if claim.finding_class is FindingClass.FOREIGN else Kind.UNCLEAR
-                found = kind, NO_OWNER
+                found = Kind.FOREIGN if claim.finding_class is FindingClass.FOREIGN else Kind.UNCLEAR, ""
             else:
-                owner = self._owners.setdefault(claim.managed_ledger, len(self._owners))
-                found = _KIND_OF[claim.component], owner
+                found = _KIND_OF[claim.component], claim.managed_ledger
             self._claims[key] = found
         return found
 

@@ -1,14 +1,18 @@
 """Where the entries of ledgers are, compared with a count entry by entry."""
 
+import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import NOW_MS, bucket_custom, compacted_custom, cursor_custom, data_custom, metadata, schema_custom
-from udfs.formats.ledger_metadata import PlacedLedger
+from udfs.formats.errors import FormatError
+from udfs.formats.ledger_metadata import PlacedLedger, parse_placed, serialize_message
+from udfs.proto.bookkeeper_pb2 import LedgerMetadataFormat
 from udfs.records import LedgerState
 from udfs.space.ledger_table import RECORD_BYTES, Kind, LedgerTable, TableBuilder
 
@@ -114,3 +118,54 @@ def test_metadata_name_kind_and_owner(custom: dict[str, bytes], kind: Kind, owne
     table = builder.build()
     assert table.kind.tolist() == [kind, kind]
     assert [table.owners[code] if code >= 0 else None for code in table.owner.tolist()] == [owner, owner]
+
+
+OTHER = data_custom("public/default/persistent/other")
+CUSTOM: tuple[dict[str, bytes], ...] = (data_custom(), OTHER, cursor_custom(), {})
+NUMBERS = st.sampled_from((-(2**31), -1, 0, 1, 2, 3, 1_001, 2**31 - 1))
+LONG_NUMBERS = st.sampled_from((-(2**63), -1, 0, 9, 2**46, 2**46 + 1, 2**63 - 1))
+
+
+@st.composite
+def znodes(draw: st.DrawFn) -> bytes:
+    """Ledgers of few topics and ensembles, half of them with an odd number, without a field, or damaged."""
+    message = LedgerMetadataFormat(quorumSize=2, ensembleSize=2, ackQuorumSize=2, length=100, lastEntryId=9, ctime=7)
+    message.state = draw(st.sampled_from((LedgerMetadataFormat.CLOSED, LedgerMetadataFormat.OPEN)))
+    message.digestType = draw(st.sampled_from((LedgerMetadataFormat.CRC32C, LedgerMetadataFormat.HMAC)))
+    for first in range(draw(st.sampled_from((1, 1, 1, 2)))):
+        message.segment.add(firstEntryId=first, ensembleMember=draw(st.sampled_from((["a", "b"], ["b", "c", "d"]))))
+    for key, value in draw(st.sampled_from(CUSTOM)).items():
+        message.customMetadata.add(key=key, value=value)
+    names = draw(st.sampled_from((*[field.name for field in message.DESCRIPTOR.fields], *[""] * 12)))
+    change = draw(st.integers(0, 3))
+    if names and not change:
+        message.ClearField(names)
+    elif names.endswith("Size"):
+        setattr(message, names, draw(NUMBERS))
+    elif names in ("length", "lastEntryId", "ctime"):
+        setattr(message, names, draw(LONG_NUMBERS))
+    body = bytearray(message.SerializePartialToString())
+    if names == "password":
+        body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    return serialize_message(bytes(body))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(znodes(), max_size=12))
+def test_znodes_are_read_as_parse_placed_reads_them(datas: list[bytes]) -> None:
+    found, expected = TableBuilder(), TableBuilder()
+    for ledger_id, data in enumerate(datas * 2):
+        try:
+            expected.add(ledger_id, parse_placed(data), 5)
+        except FormatError as error:
+            with pytest.raises(FormatError, match=re.escape(str(error))):
+                found.add_znode(ledger_id, data, 5)
+        else:
+            found.add_znode(ledger_id, data, 5)
+    for of_found, of_expected in zip(columns_of(found.build()), columns_of(expected.build()), strict=True):
+        assert of_found == of_expected
+
+
+def columns_of(table: LedgerTable) -> list[object]:
+    values = [getattr(table, each.name) for each in fields(table)]
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
