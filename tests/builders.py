@@ -1,5 +1,6 @@
 """Builders with readable defaults: requests, ledgers, owners' znodes, references, views."""
 
+import json
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -33,6 +34,8 @@ TOPIC = "public/default/persistent/orders"
 OTHER_TOPIC = "public/default/persistent/payments"
 SCHEMA = "public/default/orders"
 CURSOR = "billing"
+SEGMENT = "public/default/segment/orders/0000-7fff-0"  # of a scalable topic
+LAYOUT_PATH = "/topics/public/default/orders"
 
 NOW_MS = 1_700_000_000_000
 SECOND_MS = 1_000
@@ -239,6 +242,46 @@ def cursor_znode(
 def locator_znode(*ledger_ids: int) -> bytes:
     """Return a SchemaLocator with a version for each ledger, oldest first."""
     return serialize_schema_locator([(ledger_id, 0) for ledger_id in ledger_ids])
+
+
+def layout_znode(*active: int, sealed: Iterable[int] = (), next_id: int | None = None, **changes: object) -> bytes:
+    """Return the layout of a scalable topic with these segments, as Pulsar 5.0.0-M1 writes it.
+
+    Segments with an even id have the lower half of the hashes, the others the upper half.
+
+    Args:
+        active: ids.
+        sealed: ids.
+        next_id: by default one more than the highest id.
+        changes: replace fields of each segment.
+    """
+    ids = sorted([*active, *sealed])
+    segments = {
+        str(number): {
+            "segmentId": number,
+            "hashRange": {"start": 0x8000 * (number % 2), "end": 0x7FFF + 0x8000 * (number % 2)},
+            "state": "ACTIVE" if number in active else "SEALED",
+            "parentIds": [],
+            "childIds": [],
+            "createdAtEpoch": 0,
+            "sealedAtEpoch": -1 if number in active else 1,
+            "createdAtMs": NOW_MS,
+            "sealedAtMs": -1 if number in active else NOW_MS,
+            "active": number in active,
+            "sealed": number not in active,
+            "legacy": False,
+        }
+        | changes
+        for number in ids
+    }
+    return json.dumps(
+        {
+            "epoch": 0,
+            "nextSegmentId": max(ids, default=-1) + 1 if next_id is None else next_id,
+            "segments": segments,
+            "properties": {},
+        }
+    ).encode()
 
 
 def view(

@@ -27,6 +27,8 @@ from tests.queries_mutations import QUERIES
 from tests.queries_mutations import TESTS as QUERIES_TESTS
 from tests.rocketmq_mutations import ROCKETMQ
 from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
+from tests.segments_mutations import SEGMENTS
+from tests.segments_mutations import TESTS as SEGMENTS_TESTS
 from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
 
 ROOT = Path(__file__).parent.parent
@@ -1161,6 +1163,7 @@ MUTATIONS = (
     *(Mutation(*each) for each in QUERIES),
     *(Mutation(*each) for each in BROKERS),
     *(Mutation(*each) for each in LIVE_STORE),
+    *(Mutation(*each) for each in SEGMENTS),
     *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
         "an unreadable znode still names its ledgers",
@@ -1327,6 +1330,7 @@ NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
 NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
 NARROWED |= {row[0]: BROKERS_TESTS[row[1]] for row in BROKERS}
 NARROWED |= {row[0]: LIVE_STORE_TESTS[row[1]] for row in LIVE_STORE}
+NARROWED |= {row[0]: SEGMENTS_TESTS[row[1]] for row in SEGMENTS}
 NARROWED |= {row[0]: SNAPSHOTS_TESTS[row[1]] for row in SNAPSHOTS_LINES}
 NARROWED |= {
     "a start that finds its port in use names the instance that runs": ("tests/unit/config/test_listening.py",),

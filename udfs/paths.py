@@ -1,12 +1,14 @@
 """Topic names, their encoded forms, and the znode paths of Pulsar and BookKeeper.
 
-A managed ledger is named `tenant/ns/persistent/<encoded local name>` (V1: `tenant/cluster/ns/persistent/...`).
-Every function with a topic as its argument accepts this form and `persistent://...`. It raises ValueError for a name
-that Pulsar would not have written: no znode exists at the path of a wrong name, so the owner would seem to be gone.
+A managed ledger is named `tenant/ns/persistent/<encoded local name>` (V1: `tenant/cluster/ns/persistent/...`). The
+managed ledger of a scalable topic's segment (Pulsar 5.0) is named `tenant/ns/segment/<encoded topic>/<from>-<to>-<id>`.
+Every function with a topic as its argument accepts these forms, `persistent://...` and `segment://...`. It raises
+ValueError for a name that Pulsar would not have written: no znode exists at the path of a wrong name, so the owner
+would seem to be gone.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -14,6 +16,7 @@ from urllib.parse import quote_plus, unquote_to_bytes
 
 MANAGED_LEDGERS_ROOT = "/managed-ledgers"
 SCHEMAS_ROOT = "/schemas"
+SCALABLE_TOPICS_ROOT = "/topics"  # the layouts of scalable topics (udfs.formats.segment_layout)
 LEDGERS_ROOT = "/ledgers"
 
 # No cluster has longer names; we refuse them before they get into logs and paths.
@@ -25,11 +28,14 @@ MAX_LEDGER_ID = (1 << 63) - 1
 
 _SCHEME = "persistent://"
 _DOMAIN = "persistent"
+SEGMENT_DOMAIN = "segment"
 _PARTITION_SUFFIX = "-partition-"
 _NAMED_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 _NEEDS_ENCODING = re.compile(r"[^A-Za-z0-9._*-]")
+# the hashes from and to, inclusive, and the segment's id, as Java's format "%04x-%04x-%d" writes them
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,27 @@ class _TopicName:
     tenant: str
     namespace: str
     full_namespace: str  # with the tenant, and the cluster of V1 names
-    local_name: str  # decoded
+    local_name: str  # decoded; of a segment, its scalable topic's
+    descriptor: str = ""  # of a segment: `<from>-<to>-<id>`
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """The parts of a segment's name."""
+
+    topic: str  # the scalable topic: `tenant/ns/encoded`
+    first_hash: int
+    last_hash: int  # inclusive
+    segment_id: int
+
+    @property
+    def may_be_v1(self) -> bool:
+        """Whether a topic with a V1 name has the same managed ledger.
+
+        `t/x/segment/persistent/0000-ffff-0` is a segment of `topic://t/x/persistent`, and it is also the V1 topic
+        `0000-ffff-0` of cluster x and namespace `segment`.
+        """
+        return self.topic.endswith(f"/{_DOMAIN}")
 
 
 def encode_name(name: str) -> str:
@@ -84,26 +110,31 @@ def encode_cursor(name: str) -> str:
 
 
 def managed_ledger_name(topic: str) -> str:
-    """Return `tenant/ns/persistent/encoded`."""
+    """Return `tenant/ns/persistent/encoded`, or `tenant/ns/segment/encoded/<from>-<to>-<id>`."""
     parsed = _parse(topic)
+    if parsed.descriptor:
+        return f"{parsed.full_namespace}/{SEGMENT_DOMAIN}/{encode_name(parsed.local_name)}/{parsed.descriptor}"
     return f"{parsed.full_namespace}/{_DOMAIN}/{encode_name(parsed.local_name)}"
 
 
 def topic_of(managed_ledger: str) -> str:
-    """Return `persistent://tenant/ns/name`, with the name as users write it."""
+    """Return `persistent://tenant/ns/name`, or `segment://tenant/ns/name/<from>-<to>-<id>`, as users write the name."""
     parsed = _parse(managed_ledger)
+    if parsed.descriptor:
+        return f"{SEGMENT_DOMAIN}://{parsed.full_namespace}/{parsed.local_name}/{parsed.descriptor}"
     return f"{_SCHEME}{parsed.full_namespace}/{parsed.local_name}"
 
 
 def topic_named(name: str) -> str:
-    """Return `persistent://tenant/ns/name` for a name that an operator wrote or copied.
+    """Return `persistent://tenant/ns/name` (topic_of) for a name that an operator wrote or copied.
 
     Accepts pulsar-admin's forms (`persistent://tenant/ns/name`, `tenant/ns/name`, and `name` for a topic in
     public/default), the names that our tables print, and managed ledgers (`tenant/ns/persistent/encoded`); also
-    partitions, and V1 names with their cluster. Requests and znodes name topics more strictly: see managed_ledger_name.
+    partitions, segments, and V1 names with their cluster. Requests and znodes name topics more strictly: see
+    managed_ledger_name.
     """
     parts = name.split("/")
-    if "://" in name or _DOMAIN in parts[2:-1]:
+    if "://" in name or _DOMAIN in parts[2:-1] or _is_managed_ledger_of_segment(parts):
         return topic_of(name)
     if len(parts) == 1:
         return topic_of(f"{_SCHEME}public/default/{name}")
@@ -116,14 +147,32 @@ def topic_named(name: str) -> str:
 
 
 def base_topic(topic: str) -> str:
-    """Return the partitioned topic a partition belongs to, or the topic itself, as `persistent://...`."""
+    """Return the partitioned topic a partition belongs to, or the topic or segment itself (topic_of)."""
     parsed = _parse(topic)
+    if parsed.descriptor:
+        return topic_of(topic)
     return f"{_SCHEME}{parsed.full_namespace}/{_base_name(parsed.local_name)}"
 
 
 def partition_index(topic: str) -> int:
     """Return N of `...-partition-N`; -1 if the topic is not a partition."""
-    return _partition_index(_parse(topic).local_name)
+    parsed = _parse(topic)
+    return -1 if parsed.descriptor else _partition_index(parsed.local_name)
+
+
+def segment_of(topic: str) -> SegmentName | None:
+    """Return the parts of a segment's name; None if the topic is not a segment."""
+    parsed = _parse(topic)
+    match = _DESCRIPTOR.fullmatch(parsed.descriptor)
+    if match is None:
+        return None
+    scalable_topic = f"{parsed.full_namespace}/{encode_name(parsed.local_name)}"
+    return SegmentName(scalable_topic, int(match[1], 16), int(match[2], 16), int(match[3]))
+
+
+def layout_path(scalable_topic: str, root: str = SCALABLE_TOPICS_ROOT) -> str:
+    """Return the znode of the layout of a scalable topic, which is `tenant/ns/encoded`, as SegmentName.topic."""
+    return f"{_checked_root(root)}/{checked_schema_id(scalable_topic)}"
 
 
 def tenant_of(topic: str) -> str:
@@ -142,9 +191,11 @@ def is_v1(namespace: str) -> bool:
 
 
 def schema_id_of(topic: str) -> str:
-    """Return `tenant/ns/encoded`: shared by all partitions, and without the cluster of V1 names."""
+    """Return `tenant/ns/encoded`: shared by all partitions or segments, and without the cluster of V1 names."""
     parsed = _parse(topic)
-    return f"{parsed.tenant}/{parsed.namespace}/{encode_name(_base_name(parsed.local_name))}"
+    # a scalable topic has no partitions, whatever its name
+    base = parsed.local_name if parsed.descriptor else _base_name(parsed.local_name)
+    return f"{parsed.tenant}/{parsed.namespace}/{encode_name(base)}"
 
 
 def managed_ledger_path(managed_ledger: str, root: str = MANAGED_LEDGERS_ROOT) -> str:
@@ -253,24 +304,56 @@ def _ledger_node(layout: Layout, ledger_id: int) -> tuple[str, str]:
 def _parse(name: str) -> _TopicName:
     _check_length(name)
     scheme, separator, rest = name.partition("://")
-    if separator:
-        if scheme != _DOMAIN:
-            raise ValueError(f"{_shown(name)}: only persistent:// topics have ledgers")
-        *namespace, local_name = rest.split("/")
-    else:
-        *namespace, domain, encoded = name.split("/") if "/" in name else ("", name)
-        if domain != _DOMAIN:
-            raise ValueError(
-                f"{_shown(name)} is not a topic: expected persistent://tenant/namespace/name "
-                "or tenant/namespace/persistent/encoded-name"
-            )
-        local_name = decode_name(encoded)
+    split = _split_full_name(name, scheme, rest) if separator else _split_managed_ledger(name)
+    namespace, local_name, descriptor = split
     if len(namespace) not in (2, 3):
         raise ValueError(f"{_shown(name)} is not a topic: {len(namespace)} parts before the name, expected 2 or 3")
     for part in namespace:
         _check_entity(part, "tenant, cluster or namespace")
     _check_local_name(local_name)
-    return _TopicName(namespace[0], namespace[-1], "/".join(namespace), local_name)
+    return _TopicName(namespace[0], namespace[-1], "/".join(namespace), local_name, descriptor)
+
+
+def _split_full_name(name: str, scheme: str, rest: str) -> tuple[list[str], str, str]:
+    """Return the namespace's parts, the local name, and the descriptor of a segment."""
+    parts = rest.split("/")
+    if scheme == SEGMENT_DOMAIN:
+        _check_segment_name(name, has_parts=len(parts) == 4, descriptor=parts[-1])
+        return parts[:2], parts[2], parts[3]
+    if scheme != _DOMAIN:
+        raise ValueError(f"{_shown(name)}: only persistent:// topics, and segments, have ledgers")
+    return parts[:-1], parts[-1], ""
+
+
+def _split_managed_ledger(name: str) -> tuple[list[str], str, str]:
+    """Return what _split_full_name returns."""
+    parts = name.split("/")
+    if _is_managed_ledger_of_segment(parts):
+        _check_segment_name(name, has_parts=True, descriptor=parts[4])
+        return parts[:2], decode_name(parts[3]), parts[4]
+    *namespace, domain, encoded = parts if "/" in name else ("", name)
+    if domain != _DOMAIN:
+        raise ValueError(
+            f"{_shown(name)} is not a topic: expected persistent://tenant/namespace/name "
+            "or tenant/namespace/persistent/encoded-name"
+        )
+    return namespace, decode_name(encoded), ""
+
+
+def _is_managed_ledger_of_segment(parts: Sequence[str]) -> bool:
+    """Whether a managed ledger has the form of a segment's, and is not a V1 topic in a namespace `segment`.
+
+    A name that is both counts as a segment's (SegmentName.may_be_v1).
+    """
+    if len(parts) != 5 or parts[2] != SEGMENT_DOMAIN:
+        return False
+    return parts[3] != _DOMAIN or _DESCRIPTOR.fullmatch(parts[4]) is not None
+
+
+def _check_segment_name(name: str, *, has_parts: bool, descriptor: str) -> None:
+    match = _DESCRIPTOR.fullmatch(descriptor)
+    if not has_parts or match is None or match[1] > match[2] or int(match[3]) > MAX_LEDGER_ID:
+        raise ValueError(f"{_shown(name)} is not a segment: expected segment://tenant/namespace/topic/<from>-<to>-<id>")
 
 
 def _check_entity(part: str, what: str) -> None:

@@ -133,7 +133,7 @@ class SnapshotContext:
 class PendingDelete:
     """One request: PIP-186's PendingDeleteLedgerInfo, checked."""
 
-    managed_ledger: str  # `tenant/ns/persistent/encodedName` (V1: `tenant/cluster/ns/persistent/encodedName`)
+    managed_ledger: str  # `tenant/ns/persistent/encodedName` (udfs.paths has the forms of V1 names and segments)
     component: LedgerComponent
     ledger_type: LedgerType
     ledger_id: int
@@ -248,6 +248,8 @@ class BrokerView:
     is_loaded: bool = True  # False: no broker has the topic loaded, so brokers know no more than that it exists
     # of an UNREADABLE view: the brokers could not be asked, so this is no evidence about the topic
     is_unavailable: bool = False
+    # the topic is loaded, and its broker does not show the ledgers and cursors that it knows (a segment)
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

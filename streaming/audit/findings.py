@@ -8,17 +8,25 @@ from streaming.audit.certificate import MAX_NAMESPACES
 from streaming.audit.result import InUse
 from streaming.audit.tables import Rows
 from udfs import columns as c
+from udfs.paths import SEGMENT_DOMAIN
 from udfs.records import LedgerType
 from udfs.verdicts.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 
 _MS_PER_SECOND = 1000
 _NAMESPACES = 500
 # A local name that can't be decoded is shown as it is. HUGEINT: the time in a ledger's metadata may be any number.
+# A segment's name has five parts, as a V1 name has; udfs.paths distinguishes them in the same way.
 _NAMED = f"""
-    SELECT *, {a.MANAGED_LEDGER}.string_split('/persistent/')[1] AS {a.NAMESPACE},
+    SELECT *,
+        regexp_full_match({a.MANAGED_LEDGER}, '[^/]+/[^/]+/{SEGMENT_DOMAIN}/[^/]+/[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9]+')
+            AS is_segment,
+        CASE WHEN is_segment THEN regexp_extract({a.MANAGED_LEDGER}, '^[^/]+/[^/]+')
+            ELSE {a.MANAGED_LEDGER}.string_split('/persistent/')[1] END AS {a.NAMESPACE},
         {a.MANAGED_LEDGER}.string_split('/')[1] AS {c.TENANT},
-        {a.MANAGED_LEDGER}.string_split('/persistent/')[2] AS local_name,
-        'persistent://' || {a.NAMESPACE} || '/' || coalesce(TRY(url_decode(replace(local_name, '+', ' '))), local_name)
+        CASE WHEN is_segment THEN regexp_extract({a.MANAGED_LEDGER}, '[^/]+/[^/]+$')
+            ELSE {a.MANAGED_LEDGER}.string_split('/persistent/')[2] END AS local_name,
+        CASE WHEN is_segment THEN '{SEGMENT_DOMAIN}://' ELSE 'persistent://' END
+            || {a.NAMESPACE} || '/' || coalesce(TRY(url_decode(replace(local_name, '+', ' '))), local_name)
             AS {c.TOPIC_NAME},
         floor(({a.SEEN_MS}::HUGEINT - {a.LAST_CHANGE_MS}) / {_MS_PER_SECOND})::BIGINT AS {a.AGE_SECONDS}
     FROM rows

@@ -20,7 +20,7 @@ from pydantic import (
 
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
-from udfs.paths import managed_ledger_name, topic_of
+from udfs.paths import managed_ledger_name, segment_of, topic_of
 from udfs.records import LedgerComponent
 from udfs.requests.request_format import MAX_PAYLOAD_BYTES
 from udfs.requests.topic_pattern import TopicPattern, is_one_name, parse_pattern
@@ -165,6 +165,8 @@ class TopicSettings(_Part):
         if len(set(names)) != len(names):
             raise ValueError(f"the request, retry, dead-letter and watch topics must all differ: {', '.join(names)}")
         for topic in names:
+            if segment_of(topic):
+                raise ValueError(f"{topic} is a segment of a scalable topic: name a persistent:// topic")
             if not is_one_name(topic):
                 raise ValueError(f"{topic!r}: Spark's connector would read another topic; name one without a comma")
         for topic in self.deduplicated:

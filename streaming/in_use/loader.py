@@ -20,6 +20,7 @@ from udfs.owners.references import (
     owner_of,
     reference_of,
 )
+from udfs.owners.segment_witness import layout_of, with_layout
 from udfs.paths import cursor_path, managed_ledger_path
 from udfs.records import BrokerView, Presence, Reference
 from udfs.units import MIB
@@ -74,12 +75,14 @@ class InUseLoader:
         """Return the references of a batch, and the size of their znodes."""
         now_ms = self._clock.now_ms()  # taken before the reads, so that a reference never seems newer than it is
         paths = self._paths(owners)
-        znodes = self._read_paths(paths)
+        layouts = {key: path for key, owner in owners.items() if (path := layout_of(owner))}
+        znodes = self._read_paths(paths, layouts.values())
         views = self._views(owners, paths, znodes)
         references = {
             key: reference_of(key, [znodes[path] for path in paths[key]], views.get(key), read_at_ms=now_ms)
             for key in owners
         }
+        references |= {key: with_layout(references[key], znodes[path]) for key, path in layouts.items()}
         return references, sum(len(znode.data or b"") for znode in znodes.values())
 
     def holding(self, checks: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -121,7 +124,11 @@ class InUseLoader:
         # the broker's answer counts for a loaded topic.
         paths = {key: cursor_path(name, COMPACTION_CURSOR) for key, name in names.items() if not views[key].is_loaded}
         nodes = self._store.read_many(list(paths.values())) if paths else []
-        loaded = {key: view.compacted_ledger for key, view in views.items() if view.presence is Presence.PRESENT}
+        loaded = {
+            key: view.compacted_ledger
+            for key, view in views.items()
+            if view.presence is Presence.PRESENT and not view.is_hidden
+        }
         unloaded = {key: _compacted_by(node) for key, node in zip(paths, nodes, strict=True)}
         return {key: unloaded[key] if key in unloaded else loaded.get(key) for key in names}
 
@@ -136,8 +143,9 @@ class InUseLoader:
                 paths[key].append(f"{managed_ledger_path(owners[key].name)}{_UNLISTED}")
         return paths
 
-    def _read_paths(self, paths: Mapping[str, Sequence[str]]) -> dict[str, ZnodeRead]:
-        distinct = list(dict.fromkeys(path for owners_paths in paths.values() for path in owners_paths))
+    def _read_paths(self, paths: Mapping[str, Sequence[str]], layouts: Iterable[str]) -> dict[str, ZnodeRead]:
+        """Read the owners' znodes, and the layouts of the scalable topics to which segments among them belong."""
+        distinct = list(dict.fromkeys([*layouts, *(path for each in paths.values() for path in each)]))
         unlisted = [path for path in distinct if path.endswith(_UNLISTED)]
         readable = [path for path in distinct if not path.endswith(_UNLISTED)]
         znodes = self._read(readable, of_one_owner=len(paths) == 1)

@@ -280,6 +280,8 @@ _BEYOND_A_SCHEMA = {
     "nameless topic",
     "a property appears twice",
     "key of another topic",
+    "segment with hashes in the wrong order",
+    "segment id of 64 bits",
 }
 
 

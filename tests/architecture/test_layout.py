@@ -42,6 +42,7 @@ COVERED = {
     "streaming.adapters.pulsar.admin_api.offload_policies": "tests/contract/test_offload_configuration.py",
     "streaming.adapters.pulsar.producer": "tests/contract/test_request_sender.py",
     "streaming.adapters.pulsar.admin_api.properties": "tests/contract/test_topic_properties.py",
+    "streaming.adapters.pulsar.admin_api.segments": "tests/contract/test_pulsar_http.py",
     "streaming.adapters.pulsar.admin_api.retention": "tests/contract/test_trim_facts.py",
     "streaming.adapters.pulsar.admin_api.trims": "tests/contract/test_trim_facts.py",
     "streaming.adapters.pulsar.publish": "tests/contract/test_publish.py",

@@ -122,6 +122,16 @@ def test_views_are_in_order_and_absent_topics_are_gone(world: World) -> None:
     ]
 
 
+def test_a_version_without_scalable_topics_knows_nothing_of_segments(world: World) -> None:
+    name = managed_ledger_name(f"segment://{NAMESPACE}/{uuid4().hex}/0000-ffff-0")
+
+    (absent,) = world.broker.views([name])
+    (existing,) = world.broker.views([name], existing=[name])
+
+    assert absent.presence is Presence.UNREADABLE
+    assert existing == BrokerView(presence=Presence.PRESENT, is_loaded=False)
+
+
 def test_an_invalid_name_is_unreadable_and_affects_no_other(world: World) -> None:
     topic = _topic()
     world.create_topic(topic, 0, "s")

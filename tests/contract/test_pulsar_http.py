@@ -18,6 +18,7 @@ from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, ForbiddenError, RefusedError, UnavailableError
 from streaming.ports import Unreadable
+from tests.builders import layout_znode
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.formats.internal_stats import InternalStats
 from udfs.records import BrokerView, Presence
@@ -275,6 +276,104 @@ def test_a_topic_is_requested_from_its_broker_although_others_do_not_answer(stub
 
         assert _view(stub, owner, silent).ledgers == (4, 9)
         assert _paths(owner).count(STATS) == 1
+
+
+SEGMENT = "t/ns/segment/x/0000-7fff-0"
+SEGMENT_TOPIC = "segment://t/ns/x/0000-7fff-0"
+LAYOUT = "/admin/v2/scalable/t/ns/x"
+NO_LAYOUT = "Scalable topic not found: topic://t/ns/x"
+
+
+def _segment_view(stub: HttpStub, name: str = SEGMENT, *, existing: Sequence[str] = ()) -> BrokerView:
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=5), lambda: [stub.url])
+    (view,) = broker.views([name], existing)
+    broker.close()
+    return view
+
+
+def test_a_loaded_segment_exists_and_shows_nothing(stub: HttpStub) -> None:
+    """No broker of 5.0.0-M1 answers internalStats of a segment."""
+    stub.answer_with(LOADED, _loaded(SEGMENT_TOPIC))
+
+    view = _segment_view(stub)
+
+    assert (view.presence, view.is_hidden, view.ledgers) == (Presence.PRESENT, True, ())
+    assert set(_paths(stub)) == {LOADED}
+    (stats,) = _stats(stub, names=[SEGMENT])
+    assert isinstance(stats, Unreadable)
+    assert set(_paths(stub)) == {LOADED}
+
+
+def test_a_known_segment_that_is_not_loaded_needs_no_request(stub: HttpStub) -> None:
+    stub.answer_with(LOADED, _loaded(TOPIC))
+
+    assert _segment_view(stub, existing=[SEGMENT]) == BrokerView(presence=Presence.PRESENT, is_loaded=False)
+    assert set(_paths(stub)) == {LOADED}
+
+
+@pytest.mark.parametrize(
+    ("answer", "presence"),
+    [
+        pytest.param(_reason(NO_LAYOUT), Presence.GONE, id="no such scalable topic"),
+        pytest.param(CannedAnswer(200, layout_znode(1, 2)), Presence.GONE, id="a layout without it"),
+        pytest.param(CannedAnswer(200, layout_znode(0, 1)), Presence.PRESENT, id="a layout with it"),
+        pytest.param(
+            CannedAnswer(200, layout_znode(0, hashRange={"start": 0, "end": 0xFFFF})),
+            Presence.UNREADABLE,
+            id="a layout that gives its id to another",
+        ),
+        pytest.param(_json({}), Presence.UNREADABLE, id="a layout of an unknown form"),
+        pytest.param(CannedAnswer(200, b"{"), Presence.UNREADABLE, id="half a JSON"),
+        pytest.param(_reason("Scalable topic not found: topic://t/ns/y"), Presence.UNREADABLE, id="of another topic"),
+        pytest.param(_reason(NO_LAYOUT, 409), Presence.UNREADABLE, id="409 in those words"),
+        pytest.param(_reason("Topic was migrated", 410), Presence.UNREADABLE, id="410"),
+        pytest.param(CannedAnswer(404, b"<html>Not Found</html>"), Presence.UNREADABLE, id="404 of an older broker"),
+        pytest.param(CannedAnswer(307, headers=(("Location", "http://x/"),)), Presence.UNREADABLE, id="a redirect"),
+        pytest.param(_reason("no", 403), Presence.UNREADABLE, id="not allowed"),
+        pytest.param(CannedAnswer(500), Presence.UNREADABLE, id="it fails"),
+    ],
+)
+def test_the_layout_of_its_topic_decides_whether_an_unloaded_segment_exists(
+    stub: HttpStub, answer: CannedAnswer, presence: Presence
+) -> None:
+    stub.answer_with(LOADED, _loaded(TOPIC))
+    stub.answer_with(LAYOUT, answer)
+
+    assert _segment_view(stub).presence is presence
+    assert set(_paths(stub)) == {LOADED, LAYOUT}, "a request that would load a topic"
+
+
+@pytest.mark.parametrize("name", ["t/ns/segment/a+b/0000-ffff-0", "t/ns/segment/a%2520b/0000-ffff-0"])
+def test_a_scalable_topic_whose_name_is_encoded_is_not_requested(stub: HttpStub, name: str) -> None:
+    """Brokers of 5.0.0-M1 take the encoded name for the name itself."""
+    stub.answer_with(LOADED, _loaded(TOPIC))
+
+    assert _segment_view(stub, name).presence is Presence.UNREADABLE
+    assert set(_paths(stub)) == {LOADED}
+
+
+def test_a_segment_that_two_brokers_have_loaded_is_unreadable(stub: HttpStub) -> None:
+    with http_stub() as other:
+        for broker_stub in (stub, other):
+            broker_stub.answer_with(LOADED, _loaded(SEGMENT_TOPIC))
+        broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url, other.url])
+
+        (view,) = broker.views([SEGMENT])
+        broker.close()
+
+        assert (view.presence, view.is_unavailable) == (Presence.UNREADABLE, False)
+
+
+def test_a_schema_of_which_only_segments_are_loaded_is_not_requested(stub: HttpStub) -> None:
+    """The request names a topic, and a broker assigns the bundle of that name."""
+    stub.answer_with(LOADED, _loaded(SEGMENT_TOPIC))
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url), lambda: [stub.url])
+
+    views = broker.schema_views(["t/ns/x", "t/ns/y"])
+    broker.close()
+
+    assert [view.presence for view in views] == [Presence.UNREADABLE, Presence.GONE]
+    assert set(_paths(stub)) == {LOADED}
 
 
 def test_a_topic_that_two_brokers_have_loaded_is_unreadable(stub: HttpStub) -> None:

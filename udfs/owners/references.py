@@ -120,6 +120,8 @@ def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
     if broker is None:
         return _unreadable(key, read_at_ms, "znode absent, and the broker was not asked")
     owner = owner_of(key)
+    if broker.is_hidden:  # the broker may be about to write a cursor whose znode is absent
+        return _unreadable(key, read_at_ms, "znode absent, and the broker does not show its cursors")
     if broker.presence is Presence.PRESENT and not (owner.kind == "cursor" and owner.cursor not in broker.cursors):
         return _unreadable(key, read_at_ms, "znode absent, but the broker knows the owner")
     return Reference(key=key, presence=Presence.GONE, read_at_ms=read_at_ms)
@@ -170,7 +172,7 @@ def _data(key: str, seen: ZnodeRead, broker: BrokerView | None, read_at_ms: int)
 
 def _is_silent(broker: BrokerView | None) -> bool:
     """Whether no broker's memory is available to compare with."""
-    return broker is None or not broker.is_loaded
+    return broker is None or not broker.is_loaded or broker.is_hidden
 
 
 def _cursor_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerView | None) -> _Named:
@@ -190,6 +192,8 @@ def _compacted_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerVie
     if broker is None or broker.presence is not Presence.PRESENT:
         # the property may be in the cursor ledger's last entry, which we do not read
         raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not answer")
+    if broker.is_hidden:
+        raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which does not show it")
     if not broker.is_loaded:
         return _compacted_ids_unloaded(owner, seen[1:])
     # A broker that was frozen may answer for a topic that another broker has taken over. It does not know the ledger

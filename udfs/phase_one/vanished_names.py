@@ -13,7 +13,14 @@ from enum import StrEnum
 from udfs.formats.managed_ledger import in_use_ids, parse_cursor, parse_managed_ledger
 from udfs.formats.schema_locator import ledger_ids
 from udfs.owners.references import COMPACTED_LEDGER_PROPERTY, COMPACTION_CURSOR, DELAYED_BUCKET_PREFIX, bucket_id
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, encode_cursor, managed_ledger_name
+from udfs.paths import (
+    MANAGED_LEDGERS_ROOT,
+    SCHEMAS_ROOT,
+    SEGMENT_DOMAIN,
+    checked_schema_id,
+    encode_cursor,
+    managed_ledger_name,
+)
 from udfs.phase_one.pip_186_requests import uploads_in
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 
@@ -41,9 +48,10 @@ def kind_of(path: str) -> ZnodeKind | None:
         return None
     kinds = {
         kind
-        for domain_at in (2, 3)  # tenant/ns/persistent/…, and tenant/cluster/ns/persistent/… of V1 names
-        for after, kind in ((2, ZnodeKind.TOPIC), (3, ZnodeKind.CURSOR))
-        if len(parts) == domain_at + after and parts[domain_at] == _DOMAIN
+        # tenant/ns/persistent/…, tenant/cluster/ns/persistent/… of V1 names, and tenant/ns/segment/topic/…
+        for domain, domain_at, topic_after in ((_DOMAIN, 2, 2), (_DOMAIN, 3, 2), (SEGMENT_DOMAIN, 2, 3))
+        for after, kind in ((topic_after, ZnodeKind.TOPIC), (topic_after + 1, ZnodeKind.CURSOR))
+        if len(parts) == domain_at + after and parts[domain_at] == domain
     }
     return kinds.pop() if len(kinds) == 1 else None
 

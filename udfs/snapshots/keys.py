@@ -103,8 +103,11 @@ def segment_key_of(key: str) -> SegmentKey | None:
 
 
 def is_topic(key: str) -> bool:
-    """Whether the key is a topic's full name, like the keys of single snapshots and indexes."""
+    """Whether the key is a topic's full name, like the keys of single snapshots and indexes.
+
+    A segment of a scalable topic has no snapshots: its transactions are in the metadata store.
+    """
     try:
-        return topic_of(key) == key
+        return key.startswith("persistent://") and topic_of(key) == key
     except ValueError:
         return False

@@ -24,7 +24,7 @@ from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, Unreadable, Znode, refuse_ledgers
 from udfs.formats.acl import ALL, OPEN, AclEntry, acl_bytes, acl_entries
 from udfs.formats.internal_stats import InternalStats
-from udfs.paths import checked_schema_id, managed_ledger_name
+from udfs.paths import checked_schema_id, managed_ledger_name, segment_of
 from udfs.records import BrokerView, Presence
 
 __all__ = ["CrashError", "Faults", "MemoryBroker", "MemoryStore"]
@@ -186,7 +186,7 @@ class MemoryStore:
 
 
 class MemoryBroker:
-    """Broker in memory. Topics and schemas without a view are GONE."""
+    """Broker in memory, of a version without scalable topics. Topics and schemas without a view are GONE."""
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerView] = {}
@@ -198,11 +198,8 @@ class MemoryBroker:
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         """Look up each `tenant/ns/persistent/encoded`, in order. Never raises."""
         views = [self._view("views", self.topics, managed_ledger_name, name) for name in managed_ledgers]
-        pairs, unloaded = (
-            zip(managed_ledgers, views, strict=True),
-            BrokerView(presence=Presence.PRESENT, is_loaded=False),
-        )
-        return [unloaded if view.presence is Presence.GONE and name in existing else view for name, view in pairs]
+        pairs = zip(managed_ledgers, views, strict=True)
+        return [self._absent(name, existing) if view.presence is Presence.GONE else view for name, view in pairs]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Look up each `tenant/ns/encoded`, in order. Never raises."""
@@ -222,6 +219,13 @@ class MemoryBroker:
             raise ForbiddenError("the broker does not list the topics it has loaded: that needs a superuser's rights")
         self.faults.step("require_answers", [])
         return 1
+
+    def _absent(self, name: str, existing: Collection[str]) -> BrokerView:
+        if name in existing:
+            return BrokerView(presence=Presence.PRESENT, is_loaded=False)
+        if segment_of(name):
+            return BrokerView(presence=Presence.UNREADABLE, detail="HTTP 404: Not Found")
+        return BrokerView(presence=Presence.GONE, detail=f"{name} not found")
 
     def _view(
         self, operation: str, views: dict[str, BrokerView], checked: Callable[[str], str], name: str

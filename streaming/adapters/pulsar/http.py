@@ -34,7 +34,7 @@ from streaming.adapters.pulsar.silence import TRY_SECONDS, silence
 from streaming.config.hosts import hosts_of, may_carry_token
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, UnavailableError
-from udfs.paths import is_v1, topic_of
+from udfs.paths import SEGMENT_DOMAIN, is_v1, topic_of
 from udfs.units import MIB
 
 _REDIRECTS = 5  # a bundle that is being moved causes one or two
@@ -44,7 +44,9 @@ _KEPT_CONNECTIONS = 64
 _MOST_BYTES = 64 * MIB  # of an answer: 300,000 topics or ledgers; more would fill an executor's memory
 _BUSY = {429, 502, 503, 504}  # these do not concern the topic of the request
 _TRY_AGAIN = {HTTPStatus.TOO_MANY_REQUESTS, *(status for status in HTTPStatus if status >= 500)}
-_OF_A_TENANT = re.compile(r"/admin/(?:v[23]/)?(?:(?:non-)?persistent|namespaces|schemas|transactions/\w+)/([^/]+)/")
+_OF_A_TENANT = re.compile(
+    r"/admin/(?:v[23]/)?(?:(?:non-)?persistent|namespaces|scalable|schemas|transactions/\w+)/([^/]+)/"
+)
 _REDIRECTING = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 308}
 
 
@@ -355,9 +357,12 @@ def require_safe_token(pulsar: PulsarSettings) -> None:
 def topic_path(topic: str) -> str:
     """Return the path of a topic below /admin/: `v2/persistent/t/ns/name`, or `persistent/t/c/ns/name` (V1 names).
 
-    Accepts all forms that udfs.paths accepts. Raises ValueError for invalid names.
+    Accepts all forms that udfs.paths accepts. Raises ValueError for invalid names, and for segments: their brokers
+    answer none of these requests.
     """
     scheme, _, rest = topic_of(topic).partition("://")
+    if scheme == SEGMENT_DOMAIN:
+        raise ValueError(f"{topic} is a segment, about which brokers answer no such request")
     namespace, _, name = rest.rpartition("/")
     # the form in BookKeeper and ZooKeeper encodes a space as +, which means a plus sign in a URL's path
     return f"{_version(namespace)}{scheme}/{namespace}/{quote(name, safe='')}"

@@ -13,7 +13,7 @@ from streaming.config.settings import Settings
 from streaming.ports import MetadataStore, Unreadable
 from streaming.sweep.pace import Pace
 from udfs.columns import DETAIL
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, SEGMENT_DOMAIN
 
 if TYPE_CHECKING:  # its module loads pandas
     from streaming.sweep.jobs import Limiter
@@ -31,7 +31,9 @@ class Namespaces:
 
 
 def find_namespaces(store: MetadataStore, pace: "Limiter | None" = None) -> Namespaces:
-    """Walk down to the znodes that hold topics (`tenant[/cluster]/ns/persistent`) and schemas (`tenant/ns`).
+    """Walk down to the znodes that hold topics, segments and schemas.
+
+    These are `tenant[/cluster]/ns/persistent`, `tenant/ns/segment/topic` and `tenant/ns`.
 
     Raises UnavailableError.
 
@@ -45,7 +47,9 @@ def find_namespaces(store: MetadataStore, pace: "Limiter | None" = None) -> Name
     third = walk.below(second)
     domains = [path for path in third if path.endswith(f"/{_DOMAIN}")]
     fourth = walk.below([path for path in third if not path.endswith(f"/{_DOMAIN}")])
-    domains += [path for path in fourth if path.endswith(f"/{_DOMAIN}")]
+    # Below a `segment`, every name is a scalable topic's. In a namespace `segment` of V1 names, the names are domains;
+    # only the domain `persistent` has managed ledgers, and the others are empty.
+    domains += [path for path in fourth if path.split("/")[-2] == SEGMENT_DOMAIN or path.endswith(f"/{_DOMAIN}")]
     schemas = walk.below(walk.below([SCHEMAS_ROOT]))
     return Namespaces((*domains, *schemas), tuple(problems))
 

@@ -38,7 +38,8 @@ def namespaces_with_snapshots(store: MetadataStore, filters: FindingFilters) -> 
     """Return the namespaces that have a snapshot topic, and what could not be listed. Raises UnavailableError."""
     listing = find_namespaces(store)
     prefix, suffix = f"{MANAGED_LEDGERS_ROOT}/", "/persistent"
-    names = [path[len(prefix) : -len(suffix)] for path in listing.paths if path.startswith(prefix)]
+    topics = [path for path in listing.paths if path.startswith(prefix) and path.endswith(suffix)]
+    names = [path[len(prefix) : -len(suffix)] for path in topics]
     chosen = [name for name in names if _is_chosen(name, filters)]
     paths = [managed_ledger_path(system_topic(name, kind)) for name in chosen for kind in IN_ORDER]
     nodes = store.read_many(paths)

@@ -31,7 +31,7 @@ from streaming.sweep.tiered_storage.upload_owners import ask_bookkeeper
 from udfs.formats.migration import MIGRATION_STARTED, NO_MIGRATION
 from udfs.offload_drivers import Bucket
 from udfs.owners.references import fixed_paths, owner_of
-from udfs.records import Outcome, Reason, Reference, Verdict
+from udfs.records import Outcome, Presence, Reason, Reference, Verdict
 from udfs.verdicts.judge_offload import OffloadCase, judge_offload
 
 _NAMES_AT_ONCE = 4_000  # four full DeleteObjects in flight; more would only lengthen the time from read to delete
@@ -218,7 +218,9 @@ def _step(
 
 def _checks(reference: Reference) -> tuple[tuple[str, int], ...]:
     """Return the (znode, version) pairs that the reference rests on; version -1: the znode must not exist."""
-    return reference.checks or tuple((path, _ABSENT) for path in fixed_paths(owner_of(reference.key)))
+    if reference.presence is not Presence.GONE:
+        return reference.checks
+    return (*reference.checks, *((path, _ABSENT) for path in fixed_paths(owner_of(reference.key))))
 
 
 def _entry(job: OffloadJob, reference: Reference) -> ObjectEntry:

@@ -78,6 +78,11 @@ def test_the_defaults_are_safe() -> None:
         pytest.param(f'[topics]\nwatch = "{SYSTEM}-WATCH"', "never deduplicate", id="the watcher's requests could be"),
         pytest.param(f'[topics]\nwatch = "{SYSTEM}"', "must all differ", id="the watcher's topic is a listed one"),
         pytest.param(
+            '[topics]\nwatch = "segment://public/default/x/0000-ffff-0"',
+            "is a segment",
+            id="a segment as a topic of ours",
+        ),
+        pytest.param(
             f'[topics]\nrequests = ["{MINE}"]\n[watch]\nenabled = true',
             "topics.watch persistent://acme/reaper/requests-WATCH belongs to tenant acme",
             id="a watcher that speaks for one tenant",

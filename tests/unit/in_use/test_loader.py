@@ -11,18 +11,21 @@ from streaming.in_use.loader import _MOST_BYTES, InUseLoader
 from streaming.ports import Unreadable, Znode
 from tests.builders import (
     CURSOR,
+    LAYOUT_PATH,
     MINUTE_MS,
     OTHER_TOPIC,
     SCHEMA,
+    SEGMENT,
     TOPIC,
     cursor_znode,
+    layout_znode,
     list_znode,
     locator_znode,
     view,
 )
 from tests.world import Bench
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.records import Presence
+from udfs.records import BrokerView, Presence
 
 DATA, OTHER_DATA = f"data:{TOPIC}", f"data:{OTHER_TOPIC}"
 BUCKETS = f"buckets:{TOPIC}"
@@ -139,6 +142,57 @@ class TestLoader:
     def test_no_keys_ask_nothing(self, bench: Bench) -> None:
         assert bench.loader().load([]) == {}
         assert bench.broker.asked == []
+
+
+class TestSegments:
+    def test_their_layouts_are_read_together_with_them(self, bench: Bench) -> None:
+        bench.owner(managed_ledger_path(SEGMENT), list_znode(1, 2))
+        bench.owner(cursor_path(SEGMENT, CURSOR), cursor_znode(6))
+        bench.owner(LAYOUT_PATH, layout_znode(0, 1))
+        keys = [f"data:{SEGMENT}", f"cursor:{SEGMENT}/{CURSOR}", DATA]
+        operations: list[str] = []
+        bench.store.faults.before(lambda operation, _paths: operations.append(operation))
+        loaded = bench.loader().load(keys)
+        assert operations == ["read_many"]
+        assert [list(loaded[key].in_use) for key in keys] == [[1, 2], [6], [1, 2]]
+        assert [LAYOUT_PATH in dict(loaded[key].checks) for key in keys] == [True, True, False]
+
+    @pytest.mark.parametrize("kind", ["data", "compacted", "buckets"])
+    def test_nothing_is_known_of_them_without_their_layout(self, bench: Bench, kind: str) -> None:
+        bench.owner(managed_ledger_path(SEGMENT), list_znode(1, 2))
+        bench.owner(LAYOUT_PATH, layout_znode(0, 1))
+        bench.store.unreadable.add(LAYOUT_PATH)
+        loaded = bench.loader().load([f"{kind}:{SEGMENT}"])
+        assert loaded[f"{kind}:{SEGMENT}"].presence is Presence.UNREADABLE
+
+    @pytest.mark.parametrize(
+        ("layout", "presence"),
+        [
+            pytest.param(layout_znode(1, 2), Presence.GONE, id="pruned"),
+            pytest.param(layout_znode(0, 1), Presence.UNREADABLE, id="the layout names it"),
+        ],
+    )
+    def test_an_absent_one_is_gone_only_if_brokers_and_layout_agree(
+        self, bench: Bench, layout: bytes, presence: Presence
+    ) -> None:
+        bench.owner(LAYOUT_PATH, layout)
+        assert bench.loader().load([f"data:{SEGMENT}"])[f"data:{SEGMENT}"].presence is presence
+        bench.broker.topics[SEGMENT] = BrokerView(presence=Presence.UNREADABLE, detail="HTTP 404: Not Found")
+        assert bench.loader().load([f"data:{SEGMENT}"])[f"data:{SEGMENT}"].presence is Presence.UNREADABLE
+
+    def test_large_znodes_make_one_of_them_unreadable(self, bench: Bench) -> None:
+        bench.owner(LAYOUT_PATH, layout_znode(0, 1))
+        bench.owner(managed_ledger_path(SEGMENT), list_znode(1, 2))
+        for number in range(150):
+            bench.owner(cursor_path(SEGMENT, f"s{number}"), cursor_znode(6) + PADDING)
+        key = f"buckets:{SEGMENT}"
+        assert "more than 64 MiB" in bench.loader().load([key])[key].detail
+
+    def test_their_compacted_ledger_is_unknown_while_a_broker_hides_it(self, bench: Bench) -> None:
+        key = f"compacted:{SEGMENT}"
+        bench.owner(managed_ledger_path(SEGMENT), list_znode(1, 2))
+        bench.broker.topics[SEGMENT] = BrokerView(presence=Presence.PRESENT, is_hidden=True)
+        assert bench.loader().compacted([key]) == {key: None}
 
 
 class Sizes(MemoryStore):

@@ -88,6 +88,42 @@ def test_an_encoded_name_is_refused_unless_java_would_have_written_it(encoded: s
             "persistent://persistent/persistent/persistent",
             id="everything is called persistent",
         ),
+        pytest.param(
+            "segment://t/ns/x/0000-7fff-1",
+            "t/ns/segment/x/0000-7fff-1",
+            "segment://t/ns/x/0000-7fff-1",
+            id="segment",
+        ),
+        pytest.param(
+            "t/ns/segment/a%3Ab/0000-ffff-12",
+            "t/ns/segment/a%3Ab/0000-ffff-12",
+            "segment://t/ns/a:b/0000-ffff-12",
+            id="managed ledger of a segment",
+        ),
+        pytest.param(
+            "t/segment/persistent/x",
+            "t/segment/persistent/x",
+            "persistent://t/segment/x",
+            id="namespace called segment",
+        ),
+        pytest.param(
+            "t/c/segment/persistent/x",
+            "t/c/segment/persistent/x",
+            "persistent://t/c/segment/x",
+            id="V1 namespace called segment",
+        ),
+        pytest.param(
+            "t/segment/segment/segment/8000-ffff-0",
+            "t/segment/segment/segment/8000-ffff-0",
+            "segment://t/segment/segment/8000-ffff-0",
+            id="everything is called segment",
+        ),
+        pytest.param(
+            "segment://t/ns/persistent/0000-ffff-0",
+            "t/ns/segment/persistent/0000-ffff-0",
+            "segment://t/ns/persistent/0000-ffff-0",
+            id="scalable topic called persistent",
+        ),
     ],
 )
 def test_a_topic_has_one_managed_ledger_and_one_full_name(topic: str, managed_ledger: str, full_name: str) -> None:
@@ -116,7 +152,21 @@ def test_a_topic_has_one_managed_ledger_and_one_full_name(topic: str, managed_le
         pytest.param("non-persistent://t/ns/x", id="non-persistent"),
         pytest.param("t/ns/non-persistent/x", id="non-persistent managed ledger"),
         pytest.param("PERSISTENT://t/ns/x", id="scheme in capitals"),
-        pytest.param("topic://t/ns/x", id="other scheme"),
+        pytest.param("topic://t/ns/x", id="scalable topic, which has no ledgers of its own"),
+        pytest.param("segment://t/ns/x", id="segment without a descriptor"),
+        pytest.param("segment://t/ns/x/y/0000-ffff-0", id="slash in a segment's topic"),
+        pytest.param("segment://t/ns//0000-ffff-0", id="segment of a topic without a name"),
+        pytest.param("segment://t/ns/x/0000-FFFF-0", id="hash in capitals"),
+        pytest.param("segment://t/ns/x/0-ffff-0", id="short hash"),
+        pytest.param("segment://t/ns/x/8000-7fff-0", id="hashes in the wrong order"),
+        pytest.param("segment://t/ns/x/0000-ffff-01", id="segment id with a leading zero"),
+        pytest.param("segment://t/ns/x/0000-ffff--1", id="negative segment id"),
+        pytest.param("segment://t/ns/x/0000-ffff-9223372036854775808", id="segment id of 64 bits"),
+        pytest.param("segment://t/ns/x/0000-ffff-\u0663", id="digit of another script"),
+        pytest.param("t/ns/segment/x/0000-ffff-0/cursor", id="cursor of a segment"),
+        pytest.param("t/c/ns/segment/x/0000-ffff-0", id="segment with a V1 namespace"),
+        pytest.param("t/ns/segment/a b/0000-ffff-0", id="segment's topic not encoded"),
+        pytest.param("t/ns/segment/x/bad-descriptor", id="managed ledger of no segment"),
         pytest.param("persistent://../ns/x", id="tenant is .."),
         pytest.param("persistent://t/../x", id="namespace is .."),
         pytest.param("persistent://t/ns/..", id="local name is .."),
@@ -191,6 +241,36 @@ def test_partitions_share_the_schema_of_their_topic(local_name: str, base: str, 
     assert paths.partition_index(topic) == index
     assert paths.base_topic(topic) == f"persistent://t/ns/{base}"
     assert paths.schema_id_of(topic) == f"t/ns/{paths.encode_name(base)}"
+
+
+@pytest.mark.parametrize("topic", ["x", "x-partition-3"])
+def test_segments_share_the_schema_of_their_topic_which_has_no_partitions(topic: str) -> None:
+    segment = f"segment://t/ns/{topic}/0000-7fff-1"
+    assert paths.partition_index(segment) == -1
+    assert paths.base_topic(segment) == segment
+    assert paths.schema_id_of(segment) == f"t/ns/{topic}"
+
+
+def test_the_parts_of_a_segments_name_are_known() -> None:
+    segment = paths.segment_of("t/ns/segment/a%3Ab/4000-7fff-12")
+    assert segment == paths.SegmentName("t/ns/a%3Ab", 0x4000, 0x7FFF, 12)
+    assert paths.layout_path(segment.topic) == "/topics/t/ns/a%3Ab"
+    assert paths.segment_of("persistent://t/ns/x") is None
+
+
+@pytest.mark.parametrize(
+    ("managed_ledger", "may_be_v1"),
+    [
+        pytest.param("t/ns/segment/persistent/0000-ffff-0", True, id="V1 topic of a namespace called segment"),
+        pytest.param("t/ns/segment/x/0000-ffff-0", False, id="V1 names have persistent before the topic"),
+    ],
+)
+def test_a_name_that_may_be_a_v1_topics_is_a_segments_and_shows_it(managed_ledger: str, may_be_v1: bool) -> None:
+    segment = paths.segment_of(managed_ledger)
+    assert segment is not None
+    assert segment.may_be_v1 is may_be_v1
+    # both are at the same place
+    assert paths.managed_ledger_path(managed_ledger) == f"/managed-ledgers/{managed_ledger}"
 
 
 def test_the_schema_id_of_a_v1_topic_has_no_cluster() -> None:
@@ -387,6 +467,11 @@ def test_a_root_is_an_absolute_path(root: str) -> None:
         pytest.param("shop/prod/carts-partition-3", "persistent://shop/prod/carts-partition-3", id="a partition"),
         pytest.param("shop/eu/prod/carts", "persistent://shop/eu/prod/carts", id="a V1 name"),
         pytest.param("shop/eu/prod/persistent/carts", "persistent://shop/eu/prod/carts", id="a V1 managed ledger"),
+        pytest.param("segment://shop/prod/carts/0000-ffff-0", "segment://shop/prod/carts/0000-ffff-0", id="a segment"),
+        pytest.param(
+            "shop/prod/segment/a+b/0000-ffff-0", "segment://shop/prod/a b/0000-ffff-0", id="a segment's managed ledger"
+        ),
+        pytest.param("shop/eu/segment/carts", "persistent://shop/eu/segment/carts", id="V1 namespace called segment"),
         pytest.param("shop/prod", None, id="a namespace"),
         pytest.param("a/b/c/d/e", None, id="too many parts"),
         pytest.param("non-persistent://shop/prod/carts", None, id="a topic without ledgers"),

@@ -1,7 +1,7 @@
 """Asks the brokers as the second source of references: the state of loaded topics, and the existence of others.
 
 1. The state of a topic that no broker has loaded is not requested, because that would load it (docs/decisions/0006).
-   Instead, the list of its namespace, which is read once, shows whether a topic exists.
+   Instead, the list of its namespace, which is read once, shows whether a topic exists; of a segment, its layout.
 2. A broker gets requests only for topics that it has loaded itself, in threads of its own, and no redirect is followed.
 3. Anything but a complete answer is UNREADABLE, which counts as in use. While a broker does not list its loaded topics,
    that applies to every topic that no other broker has loaded. If no answer concerns the topic itself, the view
@@ -22,6 +22,13 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedAt, LoadedTopics
+from streaming.adapters.pulsar.admin_api.segments import (
+    HIDDEN,
+    layout_request,
+    segments_among,
+    view_of_schema,
+    view_of_segment,
+)
 from streaming.adapters.pulsar.admin_api.threads import AskingThreads, BrokerCall
 from streaming.adapters.pulsar.http import (
     Answer,
@@ -37,7 +44,7 @@ from streaming.adapters.pulsar.silence import hangs, silence
 from streaming.errors import ForbiddenError, ReaperError, UnavailableError
 from streaming.ports import Unreadable
 from udfs.formats.internal_stats import InternalStats, parse_internal_stats, view_of
-from udfs.paths import checked_schema_id, namespace_of, schema_id_of, topic_of
+from udfs.paths import SegmentName, checked_schema_id, namespace_of, schema_id_of, segment_of, topic_of
 from udfs.records import BrokerView, Presence
 
 # The messages of Pulsar 4.0.8 with a 404; a 404 with another message may come from a proxy or have another meaning.
@@ -50,6 +57,7 @@ _LATE = "no answer in time"
 _NO_NAME = Unreadable("not a topic's name")
 _SEVERAL = ""  # several brokers report the topic; all but one have lost it without knowing
 _LISTS = "namespaces"  # the threads that request namespaces' lists from any broker
+_LAYOUTS = "scalable topics"  # the threads that request layouts from any broker
 
 T = TypeVar("T")
 _Ask = Callable[[str, float], BrokerView]  # host, deadline; raises FailedAnswerError if a retry may help
@@ -101,6 +109,8 @@ class AdminBroker:
         views |= self._existing(unloaded, loaded, topics, frozenset(existing), deadline)
         # internalStats only of loaded topics: the request for a topic that does not exist would assign its bundle and
         # create the namespace's __change_events
+        segments = segments_among(topics)
+        views |= {name: HIDDEN for name in segments if loaded.hosts.get(topics[name], _SEVERAL) != _SEVERAL}
         asks = {name: (loaded.hosts[topic], self._stats(topic)) for name, topic in topics.items() if name not in views}
         # with its own deadline, so that lists that hang take no time from the topics
         views |= self._all(asks, self._deadline(len(asks)))
@@ -116,14 +126,18 @@ class AdminBroker:
         distinct = list(dict.fromkeys(schema_ids))
         loaded = self._loaded_topics()
         deadline = self._deadline(len(distinct))
-        topics = {schema_id: topic for topic in loaded.hosts for schema_id in _schema_ids(topic)} if distinct else {}
+        hosts = loaded.hosts if distinct else {}
+        topics = {schema_id: topic for topic in hosts for schema_id in _schema_ids(topic)}
+        of_segments = {schema_id for topic in hosts for schema_id in _schema_ids(topic, of_segments=True)}
         views: dict[str, BrokerView] = {}
         asks: dict[str, tuple[str, _Ask]] = {}
         for schema_id in distinct:
             if schema_id in topics:
                 asks[schema_id] = (loaded.hosts[topics[schema_id]], self._schema(topics[schema_id]))
             else:
-                views[schema_id] = _of_no_loaded_topic(schema_id, loaded.error)
+                views[schema_id] = view_of_schema(schema_id, of_segments) or _of_no_loaded_topic(
+                    schema_id, loaded.error
+                )
         views |= self._all(asks, deadline)
         return [views[schema_id] for schema_id in schema_ids]
 
@@ -143,7 +157,7 @@ class AdminBroker:
         asks = {
             name: (loaded.hosts[topic], self._stats(topic, partial(keep, topic)))
             for name, topic in topics.items()
-            if topic in loaded.hosts
+            if topic in loaded.hosts and segment_of(name) is None
         }
         views = self._all(asks, self._deadline(len(asks)))
         other = Unreadable(f"maybe loaded: {loaded.error}") if loaded.error else None
@@ -151,7 +165,7 @@ class AdminBroker:
         for name, topic in topics.items():
             view = views.get(name)
             if view is None:
-                answers[name] = other
+                answers[name] = Unreadable(HIDDEN.detail) if topic in loaded.hosts else other
             else:
                 is_read = view.presence is Presence.PRESENT
                 answers[name] = read[topic] if is_read else Unreadable(view.detail)
@@ -186,7 +200,7 @@ class AdminBroker:
 
     def _running(self) -> list[str]:
         hosts = self._loaded.running()
-        self._threads.end_all_but((_LISTS, *hosts, *(f"{host}{KIND}" for host in hosts)))
+        self._threads.end_all_but((_LISTS, _LAYOUTS, *hosts, *(f"{host}{KIND}" for host in hosts)))
         return hosts
 
     def _loaded_topics(self) -> _Loaded:
@@ -220,11 +234,13 @@ class AdminBroker:
         if loaded.error:
             return dict.fromkeys(names, _unavailable(f"maybe loaded: {loaded.error}"))
         views = {name: BrokerView(presence=Presence.PRESENT, is_loaded=False) for name in names if name in existing}
+        absent = [name for name in names if name not in views]
+        segments = segments_among(absent)
+        views |= self._absent_segments(segments, loaded.running, deadline)
         spaces: defaultdict[str, list[str]] = defaultdict(list)
-        for name in names:
-            if name in views:
-                continue
-            spaces[namespace_of(topics[name])].append(name)
+        for name in absent:
+            if name not in segments:
+                spaces[namespace_of(topics[name])].append(name)
         calls = {space: (_tenant(space), partial(self._topics_of, space, loaded.running, deadline)) for space in spaces}
         # a list that hangs has no effect on the lists of other namespaces
         for namespace, call in self._threads.ask(_LISTS, calls, deadline, hides=True).items():
@@ -232,6 +248,33 @@ class AdminBroker:
             for name in spaces[namespace]:
                 views[name] = _listed(topics[name], listed)
         return views
+
+    def _absent_segments(
+        self, segments: Mapping[str, SegmentName], running: Sequence[str], deadline: float
+    ) -> dict[str, BrokerView]:
+        """Return whether segments exist that no broker has loaded, by the layouts of their scalable topics."""
+        topics = dict.fromkeys(segment.topic for segment in segments.values())
+        calls = {topic: (_tenant(topic), partial(self._layout_of, topic, running, deadline)) for topic in topics}
+        sent = self._threads.ask(_LAYOUTS, calls, deadline, hides=True)
+        layouts = {topic: call.result(_unavailable(_LATE)) for topic, call in sent.items()}
+        views = {}
+        for name, segment in segments.items():
+            answer = layouts[segment.topic]
+            views[name] = view_of_segment(segment, answer) if isinstance(answer, Answer) else answer
+        return views
+
+    def _layout_of(self, scalable_topic: str, running: Sequence[str], deadline: float) -> Answer | BrokerView:
+        """Return a broker's answer, which any broker reads from its metadata store; or a view with the reason."""
+        path = layout_request(scalable_topic)
+        if path is None:
+            return BrokerView(presence=Presence.UNREADABLE, detail="no request to a broker can name such a topic")
+        failed = _unavailable(_LATE)
+        for host in running:
+            try:
+                return self._http.get_from(host, path, deadline=deadline, kind=f"/{scalable_topic}")
+            except ReaperError as error:
+                failed = _failed(error, is_of_one_topic=True)
+        return failed
 
     def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:
         """Return a namespace's topics, which any broker reads from its metadata store; or a view with the reason."""
@@ -374,9 +417,10 @@ def _full_names(managed_ledgers: Iterable[str]) -> dict[str, str]:
     return topics
 
 
-def _schema_ids(topic: str) -> list[str]:
+def _schema_ids(topic: str, *, of_segments: bool = False) -> list[str]:
+    """Return the id of the schema of a loaded topic, or of a loaded segment; none of a name that is no topic's."""
     try:
-        return [schema_id_of(topic)]
+        return [schema_id_of(topic)] if (segment_of(topic) is not None) == of_segments else []
     except ValueError:
         return []
 

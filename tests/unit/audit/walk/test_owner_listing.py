@@ -22,6 +22,25 @@ def test_topics_of_both_name_forms_and_schemas_are_found(store: MemoryStore) -> 
     assert found.problems == ()
 
 
+def test_segments_are_found_below_their_topics(store: MemoryStore) -> None:
+    put(store.tree, "/managed-ledgers/t/ns/segment/orders/0000-7fff-0/sub")
+    put(store.tree, "/managed-ledgers/t/ns/segment/orders/8000-ffff-1")
+    put(store.tree, "/managed-ledgers/t/ns/segment/persistent/0000-ffff-0")
+    put(store.tree, "/managed-ledgers/t/ns/persistent/orders")
+
+    assert find_namespaces(store).paths == (
+        "/managed-ledgers/t/ns/persistent",
+        "/managed-ledgers/t/ns/segment/orders",
+        "/managed-ledgers/t/ns/segment/persistent",
+    )
+
+
+def test_v1_topics_in_a_namespace_called_segment_are_found_once(store: MemoryStore) -> None:
+    put(store.tree, "/managed-ledgers/t/cluster/segment/persistent/orders")
+
+    assert find_namespaces(store).paths == ("/managed-ledgers/t/cluster/segment/persistent",)
+
+
 def test_an_unreadable_namespace_is_reported(store: MemoryStore) -> None:
     put(store.tree, TOPIC_PATH)
     store.unreadable.add("/managed-ledgers/public/default")

@@ -7,7 +7,7 @@ from streaming.audit import audit_columns as a
 from streaming.audit.walk.owner_listing import find_namespaces
 from streaming.audit.walk.reference_scan import ReferenceReader
 from streaming.sweep.pace import Pace
-from tests.builders import CURSOR, SCHEMA, TOPIC, UUID, cursor_znode, list_znode, locator_znode, offloaded, put
+from tests.builders import CURSOR, SCHEMA, SEGMENT, TOPIC, UUID, cursor_znode, list_znode, locator_znode, offloaded, put
 from udfs import columns as c
 
 TOPIC_PATH = f"/managed-ledgers/{TOPIC}"
@@ -39,6 +39,25 @@ def test_every_kind_of_reference_is_read(store: MemoryStore) -> None:
     assert _ids(rows, "SCHEMA_STORAGE") == [40, 41]
     assert [(row[c.LEDGER_ID], row[c.UUID]) for row in rows if row.get(c.UUID)] == [(3, UUID)]
     assert not [row for row in rows if row.get(a.PATH)]
+
+
+def test_segments_name_ledgers_as_topics_do(store: MemoryStore) -> None:
+    put(store.tree, f"/managed-ledgers/{SEGMENT}", list_znode(1, 2))
+    put(store.tree, f"/managed-ledgers/{SEGMENT}/{CURSOR}", cursor_znode(10))
+
+    rows = _references(store)
+
+    assert _ids(rows, "MANAGED_LEDGER") == [1, 2]
+    assert _ids(rows, "MANAGED_CURSOR") == [10]
+    assert {(row[a.MANAGED_LEDGER], row[a.NAMESPACE]) for row in rows} == {(SEGMENT, "public/default")}
+
+
+def test_a_segment_without_a_valid_name_is_reported(store: MemoryStore) -> None:
+    put(store.tree, "/managed-ledgers/t/ns/segment/orders/all", list_znode(1))
+
+    (row,) = _references(store)
+
+    assert row[a.PATH] == "/managed-ledgers/t/ns/segment/orders/all"
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,16 @@ from streaming.sweep.tiered_storage.offloads import OffloadSweeper
 from tests.builders import (
     DAY_MS,
     HOUR_MS,
+    LAYOUT_PATH,
     MINUTE_MS,
     OTHER_TOPIC,
     ROOT,
+    SEGMENT,
     TOPIC,
     UUID,
     data_custom,
     data_request,
+    layout_znode,
     list_znode,
     metadata,
     offloaded,
@@ -330,6 +333,21 @@ def test_an_owner_that_comes_back_before_the_delete_keeps_it(world: World) -> No
 
     assert world.results(request(), since_ms=seen_ms) == [(Outcome.RETRY, Reason.IN_USE)]
     assert set(GARBAGE) < set(world.objects.stored())
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_pruned_segment_that_comes_back_before_the_delete_keeps_its_objects(world: World, is_back: bool) -> None:
+    name = world.offload(topic=SEGMENT, uuid=UUID, ledger_id=7)
+    world.bench.owner(LAYOUT_PATH, layout_znode(1, 2))
+    world.bench.age()
+    since_ms = world.bench.clock.now_ms() - HOUR_MS
+    back = LedgerInfo(ledger_id=7, entries=10, timestamp_ms=1, offload=OffloadState(uuid=UUID, complete=True))
+    if is_back:  # its layout has not changed yet
+        world.journal.on_write = lambda: world.bench.owner(managed_ledger_path(SEGMENT), list_znode(back, 9))
+
+    (result,) = world.results(request(7, UUID, topic=SEGMENT), since_ms=since_ms)
+    assert result == ((Outcome.RETRY, Reason.IN_USE) if is_back else (Outcome.DELETED, Reason.OWNER_GONE))
+    assert (name in world.objects.stored()) is is_back
 
 
 def test_objects_of_a_gone_owner_are_deleted_at_the_second_check(world: World) -> None:

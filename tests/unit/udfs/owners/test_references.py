@@ -7,6 +7,7 @@ from tests.builders import (
     NOW_MS,
     OF_LEDGERS,
     SCHEMA,
+    SEGMENT,
     TOPIC,
     UUID,
     bucket_request,
@@ -24,7 +25,7 @@ from tests.builders import (
 )
 from udfs.owners.references import KeyOwner, ZnodeRead, fixed_paths, key_of, owner_of, reference_of
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.records import BrokerView, PendingDelete, Presence, Reference
+from udfs.records import BrokerView, Counts, PendingDelete, Presence, Reference
 from udfs.verdicts.judge import refers_to
 
 DATA, CURSOR_KEY, SCHEMA_KEY, COMPACTED, BUCKETS = (
@@ -43,6 +44,9 @@ EVERY_KEY = sorted(FIRST_PATH)
 GONE, PRESENT, UNREADABLE = (
     view(presence=presence) for presence in (Presence.GONE, Presence.PRESENT, Presence.UNREADABLE)
 )
+
+
+HIDDEN = BrokerView(presence=Presence.PRESENT, is_hidden=True)
 
 
 def refer(key: str, *seen: ZnodeRead, broker: BrokerView | None = PRESENT) -> Reference:
@@ -395,6 +399,32 @@ class TestCompacted:
     def test_a_topic_never_compacted_refers_to_none(self) -> None:
         reference = refer(COMPACTED, seen(LIST_PATH, list_znode(1)), seen(COMPACTION_PATH, None), broker=view(1))
         assert (list(reference.in_use), reference.newest_id) == ([], -1)
+
+
+class TestHidden:
+    """A loaded segment: its broker does not show what it knows."""
+
+    def test_its_list_counts_alone(self) -> None:
+        reference = refer(f"data:{SEGMENT}", seen(managed_ledger_path(SEGMENT), list_znode(1, 2)), broker=HIDDEN)
+        assert list(reference.in_use) == [1, 2]
+        assert reference.counts == Counts(2, -1)
+
+    @pytest.mark.parametrize("listed", [list_znode(1), list_znode()], ids=["with a ledger", "without"])
+    def test_its_compacted_ledger_is_unknown(self, listed: bytes) -> None:
+        key = f"compacted:{SEGMENT}"
+        reference = refer(key, seen(managed_ledger_path(SEGMENT), listed), broker=HIDDEN)
+        assert reference.presence is Presence.UNREADABLE
+
+    @pytest.mark.parametrize(
+        ("broker", "presence"),
+        [
+            pytest.param(HIDDEN, Presence.UNREADABLE, id="loaded: the broker may be about to write the znode"),
+            pytest.param(unloaded(), Presence.GONE, id="not loaded"),
+        ],
+    )
+    def test_its_cursor_without_a_znode_may_be_new(self, broker: BrokerView, presence: Presence) -> None:
+        path = cursor_path(SEGMENT, CURSOR)
+        assert refer(f"cursor:{SEGMENT}/{CURSOR}", seen(path, None), broker=broker).presence is presence
 
 
 class TestBuckets:

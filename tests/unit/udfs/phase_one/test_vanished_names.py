@@ -7,12 +7,14 @@ import pytest
 from tests.builders import (
     CURSOR,
     SCHEMA,
+    SEGMENT,
     TOPIC,
     UUID,
     bucket_request,
     compacted_request,
     cursor_request,
     data_request,
+    list_znode,
     schema_request,
 )
 from udfs.formats.errors import FormatError
@@ -26,7 +28,7 @@ from udfs.formats.managed_ledger import (
 )
 from udfs.formats.schema_locator import serialize_schema_locator
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
-from udfs.phase_one.vanished_names import ZnodeKind, kind_of, names_in, vanished
+from udfs.phase_one.vanished_names import ZnodeKind, is_nameable, kind_of, names_in, vanished
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete
 from udfs.requests.request_format import decode, encode
 
@@ -103,6 +105,25 @@ def cursor(ledger_id: int = 5, **rest: dict[str, int] | dict[str, str]) -> bytes
     return serialize_cursor(ManagedCursorInfo(cursors_ledger_id=ledger_id, **rest))  # type: ignore[arg-type]
 
 
+def test_a_ledger_that_vanishes_from_a_segment_is_requested() -> None:
+    path = managed_ledger_path(SEGMENT)
+    assert gone(path, list_znode(5, 8), list_znode(8, 9)) == [data_request(5, SEGMENT)]
+    path = cursor_path(SEGMENT, CURSOR)
+    assert gone(path, cursor(5), None) == [cursor_request(5, SEGMENT)]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_named"),
+    [
+        (managed_ledger_path(SEGMENT), True),
+        (cursor_path(SEGMENT, CURSOR), True),
+        ("/managed-ledgers/t/ns/segment/x/all", False),
+    ],
+)
+def test_a_request_can_name_a_segment(path: str, is_named: bool) -> None:
+    assert is_nameable(path) is is_named
+
+
 def test_a_ledger_that_vanishes_from_a_cursor_is_requested() -> None:
     path = cursor_path(TOPIC, CURSOR)
     bucket = {"cursor_properties": {"#pulsar.internal.delayed.bucket_1_9": "8", "client's own": "9"}}
@@ -138,6 +159,11 @@ def test_a_znode_that_can_not_be_parsed_is_an_error_and_nothing_has_vanished(pat
         ("/managed-ledgers/t/c/ns/persistent/x/s", ZnodeKind.CURSOR),
         ("/managed-ledgers/t/persistent/persistent/x", ZnodeKind.TOPIC),
         ("/managed-ledgers/t/c/persistent/persistent/x", None),  # a topic of V1, or a cursor
+        ("/managed-ledgers/t/ns/segment/x/0000-ffff-0", ZnodeKind.TOPIC),
+        ("/managed-ledgers/t/ns/segment/x/0000-ffff-0/s", ZnodeKind.CURSOR),
+        ("/managed-ledgers/t/ns/segment/x", None),
+        ("/managed-ledgers/t/c/segment/persistent/x", ZnodeKind.TOPIC),
+        ("/managed-ledgers/t/ns/segment/persistent/0000-ffff-0/s", ZnodeKind.CURSOR),
         ("/managed-ledgers/t/ns/persistent", None),
         ("/managed-ledgers/t/ns", None),
         ("/schemas/t/ns/x", ZnodeKind.SCHEMA),

@@ -90,6 +90,26 @@ def refused(data: bytes | None) -> Rejection:
             DATA | {"topicName": "persistent://tenant/ns/topic-partition-0"}, REQUEST, id="topic as users write it"
         ),
         pytest.param(
+            DATA | {"topicName": "tenant/ns/segment/a+b/0000-7fff-12"},
+            replace(REQUEST, managed_ledger="tenant/ns/segment/a+b/0000-7fff-12"),
+            id="managed ledger of a segment",
+        ),
+        pytest.param(
+            DATA | {"topicName": "segment://tenant/ns/a b/0000-7fff-12"},
+            replace(REQUEST, managed_ledger="tenant/ns/segment/a+b/0000-7fff-12"),
+            id="segment as users write it",
+        ),
+        pytest.param(
+            SCHEMA | {"topicName": "segment://tenant/ns/topic/0000-7fff-12"},
+            replace(
+                REQUEST,
+                managed_ledger="tenant/ns/segment/topic/0000-7fff-12",
+                component=LedgerComponent.SCHEMA_STORAGE,
+                schema_id="tenant/ns/topic",
+            ),
+            id="schema of a segment's topic",
+        ),
+        pytest.param(
             DATA | {"cursorName": None, "schemaId": None, "offloadContext": None}, REQUEST, id="Java writes null fields"
         ),
         pytest.param(
@@ -212,6 +232,30 @@ def test_a_missing_field_is_named(name: str, missing: bool) -> None:
             DATA | {"topicName": "public/default/test-topic"}, Reason.BAD_TOPIC_NAME, "persistent://", id="draft's form"
         ),
         pytest.param(DATA | {"topicName": "t/ns/persistent/../../x"}, Reason.BAD_TOPIC_NAME, "topicName", id="path"),
+        pytest.param(
+            DATA | {"topicName": "topic://tenant/ns/x"}, Reason.BAD_TOPIC_NAME, "segments", id="scalable topic"
+        ),
+        pytest.param(
+            DATA | {"topicName": "segment://tenant/ns/x"}, Reason.BAD_TOPIC_NAME, "segment", id="segment without hashes"
+        ),
+        pytest.param(
+            DATA | {"topicName": "segment://tenant/c/ns/x/0000-ffff-0"},
+            Reason.BAD_TOPIC_NAME,
+            "segment",
+            id="segment of a V1 namespace",
+        ),
+        pytest.param(
+            DATA | {"topicName": "tenant/ns/segment/x/8000-7fff-0"},
+            Reason.BAD_TOPIC_NAME,
+            "segment",
+            id="segment with hashes in the wrong order",
+        ),
+        pytest.param(
+            DATA | {"topicName": "segment://tenant/ns/x/0000-ffff-9223372036854775808"},
+            Reason.BAD_TOPIC_NAME,
+            "segment",
+            id="segment id of 64 bits",
+        ),
         pytest.param(
             DATA | {"topicName": "persistent://t/ns/\ud800"}, Reason.BAD_TOPIC_NAME, "surrogate", id="surrogate"
         ),

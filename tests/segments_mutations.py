@@ -1,0 +1,126 @@
+"""The safety lines of scalable topics for tests/mutation.py: each once, with the tests that must notice."""
+
+WITNESS, LAYOUT, LOADER = (
+    "udfs/owners/segment_witness.py",
+    "udfs/formats/segment_layout.py",
+    "streaming/in_use/loader.py",
+)
+ANSWERS, BROKER = (f"streaming/adapters/pulsar/admin_api/{name}.py" for name in ("segments", "broker"))
+REFERENCES, OFFLOADS, PATHS = "udfs/owners/references.py", "streaming/sweep/tiered_storage/offloads.py", "udfs/paths.py"
+WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
+HTTP_TESTS = ("tests/contract/test_pulsar_http.py",)
+# the tests that must notice, by the changed file
+TESTS = {
+    WITNESS: WITNESS_TESTS,
+    LAYOUT: ("tests/unit/udfs/formats/test_segment_layout.py",),
+    LOADER: ("tests/unit/in_use/test_loader.py", "tests/unit/sweep/test_segments.py"),
+    ANSWERS: HTTP_TESTS,
+    BROKER: HTTP_TESTS,
+    REFERENCES: ("tests/unit/sweep/test_segments.py", "tests/unit/udfs/owners/test_references.py"),
+    OFFLOADS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
+    PATHS: ("tests/unit/udfs/test_paths.py",),
+}
+SEGMENTS = (
+    (
+        "a segment is judged with its layout",
+        LOADER,
+        "        references |= {key: with_layout(references[key], znodes[path]) for key, path in layouts.items()}\n",
+        "",
+    ),
+    (
+        "the layout's version is checked in the delete's transaction",
+        WITNESS,
+        "    return replace(reference, checks=(*reference.checks, (layout.path, layout.version)))",
+        "    return reference",
+    ),
+    (
+        "a layout that can't be read keeps its segments",
+        WITNESS,
+        "    if layout.error:\n        return layout.error\n",
+        "",
+    ),
+    (
+        "a segment that its layout names is never gone",
+        WITNESS,
+        "    if is_named:\n",
+        "    if False:\n",
+    ),
+    (
+        "a segment whose id is not assigned yet is never gone",
+        WITNESS,
+        'return "" if segment.segment_id < parsed.next_segment_id else',
+        'return "" if True else',
+    ),
+    (
+        "a V1 topic's name proves no segment without a layout",
+        WITNESS,
+        'may have this name" if segment.may_be_v1 else ""',
+        'may have this name" if False else ""',
+    ),
+    (
+        "a layout with an unknown field is not understood",
+        LAYOUT,
+        "    if unknown := sorted(fields.keys() - known):",
+        "    if unknown := sorted(fields.keys() & set()):",
+    ),
+    (
+        "a layout's id belongs to one segment",
+        LAYOUT,
+        "        if named.legacy_topic or (named.first_hash",
+        "        if False and (named.first_hash",
+    ),
+    (
+        "a scalable topic is gone only with the known reason",
+        ANSWERS,
+        ' and answer.reason == f"Scalable topic not found: topic://{segment.topic}"',
+        "",
+    ),
+    (
+        "the brokers' layout is parsed as strictly as the znode",
+        ANSWERS,
+        "    except FormatError as error:\n        return BrokerView(presence=Presence.UNREADABLE, detail=str(error))",
+        "    except FormatError as error:\n        return BrokerView(presence=Presence.GONE, detail=str(error))",
+    ),
+    (
+        "a name that brokers would not decode is not requested",
+        ANSWERS,
+        " if decode_name(encoded) == encoded else None",
+        "",
+    ),
+    (
+        "a segment is looked up in its layout, and not in the list of a namespace",
+        BROKER,
+        "            if name not in segments:\n",
+        "            if views.pop(name, None) or True:\n",
+    ),
+    (
+        "a schema of which segments are loaded is not gone",
+        BROKER,
+        "view_of_schema(schema_id, of_segments) or _of_no_loaded_topic",
+        "_of_no_loaded_topic",
+    ),
+    (
+        "a cursor that its broker hides is not gone",
+        REFERENCES,
+        "    if broker.is_hidden:  # the broker may",
+        "    if False:  # the broker may",
+    ),
+    (
+        "a compacted ledger that its broker hides is unknown",
+        REFERENCES,
+        "    if broker.is_hidden:\n        raise",
+        "    if False:\n        raise",
+    ),
+    (
+        "an absent owner is looked up again before objects are deleted, also if a layout was read",
+        OFFLOADS,
+        "    return (*reference.checks, *((path, _ABSENT) for path in fixed_paths(owner_of(reference.key))))",
+        "    return reference.checks or tuple((path, _ABSENT) for path in fixed_paths(owner_of(reference.key)))",
+    ),
+    (
+        "a segment's hashes are in order",
+        PATHS,
+        " or match[1] > match[2] or",
+        " or",
+    ),
+)

@@ -1,0 +1,92 @@
+"""Segments of scalable topics: their ledgers are deleted only under the version of the layout they were judged by."""
+
+import pytest
+
+from streaming.sweep.jobs import Job
+from tests.builders import LAYOUT_PATH, MINUTE_MS, SEGMENT, cursor_request, data_request, layout_znode, list_znode
+from tests.sweeps import DELETED, when, why
+from tests.world import Bench, path_of
+from udfs.paths import managed_ledger_path
+from udfs.records import BrokerView, Outcome, PendingDelete, Presence, Reason
+
+LIST = managed_ledger_path(SEGMENT)
+HIDDEN = BrokerView(presence=Presence.PRESENT, is_hidden=True)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.owner(LIST, list_znode(8, 9))
+    bench.owner(LAYOUT_PATH, layout_znode(0, 1))
+    bench.broker.topics[SEGMENT] = HIDDEN
+    bench.ledger(data_request(5, SEGMENT))
+    bench.age()
+    return bench
+
+
+def _request(ledger_id: int = 5) -> PendingDelete:
+    return data_request(ledger_id, SEGMENT)
+
+
+def test_a_ledger_that_its_segment_does_not_name_is_deleted_under_both_versions(bench: Bench) -> None:
+    assert why(bench.sweep(_request())) == DELETED
+    (removal,) = bench.tree.removals
+    assert {path for path, _version in removal.batch.checks} > {LIST, LAYOUT_PATH}
+
+
+def test_a_ledger_that_its_segment_names_is_kept(bench: Bench) -> None:
+    bench.ledger(_request(8))
+    bench.age()
+    assert why(bench.sweep(_request(8))) == (Outcome.RETRY, Reason.IN_USE)
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        pytest.param(b"{}", (Outcome.RETRY, Reason.OWNER_UNREADABLE), id="a layout of an unknown form keeps it"),
+        pytest.param(layout_znode(1, 2, sealed=[0]), DELETED, id="a new epoch only causes another round"),
+    ],
+)
+def test_a_layout_that_changes_between_read_and_delete_is_read_again(
+    bench: Bench, layout: bytes, reason: tuple[Outcome, Reason]
+) -> None:
+    when(bench, "delete_guarded", lambda: bench.owner(LAYOUT_PATH, layout))
+    assert why(bench.sweep(_request())) == reason
+    assert (path_of(5) in bench.left()) is (reason != DELETED)
+
+
+def test_a_segment_that_is_created_again_between_the_second_check_and_the_delete_keeps_its_ledgers(
+    bench: Bench,
+) -> None:
+    bench.tree.remove(LIST)
+    bench.owner(LAYOUT_PATH, layout_znode(1, 2))
+    del bench.broker.topics[SEGMENT]
+    since_ms = bench.clock.now_ms()
+    bench.age(11 * MINUTE_MS)
+
+    def name_it_again() -> None:
+        bench.owner(LIST, list_znode(5))
+        bench.owner(LAYOUT_PATH, layout_znode(0, 1, 2))
+
+    when(bench, "delete_guarded", name_it_again)
+    (swept,) = bench.sweeper().sweep([Job(_request(), absent_since_ms=since_ms)], {})
+    assert swept.verdict.outcome is Outcome.RETRY
+    assert path_of(5) in bench.left()
+
+
+def test_ledgers_of_a_pruned_segment_are_deleted_at_the_second_check(bench: Bench) -> None:
+    bench.tree.remove(LIST)
+    bench.owner(LAYOUT_PATH, layout_znode(1, 2))
+    del bench.broker.topics[SEGMENT]
+    assert why(bench.sweep(_request())) == (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE)
+    since_ms = bench.clock.now_ms()
+    bench.age(11 * MINUTE_MS)
+    (swept,) = bench.sweeper().sweep([Job(_request(), absent_since_ms=since_ms)], {})
+    assert (swept.verdict.outcome, swept.verdict.reason) == (Outcome.DELETED, Reason.OWNER_GONE)
+
+
+def test_a_cursor_that_its_broker_hides_keeps_its_ledger(bench: Bench) -> None:
+    request = cursor_request(6, SEGMENT)
+    bench.ledger(request)
+    bench.age()
+    assert why(bench.sweep(request)) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
