@@ -150,7 +150,7 @@ EVERY = [
 ]
 
 
-def _broker(honest: Server, *others: Server, timeout_seconds: float = 4.0) -> AdminBroker:
+def _broker(honest: Server, *others: Server, timeout_seconds: float = 2.0) -> AdminBroker:
     settings = PulsarAdminSettings(admin_url=honest.url, timeout_seconds=timeout_seconds, concurrency=CONCURRENCY)
     return AdminBroker(settings, lambda: [honest.url, *(other.url for other in others)])
 
@@ -272,7 +272,7 @@ def test_tenants_with_hanging_topics_hide_no_topic_of_another_tenant(noisy: tupl
     """Eight hanging topics used to take all threads of their broker, and then counted as a hanging broker."""
     server = Server("honest", _is_silent_about(*noisy), tenants=noisy)
     with serving(server):
-        broker = _broker(server, timeout_seconds=2.0)
+        broker = _broker(server)
         hanging = [name for tenant in noisy for name in server.of(tenant)]
         for chunk in ([*hanging, *server.names], [*server.names, *hanging], hanging, [*hanging, *server.names]):
             views = dict(zip(chunk, broker.views(chunk), strict=True))
@@ -284,7 +284,7 @@ def test_tenants_with_hanging_topics_hide_no_topic_of_another_tenant(noisy: tupl
 def test_one_answer_resets_a_broker_that_hung_for_some_tenants() -> None:
     server = Server("honest", _is_silent_about("noisy", "loud"), tenants=("noisy", "loud"))
     with serving(server):
-        broker = _broker(server, timeout_seconds=2.0)
+        broker = _broker(server)
         hanging = [*server.of("noisy"), *server.of("loud")]
         broker.views([name for pair in zip(server.of("noisy"), server.of("loud"), strict=True) for name in pair])
 
@@ -299,7 +299,7 @@ def test_a_broker_that_hangs_for_all_tenants_costs_no_timeout_per_tenant() -> No
     tenants = [f"tenant-{number}" for number in range(TOPICS)]
     server = Server("first", is_silent, tenants=tenants)
     with serving(server):
-        broker = _broker(server, timeout_seconds=2.0)
+        broker = _broker(server)
         names = [server.of(tenant)[0] for tenant in tenants]
         assert {view.presence for view in broker.views(names)} == {Presence.UNREADABLE}
         before = server.requests

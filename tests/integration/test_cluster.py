@@ -89,6 +89,7 @@ def test_published_messages_are_read_back(cluster: Cluster, topic: str) -> None:
     assert ledger_list.orphans(cluster, topic).every == ()
 
 
+@pytest.mark.long  # the world of test_audit.py leaks data, cursors' ledgers and schemas with the same faults
 def test_a_crash_under_the_metadata_fault_leaves_closed_orphans_of_every_kind(cluster: Cluster, topic: str) -> None:
     leaked = orphans.orphan_everything(cluster, [topic], ledgers=5, schema_versions=3)[topic]
 

@@ -15,20 +15,22 @@ from streaming.config.load import load
 from streaming.errors import ConfigError
 from streaming.spark.connector_lz4 import SAFE
 from streaming.spark.session import Jars, is_one_process, load_with_spark, log_refusals_in_one_line, start
+from tests.shared_classes import SOONER
 
 START = """
 import signal, socket, sys, threading, time, urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 from streaming.config.load import load
-from streaming.spark.session import Jars, has_ended, start
+from streaming.spark.connector_lz4 import decompressor_of
+from streaming.spark.session import fetched_jars, has_ended, start
 
 def ours(number, frame):
     print("signal", number)
 
 signal.signal(signal.SIGINT, ours)
 settings = load(Path(sys.argv[1]))
-spark = start(settings, Jars(), with_streams=False)
+spark = start(settings, fetched_jars(settings))
 signal.raise_signal(signal.SIGINT)
 print(spark.range(3).count(), "rows")
 print(Path(settings.spark.local_dir).is_dir() and len(list(Path(settings.spark.local_dir).iterdir())), "folder")
@@ -67,6 +69,8 @@ time.sleep(2)
 print("runs on" if job in tracker.getActiveJobsIds() else "ended")
 spark.sparkContext.cancelAllJobs()
 
+print(decompressor_of(spark), spark._jvm.net.jpountz.lz4.LZ4Factory.fastestInstance().toString())
+
 ended = [has_ended(spark)]
 spark.sparkContext._jsc.sc().stop()  # as a stop by the master
 print("ended", *ended, has_ended(spark))
@@ -86,7 +90,7 @@ class Started(NamedTuple):
 def _started(folder: Path, option: str = "") -> Started:
     config, local_dir = folder / "config.toml", folder / "with a blank"
     config.write_text(
-        f'[spark]\nui_port = 0\nlocal_dir = "{local_dir}"\njava_options = "-XX:TieredStopAtLevel=1"\n{option}\n'
+        f'[spark]\nui_port = 0\nlocal_dir = "{local_dir}"\njava_options = "-Xshare:auto {SOONER}"\n{option}\n'
         f'[state]\ndir = "{folder}/state"\n[checkpoints]\ndir = "{folder}/checkpoints"\n'
     )
     completed = subprocess.run(
@@ -102,47 +106,16 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
     return _started(tmp_path_factory.mktemp("started"))
 
 
-WITH_THE_CONNECTOR = """
-import sys
-from pathlib import Path
-from streaming.config.load import load
-from streaming.spark.connector_lz4 import decompressor_of
-from streaming.spark.session import fetched_jars, start
-
-settings = load(Path(sys.argv[1]))
-spark = start(settings, fetched_jars(settings))
-print(decompressor_of(spark))
-print(spark._jvm.net.jpountz.lz4.LZ4Factory.fastestInstance().toString())
-spark.stop()
-"""
-
-
-def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(tmp_path: Path) -> None:
-    """LZ4_decompress_fast, which the connector would call, reads beyond the end of its input."""
-    config = tmp_path / "config.toml"
-    # the options keep Java from listing its classes, and compile less
-    config.write_text(
-        f'[spark]\nui_port = 0\nlocal_dir = "{tmp_path}/spark"\njava_options = "-XX:TieredStopAtLevel=1 -Xshare:auto"\n'
-        f'[state]\ndir = "{tmp_path}/state"\n'
-    )
-
-    completed = subprocess.run(
-        [sys.executable, "-c", WITH_THE_CONNECTOR, str(config)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.splitlines() == [SAFE, "LZ4Factory:JNI"], "Spark does not keep its fast decompressor"
-
-
 def test_a_session_leaves_sigint_to_the_service_and_its_files_in_the_configured_folder(started: Started) -> None:
     """By default PySpark handles SIGINT, and ends the program with KeyboardInterrupt."""
     assert started.output[:3] == ["signal 2", "3 rows", "1 folder"]
     assert started.output[-2:] == ["ended False True", "ended True"]
     assert started.left == []
+
+
+def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(started: Started) -> None:
+    """LZ4_decompress_fast, which the connector would call, reads beyond the end of its input."""
+    assert started.output[-3] == f"{SAFE} LZ4Factory:JNI", "Spark does not keep its fast decompressor"
 
 
 def test_foreign_text_in_java_logs_forges_no_line_and_does_not_control_the_terminal(started: Started) -> None:
@@ -157,7 +130,7 @@ def test_foreign_text_in_java_logs_forges_no_line_and_does_not_control_the_termi
 
 def _of_the_ui(started: Started) -> tuple[str, list[str], list[str]]:
     """Return where the UI listens, which addresses answer, and what it shows of a job that it is asked to end."""
-    host, *shown = started.output[3:-2]
+    host, *shown = started.output[3:-3]
     return host, shown[:2], shown[2:]
 
 
@@ -226,7 +199,8 @@ def _submit(folder: Path, *conf: str, ui: str = "spark.ui.enabled=false") -> sub
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ
+        | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[2]), "JDK_JAVA_OPTIONS": SOONER},
     )
 
 

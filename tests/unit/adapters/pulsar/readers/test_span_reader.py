@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.adapters.pulsar.readers import frames
+from streaming.adapters.pulsar.readers import frames, span_reader
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry, read_spans
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
@@ -18,6 +18,11 @@ from udfs.formats.internal_stats import Position
 
 def _read(partition: Partition, spans: list[EntrySpan]) -> list[SpanEntry]:
     return list(read_spans(settings_for(partition), TOPIC, spans))
+
+
+@pytest.fixture(autouse=True)
+def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_reader, "_READER_TIMEOUT_SECONDS", 1.0)
 
 
 def test_entries_are_read_in_order_and_passed_over_entries_are_named() -> None:
