@@ -4,6 +4,7 @@ A task is an iterator over Arrow record batches. Parsing in Python takes most of
 a process would share one core.
 """
 
+import gc
 import os
 import pickle
 import socket
@@ -227,4 +228,5 @@ def _batch_of(content: bytes) -> pa.RecordBatch:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(50_000, 50, 100)  # as streaming/__main__.py does
     _serve(Connection(int(sys.argv[1])))
