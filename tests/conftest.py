@@ -27,7 +27,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So do the processes of pytest-xdist: half of the collection is the compilation of modules with tests.
 sys.dont_write_bytecode = False
 
-# Nothing of the collection becomes garbage: searching for it is a quarter of the collection's time.
+# The collection of tests leaves no garbage, and searching for garbage takes a quarter of its time.
 gc.disable()
 
 REUSED_HOME = "LEDGER_REAPER_TEST_HOME"
@@ -35,8 +35,8 @@ _WITHOUT_NETWORK = {"unit", "spark", "model"}
 _WITH_ONE_AUTHORITY = {"unit", "contract"}  # their servers have certificates of the tests' own authorities
 _END = "-----END CERTIFICATE-----\n"
 
-# The result of a commit depends neither on chance nor on the load of the machine; `make test-model` searches for new
-# examples.
+# The tests of one commit have the same result in every run, regardless of chance and of the machine's load;
+# `make test-model` searches for new examples.
 settings.register_profile(
     "repeatable",
     derandomize="LEDGER_REAPER_MODEL_EXAMPLES" not in os.environ,
@@ -114,7 +114,7 @@ def _closed_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="session")
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a certificate in place of the system's: each client reads all of these, a twentieth of a second."""
+    """A file with one certificate, in place of all of the system's, which take each client a twentieth of a second."""
     file = tmp_path_factory.mktemp("authority") / "one.pem"
     file.write_text(Path(certifi.where()).read_text().partition(_END)[0] + _END)
     return file

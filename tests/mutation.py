@@ -1533,7 +1533,7 @@ class Trees:
         self._idle: Queue[Path] = Queue()
 
     def check(self, chosen: Sequence[Mutation]) -> None:
-        """Raise SystemExit if a test that has to fail for a mutation fails without it."""
+        """Raise SystemExit if a test that has to fail for a mutation also fails without the mutation."""
         first = {test for mutation in chosen for test in self._selections(mutation)[0] if test.startswith("tests/")}
         if failed := _failures(self._unchanged, (*sorted(first), *UNIT_MARKS), compiled=True):
             raise SystemExit(f"these tests fail on the unchanged tree: {', '.join(failed)}")

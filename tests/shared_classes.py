@@ -24,7 +24,8 @@ from streaming.spark.jars import jars
 CLASS_PATH = "SPARK_DIST_CLASSPATH"
 _LATEST_SECONDS = 240
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-# A few rows are processed faster than code is compiled for them. Under spark-submit it is compiled, as in production.
+# Tests process so few rows that Spark would take longer to compile code for them. Under spark-submit, Spark compiles
+# code, as in production.
 _SMALL = "-XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 # With these options a JVM without the archive starts in half of the CPU time: it has no second tier of compilers, and
 # does not verify classes, which come from pinned packages.

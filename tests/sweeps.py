@@ -27,7 +27,7 @@ def cached_now(bench: Bench, *keys: str) -> dict[str, Reference]:
 
 
 def when(bench: Bench, operation: str, act: Callable[[], object], *, nth: int = 1) -> None:
-    """Run an action right before the n-th such operation."""
+    """Run an action right before the n-th operation of this kind."""
     calls: list[str] = []
 
     def hook(started: str, _paths: Sequence[str]) -> None:

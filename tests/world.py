@@ -46,7 +46,7 @@ class ObservedTree(MemoryTree):
         self.deaf = False
 
     def remove_guarded(self, batch: GuardedDelete, who: Identities = ANYONE) -> GuardResult:
-        """Run the batch; a deaf tree returns DELETED without a delete, like the stores of T11."""
+        """Run the batch; a deaf tree returns DELETED without a delete, like the stores of T11 (docs/promises.md)."""
         with self.lock:
             if self.deaf:
                 return GuardResult(GuardStatus.DELETED)

@@ -52,7 +52,7 @@ class State(StrEnum):
     """The state of a part."""
 
     RUNNING = "running"
-    STUCK = "stuck"  # its process runs but does not answer: it is stopped, starting, or broken
+    STUCK = "stuck"  # its process runs but does not answer: it is frozen, starting, or broken
     DOWN = "down"
 
 
@@ -192,7 +192,7 @@ class Cluster:
             )
 
     def _waits(self, deadline: float) -> bool:
-        """Whether to wait longer for a port: clients know the ports of a cluster that ran before."""
+        """Whether to wait longer for a free port: if the cluster has run before, clients know its ports."""
         return self.home.config.is_file() and time.monotonic() < deadline
 
     def _explain(self, part: Instance, what: str) -> str:
@@ -214,12 +214,12 @@ def up(  # noqa: PLR0913  keyword arguments
     """Start the parts of the cluster in `root` that do not run, and wait until it works; create it if necessary.
 
     Running brokers or bookies are restarted if their settings change, and all of Pulsar if its version changes. If a
-    part fails, all parts that this call started are stopped again. Raises ReaperError or UnavailableError, which name
-    the log to read, and ConfigError for arguments that don't fit this machine or the existing cluster.
+    part fails, all parts that this call started or restarted are stopped. Raises ReaperError or UnavailableError, which
+    name the log to read, and ConfigError for arguments that don't fit this machine or the existing cluster.
 
     Args:
         broker_settings: added to those of earlier calls.
-        counts: how many processes of each part a new cluster gets, by default one; the numbers can't be changed later.
+        counts: how many processes of each kind a new cluster gets, by default one; the numbers can't be changed later.
         listen: the IPv4 address of this machine that all parts listen on; by default that of the earlier call, or
             loopback.
         gc_wait_seconds: time between two garbage collections of a bookie, by default that of the earlier call, or 3.

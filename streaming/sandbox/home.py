@@ -19,7 +19,7 @@ LEDGERS_ROOT = "/ledgers"
 
 
 class Part(StrEnum):
-    """A kind of process, in the order in which they start; also the first process of its kind."""
+    """The kinds of processes, in the order in which they start. Each also stands for the first process of its kind."""
 
     S3 = "s3"
     ZOOKEEPER = "zookeeper"

@@ -46,7 +46,7 @@ def every_ledger(cluster: Cluster) -> dict[int, LedgerMetadata]:
 def listed_by_bookie(cluster: Cluster) -> set[int]:
     """Return the ids that BookKeeper's ledger manager lists now. Raises UnavailableError.
 
-    The bookie's own admin API lists them: independent code like BookKeeper's shell, without a JVM start.
+    The bookie's own admin API lists them. Like BookKeeper's shell it is independent of our code, but starts no JVM.
     """
     reply = part_clients.http_any("GET", cluster.serving.bookie_http, "api/v1/ledger/list")
     if not reply.ok:

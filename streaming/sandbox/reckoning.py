@@ -24,9 +24,9 @@ T = TypeVar("T")
 class Reckoning:
     """The result of the comparison."""
 
-    requests: int  # messages in the topics of requests, retries and dead letters
-    retries: int
-    dead_letters: int
+    requests: int  # messages in the request topics
+    retries: int  # messages in the retry topic
+    dead_letters: int  # messages in the dead-letter topic
     outcomes: Counter[str] = field(default_factory=Counter)  # of the final receipts
     open: int = 0  # requests without a final receipt; 0 after `run --until-idle`
     wrong: list[str] = field(default_factory=list)  # sentences that describe contradictions

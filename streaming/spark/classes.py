@@ -1,4 +1,4 @@
-"""Creates an archive of class data sharing, so that Java loads and checks the service's classes once for all starts.
+"""Creates an archive for Java's class data sharing, so that Java loads and checks our classes once for all starts.
 
 If there is no archive yet, the driver's JVM lists the classes that it loads. After the first messages were read, a
 separate process (this module, run as a program) creates the archive from that list. A missing archive fails no start.
@@ -34,7 +34,8 @@ FOLDER = "java-classes"
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _LISTING = "-XX:DumpLoadedClassList="
 _OURS = re.compile(rf"{_LISTING}.+/[0-9a-f]{{16}}\.lst")
-# The user's own options of class data sharing, or options that give the JVM code that changes classes.
+# With one of these in spark.java_options there is no archive of ours: the user configures class data sharing, or loads
+# code that changes classes.
 _CHOSEN = ("-Xshare", "Archive", "ClassList", "-agent", "-javaagent", "-Xbootclasspath", "--patch-module")
 _AFTER_S = 60.0
 _READ_CLASS = "org/apache/spark/sql/pulsar/PulsarSourceRDDPartition"  # this class is loaded when messages are read
@@ -49,7 +50,7 @@ def options(spark: "SparkSettings", jars: Sequence[Path], scratch: Path, cache: 
 
     Returns no option if neither is possible, or if spark.java_options contains an option of _CHOSEN.
 
-    jars: follow Spark's own on the class path.
+    jars: the jars that come after Spark's own on the class path.
     """
     if any(option in spark.java_options for option in _CHOSEN):
         return ()

@@ -2,7 +2,7 @@
 
 The connector closes its readers only after a batch that it has read completely. A reader that a failed batch leaves
 open reconnects, at once and for ever, to the entry that broke its connection, and breaks the connection of all readers
-of its client: the connector could never again read a topic that failed a few times.
+of its client. With that client, the connector could never again read a topic that failed a few times.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 log = logging.getLogger("ledger-reaper")
 
 TIMEOUT = "spark.pulsar.client.cache.timeout"
-# separate executors close clients that are not used for so long
+# executors outside of the driver's JVM close a client that nothing has used for so long
 CACHED_IN_EXECUTORS = "1h"
-_CACHED_IN_DRIVER = "87600h"  # the driver asks once, and uses its client as long as the query runs
+_CACHED_IN_DRIVER = "87600h"  # the driver takes its client from the cache once, and uses it while the query runs
 _OPTION = "statsIntervalSeconds"
 _DAY_S = 24 * 3600
 _CACHE = "org.apache.spark.sql.pulsar.CachedPulsarClient$"
@@ -45,7 +45,7 @@ class ConnectorClients:
         self.close(query)
         with self._guard:
             number = self._open[query] = next(self._numbers)
-        # an option without effect, because the connector keeps a client for each set of options
+        # the connector keeps a client for each set of options, and this option has no other effect
         return {f"pulsar.client.{_OPTION}": str(number)}
 
     def close(self, query: str) -> None:

@@ -2,7 +2,7 @@
 
 The fuzzer found it: a single message ended the JVM, and so the service, with SIGSEGV in LZ4_decompress_fast, a function
 that is not told where its input ends. This module does not reach executors in JVMs of their own: there, such a crash
-costs the executor its task, and the fallback reads the batch.
+ends the executor with its tasks, and the fallback reads the batch.
 """
 
 import logging

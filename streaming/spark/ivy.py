@@ -171,7 +171,7 @@ def _watch(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
         else:
             return
     raise UnavailableError(
-        f"the archives could not be fetched within {FETCH_TIMEOUT_SECONDS} s; try again, all of them"
+        f"the archives could not be fetched within {FETCH_TIMEOUT_SECONDS} s; try again, which fetches all again"
     )
 
 

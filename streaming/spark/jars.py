@@ -16,7 +16,7 @@ from streaming.spark.ivy import Artifact, Progress, are_fetched, fetch, sha512_o
 FOLDER_VARIABLE = "LEDGER_REAPER_JARS"
 SUMS = "SHA512SUMS"
 
-# The connector is a Scala 2.12 build for one Spark line: another Spark minor needs another coordinate here.
+# The connector is a Scala 2.12 build for one minor version of Spark; another one needs another coordinate here.
 CONNECTORS = {
     "3.5": Artifact(
         organisation="io.streamnative.connectors",
@@ -28,7 +28,7 @@ CONNECTORS = {
         sha512="04622a3f1ef2c81ce4cfa6b230806bf1a1c1199fa13a6fbe8831fcdb3aa5addd0a3502d8e853f6d4552c2cd0f9f411e30d6b36a02c8ccc726f8854c03de37a9e",
     ),
 }
-# Hadoop's S3 client of the Hadoop that PySpark 3.5 ships, and the SDK it was built with.
+# The S3 client for the version of Hadoop that PySpark 3.5 ships, and the AWS SDK with which this client was built.
 S3A = (
     Artifact(
         organisation="org.apache.hadoop",
@@ -72,8 +72,8 @@ def found(
 ) -> list[Path]:
     """Return the artifacts' paths: in the folder that FOLDER_VARIABLE names, in `provided`, or fetched into the cache.
 
-    Raises ConfigError if a file is missing in such a folder or is not the tested file, UnavailableError if the files
-    can't be fetched.
+    Raises ConfigError if a file is missing in one of these folders or is not the tested file, UnavailableError if the
+    files can't be fetched.
     """
     source = folder() or provided
     if source is None:

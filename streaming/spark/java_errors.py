@@ -14,7 +14,7 @@ from streaming.errors import (
     WorkersLostError,
 )
 
-# in Spark's text of a failed query, positions and plan follow the cause after this
+# Spark's text of a failed query has the cause before this line, and positions and plan after it
 _QUERY_AND_PLAN = "=== Streaming Query ==="
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \([^)]*\): (.*)")
 # Spark has already restarted the work several times, on other hosts, before it reports one of these
@@ -54,7 +54,7 @@ def error_of(query: str, failure: Exception) -> ReaperError:
     task = _LOST_TASK.search(cause)
     first = task[1] if task else cause
     if _PULSAR_AWAY.match(first):
-        return UnavailableError(f"query {query}: Pulsar can't be reached, start again when it can: {first}")
+        return UnavailableError(f"query {query}: Pulsar can't be reached; start again when it can be: {first}")
     return ReaperError(f"query {query} failed: {cause}")
 
 
@@ -75,7 +75,10 @@ _OURS = re.compile(r"^\s*(streaming(?:\.\w+)+)\.(\w+Error): (.*)", re.MULTILINE)
 
 
 def translated(error: Exception) -> Exception:
-    """Return this program's error that an executor raised, if the error's text names it; else the error itself."""
+    """Return this program's error that an executor raised, if the error's text names it.
+
+    Else return WorkersLostError if Spark lost executors, or the error itself.
+    """
     if isinstance(error, UnavailableError | SafetyError | StopRequestedError):
         return error
     for module, name, text in _OURS.findall(str(error)):
@@ -91,7 +94,7 @@ def translated(error: Exception) -> Exception:
 def our_errors(ours_of: Callable[[Exception], Exception] = translated) -> Iterator[None]:
     """Raise this program's error that an executor raised, instead of the Java exception that contains its text.
 
-    ours_of: returns the error to raise instead of another program's error; if it returns that error, it is raised.
+    ours_of: takes an error that is not ours, and returns the error to raise, which may be the same.
     """
     try:
         yield

@@ -60,7 +60,7 @@ class _Watch:
         while not self.ended.wait(_POLL_S):
             is_running = self._may_be_running()
             since_s, checked_s = checked_s, time.monotonic()
-            # while none of their tasks runs, the jobs wait for those of other jobs
+            # jobs without a running task wait for tasks of other jobs, and that time does not count
             if is_running:
                 self._ran_s += checked_s - since_s
             if not self.is_over:

@@ -26,17 +26,18 @@ def spark_conf(settings: Settings) -> dict[str, str]:
     if not is_on_s3(settings.checkpoints.dir):
         return {}
     # it renames, which S3A does by copying a single object. AbortableStreamBasedCheckpointFileManager, which was
-    # written for S3, only logs that a file could not be written, and the batch continues as if it had been
+    # written for S3, only logs that a file could not be written, and the batch continues as if the file existed
     manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     return {
         "spark.sql.streaming.checkpointFileManagerClass": manager,
         f"{_HADOOP}endpoint": endpoint_of(settings.s3),
         f"{_HADOOP}endpoint.region": settings.s3.region,
         f"{_HADOOP}path.style.access": "true",  # pyarrow does the same if it is given an endpoint
-        # where AWS's own tools read them: variables, profile files, the machine's role; a configuration contains none
+        # our configuration contains no credentials: S3A reads them where AWS's own tools do, from variables, profile
+        # files, or the machine's role
         f"{_HADOOP}aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
         f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # a file of a kilobyte needs no temporary file
-        f"{_HADOOP}directory.marker.retention": "keep",  # or each write would delete the markers above it
+        f"{_HADOOP}directory.marker.retention": "keep",  # else each write deletes the markers of the folders above
     }
 
 
@@ -47,7 +48,7 @@ def faults_named(checkpoints: CheckpointSettings) -> Iterator[None]:
         yield
     except Exception as error:
         fault = _OF_SDK.search(str(error)) if is_on_s3(checkpoints.dir) else None
-        # ours state more than Java's, and the caller decides by their class
+        # our errors state more than Java's text, and the caller decides by their class
         if fault is None or isinstance(error, UnavailableError | SafetyError | ConfigError):
             raise
         raise UnavailableError(f"the checkpoints at {checkpoints.dir} can't be read or written: {fault[0]}") from error

@@ -27,9 +27,9 @@ _CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class 
 
 # The number of rows that the JVM sends to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-# Its value for messages, whose sender chooses their size: a row has up to service.max_request_bytes of payload and
-# udfs.requests.retry.MAX_ABOUT_BYTES of key and properties. With the defaults a batch has up to 32 MiB, in the JVM and
-# in the worker.
+# The value of ROWS_PER_BATCH for messages, because a sender chooses a message's size: a row has up to
+# service.max_request_bytes of payload and udfs.requests.retry.MAX_ABOUT_BYTES of key and properties. With the defaults
+# a batch has up to 32 MiB, in the JVM and in the worker.
 MESSAGES_PER_BATCH = "100"
 
 # Every job relies on these; conf/spark-defaults.conf has the same for spark-submit.
@@ -39,7 +39,7 @@ NEEDED = {
     ROWS_PER_BATCH: "5000",
     "spark.scheduler.mode": "FAIR",
     "spark.speculation": "false",  # a second copy of a deleting task would only conflict with the first
-    # compresses persisted batches that spill to disk: megabytes that arrived compressed take no more space there
+    # compresses persisted batches that spill to disk, so that payloads that arrived compressed take no more space there
     "spark.rdd.compress": "true",
     connector_clients.TIMEOUT: connector_clients.CACHED_IN_EXECUTORS,
     "spark.sql.streaming.metricsEnabled": "true",
@@ -87,7 +87,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
 
 
 def log_refusals_in_one_line(context: SparkContext) -> None:
-    """Log each connection that is refused without Spark's token (a port scan), but not PySpark's traceback."""
+    """Log a line, not a traceback, for each connection that PySpark refuses, because it has no token (a port scan)."""
 
     def handle_error(_request: object, client_address: tuple[str, int]) -> None:
         log.warning("refused a connection from %s to Spark's accumulators: %s", client_address[0], sys.exc_info()[1])
@@ -97,7 +97,7 @@ def log_refusals_in_one_line(context: SparkContext) -> None:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Whether Spark has ended, as its master may end an application; the session is of no more use then."""
+    """Whether Spark has ended (its master may end an application), so that the session can't be used any more."""
     context = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
@@ -147,7 +147,7 @@ def is_one_process(master: str) -> bool:
 
 
 def load_with_spark(jars: Sequence[Path], environment: MutableMapping[str, str]) -> None:
-    """Have the JVM that is started with this environment load these jars as it loads Spark's own, after them."""
+    """Have the JVM that is started with this environment load these jars like Spark's own jars, and after them."""
     # as spark.jars they would be copied twice, and none of their classes would be in the archive (classes.py)
     entries = environment.get(_CLASS_PATH, "").split(":")
     environment[_CLASS_PATH] = ":".join(filter(None, dict.fromkeys((*entries, *map(str, jars)))))

@@ -3,7 +3,7 @@
 1. Workers have Spark, Python 3.11 and Java. The archive (or the image) contains everything else, and no task needs any
    file of the driver's disk.
 2. A secret is never part of the line, and never a property of Spark, which its UI shows.
-3. Nothing here sets the address on which the driver listens, except for a local master, unless the caller does.
+3. The line sets the address on which the driver listens only for a local master, or if the caller names the address.
 """
 
 import os
@@ -147,7 +147,7 @@ def _faults_of_kubernetes(submission: Submission) -> Iterator[str]:
 
 def _faults_of_a_property(key: str, value: str = "") -> Iterator[str]:
     if not value:
-        name = re.split(r"[\s:]", key)[0]  # the rest may be the value
+        name = re.split(r"[\s:]", key)[0]  # the rest may be a secret value
         yield f"--conf takes key=value, not {name}"
     elif _NAMES_A_FILE.fullmatch(key):
         return
@@ -184,7 +184,7 @@ def _variables(submission: Submission, environment: Mapping[str, str]) -> list[s
     """Return the environment of spark-submit's own JVM: the address of its UI, and its scratch folder."""
     variables = {}
     spark = submission.settings.spark
-    # Spark also uses this address for the driver, unless it gets the driver's
+    # Spark also uses this address for the driver, unless spark.driver.host is set
     if spark.ui_address not in EVERYWHERE and (submission.is_local or submission.driver_host):
         variables["SPARK_LOCAL_IP"] = spark.ui_address
     if spark.local_dir:
@@ -198,7 +198,7 @@ def _variables(submission: Submission, environment: Mapping[str, str]) -> list[s
 
 
 def _spark_submit(environment: Mapping[str, str]) -> str:
-    # not the program in the environment's own bin: that asks any python3 on the PATH where Spark is
+    # not bin/spark-submit of the Python environment, which asks any python3 on the PATH where Spark is
     home = environment.get("SPARK_HOME") or Path(pyspark.__file__).parent
     return str(Path(home) / "bin" / "spark-submit")
 

@@ -72,7 +72,7 @@ def listen_on(address: str, environment: MutableMapping[str, str]) -> None:
 
 
 def chosen(spark: "SparkSettings", environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of [spark] that a running JVM with this environment can still take."""
+    """Return those settings of [spark] that can still be applied to a running JVM with this environment."""
     if spark.ui_address in EVERYWHERE or environment.get(_LOCAL_IP):
         return {"spark.ui.port": str(spark.ui_port)}
     # spark-submit has started the JVM already, and without SPARK_LOCAL_IP in its environment, the UI would listen on

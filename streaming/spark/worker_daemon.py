@@ -1,4 +1,4 @@
-"""Starts Spark's Python workers with the modules loaded that all of them need, and without Spark's archives."""
+"""Starts Spark's Python workers: the modules that all need are loaded before, and Spark's archives are not searched."""
 
 import contextlib
 import gc
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 
-_GC = (50_000, 50, 100)  # Python's own are (700, 10, 10)
+_GC = (50_000, 50, 100)  # Python's defaults are (700, 10, 10)
 _ARCHIVES = (".jar", ".zip")
 # None of them may start a Python thread when it is loaded: threads do not survive a fork.
 LIBRARIES = (

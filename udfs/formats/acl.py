@@ -1,4 +1,4 @@
-"""ACLs as bytes for the undo journal: a JSON list of perms (READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16)."""
+"""ACLs as bytes for the undo journal: a JSON list of entries, with perms as a sum of READ 1, WRITE 2 and so on."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class AclEntry(NamedTuple):
 
 READ, WRITE, CREATE, DELETE, ADMIN, ALL = 1, 2, 4, 8, 16, 31
 OPEN = (AclEntry(ALL, "world", "anyone"),)
-CREATOR = (AclEntry(ALL, "auth", ""),)  # ZooKeeper replaces it by every identity of the session
+CREATOR = (AclEntry(ALL, "auth", ""),)  # ZooKeeper replaces this entry by one for each identity of the session
 
 
 def acl_bytes(entries: Iterable[AclEntry]) -> bytes:

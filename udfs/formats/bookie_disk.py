@@ -37,7 +37,7 @@ class BookieDisk:
     gc_wait_seconds: int  # 0: unknown
     live_bytes: int | None = None  # entry_log_bytes, once every ledger directory has been collected since the start
     entry_logs: int | None = None  # finished entry logs at that collection
-    ledgers: int | None = None  # in its index now, with deleted ones that it has not collected
+    ledgers: int | None = None  # in its index now, including deleted ones that it has not collected
     write_cache_bytes: int | None = None  # not in an entry log yet
     disk_total_bytes: int | None = None  # of the file systems of its ledger directories
     disk_free_bytes: int | None = None
@@ -85,7 +85,7 @@ def parse_bookie_disk(url: str, metrics: str, answers: BookieAnswers) -> BookieD
 
 
 def has_metrics_of_a_bookie(metrics: str) -> bool:
-    """Whether these metrics are a bookie's; every kind of its ledger storage with entry logs reports this metric."""
+    """Whether these metrics are a bookie's: every kind of ledger storage with entry logs reports _LIVE."""
     return _LIVE in _metrics(metrics)
 
 
@@ -125,7 +125,7 @@ def _long(text: str) -> int | None:
 
 
 def _setting(config: Mapping[str, Any], key: str) -> float | None:
-    """Return a number of server_config, which has texts, and only the keys that the bookie's file sets."""
+    """Return a number of server_config, whose values are texts; only keys that the bookie's file sets are there."""
     try:
         value = float(config[key])
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -4,7 +4,7 @@ The sender chooses every byte, and brokers check none of them. So:
 1. Whatever the bytes are, reading ends with messages or with FormatError, in memory bounded by MAX_UNCOMPRESSED_BYTES.
    (Pulsar's C++ client ends the process for some batches, which docs/findings.md lists.)
 2. If clients read the same bytes differently, we read them as Java does, since the connector is Java: the last value of
-   a repeated property counts, and an unknown compression is none.
+   a repeated property counts, and an unknown compression counts as none.
 3. Times outside of 1970 to 9999 become the nearest time inside, so that no sum overflows.
 """
 

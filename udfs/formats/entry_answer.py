@@ -1,8 +1,8 @@
 """An entry as a broker's admin API returns it for a position: the payload is the body, all metadata are headers.
 
 The body is decompressed, and a batch is a single body. Text that is not ASCII arrives as "?", since headers are ASCII.
-After the start of an open transaction, a broker does not report whether another transaction was committed: it counts
-as open.
+For an entry of a transaction that is stored after the start of an open transaction, a broker does not report whether
+the entry's own transaction was committed: that transaction counts as open.
 """
 
 import base64

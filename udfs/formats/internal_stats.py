@@ -1,4 +1,4 @@
-"""internalStats of a topic as the broker's admin API returns them. Only the sandbox also knows the keys of that JSON.
+"""internalStats of a topic as the broker's admin API returns them. Only the sandbox also knows their keys.
 
 1. InternalStats counts the backlog. An answer of an unknown form is a FormatError, never a zero.
 2. view_of reads the broker's references to ledgers, from other fields. An answer of an unknown form is UNREADABLE.
@@ -24,7 +24,7 @@ _RANGE = re.compile(r"([\[(])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([\])])")
 class InternalStats:
     """A partition, or a topic without partitions."""
 
-    ledgers: tuple[tuple[int, int], ...]  # (ledger, entries), oldest first, with the ledger being written
+    ledgers: tuple[tuple[int, int], ...]  # (ledger, entries), oldest first, including the ledger being written
     cursors: Mapping[str, Position]  # encoded name of a subscription's cursor -> last acknowledged position
     pending_adds: int  # entries that the broker has not written to the bookies yet
     sizes: Mapping[int, int] = field(default_factory=dict)  # ledger -> stored bytes; 0: the broker did not report them

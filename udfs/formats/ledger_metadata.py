@@ -18,8 +18,10 @@ from udfs.records import LedgerMetadata, LedgerState
 _HEADER = b"BookieMetadataFormatVersion\t"
 _HEADER_V3 = _HEADER + b"3\n"
 _MAX_VERSION_DIGITS = 10
-_MOST_BOOKIES = 1_000  # of an ensemble
-_MOST_BYTES = 2**46  # of a ledger, and entries: 64 TiB in at most 1,000 copies, with 60 bytes an entry, fit 63 bits
+MOST_BOOKIES = 1_000  # of an ensemble; computations with a larger one would take long
+# The most bytes of a ledger, and its largest entry id. 64 TiB in 1,000 copies, and 60 bytes for each copy of an entry,
+# fit 63 bits together.
+_MOST_BYTES = 2**46
 _V1_CLOSED = "CLOSED"
 _V1_IN_RECOVERY_ENTRY_ID = -102
 
@@ -52,7 +54,7 @@ class PlacedLedger(NamedTuple):
 
 
 class LedgerNumbers(NamedTuple):
-    """The numbers of a ledger's metadata. The rest is as it is serialized, because many ledgers have the same."""
+    """The numbers of a ledger's metadata. The rest stays serialized, because many ledgers have the same."""
 
     is_closed: bool
     length_bytes: int
@@ -89,8 +91,8 @@ def parse_placed(data: bytes) -> PlacedLedger:
 def numbers_of(data: bytes) -> LedgerNumbers | None:
     """Parse the numbers of a ledger znode of version 3, as parse_placed does, in a third of the time.
 
-    None: parse_placed must parse it. The numbers count only if parse_placed has parsed a ledger with these segments,
-    which have at least `write_quorum` bookies, and one with this custom metadata.
+    Return None if parse_placed has to parse the znode. The caller may use the numbers only if parse_placed has parsed a
+    ledger with these segments, which have at least `write_quorum` bookies, and a ledger with this custom metadata.
     """
     if not data.startswith(_HEADER_V3):
         return None
@@ -142,7 +144,7 @@ def parse_message(data: bytes) -> LedgerMetadata:
 
 
 def serialize_v3(metadata: LedgerMetadata, *, bookies: Sequence[str] = ("127.0.0.1:3181",)) -> bytes:
-    """Write a ledger znode as BookKeeper 4.9 and later do, for tests and invented ledgers.
+    """Write a ledger znode as BookKeeper 4.9 and later do, for tests and synthetic ledgers.
 
     The ledger has one ensemble of `bookies` from entry 0 on, and an empty password, as Pulsar's ledgers have.
     """
@@ -178,7 +180,7 @@ def _bounded(placed: PlacedLedger) -> PlacedLedger:
     """Refuse numbers that no ledger has, because sums of them would not fit 64 bits or take long."""
     metadata = placed.metadata
     members = max((len(bookies) for _first, bookies in placed.segments), default=0)
-    if not (placed.write_quorum <= _MOST_BOOKIES and members <= _MOST_BOOKIES):
+    if not (placed.write_quorum <= MOST_BOOKIES and members <= MOST_BOOKIES):
         raise FormatError(f"ledger metadata has a write quorum of {placed.write_quorum} of {members} bookies")
     if max(metadata.length_bytes, metadata.last_entry_id) > _MOST_BYTES:
         raise FormatError(f"a ledger of {metadata.length_bytes} bytes, with last entry {metadata.last_entry_id}")

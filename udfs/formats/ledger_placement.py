@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import read_placed
+from udfs.formats.ledger_metadata import MOST_BOOKIES, read_placed
 from udfs.records import LedgerMetadata
-
-_MOST_BOOKIES = 1_000  # of an ensemble; a larger one is no ensemble, and would take long to compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def _checked(metadata: LedgerMetadata, segments: list[Segment], write_quorum: in
     if len(sizes) != 1:
         raise FormatError("ledger metadata has no ensemble, or ensembles of several sizes")
     size = sizes.pop()
-    if size > _MOST_BOOKIES:
+    if size > MOST_BOOKIES:
         raise FormatError(f"ledger metadata has an ensemble of {size} bookies")
     if not 1 <= ack_quorum <= write_quorum <= size:
         raise FormatError(f"ledger metadata has quorums {write_quorum} and {ack_quorum} of {size} bookies")

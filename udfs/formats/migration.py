@@ -63,7 +63,7 @@ def describe_migration(data: bytes) -> str:
 
 
 def unknown_migration(detail: str) -> str:
-    """Return the same for a znode that exists, and whose content can't be read or understood."""
+    """Return what describe_migration returns, for a znode whose content can't be read or understood."""
     return (
         f"{MIGRATION_PATH} exists, so Pulsar's migration to another metadata store has started, and its phase is "
         f"unknown: {detail}. Nothing is judged or deleted. {_STATUS} shows the phase"

@@ -45,7 +45,7 @@ def first_topic(source: str, properties: Mapping[str, str | None], admission: Ad
 
 
 def admit(request: PendingDelete, requester: str, admission: Admission) -> PendingDelete | Rejection:
-    """Return the request if the topic `requester` has the right to it."""
+    """Return the request, or a Rejection if the topic `requester` has no right to it."""
     topic = topic_of(request.managed_ledger)
     tenant = tenant_of(requester)
     if tenant not in admission.trusted_tenants and tenant != tenant_of(topic):

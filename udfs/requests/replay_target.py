@@ -46,7 +46,7 @@ def replay_target(
     """Return the topic, or why the letter stays.
 
     Args:
-        origin: of the letter.
+        origin: where the letter came from.
         to: the topic that the operator named; "": none.
         trusted_tenants: their request topics may name any owner.
         is_request_topic: whether the service reads a topic.

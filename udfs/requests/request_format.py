@@ -24,9 +24,9 @@ from udfs.records import (
 )
 from udfs.snapshots.keys import SnapshotKind, is_topic, segment_key_of
 
-# A request is a few hundred bytes. The default of service.max_request_bytes: a larger payload is no request.
+# The default of service.max_request_bytes. A request has a few hundred bytes; a larger payload is no request.
 MAX_REQUEST_BYTES = 64 * 1024
-# The largest value of service.max_request_bytes: many payloads of this size are held in memory as a whole.
+# The largest value of service.max_request_bytes, because many whole payloads are in memory at once.
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 _MAX_DETAIL_LENGTH = 300

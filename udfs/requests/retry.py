@@ -119,8 +119,8 @@ def dispose(verdict: Verdict, *, attempt: int, max_retry_delete_count: int) -> D
 def next_look(verdict: Verdict, delays: Delays, *, attempt: int, seed: str, fresh_ms: int = 0) -> tuple[int, int]:
     """Return the delay of the next try, and the number of tries that the copy carries.
 
-    A broker may publish a request before it removes the ledger from its list. While fresh_ms (the rest of that time) is
-    not over, an owner that still names the ledger costs the request no try.
+    A broker may publish a request before it removes the ledger from its list. fresh_ms is what is left of the time that
+    the broker gets for that; while it is above 0, an owner that still names the ledger costs the request no try.
     """
     if verdict.reason is Reason.IN_USE and fresh_ms > 0:
         return min(delays.base_ms, max(fresh_ms, _SHORTEST_FRESH_WAIT_MS)), attempt - 1
@@ -130,8 +130,9 @@ def next_look(verdict: Verdict, delays: Delays, *, attempt: int, seed: str, fres
 def delay_ms(verdict: Verdict, delays: Delays, *, attempt: int, seed: str) -> int:
     """Return the delay before the attempt-th retry; the same seed gives the same delay."""
     if verdict.wait_ms > 0:
-        # The next try comes when the reason ends. A longer wait takes one receipt a week (MAX_DELAY_MS), and clocks
-        # that differ a little add at most one receipt for each base_ms.
+        # The next try comes when the reason ends. During a longer wait there is a try, with a receipt, once a week
+        # (MAX_DELAY_MS). If clocks differ a little, a try may come too early, which adds at most one receipt for each
+        # base_ms.
         return min(max(delays.base_ms, verdict.wait_ms), MAX_DELAY_MS)
     if verdict.reason is Reason.NOT_CLOSED:
         return max(delays.base_ms, delays.not_closed_ms)  # such a ledger changes in days, if ever

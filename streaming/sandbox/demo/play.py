@@ -25,6 +25,7 @@ from streaming.sandbox.demo.request_groups import (
 )
 from streaming.sandbox.demo.screen import Claims, console, reaper, step
 from streaming.sandbox.demo.traffic import Traffic
+from streaming.sandbox.parts.distribution import PULSAR_VERSION
 
 _REPEATS = 5
 
@@ -35,7 +36,7 @@ def main() -> int:
     home = Path(".demo").absolute() / f"{int(time.time())}"
     console.print(Rule("[bold]Ledger Reaper[/]: what Pulsar leaks, found and deleted, on a real cluster"))
     try:
-        with step("Pulsar 4.0.8, ZooKeeper, a bookie and an S3 server on free ports"):
+        with step(f"Pulsar {PULSAR_VERSION}, ZooKeeper, a bookie and an S3 server on free ports"):
             cluster = clusters.up(home)
         checks = Claims()
         with Traffic(cluster) as traffic:

@@ -27,7 +27,7 @@ def show_receipts(cluster: Cluster, groups: Sequence[RequestGroup], took_s: floa
     for row in receipts_of(load(cluster.home.config)):
         if row["outcome"] != "RETRY":
             final.setdefault(row["message_id"], []).append(row)
-    title = f"What was requested and what happened ({took_s:.0f} s, with the start of Spark)"
+    title = f"What was requested and what happened ({took_s:.0f} s, including the start of Spark)"
     table = Table(title=title, title_justify="left")
     for name in ("requested", "requests", "what happened", "why"):
         table.add_column(name, justify="right" if name == "requests" else "left")

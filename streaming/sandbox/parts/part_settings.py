@@ -1,4 +1,4 @@
-"""The configuration of each part: small, on one address, and without the delays after which garbage becomes visible.
+"""The configuration of each part: small, on one address, and without the delays before garbage becomes visible.
 
 Keys that are not named here keep the defaults of Pulsar's code.
 """
@@ -12,7 +12,7 @@ import psutil
 from streaming.errors import ConfigError
 from streaming.sandbox.home import BUCKET, CLUSTER_NAME, LEDGERS_ROOT, REGION, Home, Instance, Part, Spec, addresses
 
-# 10 s: short enough that a killed broker's or bookie's znodes end soon, long enough for a busy two-core machine.
+# 10 s: short enough that a killed broker's or bookie's znodes vanish soon, long enough for a busy two-core machine.
 SESSION_MS = 10_000
 _COPIES = 2  # of each entry, if there are enough bookies; one of three bookies may die
 _BUNDLES_PER_BROKER = 4
@@ -187,7 +187,7 @@ def _topics() -> dict[str, object]:
 
 def _offload(home: Home, part: Instance, spec: Spec, pulsar: Path) -> dict[str, object]:
     offloaders = pulsar / "offloaders"
-    if not offloaders.is_dir():  # of versions that no repository serves as a distribution
+    if not offloaders.is_dir():  # no repository serves the offloaders of this version
         return {}
     # The driver aws-s3 would first request the bucket's region from the public S3, and wait for that to fail.
     return {

@@ -20,8 +20,8 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import run_simple
 
 SAVE_SECONDS = 0.3
-# After a save, rest for this many times its duration, but at least SAVE_SECONDS. The duration grows with the number of
-# objects, so many are saved less often.
+# After a save, rest for this many times its duration, but at least SAVE_SECONDS. A save takes longer the more objects
+# there are, so many objects are saved less often.
 REST_PER_SAVE = 20
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -54,7 +54,7 @@ def _held(record: Path) -> int:
     deadline = time.monotonic() + _SECONDS
     while (holder := process.find(record)) is not None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            # earlier, the cable would end in our own namespace
+            # before they differ, the cable would end in our own namespace
             if _namespace(str(holder.pid)) != _namespace("self"):
                 return holder.pid
         time.sleep(0.05)

@@ -232,7 +232,7 @@ def _settle(home: RocketHome, last: RocketSpec | None, version: str, *, is_runni
     """Return the RocketSpec of this start, with an address that exists now, and free ports."""
     if last is not None and is_running:
         return replace(last, version=version)
-    # a network namespace ends when the machine restarts, or by `down`; its processes may have died before
+    # the namespace of an earlier start is still open if RocketMQ died without `down` or a restart of the machine
     network.end(home.network)
     address = network.make(home.network, home.logs / "network.log", home.root)
     ports = pick(PORTS, last.ports if last else {})

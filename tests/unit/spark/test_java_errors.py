@@ -47,7 +47,7 @@ def test_pulsar_away_while_a_task_reads_is_told_in_one_line() -> None:
     with pytest.raises(UnavailableError) as raised:
         raise_failure("retry", RuntimeError(IN_A_TASK.format(REFUSED) + PLAN))
 
-    assert str(raised.value) == f"query retry: Pulsar can't be reached, start again when it can: {REFUSED}"
+    assert str(raised.value) == f"query retry: Pulsar can't be reached; start again when it can be: {REFUSED}"
 
 
 LOST = "ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: worker lost"
