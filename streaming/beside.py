@@ -1,4 +1,4 @@
-"""Runs work in threads next to the service: repeated at intervals, or a loop of its own that runs once."""
+"""Runs work in threads next to the service: a function that is called at intervals, or once if it loops by itself."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ class Work:
     run: Callable[[], None]
     every_s: float | None = None  # from the end of a run to the next; None: it runs once
     first_after_s: float = 0.0
-    leave_s: float = 0.0  # how long the end of Beside's with block waits for a run that is under way
+    leave_s: float = 0.0  # how long Beside waits, at the end of its with block, for a run that is under way
     keeps_from_ending: bool = False  # `run --until-idle` does not end while a run is under way or due
     # Called for a run that failed, unless the work is to stop; the next run starts after every_s as usual. None: a
     # failure ends the work, and the service must end too.

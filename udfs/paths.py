@@ -236,7 +236,7 @@ class Layout(StrEnum):
 _LAYOUT_BY_CLASS = {
     "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory": Layout.HIERARCHICAL,
     "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory": Layout.LONG_HIERARCHICAL,
-    # the metadata-store: driver of Pulsar's bookies and brokers; same hybrid paths
+    # used with the `metadata-store:` URLs of Pulsar's bookies and brokers; the same short and long paths
     "org.apache.pulsar.metadata.bookkeeper.PulsarLedgerManagerFactory": Layout.HIERARCHICAL,
 }
 # LAYOUT of format 1 contained a type name instead of a class

@@ -153,7 +153,7 @@ def own_znodes(store: MetadataStore, root: str) -> str:
     if not store.is_identified:
         return "no credentials are configured: every client of ZooKeeper may change them"
     if opened := open_to_all(store, root):
-        raise Notice(f"{len(opened)} can be changed, or the key read, by anyone: {', '.join(opened[:3])}")
+        raise Notice(f"anyone can change {len(opened)} znodes, or read the key there: {', '.join(opened[:3])}")
     return "closed to others"
 
 

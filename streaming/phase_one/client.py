@@ -98,7 +98,8 @@ class LedgerDeletionClient:
     def start(self) -> None:
         """Create the topic if it is missing, and connect a producer. A second call does nothing.
 
-        Needs rights to that topic only; a role that may only produce needs a topic that the service already reads.
+        Needs rights to that topic only. A role that may only produce can't create the topic, so it needs one that the
+        service already reads.
         Raises ConfigError and RefusedError if a request could be lost there.
         """
         if self._sender is None:
@@ -140,7 +141,7 @@ class LedgerDeletionClient:
         Raises ValueError for an invalid combination of arguments.
 
         Args:
-            topic: any form of its name; for a partition, the partition's.
+            topic: its name, in any form; for a ledger of a partition, the name of the partition.
             ledger_id: the ledger.
             context: the upload, for OFFLOAD_LEDGER only.
             component: what the ledger belongs to.
@@ -161,7 +162,7 @@ class LedgerDeletionClient:
     ) -> Receipt:
         """Request the deletion of a ledger in BookKeeper, and return the final receipt, whatever the outcome.
 
-        Raises UnavailableError without a final receipt in time; the request stays durable.
+        Raises UnavailableError if there is no final receipt in time; the request stays durable.
         """
         return self.finish(request_for(topic, ledger_id, component, cursor_name=cursor_name), timeout_seconds)
 
@@ -183,9 +184,10 @@ class LedgerDeletionClient:
         return self.services.receipts([message_id], since_ms).get(message_id)
 
     def estimated_inflight_deletion_ledger_count(self) -> int:
-        """Count the waiting requests, including retries: an upper bound, exact while none arrives or moves.
+        """Count the requests without a final receipt, including retries; 0: every request has its final receipt.
 
-        0: every request has its final receipt.
+        It is an upper bound, because a request that moves while we count may count twice; it is exact if none moves or
+        arrives.
         """
         return self.services.count()
 

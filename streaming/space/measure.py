@@ -1,8 +1,8 @@
 """Measures where the bytes of a cluster are. Reads only, and loads no topic.
 
-The order matters. A broker creates a ledger before its list names the ledger, so ledgers are read before lists: a
-ledger that its list does not name was created before we read the list. A list that names a ledger which was not read is
-read again.
+The order matters. A broker creates a ledger before its list names the ledger. We read ledgers before lists, so each
+ledger in the table existed before we read the list that could name it. If a list names a ledger that the table does not
+have, both are read again.
 """
 
 import time
@@ -60,8 +60,8 @@ class Scope:
     """The parts of the cluster that a measurement reports, and the settings that it needs."""
 
     ledgers_root: str
-    min_age_ms: int  # a ledger that changed less than this ago may not be named by its owner yet
-    cluster: str = ""  # Pulsar's name of the cluster; "": the metadata store's
+    min_age_ms: int  # if a ledger changed more recently than this, its owner may still come to name it
+    cluster: str = ""  # Pulsar's name of the cluster; "": the only name in the metadata store
     bookies: Sequence[str] = ()  # ids or HTTP addresses; empty: all
     filters: Filters = field(default_factory=Filters)
 
@@ -185,7 +185,7 @@ def _divided(division: TopicDivision, store: MetadataStore, scope: Scope, pace: 
 
 
 def _namespace_at(path: str) -> str:
-    """Return a folder's namespace; of a folder above namespaces, the parts that it has; "" for the roots."""
+    """Return a folder's namespace; for a folder above namespaces, the tenant (V1: and cluster); "" for a root."""
     below = f"{path}/".removeprefix(f"{MANAGED_LEDGERS_ROOT}/").removeprefix(f"{SCHEMAS_ROOT}/")
     return below.removesuffix("/").removesuffix("/persistent")
 

@@ -1,4 +1,8 @@
-"""Finds entries that bookies should store, in ledgers that exist: a bookie that has none of them is not believed."""
+"""Finds control entries: entries of existing ledgers, which certain bookies should store.
+
+If a bookie answers that it does not store an entry, we believe it only after it has returned another entry. These are
+the entries to try for that.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,8 +17,9 @@ from udfs.records import LedgerMetadata, LedgerState
 _FOLDERS_BELOW = {2: 1, 3: 3}  # digits of a folder's name below the root -> levels of folders below that
 _LEDGERS = 5_000  # that are read at most
 _READ_AT_ONCE = 500
-# A bookie is asked for up to 8 entries of closed ledgers, since an entry can be missing on one of its bookies, or for
-# up to 64 of open ledgers, which may be empty. More entries would take hours at a bookie that answers slowly.
+# The entries for a bookie weigh up to _ENOUGH: an entry of a closed ledger weighs _OF_A_CLOSED, of an open ledger 1. So
+# a bookie is asked for up to 8 entries of closed ledgers, because one may be missing there, or for up to 64 of open
+# ledgers, because those may be empty. More entries would take hours at a bookie that answers slowly.
 _ENOUGH = 64
 _OF_A_CLOSED = 8
 

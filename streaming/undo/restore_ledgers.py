@@ -1,10 +1,11 @@
 """Restores the metadata of deleted ledgers, with the exact bytes of the journal, and never over an existing znode.
 
 A delete removes the metadata only; the bookies notice at their next garbage collection and then drop the entries.
-Nothing in ZooKeeper shows whether that has happened, so we ask each bookie whether it stores the ledger's first and
-last entry itself; this needs no metadata. If no bookie has them, and none of the ledger's bookies has any other entry,
-nothing is restored. Otherwise we restore the metadata and let the bookies read both entries as clients do. The metadata
-stay, whatever the bookies answer: without them, a bookie that still has entries would drop them.
+Nothing in ZooKeeper shows whether that has happened, so we ask the bookies of the ledger's first and last entry whether
+they still store these entries; this needs no metadata. If all answer no, we ask each of the ledger's bookies for a few
+other entries, and if none has any, nothing is restored. Otherwise we restore the metadata and let the bookies read the
+first and the last entry as clients do. The metadata stay, whatever the bookies answer: without them, a bookie that
+still has entries would drop them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,10 +57,11 @@ from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, sc
 from udfs.records import Outcome
 
 _READ_AT_ONCE = 500
-# control entries; of several topics and partitions, because a ledger may be in tiered storage or trimmed right now
+# The most control entries, in all and of one partition. They are of several topics and partitions, because a ledger may
+# be in tiered storage, or be trimmed right now.
 _AT_MOST = 8
 _OF_A_PARTITION = 2
-_ENTRIES = 2  # while a ledger is being written, its last entry may not be readable
+_ENTRIES = 2  # that a ledger has at least; while it is being written, its last entry may not be readable
 
 
 def undo_ledgers(
@@ -102,7 +104,7 @@ def restorable(settings: Settings, clients: CommandClients, ledger_ids: Collecti
 
 
 def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:
-    """Return the newest journal entry of each path, of the topic if one is named, by ledger id."""
+    """Return the newest journal entry of each path, by ascending ledger id; with a topic, only for its ledgers."""
     newest: dict[str, Mapping[str, Any]] = {}
     names = _names_of(topic) if topic else None
     for entry in entries:
@@ -115,7 +117,7 @@ def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Map
 
 
 def condition_of(selection: UndoSelection) -> ds.Expression | None:
-    """Return a condition on the journal's rows, without the topic, which only the metadata in each row names."""
+    """Return a condition on the journal's rows. It ignores the topic, which no column has: see newest_of."""
     conditions = []
     if selection.ledger_id is not None:
         conditions.append(ds.field("ledger_id") == selection.ledger_id)

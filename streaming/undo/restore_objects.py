@@ -20,7 +20,10 @@ from udfs.paths import base_topic, topic_of
 from udfs.records import StoredObject
 
 _LATER = "the object exists in a different version from the deleted one, and was not changed"
-_UNKNOWN = "the store does not say whether the object exists (s3:GetObject, s3:ListBucket?); undo it again then"
+_UNKNOWN = (
+    "the store does not say whether the object exists: if the right s3:GetObject or s3:ListBucket is missing, grant "
+    "it, and undo the delete again"
+)
 _NO_VERSIONS = "the bucket kept no version of it: the object is lost; the journal has its index"
 
 

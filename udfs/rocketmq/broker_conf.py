@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # diskSpaceCleanForciblyRatio (MessageStoreConfig.java): a broker deletes messages early on a disk that is fuller than
-# this. It accepts no value above the default, and none below 30.
+# this. It takes a value above the default for the default, and a value below 30 for 30.
 CLEAN_FORCIBLY_PERCENT = 85
 _LEAST_PERCENT = 30
-# mappedFileSizeCommitLog and mappedFileSizeConsumeQueue; a broker does not start with files of another size
+# defaults of mappedFileSizeCommitLog and mappedFileSizeConsumeQueue; a broker does not start if its files have a size
+# other than the configured one
 _LOG_FILE_BYTES = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
 _UNIT_BYTES = 20
@@ -56,8 +57,8 @@ def read_properties(text: str) -> dict[str, str]:
 def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
     """Pick the settings that this program needs.
 
-    storePathConsumeQueue, which many samples contain, is ignored, as brokers do: their queues are in storePathRootDir
-    (StorePathConfigHelper.java).
+    Like brokers, we ignore storePathConsumeQueue, which many sample files contain: a broker's queues are in
+    storePathRootDir (StorePathConfigHelper.java).
     """
     return BrokerConf(
         store=properties.get("storePathRootDir", ""),

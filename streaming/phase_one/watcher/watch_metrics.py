@@ -22,7 +22,7 @@ class WatchMetrics:
         self._events = counter("events", "Znodes that ZooKeeper's watches reported")
         self._reads = counter("reads", "Znodes that were read")
         self._changes = counter("changes", "Znodes whose names changed since the scan before")
-        self._noticed = counter("requests_noticed", "Requests for vanished names, when they became durable")
+        self._noticed = counter("requests_noticed", "Requests for vanished names, counted when they become durable")
         self._sent = counter("requests_sent", "Requests that are stored in the request topic")
         self._dropped = counter(
             "requests_dropped", "Requests that were not sent, because a list names the ledger again"

@@ -3,8 +3,8 @@
 A conversion creates rows from the units of the file queues. If a queue lost a file, or ends too early, its rows would
 have a hole, at which a broker in RocksDB mode stops reading the queue.
 
-This module reads only those bytes of the log that no unit of any queue covers. If a message is in several queues (LMQ),
-and its unit is missing from one of them, `check` finds that.
+This module reads only those bytes of the log that no unit of any queue covers. So it does not notice if a message that
+belongs to several queues (LMQ) is missing from only some of them; `check` finds that.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -63,8 +63,8 @@ def merged(starts: Longs, ends: Longs) -> tuple[Longs, Longs]:
     """Join ranges that overlap or touch; returns them in ascending order."""
     if not len(starts):
         return starts, ends
-    # Starts and ends are sorted separately, which is faster than to sort pairs: where as many ranges have ended as have
-    # started, none covers the next bytes. The ranges of one queue ascend already, so a stable sort is faster.
+    # Starts and ends are sorted separately, which is faster than to sort pairs. It suffices: a joined range ends where
+    # as many ranges have ended as have started. The ranges of one queue ascend already, so a stable sort is faster.
     starts, ends = np.sort(starts, kind="stable"), np.sort(ends, kind="stable")
     breaks = np.flatnonzero(starts[1:] > ends[:-1])
     return starts[np.concatenate(([0], breaks + 1))], ends[np.concatenate((breaks, [len(ends) - 1]))]

@@ -31,7 +31,7 @@ def check_configuration(paths: StorePaths) -> tuple[list[Finding], list[str]]:
         file = configuration.files[database]
         counter, file_counter = _counter(paths, database, current), (m.counter_of(expected) or 0) - 1
         if counter is None or counter < file_counter:
-            text = f"the version of {database} is {counter}, and a broker would read {file} over its rows"
+            text = f"the version of {database} is {counter}, so a broker would overwrite its rows from {file}"
             findings.append(_config_finding(text, 1))
         missing = [name for name in expected.default if name not in current.default]
         other = [name for name, value in expected.default.items() if current.default.get(name, value) != value]
@@ -42,7 +42,7 @@ def check_configuration(paths: StorePaths) -> tuple[list[Finding], list[str]]:
                 findings.append(_config_finding(text, len(missing) + len(other)))
         elif missing or other:
             notes.append(
-                f"a broker has worked with {database} since, so {file} is older: it has earlier values of "
+                f"a broker has worked with {database}, so {file} is older, and has earlier values of "
                 f"{shortened([*missing, *other])}"
             )
     if not is_unopened(paths, m.OFFSETS):
@@ -53,7 +53,10 @@ def check_configuration(paths: StorePaths) -> tuple[list[Finding], list[str]]:
 def _of_another_database(paths: StorePaths) -> Iterator[Finding]:
     unknown = other_database(paths)
     if unknown:
-        text = f"{unknown} is a database that this program does not know: a broker may read it instead of the three"
+        text = (
+            f"{unknown} is a database that this program does not know: a broker may read it instead of "
+            f"{', '.join(DATABASES)}"
+        )
         yield _config_finding(text, 1)
 
 
@@ -74,7 +77,7 @@ def _counter(paths: StorePaths, database: str, rows: m.ConfigRows) -> int | None
 
 
 def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
-    """is_converted: a backfill has brought the offsets, so lower offsets were reset later."""
+    """is_converted: a backfill wrote the offsets into the database; one that is lower there was reset afterwards."""
     lower = () if is_converted else lost.lower
     for fault, names in (("are missing from", lost.missing), ("are higher than in", lower)):
         if names:

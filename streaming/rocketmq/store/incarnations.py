@@ -50,7 +50,7 @@ class _Message(NamedTuple):
 
 
 def is_same_incarnation(queue: Both, database: Database) -> bool:
-    """Whether both have units of the same queue, and not of a queue that was deleted and created again in RocksDB mode.
+    """Whether both have units of one incarnation: the queue was not deleted and created again in RocksDB mode.
 
     Raises SafetyError if they contradict each other in another manner.
     """
@@ -91,7 +91,7 @@ def _is_of_this_incarnation(queue: Queue, bounds: Mapping[QueueKey, Bounds], dat
         return True
     try:
         return is_same_incarnation(Both(*name, bounds[name], queue.files), database)
-    except SafetyError:  # a contradiction is no other incarnation, and is found unit by unit
+    except SafetyError:  # a contradiction proves no other incarnation; the comparison of single units finds it
         return True
 
 

@@ -6,7 +6,7 @@ INTRODUCTION = (
     "Brokers keep the ids of aborted transactions in snapshots, so that they can hide the messages of these "
     "transactions. This audit compared the snapshots with the topics that they belong to. It changed nothing."
 )
-NOT_LOADED = "namespaces left out"  # beside what was listed: no broker has all their snapshot topics loaded
+NOT_LOADED = "namespaces left out"  # the name of a count in the certificate; LEFT_OUT gives the reason
 LEFT_OUT = "no broker has all their snapshot topics loaded. `ledger-reaper snapshots audit` loads and reads them"
 _REMOVE = "`ledger-reaper snapshots audit --publish` requests that the service removes it"
 _REVOKE = "find out who publishes to this system topic, and revoke the permission"
@@ -23,8 +23,8 @@ CLASS_MEANING = {
 NEXT = {
     SnapshotReason.SEGMENT_LOST: "at a quiet time: disconnect the topic's clients, unload it (`pulsar-admin topics "
     "unload`), and run `ledger-reaper snapshots repair --topic`. Until then, don't unload it or restart its broker. "
-    "If its subscriptions can read everything, no repair is needed: once the ledger of the abort marker is trimmed, "
-    "the broker no longer needs the segment",
+    "If its subscriptions can read to the topic's end, no repair is needed: brokers can then trim the ledger of the "
+    "abort marker, and after that no broker needs the segment",
     SnapshotReason.INDEX_LOST: "don't unload the topic; end a transaction on it, which writes the index again",
     SnapshotReason.DOUBLED_IDS: "at a quiet time, with its clients disconnected: `ledger-reaper snapshots repair "
     "--topic`, which makes the broker read the topic again and write each id once",

@@ -133,7 +133,8 @@ def doubling(state: TopicState, buffer: BufferFacts | None) -> str:
     if any(each.marker > value.max_read and each.marker[0] in facts.ledgers for each in facts.named):
         return (
             "its index was written while a transaction was open, and names segments after its maxReadPosition: "
-            "the next load would seal their ids twice. The broker writes a new index at the end of any transaction"
+            "the next load would seal their ids twice. Wait until any transaction on the topic ends: then the broker "
+            "writes a new index"
         )
     if why := missing_in(value, buffer.sealed if buffer is not None else ()):
         return f"{why}: wait until it has written its index"

@@ -35,10 +35,10 @@ class RepairResult:
         again = (
             "the whole topic again"
             if self.remedy is Remedy.REPLAY
-            else "the topic after the last segment of the repair's index again"
+            else "again what follows the last segment of the repair's index in the topic,"
         )
         return (
             f". Its broker has not written its own snapshot yet: {self.not_written}. That is a fault of Pulsar's "
-            "(apache/pulsar#26565), and loses nothing: the broker resumes as messages come, and until then it reads "
-            f"{again} at each load"
+            "(apache/pulsar#26565), and loses nothing: the broker goes on writing when new messages come, and "
+            f"until then it reads {again} at each load"
         )
