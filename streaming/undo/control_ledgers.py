@@ -54,10 +54,15 @@ def _entries(metadata: LedgerMetadata) -> tuple[int, ...]:
     return (0, metadata.last_entry_id) if metadata.last_entry_id >= 0 else ()
 
 
+def _by_number(name: str) -> tuple[int, str]:
+    # ids beyond 31 bits are in longer folders ("000" besides "00"), and ids of more digits sort after others
+    return len(name), name
+
+
 def _newest(store: MetadataStore, parent: str, levels: int | None) -> Iterator[str]:
     """Yield the paths of leaves, newest first. levels: of folders below `parent`; None: `parent` is the root."""
     listed = store.children_many([parent])[0]
-    for name in sorted(listed, reverse=True) if isinstance(listed, list) else ():
+    for name in sorted(listed, key=_by_number, reverse=True) if isinstance(listed, list) else ():
         path = f"{parent}/{name}"
         if levels == 0:
             yield path

@@ -370,7 +370,7 @@ def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = (
     if result.has_entries is not None:
         return replace(result, status=Undone.UNREADABLE, detail=f"no client can read its entries now; {result.detail}")
     if away:
-        detail = f"no bookie can read its entries now, and {', '.join(away)}, which may have them, is away"
+        detail = f"no bookie can read its entries now, and bookies that may have them are away: {', '.join(away)}"
         return replace(result, status=Undone.UNREADABLE, detail=detail)
     # all of them may have forgotten the address of the bookie that has the entries (BookKeeper issue 4172: after it
     # became read-only, or writable again)

@@ -109,7 +109,7 @@ def test_a_topic_that_is_none_is_refused() -> None:
     [
         pytest.param(True, (), Undone.PUT_BACK, "read from the bookies", id="in time"),
         pytest.param(False, (), Undone.UNREADABLE, NO_BOOKIE_READS, id="no bookie reads them"),
-        pytest.param(False, ("b1", "b2"), Undone.UNREADABLE, "b1, b2, which may have them", id="a bookie is away"),
+        pytest.param(False, ("b1", "b2"), Undone.UNREADABLE, "are away: b1, b2", id="a bookie is away"),
         pytest.param(None, (), Undone.PUT_BACK, NOT_READ, id="nobody knows"),
     ],
 )
