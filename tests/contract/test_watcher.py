@@ -161,9 +161,10 @@ def test_every_leaked_ledger_is_requested_once_despite_broken_connections(
         thread = threading.Thread(target=watch_until, args=(stop, proxy, state, topic, random.Random(5)))
         thread.start()
         brokers.work(SECONDS)
+        while proxy.cuts < 4:  # a busy machine sends fewer frames
+            brokers.work(1)
         stop.set()
         thread.join(60)
-        assert proxy.cuts > 3
     brokers.end()
     requested = Counter(request.ledger_id for request in map(request_in, topic.stored))
     recorded = brokers.leaked & topic.known

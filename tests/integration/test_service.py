@@ -254,7 +254,7 @@ def test_requests_above_the_limit_wait_until_the_operator_resumes(held: Held) ->
     assert held.leaked <= held.while_held
     assert "LIMIT REACHED, nothing more is deleted: 60 deletes" in held.check
     assert "LIMIT REACHED" in held.receipts.rpartition("held since")[2]
-    assert "limit that held it: 60 deletes" in held.resume
+    assert "a limit held the service: 60 deletes" in held.resume
     assert held.outcomes == Counter({("DELETED", "UNREFERENCED"): 60})
 
 
