@@ -46,23 +46,16 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 
-# `make test` runs three processes in parallel; each takes the next group when it has finished one. Tests with a cluster
-# mostly wait, and each cluster takes memory and half a minute to start, so two groups have a cluster. Contract tests
-# without a cluster start their own servers; they run in the group of the second cluster. A reused cluster serves all
-# tests in one group: tests kill its parts, which must not disturb other tests. The other groups need no cluster; the
-# tests of Spark are one group, because they share a session.
-# (test_rocketmq.py and test_rocketmq_follow.py use no cluster, and mostly wait, too.)
-_ON_THE_SECOND_CLUSTER = {
-    "test_faults.py",
-    "test_ops.py",
-    "test_retry.py",
-    "test_rocketmq.py",
-    "test_rocketmq_follow.py",
-    "test_service.py",
-}
+# `make test` runs three processes in parallel; each takes the next group when it has finished one. All tests with a
+# cluster are a group, because each cluster takes memory and half a minute of work to start; so are the tests of Spark,
+# which share a session. These two groups start first, because they last longest. Every other file is a group.
+_LONGEST = ("cluster", "spark")
 
 
-_ALONE = ("spark", "rocketmq")  # folders whose tests are a group
+def _group(item: pytest.Item) -> str:
+    if item.get_closest_marker("cluster") is not None:
+        return "cluster"
+    return "spark" if "spark" in item.path.relative_to(Path(__file__).parent).parts else item.path.stem
 
 
 def pytest_collection_finish() -> None:
@@ -73,13 +66,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Assign each test to a group; pytest-xdist runs a group in one process."""
-    if item.get_closest_marker("cluster") is None:
-        folders = item.path.relative_to(Path(__file__).parent).parts
-        group = "second-cluster" if "contract" in folders else next(filter(folders.__contains__, _ALONE), "no-cluster")
-    else:
-        is_second = item.path.name in _ON_THE_SECOND_CLUSTER and REUSED_HOME not in os.environ
-        group = "second-cluster" if is_second else "first-cluster"
-    item.add_marker(pytest.mark.xdist_group(group))
+    item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest groups start first, in a process of pytest-xdist."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: [_group(item) != group for group in _LONGEST])
 
 
 @pytest.fixture(scope="session")
