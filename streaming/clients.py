@@ -184,6 +184,12 @@ def admin_for(settings: Settings) -> PulsarAdmin:
     return PulsarAdmin(admin_settings(settings))
 
 
+def ask_admin(settings: Settings) -> None:
+    """Return if the admin API answers. Raises UnavailableError, RefusedError."""
+    with admin_for(settings) as admin:
+        admin.clusters()
+
+
 def reader_for(settings: Settings) -> MessageReader:
     """Return a reader of stored messages; each of its reads opens its own connection."""
     return PulsarReader(settings.pulsar)

@@ -34,6 +34,7 @@ class Znode:
     ctime_ms: int
     mtime_ms: int
     acl_version: int = 0  # counts changes of the ACL; 0: it has the ACL of its creation
+    is_ephemeral: bool = False  # ends with the session that created it
 
 
 @dataclass(frozen=True, slots=True)

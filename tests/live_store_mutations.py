@@ -1,7 +1,7 @@
 """The safety lines about a ZooKeeper that the cluster leaves, for tests/mutation.py: each once, with its tests."""
 
 MIGRATION, LIVE = "udfs/formats/migration.py", "streaming/coordination/live_store.py"
-LEDGERS = "streaming/sweep/ledgers.py"
+MULTI_READ, LEDGERS = "streaming/adapters/zookeeper/multi_read.py", "streaming/sweep/ledgers.py"
 OBJECTS = "streaming/sweep/tiered_storage/offloads.py"
 TOMBSTONES = "streaming/sweep/snapshots/snapshot_sweep.py"
 GATE, INSTANCE = "streaming/deletion/gate.py", "streaming/deletion/instance.py"
@@ -16,6 +16,7 @@ CONTRACT = "tests/contract/test_live_store.py"
 TESTS = {
     MIGRATION: (CONTRACT,),
     LIVE: (CONTRACT,),
+    MULTI_READ: (CONTRACT,),
     LEDGERS: ("tests/unit/sweep/test_transactions.py",),
     OBJECTS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     TOMBSTONES: ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
@@ -45,6 +46,32 @@ LIVE_STORE = (
         '        return ""\n',
     ),
     (
+        "a store without brokers' sessions is refused if the admin API answers",
+        LIVE,
+        "        if (running := brokers(store)) or not _answers(ask_admin):\n",
+        "        if (running := brokers(store)) or True:\n",
+    ),
+    (
+        "an admin API that refuses has answered",
+        LIVE,
+        "    except RefusedError:  # an answer, too\n        return True\n",
+        "    except RefusedError:\n        return False\n",
+    ),
+    (
+        "a broker's znode without a session is no broker",
+        LIVE,
+        "isinstance(node, Znode) and node.is_ephemeral for",
+        "isinstance(node, Znode) for",
+    ),
+    ("only a session's znode is ephemeral", MULTI_READ, "is_ephemeral=owner != 0,", "is_ephemeral=True,"),
+    (
+        "the service waits for a broker's session",
+        LIVE,
+        "    if not brokers(store):\n",
+        "    if False:\n",
+    ),
+    ("a chunk waits while no broker has a session", GATE, "        self.coordination.await_broker()\n", ""),
+    (
         "no ledger is deleted once a migration has started",
         LEDGERS,
         "            stop_at_migration(self._store)\n",
@@ -68,11 +95,16 @@ LIVE_STORE = (
         "        if migration := self.coordination.migration():\n",
         "        if False and (migration := self.coordination.migration()):\n",
     ),
-    ("a start refuses a cluster that leaves ZooKeeper", INSTANCE, "    require_live_store(store)\n", ""),
+    (
+        "a start refuses a cluster that leaves ZooKeeper",
+        INSTANCE,
+        "    require_live_store(store, admin.clusters, sleep=stop.wait)\n",
+        "",
+    ),
     (
         "the watcher's command refuses a cluster that leaves ZooKeeper",
         WATCH,
-        "        require_live_store(store)\n",
+        "        require_live_store(store, partial(ask_admin, settings))\n",
         "        store.read_many([])\n",
     ),
     (
@@ -90,45 +122,55 @@ LIVE_STORE = (
     (
         "an audit command refuses a cluster that leaves ZooKeeper",
         AUDIT_COMMAND,
-        "    if request.publish or not request.last:\n        require_live_store(process_store(settings))\n",
+        "        require_live_store(process_store(settings), partial(ask_admin, settings))\n",
         "",
     ),
     (
         "an audit of a series refuses a cluster that leaves ZooKeeper",
         AUDIT,
-        "    store = process_store(settings)\n    require_live_store(store)\n",
-        "    store = process_store(settings)\n",
+        "    require_live_store(store, partial(ask_admin, settings))\n",
+        "",
     ),
     (
         "an audit during which a migration starts has no findings",
         AUDIT,
-        "        require_live_store(tools.store)\n",
+        "        require_no_migration(tools.store)\n",
         "",
     ),
     (
         "an audit of snapshots during which a migration starts has no findings",
         SNAPSHOT_AUDIT,
-        "        require_live_store(tools.store)\n",
+        "        require_no_migration(tools.store)\n",
         "",
     ),
     (
         "repairs of snapshots refuse a cluster that leaves ZooKeeper",
         REPAIRS,
-        "    require_live_store(clients_for(settings).store)\n",
+        "    require_live_store(clients_for(settings).store, partial(ask_admin, settings))\n",
         "",
     ),
-    ("guards refuse a cluster that leaves ZooKeeper", GUARDS, "    require_live_store(clients.store)\n", ""),
-    ("undo refuses a cluster that leaves ZooKeeper", UNDO, "    require_live_store(store)\n", ""),
+    (
+        "guards refuse a cluster that leaves ZooKeeper",
+        GUARDS,
+        "    require_live_store(clients.store, partial(ask_admin, settings))\n",
+        "",
+    ),
+    (
+        "undo refuses a cluster that leaves ZooKeeper",
+        UNDO,
+        "    require_live_store(store, clients.pulsar.admin.clusters)\n",
+        "",
+    ),
     (
         "leftovers are not searched in a store that the cluster leaves",
         LEFTOVERS,
-        "    require_live_store(store)\n    first",
+        "    require_no_migration(store)\n    first",
         "    first",
     ),
     (
         "leftovers are not reported if a migration started during the search",
         LEFTOVERS,
-        "    require_live_store(store)\n    unreadable",
+        "    require_no_migration(store)\n    unreadable",
         "    unreadable",
     ),
     (

@@ -15,6 +15,7 @@ from functools import lru_cache
 from urllib.parse import quote_plus, unquote_to_bytes
 
 MANAGED_LEDGERS_ROOT = "/managed-ledgers"
+BROKERS = "/loadbalance/brokers"  # an ephemeral znode for each running broker, with all load managers
 SCHEMAS_ROOT = "/schemas"
 SCALABLE_TOPICS_ROOT = "/topics"  # the layouts of scalable topics (udfs.formats.segment_layout)
 LEDGERS_ROOT = "/ledgers"

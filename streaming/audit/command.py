@@ -7,6 +7,7 @@ import shlex
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ from streaming.audit.stages import Engine, engine_for
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.audit.tables import Rows
 from streaming.beside import Beside, Work, logged
-from streaming.clients import bookies_for, process_store
+from streaming.clients import ask_admin, bookies_for, process_store
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
 from streaming.coordination.identity import instance_id_of
-from streaming.coordination.live_store import require_live_store
+from streaming.coordination.live_store import require_live_store, require_no_migration
 from streaming.errors import SafetyError, StoppedBySignalError
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line, size_text
 from udfs import columns as c
@@ -108,7 +109,7 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
         require_exclusive_bookkeeper(settings)
         require_declared_buckets(settings)
     if request.publish or not request.last:
-        require_live_store(process_store(settings))
+        require_live_store(process_store(settings), partial(ask_admin, settings))
     output = output_of(settings, request.out)
     if request.last:
         _refuse_other_cluster(settings, remembered(output))
@@ -270,7 +271,8 @@ class AuditCommand:
 
         A finding that depends on an unreadable path is UNKNOWN, so it is no orphan.
         """
-        require_live_store(process_store(self.settings))  # the findings may be of an earlier audit
+        # the findings may be of an earlier audit
+        require_no_migration(process_store(self.settings))
         options, topic = self.request.options, self.settings.topics.requests[0]
         if result.certificate.errors:
             return ["the audit published nothing"]

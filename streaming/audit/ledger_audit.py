@@ -11,6 +11,7 @@ The order of the phases proves that no ledger in use is reported as an orphan:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from streaming.audit import audit_columns as a
 from streaming.audit import reference_join
@@ -25,11 +26,11 @@ from streaming.audit.stages import Engine, PhaseTools
 from streaming.audit.tables import Rows
 from streaming.audit.walk.bucket_listing import bucket_path, buckets_by_label
 from streaming.audit.walk.phases import Walk
-from streaming.clients import newest_zxid, process_store
+from streaming.clients import ask_admin, newest_zxid, process_store
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
-from streaming.coordination.live_store import require_live_store
+from streaming.coordination.live_store import require_live_store, require_no_migration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Audit:
         found = tools.tables.keep(findings(suspects, first, second))
         tools.completeness.problems += unjudged(unjudged_by_namespace(found), tools.completeness.problems)
         # brokers write to another store from the end of a migration on, which may have been during this audit
-        require_live_store(tools.store)
+        require_no_migration(tools.store)
         result = AuditResult(
             audit_id=audit_id_at(started_ms),
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
@@ -85,7 +86,7 @@ def tools_for(
 ) -> PhaseTools:
     """Return what the phases of one run share. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
     store = process_store(settings)
-    require_live_store(store)
+    require_live_store(store, partial(ask_admin, settings))
     return PhaseTools(
         settings=settings,
         options=options,

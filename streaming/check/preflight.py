@@ -102,14 +102,7 @@ def check_without_files(settings: Settings, missing: dict[str, str]) -> Iterator
 def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iterator[Line]:
     """Run the checks that need answers from ZooKeeper and from the brokers."""
     pulsar = clients.pulsar
-    loaded = _line("loaded topics", lambda: _loaded(clients), SUPERUSER)
-    yield loaded
-    if loaded.status is not Status.PROBLEM:  # else the brokers would not answer the next question either
-        yield _line(
-            "the brokers' metadata store",
-            lambda: _brokers_store(settings, clients),
-            "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
-        )
+    yield from _witnesses(settings, clients)
     yield _line(
         "checkpoints as configured",
         lambda: _checkpoints(settings, pulsar.admin),
@@ -134,6 +127,28 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
         "lost request again at any time (`ledger-reaper audit --publish` does this); then "
         "`ledger-reaper accept --gaps` ends the alarm for ledgers that vanished",
     )
+
+
+def _witnesses(settings: Settings, clients: CommandClients) -> Iterator[Line]:
+    """Check the brokers as witnesses. After a problem, the brokers would not answer the next question either."""
+    questions_in_order = (
+        (
+            "brokers' sessions",
+            lambda: questions.broker_sessions(clients.store, clients.pulsar.admin),
+            "docs/operating.md, `A cluster that leaves ZooKeeper`",
+        ),
+        ("loaded topics", lambda: _loaded(clients), SUPERUSER),
+        (
+            "the brokers' metadata store",
+            lambda: _brokers_store(settings, clients),
+            "see zookeeper.hosts (chroot?) and pulsar.admin_url: both must be of one cluster",
+        ),
+    )
+    for what, question, do in questions_in_order:
+        line = _line(what, question, do)
+        yield line
+        if line.status is Status.PROBLEM:
+            return
 
 
 def worst(lines: list[Line]) -> int:

@@ -24,7 +24,7 @@ from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
 from streaming.coordination.exclusive import undeclared
-from streaming.coordination.live_store import require_live_store
+from streaming.coordination.live_store import require_live_store, require_no_migration
 from streaming.coordination.lock import holder_of, lock_path
 from streaming.coordination.own_znodes import CHECK, open_to_all
 from streaming.coordination.ownership import Ownership
@@ -121,8 +121,14 @@ def _parent_of_a_ledger(store: MetadataStore, path: str) -> str | None:
 
 def no_migration(store: MetadataStore) -> str:
     """Check that the cluster is not leaving ZooKeeper for another metadata store."""
-    require_live_store(store)
+    require_no_migration(store)
     return "no migration to another metadata store has started"
+
+
+def broker_sessions(store: MetadataStore, admin: TopicAdmin) -> str:
+    """Check that brokers have sessions in this ZooKeeper, so that it is their metadata store."""
+    found = require_live_store(store, admin.clusters, patience_s=0)
+    return f"{count_of(found, 'broker has', 'brokers have')} a session in this ZooKeeper"
 
 
 def own_root_and_clock(store: MetadataStore, settings: Settings, clock: Clock) -> str:

@@ -1,12 +1,23 @@
 """Judges whether this ZooKeeper is still the metadata store of the cluster. If it is not, all that it contains is old.
 
-Starts refuse (require_live_store), and the running service waits (streaming/deletion/gate.py). A migration that starts
-after that stops each delete: the sweeps read its znode again right before they delete (decision 39).
+1. A migration to another store (PIP-454) has a znode. Starts refuse it, the running service waits, and the sweeps read
+   the znode again right before they delete (decision 39).
+2. Every running broker has a session in its store. If none has a session here although the admin API answers, this is
+   a copy, or an ensemble that the brokers have left. Starts refuse it; the running service waits for a broker.
 """
 
-from streaming.errors import SafetyError, UnavailableError
-from streaming.ports import SweepStore, Unreadable
+import time
+from collections.abc import Callable
+
+from streaming.errors import RefusedError, SafetyError, StopRequestedError, UnavailableError
+from streaming.ports import SweepStore, Unreadable, Znode
 from udfs.formats.migration import MIGRATION_PATH, describe_migration, unknown_migration
+from udfs.paths import BROKERS
+
+# A broker's admin API answers some seconds before the broker registers, and a broker whose session has expired (30 s by
+# default) registers again.
+_PATIENCE_S = 30
+_NO_BROKER = f"no broker has a session in this ZooKeeper ({BROKERS} is empty)"
 
 
 def migration(store: SweepStore) -> str:
@@ -20,7 +31,7 @@ def migration(store: SweepStore) -> str:
     return unknown_migration(node.detail) if isinstance(node, Unreadable) else describe_migration(node.data)
 
 
-def require_live_store(store: SweepStore) -> None:
+def require_no_migration(store: SweepStore) -> None:
     """Raise SafetyError if a migration to another metadata store has started, UnavailableError."""
     if why := migration(store):
         raise SafetyError(why)
@@ -33,3 +44,62 @@ def stop_at_migration(store: SweepStore) -> None:
     """
     if why := migration(store):
         raise UnavailableError(why)
+
+
+def brokers(store: SweepStore) -> int:
+    """Return how many brokers have a session in this ZooKeeper. Raises UnavailableError."""
+    (names,) = store.children_many([BROKERS])
+    if isinstance(names, Unreadable):
+        raise UnavailableError(f"{BROKERS} can't be listed: {names.detail}")
+    nodes = store.read_many([f"{BROKERS}/{name}" for name in names or ()])
+    # a copy of the znodes may have brokers' znodes without their sessions
+    return sum(isinstance(node, Znode) and node.is_ephemeral for node in nodes)
+
+
+def await_broker(store: SweepStore) -> None:
+    """Raise UnavailableError unless a broker has a session in this ZooKeeper: the service repeats its work later."""
+    if not brokers(store):
+        raise UnavailableError(
+            f"{_NO_BROKER}: all brokers are down, or they use another metadata store. Nothing is deleted until one "
+            "registers"
+        )
+
+
+def require_live_store(
+    store: SweepStore,
+    ask_admin: Callable[[], object],
+    *,
+    patience_s: int = _PATIENCE_S,
+    sleep: Callable[[float], object] = time.sleep,
+) -> int:
+    """Return how many brokers have a session in this ZooKeeper: 0 if the admin API does not answer either.
+
+    Raises SafetyError if this is not the metadata store of the cluster any more, StopRequestedError, UnavailableError.
+
+    Args:
+        store: ZooKeeper.
+        ask_admin: asks the admin API anything. Raises UnavailableError if it does not answer.
+        patience_s: how long to wait for a broker that is just starting.
+        sleep: sleeps for so many seconds; true if the program is to stop.
+    """
+    require_no_migration(store)
+    for second in range(patience_s + 1):
+        if second and sleep(1.0):
+            raise StopRequestedError
+        if (running := brokers(store)) or not _answers(ask_admin):
+            return running
+    raise SafetyError(
+        f"{_NO_BROKER}, although the admin API answers: this is not, or no longer, the brokers' metadata store (a "
+        "copy, an ensemble that was left, another chroot). Its content may be old: nothing is judged or deleted. "
+        "Compare zookeeper.hosts with the brokers' metadataStoreUrl; if a broker is just starting, try again"
+    )
+
+
+def _answers(ask_admin: Callable[[], object]) -> bool:
+    try:
+        ask_admin()
+    except RefusedError:  # an answer, too
+        return True
+    except UnavailableError:
+        return False
+    return True

@@ -68,6 +68,7 @@ class Gate:
         self._log("")
         if self._may_be_noted:
             self._note("")
+        self.coordination.await_broker()
         # checked last: another instance may have started while this one waited
         self.refuse_if_outdated()
         self.blast_radius.go_on()

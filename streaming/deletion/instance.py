@@ -16,7 +16,7 @@ from streaming.coordination import identity, own_znodes, plans
 from streaming.coordination.agreed_clock import AgreedClock
 from streaming.coordination.epoch import Epoch
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
-from streaming.coordination.live_store import migration, require_live_store
+from streaming.coordination.live_store import await_broker, migration, require_live_store
 from streaming.coordination.lock import InstanceLock
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.ownership import Ownership
@@ -57,6 +57,7 @@ class Coordination:
     still_mine: Callable[[], bool]  # whether this instance still has the epoch
     paused: Callable[[], str]  # why an operator has paused all instances; "" if not paused
     migration: Callable[[], str]  # why the cluster leaves ZooKeeper or has left it; "" if no migration has started
+    await_broker: Callable[[], None]  # raises UnavailableError while no broker has a session in ZooKeeper
     published: Callable[[], str]  # the text that mark_published wrote last (an outbox.Mark)
     mark_published: Callable[[str], None]
     agreed_ms: Callable[[], int]  # the time by which ages are judged
@@ -86,6 +87,7 @@ def coordination_of(settings: Settings, instance: Instance, agreed: AgreedClock)
         still_mine=instance.epoch.still_mine,
         paused=paused,
         migration=partial(migration, store),
+        await_broker=partial(await_broker, store),
         published=published,
         mark_published=mark_published,
         agreed_ms=agreed.now_ms,
@@ -106,7 +108,7 @@ def begin_instance(
     require_exclusive_bookkeeper(settings)
     require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
-    require_live_store(store)
+    require_live_store(store, admin.clusters, sleep=stop.wait)
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     for directory in (root_of(settings), settings.state_dir):
         require_writable(directory)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
-from streaming.coordination.live_store import require_live_store
+from streaming.coordination.live_store import require_no_migration
 from streaming.ports import MetadataStore, Unreadable
 from streaming.space.descriptions import shell_word
 from streaming.sweep.jobs import Limiter
@@ -64,11 +64,11 @@ def leftovers_of(
         between: waits between the two searches, as long as a broker needs to create or delete a namespace or a topic.
         zookeeper: ZooKeeper's hosts, for the commands.
     """
-    require_live_store(store)
+    require_no_migration(store)
     first = _Search(store, ledgers_root, pace, zookeeper).run()
     between()
     second = _Search(store, ledgers_root, pace, zookeeper).run()
-    require_live_store(store)
+    require_no_migration(store)
     unreadable = {path: leftover for path, leftover in (first | second).items() if leftover.kind is Kind.UNREADABLE}
     twice = {
         path: leftover

@@ -22,17 +22,25 @@ from streaming.audit.stages import engine_for
 from streaming.cli.main import app
 from streaming.clock import SystemClock
 from streaming.config.load import load
-from streaming.coordination.live_store import migration, require_live_store, stop_at_migration
-from streaming.errors import SafetyError, UnavailableError
+from streaming.coordination.live_store import (
+    await_broker,
+    migration,
+    require_live_store,
+    require_no_migration,
+    stop_at_migration,
+)
+from streaming.errors import ForbiddenError, SafetyError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
-from streaming.ports import MetadataStore
+from streaming.ports import MetadataStore, Znode
 from streaming.snapshots.audit.snapshot_audit import SnapshotAudit
 from streaming.terminal import Terminal
 from tests.contract.zookeeper_server import ZooKeeperServer
 from tests.unit.audit.results import output_at
 from udfs.formats.acl import AclEntry, acl_bytes
 from udfs.formats.migration import MIGRATION_PATH, NO_MIGRATION
+from udfs.paths import BROKERS
 
+BROKER = f"{BROKERS}/broker-1:8080"
 PARTICIPANT = "/pulsar/migration-coordinator/participants/id-0000000000"
 WRITE_ONLY = acl_bytes([AclEntry(2 | 4 | 8, "world", "anyone")])
 OTHERS = acl_bytes([AclEntry(31, "digest", "pulsar:hash")])
@@ -51,12 +59,15 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[MetadataStore]:
     with closing(opened) as store:
         store.create(PARTICIPANT.rpartition("/")[0], b"", parents=True)
         store.create(PARTICIPANT, b"", ephemeral=True)
+        store.create(BROKERS, b"", parents=True)
+        store.create(BROKER, b"{}", ephemeral=True)
         yield store
 
 
 def test_a_cluster_whose_brokers_could_migrate_is_served(brokers: MetadataStore) -> None:
     assert migration(brokers) == ""
-    require_live_store(brokers)
+    assert require_live_store(brokers, pytest.fail) == 1
+    await_broker(brokers)
     stop_at_migration(brokers)
     assert InUseLoader(brokers, None, SystemClock()).holding([NO_MIGRATION]) == {NO_MIGRATION}
 
@@ -68,7 +79,7 @@ def test_every_phase_is_refused_by_its_name_until_the_znode_is_gone(brokers: Met
     _refused(brokers, f"to oxia://oxia1:6648/default has phase {phase}")
 
     brokers.delete(MIGRATION_PATH)
-    require_live_store(brokers)
+    require_live_store(brokers, pytest.fail)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b'{"phase":"LATER"}'])
@@ -85,10 +96,80 @@ def test_a_znode_that_this_service_may_not_read_is_refused(brokers: MetadataStor
 
 def test_without_an_answer_of_the_store_nothing_is_allowed(brokers: MetadataStore) -> None:
     brokers.close()
-    asking: list[Callable[[MetadataStore], object]] = [migration, require_live_store, stop_at_migration]
+    asking: list[Callable[[MetadataStore], object]] = [migration, require_no_migration, stop_at_migration, await_broker]
     for ask in asking:
         with pytest.raises(UnavailableError):
             ask(brokers)
+
+
+def answering() -> None:
+    """Ask an admin API that answers."""
+
+
+def refusing() -> None:
+    raise ForbiddenError("our role may not list clusters")
+
+
+def silent() -> None:
+    raise UnavailableError("no broker answers")
+
+
+@pytest.mark.parametrize("ask", [answering, refusing])
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "znodes without a session"])
+def test_a_store_without_a_brokers_session_is_refused_if_the_admin_api_answers(
+    brokers: MetadataStore, left: str, ask: Callable[[], None]
+) -> None:
+    brokers.delete(BROKER)
+    if left == "nothing":
+        brokers.delete(BROKERS)
+    elif left != "an empty folder":
+        brokers.create(BROKER, b"{}")
+    waits: list[float] = []
+    with pytest.raises(SafetyError, match=r"no broker has a session .* although the admin API answers"):
+        require_live_store(brokers, ask, sleep=waits.append)
+    assert sum(waits) == 30
+    with pytest.raises(UnavailableError, match="no broker has a session"):
+        await_broker(brokers)
+
+
+def test_a_store_without_a_brokers_session_is_accepted_if_all_brokers_are_down(brokers: MetadataStore) -> None:
+    brokers.delete(BROKER)
+    assert require_live_store(brokers, silent) == 0
+
+
+def test_a_broker_that_registers_a_little_later_than_its_admin_api_answers_is_awaited(brokers: MetadataStore) -> None:
+    brokers.delete(BROKER)
+    waits: list[float] = []
+
+    def registers(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            brokers.create(BROKER, b"{}", ephemeral=True)
+
+    assert require_live_store(brokers, answering, sleep=registers) == 1
+    assert len(waits) == 3
+
+
+def test_a_stop_ends_the_wait_for_a_broker(brokers: MetadataStore) -> None:
+    brokers.delete(BROKER)
+    with pytest.raises(StopRequestedError):
+        require_live_store(brokers, answering, sleep=lambda _seconds: True)
+
+
+def test_brokers_that_can_not_be_listed_are_unknown(brokers: MetadataStore) -> None:
+    brokers.delete(BROKER)
+    brokers.delete(BROKERS)
+    brokers.create(BROKERS, b"", acl=OTHERS)
+    with pytest.raises(UnavailableError, match="can't be listed"):
+        require_live_store(brokers, answering)
+
+
+def test_only_znodes_of_a_session_are_ephemeral(brokers: MetadataStore) -> None:
+    brokers.create("/stays", b"")
+    assert [isinstance(node, Znode) and node.is_ephemeral for node in brokers.read_many([BROKER, "/stays"])] == [
+        True,
+        False,
+    ]
 
 
 COMPLETED = b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}'
@@ -105,7 +186,7 @@ def config(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "config.toml"
     file.write_text(
         f'[zookeeper]\nhosts = "{zookeeper_server.hosts}{chroot}"\n[safety]\nexclusive_bookkeeper = true\n'
-        f'allowed_components = ["TRANSACTION_SNAPSHOT"]\n'
+        f'allowed_components = ["TRANSACTION_SNAPSHOT"]\n[metrics]\nport = -1\n'
         f'[pulsar]\nadmin_url = "http://127.0.0.1:1"\nservice_url = "pulsar://127.0.0.1:1"\n'
         f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n'
     )
@@ -190,7 +271,9 @@ def test_an_audit_during_which_a_migration_starts_ends_without_findings(
 
 def _refused(store: MetadataStore, text: str) -> None:
     with pytest.raises(SafetyError, match=text):
-        require_live_store(store)
+        require_live_store(store, pytest.fail)
+    with pytest.raises(SafetyError, match=text):
+        require_no_migration(store)
     with pytest.raises(UnavailableError, match=text):
         stop_at_migration(store)
     assert InUseLoader(store, None, SystemClock()).holding([NO_MIGRATION]) == set()

@@ -33,6 +33,7 @@ from tests.contract.s3_server import S3Server, s3_running
 from tests.services import command_clients_of
 from tests.tasks import Tasks
 from udfs import columns as c
+from udfs.paths import BROKERS
 
 
 @pytest.fixture
@@ -147,6 +148,8 @@ def world(server: S3Server, bucket: str, tmp_path: Path) -> tuple[Settings, Memo
     tree = MemoryTree(SystemClock())
     put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
     put(tree, f"{ROOT}/INSTANCEID", b"id")
+    put(tree, BROKERS)
+    MemoryStore(tree).create(f"{BROKERS}/broker-1:8080", b"{}", ephemeral=True)
     return load(config), MemoryStore(tree)
 
 

@@ -27,6 +27,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, Unavailable
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.ports import MetadataStore, Unreadable, Znode
 from udfs.formats.acl import ALL, OPEN, READ, AclEntry, acl_bytes, acl_entries
+from udfs.paths import BROKERS
 
 Sessions = Callable[[str], MetadataStore]
 
@@ -205,6 +206,7 @@ def test_a_start_closes_open_znodes_first(
     stranger.create(ledgers, b"")
     stranger.create(f"{ledgers}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
     stranger.create(f"{ledgers}/INSTANCEID", b"i")
+    stranger.create(f"{BROKERS}/broker-1:8080", b"{}", ephemeral=True, parents=True)
     _create_open(stranger, root)
     stranger.set_data(f"{root}/secret", b"known to everybody")
     file = tmp_path / "config.toml"

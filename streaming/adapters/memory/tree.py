@@ -120,7 +120,9 @@ class MemoryTree:
                 raise NoChildrenForEphemeralsError(path)
             now_ms = self._clock.now_ms()
             self._nodes[path] = Node(
-                Znode(data=bytes(data), version=0, ctime_ms=now_ms, mtime_ms=now_ms), tuple(acl), owner
+                Znode(data=bytes(data), version=0, ctime_ms=now_ms, mtime_ms=now_ms, is_ephemeral=owner != 0),
+                tuple(acl),
+                owner,
             )
             parent.children.add(_name(path))
             self._notify(path)

@@ -20,7 +20,7 @@ _DONE = multiheader_struct.pack(-1, True, -1)
 _ERROR_TYPE = -1
 MULTI_READ = 22
 _HEADER_AND_NUMBER = struct.Struct("!iBii")  # the number: data length, count of children, or error code
-_STAT = struct.Struct("!16xqqi4xi24x")  # ctime, mtime, version, aversion of a Stat's 68 bytes
+_STAT = struct.Struct("!16xqqi4xiq16x")  # ctime, mtime, version, aversion, ephemeralOwner of a Stat's 68 bytes
 
 Answer = Znode | list[str] | int  # int: ZooKeeper's error code for that path
 
@@ -84,9 +84,14 @@ class SingleRead:
 
 def _znode(buffer: bytes, offset: int, length: int) -> tuple[Answer, int]:
     end = offset + length if length > 0 else offset  # -1: null data, which is read as empty
-    ctime_ms, mtime_ms, version, acl_version = _STAT.unpack_from(buffer, end)
+    ctime_ms, mtime_ms, version, acl_version, owner = _STAT.unpack_from(buffer, end)
     return Znode(
-        data=buffer[offset:end], version=version, ctime_ms=ctime_ms, mtime_ms=mtime_ms, acl_version=acl_version
+        data=buffer[offset:end],
+        version=version,
+        ctime_ms=ctime_ms,
+        mtime_ms=mtime_ms,
+        acl_version=acl_version,
+        is_ephemeral=owner != 0,
     ), end + _STAT.size
 
 

@@ -24,7 +24,7 @@ from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.request_outbox import LedgerName
 from streaming.ports import MetadataStore, Unreadable, Znode
 from udfs.owners.references import key_of
-from udfs.paths import ledger_path
+from udfs.paths import BROKERS, ledger_path
 from udfs.records import LedgerFacts, PendingDelete, Presence
 from udfs.verdicts.finding_classes import claim_of
 from udfs.verdicts.judge import refers_to
@@ -32,7 +32,6 @@ from udfs.verdicts.judge import refers_to
 log = logging.getLogger("ledger-reaper")
 
 NOTE = "made"  # its name in the watcher's state
-BROKERS = "/loadbalance/brokers"
 _MOST_CANDIDATES = 10_000  # more are not the result of a broker's death
 _FOLDERS_PER_READ = 64
 _MOST_SCANS_BEHIND = 60

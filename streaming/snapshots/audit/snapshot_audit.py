@@ -23,7 +23,7 @@ from streaming.clients import admin_settings, clients_for, newest_zxid
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of
-from streaming.coordination.live_store import require_live_store
+from streaming.coordination.live_store import require_no_migration
 from streaming.errors import ReaperError
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_joins
@@ -75,7 +75,7 @@ class SnapshotAudit:
             findings = findings.where(f"list_contains($grave, {a.CLASS})", grave=[str(each) for each in GRAVE])
         zxid_end = newest_zxid(self.settings)
         found = tools.tables.keep(findings.select(f"FROM rows ORDER BY {', '.join(_IDENTITY)}"))
-        require_live_store(tools.store)
+        require_no_migration(tools.store)
         self.output.save(FINDINGS, found)
         return AuditResult(
             audit_id=audit_id_at(started_ms),

@@ -25,6 +25,7 @@ from tests.services import command_clients_of
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.reconcile.rows import write_rows
 from udfs.formats.migration import MIGRATION_PATH
+from udfs.paths import BROKERS
 
 
 class World:
@@ -35,6 +36,9 @@ class World:
         self.tree = MemoryTree(ManualClock(NOW_MS))
         put(self.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
         put(self.tree, f"{ROOT}/INSTANCEID", b"id")
+        put(self.tree, BROKERS)
+        self.brokers = MemoryStore(self.tree)
+        self.brokers.create(f"{BROKERS}/broker-1:8080", b"{}", ephemeral=True)
         self.store = MemoryStore(self.tree)
         self.pulsar = MemoryPulsar(ManualClock(NOW_MS))
         self.broker = MemoryBroker()
@@ -117,6 +121,16 @@ def test_a_migration_to_another_metadata_store_is_a_problem_for_an_operator(worl
     assert "to oxia://oxia1:6648/default has phase FAILED" in line.says
     assert "delete the znode" in line.says
     assert "operating.md" in line.do
+
+
+def test_a_store_without_a_brokers_session_is_a_problem_for_an_operator(world: World) -> None:
+    assert world.look()["brokers' sessions"].says == "1 broker has a session in this ZooKeeper"
+    world.brokers.expire_session()
+    lines = world.look()
+    line = lines["brokers' sessions"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, SafetyError.exit_code)
+    assert "although the admin API answers" in line.says
+    assert "loaded topics" not in lines, "its advice would mislead"
 
 
 def test_everything_else_is_checked_if_a_service_does_not_answer(world: World) -> None:

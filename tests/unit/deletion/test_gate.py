@@ -65,6 +65,7 @@ class Run:
         self.clock = ManualClock(NOW_MS)
         self.is_mine = True
         self.migration = ""
+        self.has_broker = True
         self.radius = BlastRadius(
             limits=LIMITS, breaker=breaker, census=lambda: 1000, clock=self.clock, journaled=lambda *_: {}
         )
@@ -80,6 +81,7 @@ class Run:
                 still_mine=lambda: self.is_mine,
                 paused=lambda: "",
                 migration=lambda: self.migration,
+                await_broker=self._await_broker,
                 published=lambda: "",
                 mark_published=lambda _text: None,
                 agreed_ms=lambda: NOW_MS,
@@ -92,6 +94,10 @@ class Run:
             stop=self.stop,
             state_dir=state_dir,
         ).gate
+
+    def _await_broker(self) -> None:
+        if not self.has_broker:
+            raise UnavailableError("no broker has a session")
 
     def chunk(self, query: str, planned: Planned) -> tuple[int, ...] | None:
         """Judge a chunk as its sweep does; return how much each task may delete."""
@@ -143,6 +149,16 @@ def test_a_migration_that_lasts_holds_the_chunk_until_the_service_stops(run: Cal
     service.migration = "the migration has phase COMPLETED"
     with pytest.raises(StopRequestedError):
         service.chunk("requests", {A: 1})
+
+
+def test_a_chunk_waits_while_no_broker_has_a_session_and_goes_on_with_the_first(run: Callable[..., Run]) -> None:
+    service = run()
+    service.has_broker = False
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="no broker has a session"):
+            service.chunk("requests", {A: 1})
+    service.has_broker = True
+    assert service.chunk("requests", {A: 1}) in (None, (1,))
 
 
 def test_a_resume_while_nothing_ran_counts_as_well(run: Callable[..., Run]) -> None:

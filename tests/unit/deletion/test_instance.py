@@ -17,6 +17,7 @@ from streaming.deletion.instance import Instance, _alone, begin_instance
 from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from tests.builders import ROOT, put
 from udfs.formats.migration import MIGRATION_PATH
+from udfs.paths import BROKERS
 
 
 def _hold(store: MemoryStore, work: Callable[[threading.Event], None]) -> None:
@@ -74,20 +75,41 @@ def test_an_error_of_the_work_comes_first_unless_the_work_was_only_stopped(
         _hold(store, work)
 
 
-def _started(tree: MemoryTree, tmp_path: Path, name: str) -> AbstractContextManager[Instance]:
+BROKER = f"{BROKERS}/broker-1:8080"
+
+
+def _tree() -> MemoryTree:
+    """Return a cluster's ZooKeeper, in which a broker has a session."""
+    tree = MemoryTree()
+    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
+    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    put(tree, BROKERS)
+    MemoryStore(tree).create(BROKER, b"{}", ephemeral=True)
+    return tree
+
+
+class Stopped(threading.Event):
+    """Is set at the first wait."""
+
+    def wait(self, _timeout: float | None = None) -> bool:
+        self.set()
+        return True
+
+
+def _started(
+    tree: MemoryTree, tmp_path: Path, name: str, stop: threading.Event | None = None
+) -> AbstractContextManager[Instance]:
     file = tmp_path / f"{name}.toml"
     file.write_text(
         f'[service]\nname = "{name}"\n[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
         f'[state]\ndir = "{tmp_path}/{name}/state"\n[checkpoints]\ndir = "{tmp_path}/{name}/checkpoints"\n'
     )
     clients = Clients(MemoryStore(tree), MemoryBroker())
-    return begin_instance(load(file), clients, MemoryPulsar(), threading.Event())
+    return begin_instance(load(file), clients, MemoryPulsar(), stop or threading.Event())
 
 
 def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(tmp_path: Path) -> None:
-    tree = MemoryTree()
-    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
-    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    tree = _tree()
 
     with _started(tree, tmp_path, "main") as instance:
         assert instance.ownership.owned() == sorted(load(tmp_path / "main.toml").topics.owned)
@@ -99,9 +121,7 @@ def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(
 
 
 def test_a_start_refuses_a_cluster_that_leaves_zookeeper_before_it_writes_anything(tmp_path: Path) -> None:
-    tree = MemoryTree()
-    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
-    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    tree = _tree()
     put(tree, MIGRATION_PATH, b'{"phase":"COMPLETED","targetUrl":"oxia://oxia1:6648/default"}')
     before = tree.paths()
     with pytest.raises(SafetyError, match="has phase COMPLETED") as ended, _started(tree, tmp_path, "main"):
@@ -111,13 +131,21 @@ def test_a_start_refuses_a_cluster_that_leaves_zookeeper_before_it_writes_anythi
     assert not (tmp_path / "main").exists()
 
 
+def test_a_start_refuses_a_store_in_which_no_broker_has_a_session(tmp_path: Path) -> None:
+    """The admin API answers, so this is a copy of the cluster's store. The start waits 30 s for a broker."""
+    tree = _tree()
+    tree.remove(BROKER)
+    before = tree.paths()
+    with pytest.raises(StopRequestedError), _started(tree, tmp_path, "main", Stopped()):
+        pass
+    assert tree.paths() == before
+
+
 def test_a_directory_that_can_not_be_written_is_refused_before_anything_else_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "main" / "state").mkdir(parents=True)
-    tree = MemoryTree()
-    put(tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
-    put(tree, f"{ROOT}/INSTANCEID", b"id")
+    tree = _tree()
     before = tree.paths()
     # tests may run as root, who may write everywhere but on a file system that is mounted read-only
     monkeypatch.setattr(os, "access", lambda path, _mode: not str(path).endswith("state"))

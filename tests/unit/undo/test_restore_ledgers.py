@@ -49,6 +49,7 @@ from tests.services import command_clients_of
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.migration import MIGRATION_PATH
+from udfs.paths import BROKERS
 
 
 def _entry(
@@ -143,6 +144,9 @@ class World:
         self.bookies: Bookies = MemoryBookies()
         put(self.store.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
         put(self.store.tree, f"{ROOT}/INSTANCEID", b"id")
+        put(self.store.tree, BROKERS)
+        self.brokers = MemoryStore(self.store.tree)
+        self.brokers.create(f"{BROKERS}/broker-1:8080", b"{}", ephemeral=True)
         entry = JournalEntry(
             ledger_id=5, path=self.path, data=self.data, version=0, acl=self.acl, reference=reference()
         )

@@ -19,8 +19,8 @@ from streaming.adapters.pulsar.http import PulsarHttp
 from streaming.adapters.pulsar.silence import hangs, silence
 from streaming.errors import ReaperError, UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
+from udfs.paths import BROKERS
 
-BROKERS = "/loadbalance/brokers"
 KIND = "/admin/v2/broker-stats"
 _USED_SECONDS = 3.0
 

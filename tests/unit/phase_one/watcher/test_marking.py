@@ -18,14 +18,14 @@ from streaming.phase_one.watcher.mark_removal import Tools
 from streaming.phase_one.watcher.marking import Marking
 from streaming.phase_one.watcher.marking_thread import MarkingThread
 from streaming.phase_one.watcher.signs import SignCollector, TopicSigns
-from streaming.phase_one.watcher.unlisted import BROKERS, broker_sessions
+from streaming.phase_one.watcher.unlisted import broker_sessions
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from tests.unit.phase_one.watcher.watching import World
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import LedgerInfo, ManagedLedgerInfo, serialize_managed_ledger
-from udfs.paths import cursor_path, managed_ledger_path
+from udfs.paths import BROKERS, cursor_path, managed_ledger_path
 from udfs.phase_one.marks import Marks, properties_of
 from udfs.phase_one.trim_forecast import Retention
 from udfs.units import HOUR_MS

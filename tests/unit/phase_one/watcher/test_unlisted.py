@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streaming.phase_one.watcher import unlisted
-from streaming.phase_one.watcher.unlisted import BROKERS, Candidate, Candidates, candidates_of, shared
+from streaming.phase_one.watcher.unlisted import Candidate, Candidates, candidates_of, shared
 from streaming.phase_one.watcher.watcher import Watcher
 from tests.builders import (
     CURSOR,
@@ -22,7 +22,7 @@ from tests.builders import (
 from tests.unit.phase_one.watcher.watching import DELAY_MS, PATIENCE_MS, World
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import ManagedCursorInfo, serialize_cursor
-from udfs.paths import managed_ledger_path
+from udfs.paths import BROKERS, managed_ledger_path
 from udfs.records import PendingDelete, Presence
 
 HOUR_S = PATIENCE_MS // 1000

@@ -16,14 +16,13 @@ from streaming.config.load import load
 from streaming.coordination.lock import WATCH, InstanceLock, lock_path
 from streaming.errors import ConfigError, RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.phase_one.watcher import watch_loop
-from streaming.phase_one.watcher.unlisted import BROKERS
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths
 from streaming.state.notes.watcher_note import noted
 from tests.builders import ROOT, put
 from tests.unit.phase_one.watcher.watching import World
 from udfs.formats.migration import MIGRATION_PATH
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
+from udfs.paths import BROKERS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 
 def raising(errors: list[Exception]) -> Callable[..., None]:

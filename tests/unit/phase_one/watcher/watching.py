@@ -17,14 +17,14 @@ from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.watcher.request_outbox import Knows, OlderStateError, RequestOutbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.signs import SignCollector
-from streaming.phase_one.watcher.unlisted import BROKERS, UnlistedLedgers
+from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.builders import NOW_MS, ROOT, TOPIC, list_znode, put
 from udfs.formats.internal_stats import Position
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, Layout, ledger_path, managed_ledger_path
+from udfs.paths import BROKERS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, Layout, ledger_path, managed_ledger_path
 from udfs.records import PendingDelete
 from udfs.requests.request_format import decode
 

@@ -9,12 +9,13 @@ import pytest
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
-from streaming.adapters.pulsar.admin_api.loaded import BROKERS, KIND, LoadedTopics, running_brokers
+from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedTopics, running_brokers
 from streaming.adapters.pulsar.http import Answer, PulsarHttp
 from streaming.adapters.pulsar.silence import silence
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from tests.builders import NOW_MS, put
+from udfs.paths import BROKERS
 
 
 @pytest.fixture
