@@ -1,6 +1,5 @@
 """The tools that all phases of an audit share."""
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,13 +14,11 @@ from streaming.audit.certificate import MAX_PROBLEMS, Completeness
 from streaming.audit.phase_progress import PhaseResult, Phases
 from streaming.audit.tables import MEMORY, MEMORY_BESIDE_SERVICE, Rows, Tables, opened
 from streaming.audit.walk.listing import Problem
-from streaming.audit.workers import ALONE_SECONDS, Task, Workers
+from streaming.audit.workers import ALONE_SECONDS, Task, Workers, workers_for
 from streaming.config.settings import Settings
 from streaming.ports import MetadataStore
 from udfs import columns as c
 from udfs.paths import Layout
-
-_PROCESSES = 2  # of a long task; each takes about 150 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +33,8 @@ class Engine:
 @contextmanager
 def engine_for(settings: Settings, stop: threading.Event, *, is_beside_service: bool = False) -> Iterator[Engine]:
     """Yield an engine; its tables and processes end with the block. Raises ConfigError, UnavailableError."""
-    cores = len(os.sched_getaffinity(0))
     # in the service's process, Python is busy with the service's own work
-    alone_seconds = 0.0 if is_beside_service else ALONE_SECONDS
-    workers = Workers(stop=stop, most=min(cores, _PROCESSES), alone_seconds=alone_seconds)
+    workers = workers_for(stop, alone_seconds=0.0 if is_beside_service else ALONE_SECONDS)
     memory = MEMORY_BESIDE_SERVICE if is_beside_service else MEMORY
     with opened(settings, stop, memory) as tables, closing(workers):
         yield Engine(tables=tables, workers=workers, stop=stop)

@@ -4,7 +4,6 @@ A task is an iterator over Arrow record batches. Parsing in Python takes most of
 a process would share one core.
 """
 
-import gc
 import os
 import pickle
 import socket
@@ -26,6 +25,7 @@ from streaming.errors import UnavailableError
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ALONE_SECONDS = 2.0  # starting a process takes a second of CPU, which is more than most audits' phases take
+_PROCESSES = 2  # of a long task; each takes about 140 MB
 _POLL_SECONDS = 0.2
 _LEAVE_SECONDS = 2.0
 # the first byte of a worker's messages
@@ -105,6 +105,11 @@ class Workers:
         return idle + [_Worker() for _ in range(self.most - len(idle))]
 
 
+def workers_for(stop: threading.Event, *, alone_seconds: float = ALONE_SECONDS) -> Workers:
+    """Return as many workers as this machine has cores for; the caller closes them. Arguments as of Workers."""
+    return Workers(stop=stop, most=min(len(os.sched_getaffinity(0)), _PROCESSES), alone_seconds=alone_seconds)
+
+
 def _answered(
     busy: dict[Connection, "_Worker"], connection: Connection, source: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -130,7 +135,7 @@ class _Worker:
         self.connection = Connection(ours.detach())
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streaming.audit.workers", str(theirs.fileno())],
+                [sys.executable, "-m", "streaming.audit.worker_process", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 # Ctrl-C reaches this process alone, which ends the others
@@ -159,12 +164,12 @@ class _Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVE_SECONDS)
         return UnavailableError(
-            f"a process of the audit has ended before its work was done (exit code {self._process.returncode}); its "
+            f"a process of this command has ended before its work was done (exit code {self._process.returncode}); its "
             "own error is above, or the system killed it because it used too much memory"
         )
 
 
-def _serve(connection: Connection) -> None:
+def serve(connection: Connection) -> None:
     """Run each task that arrives, until the other end closes the connection."""
     with suppress(EOFError, OSError):
         while True:
@@ -225,8 +230,3 @@ def _bytes_of(batch: pa.RecordBatch) -> bytes:
 
 def _batch_of(content: bytes) -> pa.RecordBatch:
     return pa.ipc.open_stream(content).read_next_batch()
-
-
-if __name__ == "__main__":
-    gc.set_threshold(50_000, 50, 100)  # as streaming/__main__.py does
-    _serve(Connection(int(sys.argv[1])))

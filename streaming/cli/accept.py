@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import Config, Yes, confirm, require_terminal, settings_of, settings_with_state, state_fault
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError

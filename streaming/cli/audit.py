@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import (
     READS_PER_SECOND,
     Config,

@@ -1,6 +1,6 @@
 """`ledger-reaper backlog`."""
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import Config, Json, settings_of
 from streaming.terminal import say, say_json
 

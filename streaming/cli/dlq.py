@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import Config, DryRun, Json, Yes, completes, confirm, require_terminal, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of

@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import Config, Json, OneLedger, completes, one_of, settings_of, state_fault, utc
 from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import Config, Json, refuse_ignored, settings_of
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import count_of, say, say_json

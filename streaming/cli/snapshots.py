@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import (
     Config,
     Json,

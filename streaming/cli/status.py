@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.arrow import load_datasets
+from streaming.arrow import load_datasets
 from streaming.cli.options import Config, Json, refuse_ignored, settings_of, state_fault, utc
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError

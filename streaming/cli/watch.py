@@ -13,7 +13,7 @@ def watch(config: Config) -> None:
     from streaming.coordination.lock import WATCH
 
     require_port(settings, settings.service.name + WATCH)
-    from streaming.cli.arrow import load_datasets
+    from streaming.arrow import load_datasets
 
     load_datasets()
     import threading

@@ -11,6 +11,7 @@ from streaming.audit.output import Output, output_of
 from streaming.audit.phase_progress import Phases
 from streaming.audit.stages import Engine
 from streaming.audit.stopping import StoppedError
+from streaming.audit.workers import Workers
 from streaming.config.settings import Settings
 from streaming.space import history
 from streaming.space.descriptions import price_of
@@ -33,20 +34,28 @@ def further(settings: Settings, options: AuditOptions, out: Path | None, *, last
     """
     filters = Filters(tenant=options.filters.tenant, namespace=options.filters.namespace)
 
-    def measured(progress: Progress) -> Shown:
-        report = space_of(settings, reads_per_second=options.reads_per_second, filters=filters, progress=progress)
+    def measured(progress: Progress, workers: Workers) -> Shown:
+        report = space_of(
+            settings,
+            reads_per_second=options.reads_per_second,
+            filters=filters,
+            progress=progress,
+            workers=workers,
+        )
         selection = selected(report, filters)
         return Shown(report=selection, filters=filters, by=View.CAUSE, price=price_of(settings.space))
 
     return partial(section, output_of(settings, out), measured, last=last)
 
 
-def section(output: Output, measured: Callable[[Progress], Shown], engine: Engine, *, last: bool = False) -> Section:
+def section(
+    output: Output, measured: Callable[[Progress, Workers], Shown], engine: Engine, *, last: bool = False
+) -> Section:
     """Return the chapter; an error becomes its text. Raises StoppedError once the engine is stopped.
 
     Args:
         output: the audit's folder.
-        measured: measures the cluster, and calls its argument while it reads.
+        measured: measures the cluster in workers, and calls its first argument while it reads.
         engine: of the audit.
         last: as of further().
     """
@@ -59,7 +68,7 @@ def section(output: Output, measured: Callable[[Progress], Shown], engine: Engin
 
     try:
         with Phases(Terminal(stderr=True), engine.stop) as phases, phases.phase("Reading where the bytes are"):
-            shown, runs = history.compared(output, measured(progress))
+            shown, runs = history.compared(output, measured(progress, engine.workers))
             html = chapter(shown, runs)
             output.write(FILE, html.encode())
             if runs:

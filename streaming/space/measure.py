@@ -5,19 +5,21 @@ ledger in the table existed before we read the list that could name it. If a lis
 have, both are read again.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
 from streaming.audit.walk.owner_listing import find_namespaces
-from streaming.clients import broker_for, command_clients, open_retention_policies
+from streaming.audit.workers import Workers, workers_for
+from streaming.clients import bookies_for, broker_for, open_retention_policies, process_store
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.ports import Bookies, LoadedTopicStats, MetadataStore, RetentionPolicies
 from streaming.space.bookies import bookie_spaces
-from streaming.space.ledgers import LedgerReading
+from streaming.space.ledgers import LedgerReading, PartReader, in_processes
 from streaming.space.owners import OwnerReading
 from streaming.space.policies import PolicyReading
 from streaming.space.topics import Findings, TopicDivision
@@ -53,6 +55,7 @@ class Sources:
     stats: LoadedTopicStats | None  # None: brokers are not asked
     policies: RetentionPolicies | None  # None: brokers are not asked
     clock: Clock
+    read_ledgers: PartReader | None = None  # None: this process reads all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +95,14 @@ class Scope:
         return self.filters.select(namespace_of(owner), topic_of(owner))
 
 
-def space_of(
+def space_of(  # noqa: PLR0913  all but the first have names at the call
     settings: Settings,
     *,
     reads_per_second: float,
     bookies: Sequence[str] = (),
     filters: Filters = _ALL,
     progress: Progress = lambda _what, _count: None,
+    workers: Workers | None = None,
 ) -> SpaceReport:
     """Measure the configured cluster. Raises UnavailableError if ZooKeeper does not answer, ConfigError.
 
@@ -108,6 +112,7 @@ def space_of(
         bookies: ids or HTTP addresses of the bookies to report; empty: all.
         filters: the topics to report; owners that they leave out are not read.
         progress: called while reading.
+        workers: read ledgers; None: workers of its own.
     """
     scope = Scope(
         ledgers_root=settings.zookeeper.ledgers_root,
@@ -116,14 +121,16 @@ def space_of(
         bookies=bookies,
         filters=filters,
     )
-    with command_clients(settings) as clients, closing(open_retention_policies(settings)) as policies:
-        asks = settings.safety.ask_broker
+    opened = nullcontext(workers) if workers else closing(workers_for(threading.Event()))
+    with opened as readers, closing(open_retention_policies(settings)) as policies:
+        asks, store = settings.safety.ask_broker, process_store(settings)
         sources = Sources(
-            store=clients.store,
-            bookies=clients.bookies,
+            store=store,
+            bookies=bookies_for(settings, store),
             stats=broker_for(settings) if asks else None,
             policies=policies if asks else None,
             clock=SystemClock(),
+            read_ledgers=in_processes(readers, settings, read_layout(store, scope.ledgers_root), reads_per_second),
         )
         return measure(sources, scope, Pace(reads_per_second), progress)
 
@@ -132,7 +139,9 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
     """Measure a cluster. Raises UnavailableError if the metadata store does not answer, ConfigError."""
     started_s, at_ms = time.monotonic(), sources.clock.now_ms()
     store, unread = sources.store, Unread()
-    ledgers = LedgerReading(store, scope.ledgers_root, read_layout(store, scope.ledgers_root), pace)
+    ledgers = LedgerReading(
+        store, scope.ledgers_root, read_layout(store, scope.ledgers_root), pace, sources.read_ledgers
+    )
     table = ledgers.table(unread, lambda count: progress("ledgers", count))
     owners = OwnerReading(store, pace)
     division = TopicDivision(

@@ -22,7 +22,6 @@ COVERED = {
     "streaming.adapters.bookkeeper.bookie_http": "tests/contract/test_bookies.py",
     "streaming.adapters.bookkeeper.bookie_rpc": "tests/contract/test_bookies.py",
     "streaming.adapters.memory.bookies": "tests/contract/test_bookies.py",
-    "streaming.space.ledgers": "tests/unit/space/test_measure.py",
     "streaming.space.topics": "tests/unit/space/test_measure.py",
     "udfs.space.causes": "tests/unit/udfs/space/test_topic_split.py",
     "udfs.space.report": "tests/unit/udfs/space/test_topic_split.py",
@@ -160,9 +159,11 @@ COVERED = {
 
 # Module -> a test that starts the program, and words in that test which name what it then does.
 RUN = {
+    "streaming.arrow": ("tests/unit/test_arrow.py", '{"numpy", "pandas", "pyspark"}'),
     "streaming.__main__": ("tests/integration/test_service.py", '"run", "--until-idle"'),
     "streaming.adapters.pulsar.named_producer": ("tests/integration/test_ops.py", '"dlq", "replay"'),
     "streaming.audit.explain": ("tests/integration/test_audit.py", '"explain"'),
+    "streaming.audit.worker_process": ("tests/unit/audit/test_workers.py", "runs_in_processes"),
     "streaming.audit.walk.bucket_listing": ("tests/integration/test_audit.py", "scanOffloadedLedgers"),
     "streaming.audit.walk.phases": ("tests/integration/test_audit.py", "report_and_findings_are_written"),
     "streaming.cli.backlog": ("tests/integration/test_s3_checkpoints.py", '"backlog"'),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,13 @@ from udfs.verdicts.finding_classes import FindingClass, Unclaimed, claim_of
 
 Ints = npt.NDArray[np.int64]
 Segments = tuple[tuple[int, tuple[str, ...]], ...]
+_Value = TypeVar("_Value")
 
 RECORD_BYTES = 36  # of each copy of an entry beside payload and digest: the record's length and the entry's header
 NO_OWNER = -1
 _SEVERAL_SEGMENTS = -1
 _COLUMNS = 10
+_ENSEMBLE, _OWNER = 5, 9  # numbers of columns
 _MOST_PARSED = 100_000  # claims, and ensembles, to remember: at most about 40 MB of each
 _OWNER_KEYS = (MANAGED_LEDGER, COMPACTED_TOPIC, BUCKET_TOPIC, SCHEMA_ID)
 
@@ -240,14 +242,28 @@ class LedgerRows:
         """Note the segments of a ledger that has several, or none."""
         self._segments[ledger_id] = segments
 
+    def extend(self, other: "LedgerRows") -> None:
+        """Add the ledgers of others."""
+        rows = np.frombuffer(other._numbers, np.int64).reshape(-1, _COLUMNS).copy()
+        ensembles = [self._ensembles.setdefault(each, len(self._ensembles)) for each in other._ensembles]
+        owners = [self._owners.setdefault(each, len(self._owners)) for each in other._owners]
+        # the last index, -1, is that of none
+        rows[:, _ENSEMBLE] = np.array([*ensembles, _SEVERAL_SEGMENTS], np.int64)[rows[:, _ENSEMBLE]]
+        rows[:, _OWNER] = np.array([*owners, NO_OWNER], np.int64)[rows[:, _OWNER]]
+        self._numbers.frombytes(rows.tobytes())
+        self._segments |= other._segments
+
     def build(self) -> LedgerTable:
-        """Return the table, and forget the ledgers."""
+        """Return the table, and forget the ledgers. It does not depend on the order in which they were added."""
         columns = np.frombuffer(self._numbers, np.int64).reshape(-1, _COLUMNS).T
         order = np.argsort(columns[0], kind="stable")
         ids, length, entries, quorum, overhead, ensemble, is_closed, changed_ms, kind, owner = (
             each[order] for each in columns
         )
+        del columns  # a view of the numbers
         self._numbers = array("q")
+        ensemble, ensembles = _renumbered(ensemble, [*self._ensembles])
+        owner, owners = _renumbered(owner, [*self._owners])
         return LedgerTable(
             ids=ids,
             length=length,
@@ -259,8 +275,8 @@ class LedgerRows:
             changed_ms=changed_ms,
             kind=kind,
             owner=owner,
-            ensembles=tuple(self._ensembles),
-            owners=tuple(self._owners),
+            ensembles=ensembles,
+            owners=owners,
             segments=self._segments,
             claimed=np.zeros(len(ids), np.bool_),
         )
@@ -320,6 +336,11 @@ class TableBuilder:
         """Return the table of all ledgers that were added."""
         return self.rows.build()
 
+    def taken(self) -> LedgerRows:
+        """Return the ledgers that were added since the last call."""
+        rows, self.rows = self.rows, LedgerRows()
+        return rows
+
     def _claim(self, custom: Mapping[str, bytes]) -> Claim:
         """Return the kind of a ledger by its metadata, and its owner."""
         # a topic has many ledgers, and checking its name takes longer than everything else here
@@ -351,6 +372,15 @@ class _Totals:
 
     def by_bookie(self) -> dict[str, tuple[int, int]]:
         return {bookie: (self.ledgers[bookie], self.live[bookie]) for bookie in sorted(self.ledgers)}
+
+
+def _renumbered(codes: Ints, values: Sequence[_Value]) -> tuple[Ints, tuple[_Value, ...]]:
+    """Renumber indexes into `values` in the order in which they appear; -1 stays."""
+    used, first = np.unique(codes[codes >= 0], return_index=True)
+    order = used[np.argsort(first)]
+    new = np.full(len(values) + 1, -1, np.int64)
+    new[order] = np.arange(len(order))
+    return new[codes], tuple(values[code] for code in order.tolist())
 
 
 def _residues(member: int, size: int, quorum: int) -> list[int]:

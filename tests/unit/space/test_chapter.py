@@ -30,12 +30,12 @@ def folder(tmp_path: Path) -> Output:
     return Output(below.location, below.filesystem, below.root)
 
 
-def measured(progress: Progress) -> Shown:
+def measured(progress: Progress, _workers: Workers) -> Shown:
     progress("ledgers", 9)
     return SHOWN
 
 
-def unasked(_progress: Progress) -> Shown:
+def unasked(_progress: Progress, _workers: Workers) -> Shown:
     raise AssertionError("nothing is read")
 
 
@@ -52,7 +52,7 @@ def test_later_audits_show_the_growth_and_the_last_chapter_without_reading_again
     output = folder(tmp_path)
     first = section(output, measured, ENGINE).html
     later = replace(SHOWN, report=replace(REPORT, at_ms=AT_MS + 60_000))
-    second = section(output, lambda _progress: later, ENGINE).html
+    second = section(output, lambda _progress, _workers: later, ENGINE).html
     assert ("The growth is shown from the second run" in first, "1 min ago" in second) == (True, True)
     assert section(output, unasked, ENGINE, last=True).html == second
 
@@ -62,12 +62,12 @@ def test_the_last_audit_may_have_no_chapter(tmp_path: Path) -> None:
 
 
 def test_a_chapter_of_filters_is_no_run_of_the_history(tmp_path: Path) -> None:
-    section(folder(tmp_path), lambda _progress: replace(SHOWN, filters=Filters(tenant="shop")), ENGINE)
+    section(folder(tmp_path), lambda _progress, _workers: replace(SHOWN, filters=Filters(tenant="shop")), ENGINE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["space-chapter.html"]
 
 
 def test_an_error_is_shown_instead_and_is_no_fault_of_the_audit(tmp_path: Path) -> None:
-    def fails(_progress: Progress) -> Shown:
+    def fails(_progress: Progress, _workers: Workers) -> Shown:
         raise UnavailableError("a <bookie> does not answer")
 
     found = section(folder(tmp_path), fails, ENGINE)
