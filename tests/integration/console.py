@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -33,9 +33,13 @@ class Console:
 
     def run(self, *arguments: str, code: int | tuple[int, ...] = 0, seconds: float = _SECONDS) -> str:
         """Run a command; return its output on both streams. Fail unless the exit code fits `code`."""
-        exit_code, text = _process().submit(_call, [*arguments, "--config", self.config]).result(seconds)
+        exit_code, text = self.start(*arguments).result(seconds)
         assert exit_code in (code if isinstance(code, tuple) else (code,)), text[-4000:]
         return text
+
+    def start(self, *arguments: str) -> "Future[tuple[int, str]]":
+        """Start a command; the result is its exit code and its output on both streams."""
+        return _process().submit(_call, [*arguments, "--config", self.config])
 
     def json(self, *arguments: str, code: int | tuple[int, ...] = 0) -> list[dict[str, Any]]:
         """Return the JSON lines that the command printed."""

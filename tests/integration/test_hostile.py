@@ -13,6 +13,7 @@ from typing import Any, cast
 import pulsar
 import pytest
 
+from streaming.adapters.pulsar.readers import span_reader
 from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
@@ -80,8 +81,9 @@ def publish(send: Senders, partition: str, *kinds: str) -> Counter[tuple[str, st
 
 
 def test_each_odd_message_ends_in_one_receipt_and_valid_requests_are_processed(
-    service: Deployment, send: Senders
+    service: Deployment, send: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(span_reader, "_READER_TIMEOUT_SECONDS", 1.0)  # for our own reads, not for the service's
     first, other = service.settings.topics.requests
     expected = publish(send, f"{first}-partition-0", "valid", "event_time_2_to_62", "valid")
     expected[VALID] += 1  # the event time does not change the outcome

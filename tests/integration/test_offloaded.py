@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from streaming.sandbox.home import HOST, Part
 from streaming.sandbox.offloaded_ledgers import Attempt, Offloads
 from streaming.sandbox.parts import part_clients
 from streaming.state.journal import object_entries
-from tests.integration.conftest import Deploy, Deployment, killed_at_the_end, new_topic
+from tests.integration.conftest import Deploy, Deployment, new_topic
 from udfs.formats.offload_index import parse_offload_index
 from udfs.owners.named_owner import mismatch
 from udfs.paths import managed_ledger_name
@@ -100,7 +99,7 @@ def test_objects_written_by_a_broker_name_their_owner(cluster: Cluster, leaks: L
 
 
 def test_leaked_objects_are_deleted_and_offloaded_topics_stay_readable_from_the_start(
-    cluster: Cluster, deploy: Deploy, leaks: Leaks, tmp_path: Path
+    cluster: Cluster, deploy: Deploy, leaks: Leaks
 ) -> None:
     """While the service runs, a listed ledger has lost an object, as by a lifecycle rule; its other copy is kept."""
     created = leaks.offloads
@@ -122,7 +121,7 @@ def test_leaked_objects_are_deleted_and_offloaded_topics_stay_readable_from_the_
         )
     )
     with _lost(cluster, broken.keys[0]):
-        _run_with_s3_down_at_first(cluster, service, tmp_path / "service.log")
+        _run_with_s3_down_at_first(cluster, service)
 
     assert service.outcomes() == Counter(
         {
@@ -167,15 +166,16 @@ def _lost(cluster: Cluster, key: str) -> Iterator[None]:
         client.put_object(**bucket, Body=content, Metadata=stored["Metadata"])
 
 
-def _run_with_s3_down_at_first(cluster: Cluster, service: Deployment, log: Path) -> None:
+def _run_with_s3_down_at_first(cluster: Cluster, service: Deployment) -> None:
     cluster.stop(Part.S3)
-    with killed_at_the_end(service.start("run", "--until-idle", log=log)) as running:
-        try:
-            with socket.create_server((HOST, cluster.spec.ports["s3"])) as listening:
-                listening.settimeout(240)
-                connection, _ = listening.accept()  # for the first sweep, the store closes the connection
-                connection.close()
-            assert not service.final()
-        finally:
-            cluster.start(Part.S3)
-        assert running.wait(240) == 0, log.read_text()
+    running = service.console.start("run", "--until-idle")
+    try:
+        with socket.create_server((HOST, cluster.spec.ports["s3"])) as listening:
+            listening.settimeout(240)
+            connection, _ = listening.accept()  # for the first sweep, the store closes the connection
+            connection.close()
+        assert not service.final()
+    finally:
+        cluster.start(Part.S3)
+        code, output = running.result(240)
+    assert code == 0, output[-4000:]

@@ -7,12 +7,14 @@ the end the test loads a real topic, to show the change. LEDGER_REAPER_UNLOADED 
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -189,6 +191,13 @@ def _was_trimmed(before: Untouched, world: World) -> bool:
 def _watch(service: Deployment, log: Path) -> None:
     """Let a watcher scan all topics several times."""
     with killed_at_the_end(service.start("watch", log=log)) as running:
-        wait_until(lambda: log.read_text().count("topics") >= 1, running, log)
-        time.sleep(10)
+        wait_until(lambda: _scans(log.read_text()) >= 4, running, log)
         stop(running)
+
+
+def _scans(log: str) -> int:
+    """Return the number of complete scans in the metrics at the address in a watcher's log."""
+    address = re.search(r"metrics: (http://\S+)", log)
+    metrics = urlopen(address[1]).read().decode() if address else ""
+    counted = re.search(r"_looks_total (\d+)", metrics)
+    return int(counted[1]) if counted else 0
