@@ -623,7 +623,7 @@ ROCKETMQ = (
         HANDOVER,
         "if is_followed and sealed_of(paths) is None:",
         "if is_followed:",
-        "cut_short",
+        "sealed_database_stays",
     ),
     (
         "RocketMQ: nothing is changed without an answer",

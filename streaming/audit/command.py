@@ -100,10 +100,10 @@ class AuditRequest:
 def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) -> None:
     """Run one audit, or with watch_seconds one after another until SIGTERM or SIGINT.
 
-    Raises StoppedBySignalError when a signal interrupts a single audit, SafetyError for missing data, an incomplete
-    audit or a refused publication, and ConfigError for a publication if the operator has not declared who else uses
-    this BookKeeper and the buckets of tiered_storage.allowed. Raises SafetyError at once if the cluster leaves
-    ZooKeeper, unless it only shows the last audit.
+    Raises StoppedBySignalError when a signal interrupts a single audit, and SafetyError for missing data, an incomplete
+    audit or a refused publication. To publish, the operator must have declared who else uses this BookKeeper and the
+    buckets of tiered_storage.allowed: otherwise raises ConfigError. If the cluster leaves ZooKeeper, raises SafetyError
+    at once, unless the request is only to show the last audit.
     """
     if request.publish:
         require_exclusive_bookkeeper(settings)
@@ -216,7 +216,7 @@ class AuditCommand:
             Terminal().print(cell(f"Report: {findings.report}"), soft_wrap=True)
             terminal_report.propose(Terminal(), summary, self._commands(), publishes=self.request.publish)
         if elsewhere := missing_elsewhere(result, summary):
-            log.error("%s outside the filters of this audit; run it without filters", missing_text(elsewhere))
+            log.error("outside the filters of this audit, %s; run it without filters", missing_text(elsewhere))
 
     def _commands(self) -> terminal_report.Commands:
         config = shlex.quote(self.request.config)
@@ -257,7 +257,7 @@ class AuditCommand:
             missing=summary.of(FindingClass.MISSING).count,
             ledgers=result.totals["ledgers"],
         )
-        # only a new audit for orphans without filters counts: any other would distort the trend
+        # only a new audit that searches for orphans, without filters, counts: any other would distort the trend
         counts = filters.are_empty and not self.request.last and not self.request.options.verify_only
         past = history.add(self.output, newest) if counts else history.read(self.output)
         remember(self.output, result, filters)

@@ -128,9 +128,9 @@ def compare_state(receipts_id: str, checkpoints: str) -> bool:
     if recorded is not None and recorded.get("receipts") != receipts_id:
         raise SafetyError(
             f"the receipts in state.dir are not those that {shown(checkpoints)} was created with: retries that waited "
-            "there would be lost. Restore state.dir; if it is gone, move the checkpoints away, run `ledger-reaper "
-            "release --state` and start again: the service then processes again every message that the topics still "
-            "hold (checkpoints/README.md)"
+            "beside those receipts would be lost. Restore state.dir; if it is gone, move the checkpoints away, run "
+            "`ledger-reaper release --state` and start again: the service then processes again every message that the "
+            "topics still hold (checkpoints/README.md)"
         )
     return recorded is not None
 

@@ -15,7 +15,7 @@ from streaming.terminal import size_text
 _WIDTH, _HEIGHT = 860, 440  # px; CSS stretches the width to the screen
 _HEAD, _GAP = 17, 1  # px, as in CSS
 _LINE = 16  # px, of text
-_SMALLEST = 500  # square px of an area, on average
+_SMALLEST = 500  # square px that the parts of an area have on average, at least; a single area shows the rest
 _DIVIDED = (80, 50)  # px: a narrower or lower area is not divided
 _MAX_AREAS = 60  # within an area
 

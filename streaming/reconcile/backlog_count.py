@@ -4,13 +4,13 @@ The subscription's backlog is no substitute: the connector's cursor trails its r
 
 1. Requests after the newest committed batch wait, including those of a batch under way.
 2. Before the first batch of a partition, all messages that its subscription has not acknowledged wait.
-3. An entry may contain a producer's whole batch. We read few entries to count their messages; of many entries we read
-   the first few, and extrapolate.
+3. An entry may contain a producer's whole batch. We read up to 1,000 entries of a partition to count their
+   messages; if there are more, we extrapolate from the first 1,000.
 4. Messages read from RETRY that are not due yet wait too, and so does a retry whose receipt is committed and whose copy
    is not in RETRY yet.
 
-The sum is an upper bound, and exact while nothing moves; it is an estimate only if a partition has over 1,000 unread
-entries of several messages each (point 3).
+The sum is an upper bound: requests that move, and unread copies of the newest chunk in RETRY, may count twice. It is an
+estimate only if a partition has over 1,000 unread entries of several messages each (point 3).
 """
 
 from collections import Counter
@@ -40,9 +40,9 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
     """
     queries = queries_of(settings, matched_topics(pulsar.admin, settings))
     topics = [topic for query in queries for topic in query.topics]
-    # Requests move while we count. Each is in the next store before it leaves the previous store, so the stores are
-    # read in an order that may count a moving request twice and never omits it: first the committed positions, then the
-    # retries that wait, then the newest chunk of receipts, and the ends of the topics last.
+    # Requests move while we count, and each is in its next store before it leaves the previous store. We read first the
+    # committed positions, then the retries that wait, then the newest chunk of receipts, and the ends of the topics
+    # last: this order may count a moving request twice, and never omits it.
     committed: dict[str, Position] = {}
     for query in queries:
         committed |= committed_positions(location_of(settings, query.name))
@@ -67,7 +67,10 @@ def _acknowledged(
 
 
 def _unpublished(state_dir: str) -> int:
-    """Count the newest chunk's retries that are not in the waiting table; earlier chunks were published before it."""
+    """Count the newest chunk's retries that are not in the waiting table.
+
+    The copies of earlier chunks were published before the newest chunk started.
+    """
     retries = Counter(receipts.newest_retries(state_dir))
     if retries:
         for row in waiting.outstanding(state_dir, c.MESSAGE_PROPERTIES):

@@ -17,7 +17,7 @@ from udfs.space.topic_split import TopicFacts
 
 @dataclass(frozen=True, slots=True)
 class ReadTopic:
-    """A topic between reading and dividing."""
+    """A topic that was read, and whose bytes are not divided among causes yet."""
 
     name: str  # tenant/ns/persistent/encoded
     path: str
@@ -32,12 +32,12 @@ class ReadTopic:
 
 
 def needed_others(topic: ReadTopic, ledger_ids: Container[int]) -> list[NeededLedger]:
-    """Return those of the ledgers that the topic's cursors, or its compaction, refer to."""
+    """Return, of these ledgers, those that the topic's cursors or its compaction refer to."""
     return [need for need in _others(topic) if need.ledger_id in ledger_ids]
 
 
 def needed_schemas(path: str, node: Node, ledger_ids: Container[int]) -> list[NeededLedger]:
-    """Return those of the ledgers that a schema's znode refers to."""
+    """Return, of these ledgers, those that a schema's znode refers to."""
     named = sorted(each for each in schema_ids(node) if each in ledger_ids)
     if not named or isinstance(node, Unreadable):
         return []

@@ -13,7 +13,8 @@ from streaming.errors import UnavailableError
 if TYPE_CHECKING:  # its module loads pandas, which takes longer than many a command
     from streaming.sweep.jobs import Limiter
 
-# A laptop's ZooKeeper deletes 38,000 ledgers a second. A ZooKeeper slower than this is busy with other work.
+# A laptop's ZooKeeper deletes 38,000 ledgers a second. A ZooKeeper that takes longer for a group of deletes than the
+# next two constants together is busy with other work.
 _SLOW_S_PER_DELETE = 0.001
 _SLOW_S = 0.25
 _SLOWEST_SHARE = 1 / 16
@@ -43,7 +44,7 @@ class Pace:
         self._share = 1.0
         self._monotonic = monotonic
         self._sleep = sleep
-        self._paid_s = self._sent_s = monotonic()  # the time up to _paid_s is used up by groups
+        self._paid_s = self._sent_s = monotonic()  # the groups of deletes so far have used up the time until _paid_s
         self._sent = 0
 
     @property

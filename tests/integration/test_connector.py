@@ -222,7 +222,7 @@ def test_a_v1_checkpoint_is_resumed_a_lost_checkpoint_started_from_scratch_and_a
     assert (reckoning.requests, reckoning.open, reckoning.wrong) == (7, 0, [])
 
     shutil.rmtree(service.settings.state.dir)
-    assert "retries that waited there would be lost" in service.run("run", "--until-idle", code=4)
+    assert "retries that waited beside those receipts would be lost" in service.run("run", "--until-idle", code=4)
     shutil.rmtree(checkpoints)  # the remedy that the message names
     service.call("release", "--state", "--yes")
     service.run("run", "--until-idle")

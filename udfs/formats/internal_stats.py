@@ -1,4 +1,5 @@
-"""internalStats of a topic as the broker's admin API returns them. Only the sandbox also knows their keys.
+"""internalStats of a topic as the broker's admin API returns them. Besides this module, only the sandbox
+knows its keys.
 
 1. InternalStats counts the backlog. An answer of an unknown form is a FormatError, never a zero.
 2. view_of reads the broker's references to ledgers, from other fields. An answer of an unknown form is UNREADABLE.

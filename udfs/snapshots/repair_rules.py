@@ -55,12 +55,12 @@ def moved_index(index: Index, places: Mapping[Named, Position]) -> bytes:
 def complete_part_of(index: Index) -> Index:
     """Return the part of an index up to its maxReadPosition. A repair publishes only this part.
 
-    A broker also writes indexes while transactions are open. Such an index names segments, and contains ids in its tail
-    (ids that are in no segment yet), whose markers are after maxReadPosition. A broker that loads it takes these ids,
+    A broker also writes indexes while transactions are open. Then the abort markers of some segments, and of ids in the
+    tail (ids that are in no segment yet), are after maxReadPosition. A broker that loads such an index takes these ids,
     finds the same markers again as it replays the topic, and seals the ids twice. So only the segments up to
     maxReadPosition stay, and the last segment's marker becomes the new maxReadPosition: the replay finds every later
-    abort again, including those of the tail. It misses no open transaction, since the new position is not after the old
-    position.
+    abort again, including those of the tail. The replay misses no open transaction, since the new position is not after
+    the old position.
     """
     rows = [row for row in named_segments(index) if row[2] <= index.max_read]
     last = max((marker for _number, _place, marker in rows), default=BEFORE_ALL)
@@ -73,10 +73,10 @@ def is_half(index: Index) -> bool:
 
 
 def missing_in(index: Index | None, sealed: Collection[Position]) -> str:
-    """Describe what the broker has in memory and the latest index does not name; "" if a broker could load it as it is.
+    """Describe what the latest index lacks of the broker's memory; "" if a broker could load the index as it is.
 
-    A broker that recovers a topic also writes indexes, with the maxReadPosition (-1, -1). From such an index it would
-    replay the whole topic at the next load, and seal every id again.
+    A broker also writes indexes during a replay, with the maxReadPosition (-1, -1). If it loaded such an index, it
+    would replay the whole topic, and seal every id again.
 
     Args:
         index: the latest index; None if there is none.
@@ -121,8 +121,8 @@ def known_ids_of(facts: TopicFacts, values: Mapping[Named, TxnIds], tail: TxnIds
     """Return the ids of an index. values: ids of the segments that it names, as far as they could be read.
 
     A segment contains the marker of its last id only. The markers of its other ids are after the previous segment's
-    marker, and those of the tail are after the last segment's marker. So these ids are certain too if the topic still
-    has the ledger of that earlier marker, unless segments share ids.
+    marker, and those of the tail are after the last segment's marker. So if the topic still has the ledger of that
+    previous or last segment's marker, these ids are certain too (but not if an id is in several segments).
     """
     known: set[tuple[int, int]] = set()
     certain: set[tuple[int, int]] = set()
@@ -165,8 +165,9 @@ def refusal_of(facts: TopicFacts, remedy: Remedy = Remedy.REPLAY) -> str:
 
     A topic with doubled ids (ids that are in several segments) works. A repair may replay it nevertheless, because a
     trim can make its broker forget every id. A repair may also replay a topic whose index was written during a replay
-    that did not complete, because the next load would seal every id twice. A topic that its broker replays now is not
-    repaired: the replay may still complete, and unloading the topic would only restart it.
+    that did not complete, because the next load would seal every id twice. A topic that its broker replays now is
+    repaired only if it has lost segments: otherwise the replay may still complete, and unloading the topic would only
+    restart it.
     """
     if facts.in_metadata is not Presence.PRESENT:
         is_gone = facts.in_metadata is Presence.GONE

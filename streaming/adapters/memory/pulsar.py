@@ -1,6 +1,6 @@
 """Pulsar's topics in memory: TopicAdmin and MessageReader over the same partitions, with the behaviour of brokers.
 
-1. Topic names may have any form; cursors have the names that brokers give them, URL-encoded.
+1. Callers may name a topic in any form that topic_of reads; cursors have the names that brokers give them, URL-encoded.
 2. A partition starts with an empty ledger. The position of its newest message is (that ledger, -1) until there is a
    message.
 3. In pulsar/system a deduplication policy is stored, but has no effect.
@@ -59,7 +59,7 @@ class MemoryPulsar:
         self.topics: dict[str, MemoryTopic] = {}
         self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
         self.held: set[str] = set()  # subscriptions that another client moves: ensure_subscription raises BusyError
-        self.faults = Faults()  # hooks get the method's name and the topic
+        self.faults = Faults()  # hooks get the call's name (of a policy: the policy's) and the topic or namespace
         self._clock = clock or ManualClock()
         self._newest_ledger = 0
 

@@ -1,7 +1,8 @@
 """Fakes of MetadataStore and Broker that behave like the services, so that tests of promises need no service.
 
-They fail on request, at the n-th effect (before or after it took place, or as a crash), for one path, or always, and
-they let another actor run between any two steps. tests/contract runs the same tests on them and on the real services.
+A test can make them fail: at the n-th effect (before or after it took place, or as a crash), for one path, or always.
+It can also let another actor run between any two steps. tests/contract runs the same tests on them and on the real
+services.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -186,7 +187,10 @@ class MemoryStore:
 
 
 class MemoryBroker:
-    """Broker in memory, of a version without scalable topics. Topics and schemas without a view are GONE."""
+    """Broker in memory, of a version without scalable topics. Schemas and topics without a view are GONE.
+
+    Exceptions: a topic that the caller knows to exist is PRESENT, and a segment is UNREADABLE.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerView] = {}

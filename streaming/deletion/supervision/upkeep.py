@@ -1,6 +1,6 @@
 """Runs the service's periodic duties: it removes old data, and checks whether every message is accounted for.
 
-A message is accounted for if it was read and has a receipt or waits as a retry (streaming.reconcile).
+A message that was read is accounted for if it has a receipt, or waits as a retry (streaming.reconcile).
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Upkeep:
     Args:
         tidy: removes data that is older than the configuration keeps it.
         reconcile: checks whether all messages are accounted for.
-        log_holds: logs what holds the work, and when a hold ends, even if nothing waits.
+        log_holds: logs what holds the work now (a limit, say), and when a hold ends, even if no chunk waits for that.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def _tidy_state(settings: Settings, table: Receipts, lock: FairLock, now_ms: int
     # between two chunks
     with lock:
         try:
-            # the earlier of two clocks is passed in: each error of a clock keeps undo data longer (decision 22)
+            # now_ms is the earlier of two clocks, so a clock that is wrong keeps undo data longer (decision 22)
             receipts.expire(state_dir, now_ms - state.receipts_days * DAY_MS, now_ms=now_ms)
             receipts.compact(state_dir)
             table.sync()

@@ -19,7 +19,7 @@ class FollowMetrics:
                 ("behind_bytes", "Bytes of the commitlog that are complete and have no rows in RocksDB yet"),
                 (
                     "log_end_bytes",
-                    "Physical offset after the last record of the commitlog that is known to be complete",
+                    "Physical offset after the last complete record of the commitlog, as far as known",
                 ),
                 ("indexed_bytes", "Physical offset before which every message has its rows in RocksDB"),
                 ("units", "Units that this run has written"),

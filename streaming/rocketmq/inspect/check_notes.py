@@ -18,7 +18,10 @@ def shortened(names: Sequence[bytes]) -> str:
 
 
 def store_notes(paths: StorePaths, findings: Sequence[Finding], *, earlier: int) -> Iterator[str]:
-    """Yield notes about the state of the store. earlier: number of file queues of earlier incarnations."""
+    """Yield notes about the state of the store.
+
+    earlier: how many file queues are of topics that were deleted and created again since.
+    """
     if (paths.store / "abort").exists():
         yield (
             "the file `abort` exists: the broker did not stop cleanly. At its next start in RocksDB mode it "
@@ -33,7 +36,7 @@ def store_notes(paths: StorePaths, findings: Sequence[Finding], *, earlier: int)
             "messageDelayLevel, name its configuration with --broker-conf, and check again"
         )
     if earlier:
-        yield f"{earlier} file queues are of topics that were created again since: `rollback` replaces them"
+        yield f"{earlier} file queues are of topics deleted and created again since: `rollback` replaces them"
 
 
 def progress_notes(queues: Sequence[Queue], inventory: Inventory, checkpoint: int | None) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""A task that checks the topics with snapshots: all in ZooKeeper, and those missing there at the brokers."""
+"""A task that looks up the topics with snapshots in ZooKeeper, and asks brokers about those that it lacks.
+
+Of topics that ZooKeeper has, it asks for the transaction buffer.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -56,7 +59,7 @@ def owner_rows(clients: Clients, admin: SnapshotAdmin, topics: Sequence[str]) ->
 
 
 def listed(node: Znode | Unreadable | None) -> tuple[Presence, list[int], str]:
-    """Return whether a topic exists by its znode, the ledgers of its list, and why they are not known."""
+    """Read a topic's znode: whether the topic exists, the ledgers of its list, and why they are not known (or "")."""
     if node is None:
         return Presence.GONE, [], ""
     if isinstance(node, Unreadable):

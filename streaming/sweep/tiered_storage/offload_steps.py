@@ -71,7 +71,10 @@ def delete_data(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJ
 
 
 def delete_indexes(store: ObjectStore, jobs: Sequence[OffloadJob]) -> list[OffloadJob]:
-    """Delete index objects, the proof of ownership, last, and check that they are gone; return finished jobs."""
+    """Delete index objects, and check that they are gone; return finished jobs.
+
+    They prove ownership, so they are deleted last.
+    """
     return _delete(
         store,
         jobs,

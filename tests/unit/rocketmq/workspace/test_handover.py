@@ -8,10 +8,11 @@ import pytest
 from streaming.errors import SafetyError
 from streaming.rocketmq.convert import backfill as backfill_module
 from streaming.rocketmq.convert.index_database import IndexDatabase
+from streaming.rocketmq.workspace.handover import give_back
 from tests import rocketmq_store
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import KilledError, database_of, expected_of
-from tests.unit.rocketmq.converted import backfill, check, files_below
+from tests.unit.rocketmq.converted import backfill, check, files_below, paths
 from tests.unit.rocketmq.followed_store import follow, grown, written
 
 
@@ -105,6 +106,16 @@ def test_it_is_followed_further_though_a_backfill_was_cut_short(tmp_path: Path, 
     assert (result.resumed, result.files) == (True, 0)
     assert database_of(tmp_path) == expected_of(store)
     assert check(tmp_path).findings == ()
+
+
+def test_a_sealed_database_stays_in_the_staging_folder(tmp_path: Path) -> None:
+    store = followed(tmp_path, is_one_file=False)
+    killed(tmp_path, STEPS[5])
+    where = paths(tmp_path)
+    give_back(where)
+    assert not where.follow_queues.exists()
+    backfill(tmp_path)
+    assert database_of(tmp_path) == expected_of(store)
 
 
 def test_an_unfinished_database_of_backfill_is_not_taken_for_that_of_follow(tmp_path: Path) -> None:
