@@ -1,7 +1,10 @@
 """Runs commands exactly as Ledger Reaper prints them, as an operator who pastes them into bash in Pulsar's folder."""
 
 import os
+import pty
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.parts.launch import java_environment
@@ -34,3 +37,24 @@ def run_printed(cluster: Cluster, command: str) -> str:
     text = done.stdout.decode(errors="replace")
     assert done.returncode == 0, f"{command}\n{text[-3000:]}"
     return text
+
+
+def run_own(command: Sequence[str], folder: Path) -> None:
+    """Run a command of Ledger Reaper in a folder, and answer its questions on a terminal with yes; it must succeed."""
+    ours, terminal = pty.openpty()
+    try:
+        os.write(ours, b"y\n" * 3)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert done.returncode == 0, f"{command}\n{done.stdout.decode(errors='replace')[-3000:]}"

@@ -1,10 +1,15 @@
 """A cluster of three bookies with topics of known sizes, and `space` on it."""
 
+import subprocess
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
@@ -77,3 +82,23 @@ def closed_ledgers(cluster: Cluster, topic: str) -> dict[int, tuple[int, int]]:
             found[path] = length, placement.write_quorum * (length + 40 * entries)
     by_path = {ledger_list.path_of(each): each for each in ids}
     return {by_path[path]: sizes for path, sizes in found.items()}
+
+
+@contextmanager
+def mounted_disk(folder: Path, size_bytes: int) -> Iterator[None]:
+    """Mount a file system of this size in the folder until the block ends. Skip the test if tests may not mount."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ["-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+    done = subprocess.run(["mount", *options], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"a bookie only gets a disk of its own where tests may mount one: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def du(folder: Path) -> int:
+    """Return the bytes that `du` reports."""
+    done = subprocess.run(["du", "--summarize", "--block-size=1", str(folder)], capture_output=True, check=True)
+    return int(done.stdout.split()[0])

@@ -1,4 +1,6 @@
-"""A bookie whose disk is full, from `No writable ledger dirs` to the command that frees space."""
+"""Bookies with disks of their own: a full disk, from `No writable ledger dirs` to the command that frees space; and the
+directories of three bookies, measured with `du`.
+"""
 
 import os
 import re
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ import pytest
 
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import LEDGERS_ROOT, Home, Part
+from streaming.sandbox.home import LEDGERS_ROOT, Further, Home, Part
 from streaming.sandbox.parts import part_clients
 from tests.integration.conftest import Deployment, config_text, running_cluster
 from tests.integration.printed_commands import run_printed
+from tests.integration.space_scenes import World, closed_ledgers, du, filled, mounted_disk, new_namespace, service_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -46,20 +50,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose only bookie has a small file system of its own."""
     home = tmp_path_factory.mktemp("full")
     disk = Home(home.resolve()).data(Part.BOOKIE) / "ledgers"
-    disk.mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a bookie's disk can only be filled where tests may mount one: {mounted.stderr.decode().strip()}")
-    try:
+    with mounted_disk(disk, DISK_BYTES):
         # files of others, so that the disk is full soon
         with (disk / "other-files").open("wb") as others:
             os.posix_fallocate(others.fileno(), 0, OTHER_FILES_BYTES)
         with running_cluster(home) as running:
             yield running
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +90,6 @@ def _disk(cluster: Cluster) -> Any:
     return shutil.disk_usage(cluster.home.data(Part.BOOKIE) / "ledgers")
 
 
-def _du(cluster: Cluster) -> int:
-    folder = cluster.home.data(Part.BOOKIE) / "ledgers"
-    done = subprocess.run(["du", "--summarize", "--block-size=1", str(folder)], capture_output=True, check=True)
-    return int(done.stdout.split()[0])
-
-
 def _is_read_only(cluster: Cluster) -> bool:
     return part_clients.znode_exists(cluster.addresses.zookeeper, READ_ONLY)
 
@@ -118,7 +108,8 @@ def test_from_no_writable_ledger_dirs_to_the_command_that_frees_space(full: Depl
     whole = full.document("space")
     (bookie,) = whole["bookies"]
     assert bookie["disk_free"] < 0.02 * bookie["disk_total"]
-    assert bookie["disk_total"] - bookie["disk_free"] == pytest.approx(_du(cluster), rel=0.01)
+    used = du(cluster.home.data(Part.BOOKIE) / "ledgers")
+    assert bookie["disk_total"] - bookie["disk_free"] == pytest.approx(used, rel=0.01)
     assert bookie["read_only"]
     assert max(whole["causes"], key=lambda row: row["stored"])["cause"] == "backlog"
     backlog = next(fix for fix in whole["fixes"] if fix["cause"] == "backlog")
@@ -132,3 +123,41 @@ def test_from_no_writable_ledger_dirs_to_the_command_that_frees_space(full: Depl
     freed = used - _disk(cluster).used
     assert freed == pytest.approx(backlog["frees_stored"], rel=0.05)
     topics.wait_for(lambda: _publish(cluster, 1), "the topic to be written again", seconds=60)
+
+
+def test_the_disks_of_three_bookies_are_their_whole_directories(tmp_path: Path) -> None:
+    home = Home(tmp_path.resolve() / "home")
+    bookies = (Part.BOOKIE, Further(Part.BOOKIE, 2), Further(Part.BOOKIE, 3))
+    with ExitStack() as stack:
+        for bookie in bookies:
+            # `space` takes file systems of one size and one host for the same
+            stack.enter_context(mounted_disk(home.data(bookie), DISK_BYTES + bookie.number * 1024 * 1024))
+        cluster = stack.enter_context(running_cluster(home.root, counts={Part.BOOKIE: len(bookies)}))
+        topic = filled(cluster, new_namespace(cluster, "disks"))
+        time.sleep(4)  # bookies flush every second
+
+        document = World(cluster, service_of(cluster, tmp_path)).space()
+
+        by_id = {each["bookie"]: each for each in document["bookies"]}
+        used = {bookie: du(home.data(bookie)) for bookie in bookies}
+        for bookie in bookies:
+            shown = by_id[f"bookie-{bookie.number - 1}"]
+            assert shown["disk_total"] - shown["disk_free"] == pytest.approx(used[bookie], rel=0.01)
+            # what is not the ledgers' records: the journal, RocksDB, and what entry logs have beside live records
+            others = [du(each) for each in home.data(bookie).rglob("*") if each.is_dir() and _is_index_or_journal(each)]
+            logs = sum(log.stat().st_blocks * 512 for log in home.data(bookie).rglob("*.log") if _is_entry_log(log))
+            assert shown["live"] <= logs
+            assert logs + sum(others) == pytest.approx(used[bookie], rel=0.01)
+        stored = sum(stored for _one_copy, stored in closed_ledgers(cluster, topic).values())
+        assert sum(by_id[each]["live"] for each in by_id) >= stored > 0
+        assert document["disks"]["disk_bookies"] == len(bookies)
+        assert document["disks"]["disk_used"] == pytest.approx(sum(used.values()), rel=0.01)
+        assert document["disks"]["shared"] == 0
+
+
+def _is_index_or_journal(folder: Path) -> bool:
+    return folder.name == "journal" or (folder.parent.name == "current" and (folder / "CURRENT").is_file())
+
+
+def _is_entry_log(file: Path) -> bool:
+    return file.parent.name == "current" and file.read_bytes()[:4] == b"BKLO"
