@@ -1,4 +1,4 @@
-"""Builds the service's parts and connects them; it starts none of them."""
+"""Builds the service's parts and connects them; of them, it starts only the server of the metrics."""
 
 import logging
 import threading
@@ -288,7 +288,7 @@ class Assembly:
         )
 
     def companions(self) -> Iterator[Beside]:
-        """Yield what the configuration asks for next to the service. Modules are loaded only if they are needed."""
+        """Yield what runs beside the service by its configuration. Modules are loaded only if they are needed."""
         settings = self.settings
         if settings.audit.every_seconds:
             from streaming.audit.repeat.audit_thread import auditing

@@ -54,7 +54,8 @@ class Reason(StrEnum):
     UNREFERENCED = "UNREFERENCED"  # CLOSED, or OPEN and quiet; old enough; its owner's current list does not name it
     OWNER_GONE = "OWNER_GONE"  # CLOSED, or OPEN and quiet; old enough; its owner does not exist any more
     NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
-    DUPLICATE = "DUPLICATE"  # another request in the batch deleted it; RETRY: another one for it was in progress
+    # ALREADY_GONE: another request in the batch deleted it; RETRY: another request for it was still being processed
+    DUPLICATE = "DUPLICATE"
 
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # its owner refers to it
@@ -66,16 +67,17 @@ class Reason(StrEnum):
     LEDGER_UNREADABLE = "LEDGER_UNREADABLE"  # the ledger's metadata, or the object, could not be read or parsed
     LEDGER_CHANGED = "LEDGER_CHANGED"  # the ledger's metadata changed again and again between our read and our delete
     NOT_CLOSED = "NOT_CLOSED"  # OPEN or IN_RECOVERY: a client may be writing or recovering it
-    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago (if it may still be named: less than the quarantine)
+    TOO_YOUNG = "TOO_YOUNG"  # it changed less than min_age ago (less than the quarantine, if a broker may yet name it)
     ABOVE_NEWEST = "ABOVE_NEWEST"  # newer than the newest ledger that its owner names: kept for the quarantine
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"  # ZooKeeper, the broker or the object store did not answer
     STORE_REFUSED = "STORE_REFUSED"  # we have no right to delete it (ACL, credentials)
     STILL_THERE = "STILL_THERE"  # the store reported a successful delete, and we found it afterwards
-    TENANT_HELD = "TENANT_HELD"  # most owners of its tenant, or ledgers in use, are gone: an operator must check first
+    # most owners of its tenant are gone, or some ledgers of its tenant that were in use: an operator must check first
+    TENANT_HELD = "TENANT_HELD"
     SOURCE_SHRANK = "SOURCE_SHRANK"  # its owner names far fewer ledgers than when last read: an operator must check
     KEPT_AND_GONE = "KEPT_AND_GONE"  # we kept it as in use, and it was gone a moment later: the service stops
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
-    NOT_GUARDED = "NOT_GUARDED"  # nothing protects the segments that topics need from trimming after a compaction
+    NOT_GUARDED = "NOT_GUARDED"  # no guard keeps the segments that topics need from being trimmed after a compaction
     OFFLOAD_UNCONFIRMED = "OFFLOAD_UNCONFIRMED"  # its list names it as offloaded, and we did not see both objects
     PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves which owner and cluster the object belongs to
 
@@ -105,7 +107,7 @@ class Reason(StrEnum):
     ABORTED_TRANSACTION = "ABORTED_TRANSACTION"  # its sender aborted the transaction
     OPEN_TRANSACTION = "OPEN_TRANSACTION"  # its sender has not committed the transaction yet
     NOT_SHOWN = "NOT_SHOWN"  # the broker has the entry, and returns it by none of its interfaces
-    WRITTEN_OFF = "WRITTEN_OFF"  # an operator closed it by hand
+    WRITTEN_OFF = "WRITTEN_OFF"  # an operator closed the dead letter by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class OffloadContext:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContext:
-    """A message of a compacted topic in the namespace of the topic that the message is about."""
+    """A message about a topic, in a compacted topic of the same namespace."""
 
     kind: str  # the compacted topic's local name (a SnapshotKind)
     key: str

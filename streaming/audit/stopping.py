@@ -44,7 +44,7 @@ def run_once(audit: AuditSteps[_F], left: str) -> None:
 
     Args:
         audit: the audit.
-        left: the state that a signal leaves during the publication, as text.
+        left: the state in which a signal during the publication leaves things, as text.
     """
     findings: list[_F] = []
     if late := run_until_signal(lambda: findings.append(audit.search()), audit.stop):

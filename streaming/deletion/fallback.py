@@ -2,8 +2,8 @@
 
 1. If a batch was started but not committed, its whole range is read without the connector, processed like any batch,
    and then committed as Spark would (queries/delivery/batches.py).
-2. If no batch could be planned, everything after the last commit is processed, and nothing is committed. The next batch
-   that Spark plans starts at the same position.
+2. If no batch could be planned, everything after the last commit is processed, and nothing is committed. So the next
+   batch that Spark plans starts after the same commit.
 """
 
 import logging
@@ -34,7 +34,8 @@ log = logging.getLogger("ledger-reaper")
 _AFTER_ALL: Position = (1 << 62, 1 << 62)
 # A read is repeated for this long before its entries are given up, in two cases. NOTHING_SHOWN: the broker returns no
 # entry at all, not even of other topics, because its bookies are unavailable or no readable entry ever existed.
-# WITHHELD: the answer for an entry may also mean that its topic is being moved, and a move ends sooner than this.
+# WITHHELD: a broker or proxy answers repeated requests for an entry with an error that it also gives while a topic is
+# being moved; a move ends sooner than this.
 _GIVES_UP_S = 600.0
 
 
@@ -59,7 +60,7 @@ class Fallback:
         """
         checkpoint = location_of(self.settings, query.name)
         _require_own(query, checkpoint)
-        self.service.restart(query.name)  # some of its messages may have receipts
+        self.service.restart(query.name)  # so that it expects that some of the messages have receipts already
         batch = unfinished(checkpoint)
         if batch is None:
             return self._without_batch(query, checkpoint)

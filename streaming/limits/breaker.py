@@ -24,7 +24,10 @@ class Breaker:
         return int(self._read().get("granted_ms", 0))
 
     def trip(self, why: str, about: str = "") -> None:
-        """Stop deleting until an operator resumes; the resume allows the subject `about` (blast_radius.subject_of)."""
+        """Stop deleting until an operator resumes.
+
+        about: the plan or doubt that this resume then allows (blast_radius.subject_of); "": none.
+        """
         self._write({"why": why, "about": about, "granted_ms": self.granted_ms()})
 
     def clear(self, *, now_ms: int) -> bool:
@@ -36,7 +39,7 @@ class Breaker:
         return had_tripped
 
     def take_granted(self) -> str:
-        """Return the subject that an operator's resume allowed, and delete it; "" if there is none."""
+        """Return the subject that an operator's resume allowed, and clear it in the znode; "" if there is none."""
         granted = str(self._read().get("granted", ""))
         if granted:
             self._write({"granted_ms": self.granted_ms()})
@@ -48,7 +51,7 @@ class Breaker:
             return {}
         try:
             return dict(json.loads(node.data))
-        except ValueError:
+        except (ValueError, TypeError):
             # what can't be read holds all deletes
             return {"why": f"{self.path} can't be parsed; find out why, then `ledger-reaper resume --limit`"}
 

@@ -1,7 +1,7 @@
 """The charts of all pages, which need no script, font or image: bars, a waterfall, and lines over time.
 
 Bars are HTML, so that their texts keep their size on a narrow screen. Colours and fonts come from the page's CSS
-classes; each mark has a tooltip with its numbers.
+classes; each part of a bar, and each dot of a line, has a tooltip with its numbers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ COLOURS = ("c1", "c2", "c3", "c4", "c5", "use", "tier")
 _MAX_ROWS = 20
 _WIDTH, _HEIGHT = 1000, 200  # units of the lines; CSS stretches them to the screen
 _POINTS = 200  # of each line
-_DOTTED = 60  # points of each line that are also dots, with a tooltip each
+_DOTTED = 60  # a line of at most this many points also has a dot for each of them, with a tooltip
 _STEP = 1024
 _TICKS = 4
 

@@ -53,8 +53,9 @@ class Confirmation:
 
     def _has_other_message(self, partition: str, position: Position, messages: Container[tuple[int, int, int]]) -> bool:
         """Whether an entry, read by itself, contains a message that is not among `messages`."""
-        # If there are many entries that the broker sends to no reader, read_entries requests only a few of them singly,
-        # and counts the others as messages, even markers (adapters.pulsar.readers.entries). So we read each by itself.
+        # If the broker sends many entries to no reader, read_entries requests only a few of them from the admin API,
+        # and takes each of the others for a message, even if it is a marker (adapters.pulsar.readers.admin_entries).
+        # So we read each by itself.
         in_entry = self.reader.read_entries(partition, [EntrySpan(*position, position[1])])
         return any((*position, message.batch_index) not in messages for message in in_entry)
 

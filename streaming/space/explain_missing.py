@@ -128,7 +128,7 @@ def headline(need: NeededLedger) -> str:
 
 
 def needed_lines(need: NeededLedger) -> Iterator[str]:
-    """Yield what the topic's list contains of a ledger, and who needs it."""
+    """Yield what is known about a ledger from the topic's list, and who needs it."""
     if need.component is not LedgerComponent.MANAGED_LEDGER:
         if need.component is LedgerComponent.SCHEMA_STORAGE:
             yield f"  {'the newest version' if need.is_last else 'an older version'} of the schema"

@@ -39,7 +39,7 @@ NEEDED = {
     ROWS_PER_BATCH: "5000",
     "spark.scheduler.mode": "FAIR",
     "spark.speculation": "false",  # a second copy of a deleting task would only conflict with the first
-    # compresses persisted batches that spill to disk, so that payloads that arrived compressed take no more space there
+    # compresses persisted batches that spill to disk, so that payloads that arrived compressed do not grow there
     "spark.rdd.compress": "true",
     connector_clients.TIMEOUT: connector_clients.CACHED_IN_EXECUTORS,
     "spark.sql.streaming.metricsEnabled": "true",
@@ -60,7 +60,7 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     """Start Spark in this process.
 
     Raises ConfigError if spark-submit was started without a jar that the checkpoints need, or with an option that
-    contradicts what the jobs rely on.
+    contradicts what the jobs rely on; and, without spark-submit, if spark.master is a cluster.
 
     jars: the result of jars_for(settings); without streams no jars are needed.
     """
@@ -107,10 +107,10 @@ def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str
     if not submitted.is_local(settings.spark.master):
         raise ConfigError(
             f"spark.master is {settings.spark.master}: on a cluster spark-submit starts this command, and "
-            "`ledger-reaper submit-args` prints the line"
+            "`ledger-reaper submit-args` prints the command line for that"
         )
     local_dir = scratch.folder_for(settings)
-    # the variable, because Spark logs a warning about spark.local.dir at each start
+    # set by a variable, because Spark logs a warning at each start if spark.local.dir is set instead
     os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)
     java_options = (
         "-Xss8m",

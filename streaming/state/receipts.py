@@ -85,7 +85,7 @@ class Receipts:
         self.sync = Durable(self.path).sync
 
     def read(self, condition: ds.Expression | None = None) -> "DataFrame":
-        """Return all receipts as of now; with a condition, only those of files that may have rows that meet it."""
+        """Return all receipts as of now; with a condition, leave out files of which no row can meet it."""
         return frame(self._spark, self._existing(), schemas.RECEIPT, condition)
 
     def of_chunk(self, chunk: int) -> "DataFrame":
@@ -96,7 +96,7 @@ class Receipts:
         return self.read(ds.field(c.CHUNK) == chunk).where(F.col(c.CHUNK) == chunk)
 
     def append(self, rows: "DataFrame", chunk: int, work: Work | None = None) -> None:
-        """Write a chunk: the receipts that `work` returns for `rows` in the tasks (default: `rows` are the receipts).
+        """Write a chunk. Its receipts are `rows`, or with `work`, what `work` returns for them in Spark's tasks.
 
         The chunk is the version of the table's transaction, so a second call with the same number does nothing.
         Raises what `work` raises, and FencedError if another run has written since the table was opened. The chunk may
@@ -198,8 +198,8 @@ class Receipts:
         done = self.read(newer).where(F.col(c.POSITION_LEDGER) >= oldest).select(*c.POSITION).distinct()
         entry = (c.SOURCE, c.POSITION_LEDGER, c.POSITION_ENTRY)
         index = F.col(f"done.{c.POSITION_BATCH}")
-        # A receipt with index -1 is for a whole entry, and so for each of its messages: the broker may later send
-        # messages of an entry although it sent none of them at first.
+        # A receipt with index -1 is for a whole entry, of which the broker sent no message at first. It may send the
+        # messages later; then the receipt counts for each of them.
         is_done = F.col(f"message.{c.POSITION_BATCH}").eqNullSafe(index) | (index == -1)
         for name in entry:
             is_done &= F.col(f"message.{name}") == F.col(f"done.{name}")
@@ -231,7 +231,7 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
 
 
 def newest_retries(state_dir: str) -> Iterator[str | None]:
-    """Yield message ids of the original requests that the newest chunk will retry. Raises UnavailableError."""
+    """Yield the original message ids of the requests to which the newest chunk gave RETRY. Raises UnavailableError."""
     table = opened(state_dir, TABLE)
     chunk = 0 if table is None else table.transaction_version(_app(str(table.metadata().id))) or 0
     if table is not None and chunk:

@@ -5,7 +5,8 @@ from udfs.paths import MAX_LEDGER_ID, MAX_NAME_LENGTH, managed_ledger_name, sche
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Rejection
 from udfs.requests.request_format import decode, encode
 
-_LONGEST_TOPIC = "any/any/persistent/".ljust(MAX_NAME_LENGTH, "t")  # a context valid for it is valid for any topic
+# no topic makes a request longer, so a context that is valid with this topic is valid with any
+_LONGEST_TOPIC = "any/any/persistent/".ljust(MAX_NAME_LENGTH, "t")
 
 
 def uploads_in(info: ManagedLedgerInfo) -> dict[tuple[int, str], OffloadContext]:

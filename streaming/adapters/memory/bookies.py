@@ -14,7 +14,8 @@ class MemoryBookies:
         self.addresses: dict[str, str] = {}  # bookie id -> HTTP address; no other address answers
         self.read_only_ids: set[str] = set()
         self.entries: set[tuple[int, int]] = set()  # that can be read
-        self.stored_by: dict[str, set[tuple[int, int]]] = {}  # entries of each bookie that answers for itself
+        # bookie id -> the entries that it stores; a bookie that is not in here does not answer what it stores
+        self.stored_by: dict[str, set[tuple[int, int]]] = {}
         self.disks: dict[str, BookieDisk] = {}  # by HTTP address
         self.collections: list[tuple[str, bool]] = []  # requested: HTTP address, compact
         self.refusing: set[str] = set()  # HTTP addresses of bookies that refuse every request to collect

@@ -34,7 +34,8 @@ _ANSWER_BYTES = 512 * 1024  # the target; half of jute.maxbuffer's default
 _REQUEST_BYTES = 256 * 1024  # the limit; the server drops connections that send more than its jute.maxbuffer (1 MB)
 _WINDOW = 4
 _WINDOW_OF_SINGLES = 100  # kazoo's wake-up pipe blocks its caller near 278 requests
-_LOSSES = 64  # enough to isolate a few bad paths among thousands by halving; above it, the connection keeps breaking
+# enough to isolate a few bad paths among thousands by halving; with more losses, the paths are not what breaks it
+_LOSSES = 64
 
 
 class Sizes:
@@ -65,11 +66,11 @@ class Sizes:
         self._is_probed = True
 
     def paths_per_request(self, operation: int, path: str) -> int:
-        """Return the size of a request whose first path is `path`."""
+        """Return how many paths a request may carry whose first path is `path`."""
         return self._paths.get((operation, _tree(path)), _FIRST_PATHS_PER_REQUEST)
 
     def learn(self, operation: int, paths: Sequence[str], answers: Sequence[Answer]) -> None:
-        """Adjust the size towards _ANSWER_BYTES."""
+        """Adjust how many paths a request may carry, so that an answer has about _ANSWER_BYTES."""
         size = max(1, sum(map(_size, answers)))
         key = (operation, _tree(paths[0]))
         now = self._paths.get(key, _FIRST_PATHS_PER_REQUEST)
@@ -90,7 +91,8 @@ class BulkRead:
         self._answers: list[Answer | Unreadable | None] = [None] * len(paths)
         self._next = 0
         self._again: deque[range] = deque()  # requests that were lost together with others are retried alone
-        self._in_flight: deque[tuple[range, Pending, int]] = deque()  # with _synced_at when each was sent
+        # the last element is _synced_at as it was when the request was sent
+        self._in_flight: deque[tuple[range, Pending, int]] = deque()
         self._broke_as_single: set[int] = set()
         self._losses = 0
         self._synced_at = -1  # how many connections the session had lost before the last sync

@@ -1,4 +1,4 @@
-"""Lists the owners of ledgers, topics and schemas: the namespaces first, and then their owners."""
+"""Lists topics and schemas, which are owners of ledgers: their namespaces first, then what is in each namespace."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,8 +47,9 @@ def find_namespaces(store: MetadataStore, pace: "Limiter | None" = None) -> Name
     third = walk.below(second)
     domains = [path for path in third if path.endswith(f"/{_DOMAIN}")]
     fourth = walk.below([path for path in third if not path.endswith(f"/{_DOMAIN}")])
-    # Below a `segment`, every name is a scalable topic's. In a namespace `segment` of V1 names, the names are domains;
-    # only the domain `persistent` has managed ledgers, and the others are empty.
+    # Below `tenant/ns/segment`, every name is a scalable topic's. But `segment` may be a namespace of V1 names
+    # (`tenant/cluster/segment`). The names below it are domains then: `persistent` has managed ledgers; the others,
+    # which we take as well, are empty.
     domains += [path for path in fourth if path.split("/")[-2] == SEGMENT_DOMAIN or path.endswith(f"/{_DOMAIN}")]
     schemas = walk.below(walk.below([SCHEMAS_ROOT]))
     return Namespaces((*domains, *schemas), tuple(problems))

@@ -28,7 +28,7 @@ _UNITS_PER_SECOND = 1_000_000.0  # of one core, if the sample is too small
 _LOG_BLOCK_BYTES = 4 << 20
 _LOG_BYTES_PER_SECOND = 500_000_000.0  # if it was not measured
 _LOG_SECONDS = 0.4
-_SPREAD = 0.618  # runs of consecutive files start at different fractions of them
+_SPREAD = 0.618  # in consecutive files, the runs start at different fractions of the file
 
 
 class Sample(NamedTuple):

@@ -88,8 +88,8 @@ def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configu
     offsets = offsets_name(paths)
     if m.OFFSETS in databases and paths.conf.is_lmq is None and not is_name_evident(paths):
         raise SafetyError(
-            f"{paths.config} has no file of offsets that shows which of the two files the broker reads: name its "
-            "configuration with --broker-conf, or use --lmq (enableLmq=true) or --no-lmq"
+            f"{paths.config} has neither {m.OFFSETS_JSON} nor {m.LMQ_OFFSETS_JSON}, so it is unknown which of them "
+            "the broker reads: name its configuration with --broker-conf, or use --lmq (enableLmq=true) or --no-lmq"
         )
     # a broker with enableLmq=true reads its offsets from another file, which RocketMQ's own tools don't write
     names = {m.TOPICS: m.TOPICS_JSON, m.GROUPS: m.GROUPS_JSON, m.OFFSETS: offsets}
@@ -115,7 +115,10 @@ def write_json(paths: StorePaths, out: Path, databases: list[str], more: Configu
 
 
 def _written(paths: StorePaths, offsets: str) -> list[Path]:
-    """Return the broker's files that show how it writes integer keys; both modes write the delay offsets as a file."""
+    """Return the broker's files that show how it writes integer keys.
+
+    A broker writes the delay offsets as a file in RocksDB mode, too.
+    """
     names = (m.DELAY_OFFSETS_JSON, offsets)
     candidates = (paths.config / f"{name}{suffix}" for name in names for suffix in ("", ".bak"))
     return [path for path in candidates if path.is_file()]

@@ -53,13 +53,14 @@ def broker_kept_out(paths: StorePaths) -> Iterator[None]:
 
 def _require_one_store(paths: StorePaths) -> None:
     """Raise SafetyError if a part of the store is outside of it, unless the configuration names the store."""
-    # a copy may have links into the store of a running broker, which holds a different lock from ours
+    # a copy of a store may have links into the store of a running broker, which holds the lock of its own store
     root = paths.store.resolve()
     for folder in (paths.commitlog, paths.config, paths.consumequeue, paths.rocksdb):
         if not paths.is_named and not folder.resolve().is_relative_to(root):
             raise SafetyError(
-                f"{folder} is {folder.resolve()}, outside of {paths.store}, whose lock keeps the broker out: if "
-                "both belong to the same broker, name its configuration with --broker-conf, and storePathRootDir in it"
+                f"{folder} is {folder.resolve()}, outside of {paths.store}, and the lock in {paths.store} keeps "
+                "only that store's broker out: if both belong to the same broker, name its configuration with "
+                "--broker-conf; the configuration has to contain storePathRootDir"
             )
 
 

@@ -47,8 +47,8 @@ def publish(settings: Settings, found: Rows) -> int:
             yield encode(request_of(row[c.TOPIC_NAME], row[s.KIND], row[s.KEY], position))
 
     with admin_for(settings) as admin:
-        # Unlike other publications this one keeps no plan: a repeated request does no harm, since the service finds a
-        # key that has a tombstone by then ALREADY_GONE
+        # Unlike other publications this one keeps no plan: a repeated request does no harm, since the service answers
+        # ALREADY_GONE if the key has a tombstone by then
         report = publish_lines(settings, admin, lines())
     if report.invalid:
         log.warning("%d orphans were not requested: %s", len(report.invalid), report.invalid[0][1])

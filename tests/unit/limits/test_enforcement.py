@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from streaming.adapters.memory.store import MemoryStore
 from streaming.clock import ManualClock
 from streaming.limits.breaker import Breaker
@@ -176,3 +178,14 @@ def test_batches_of_several_queries_that_take_turns_each_add_up() -> None:
     assert not _allows(radius, 6)
     assert not _allows(radius, 6, chunk=other)
     assert _allows(radius, 6, chunk=replace(CHUNK, batch_id=2))
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1]", b"7", b'"text"', b"\xff"])
+def test_a_breaker_that_can_not_be_parsed_holds_all_deletes_and_can_be_resumed(data: bytes) -> None:
+    store = MemoryStore()
+    breaker = Breaker(store, "/lr/breaker")
+    breaker.trip("any")
+    store.set_data("/lr/breaker", data)
+    assert "can't be parsed" in breaker.reason()
+    assert breaker.clear(now_ms=1)
+    assert breaker.reason() == ""
