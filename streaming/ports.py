@@ -181,6 +181,13 @@ class Broker(Protocol):
         """
         ...
 
+    def layout_views(self, segments: Sequence[str]) -> list[BrokerView]:
+        """Return whether the layouts that brokers read name each segment (PRESENT) or not (GONE), in order.
+
+        Loaded segments are looked up as well. Never raises: UNREADABLE is a view.
+        """
+        ...
+
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Ask for each schema's existence, in order. Never raises."""
         ...

@@ -7,6 +7,8 @@ WITNESS, LAYOUT, LOADER = (
 )
 ANSWERS, BROKER = (f"streaming/adapters/pulsar/admin_api/{name}.py" for name in ("segments", "broker"))
 REFERENCES, OFFLOADS, PATHS = "udfs/owners/references.py", "streaming/sweep/tiered_storage/offloads.py", "udfs/paths.py"
+LEFTOVERS = "streaming/space/leftovers.py"
+JUDGE, CHECKS = "udfs/verdicts/judge_segment.py", "streaming/audit/checks/suspect_ledgers.py"
 WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
 HTTP_TESTS = ("tests/contract/test_pulsar_http.py",)
 # the tests that must notice, by the changed file
@@ -19,6 +21,9 @@ TESTS = {
     REFERENCES: ("tests/unit/sweep/test_segments.py", "tests/unit/udfs/owners/test_references.py"),
     OFFLOADS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     PATHS: ("tests/unit/udfs/test_paths.py",),
+    LEFTOVERS: ("tests/unit/space/test_leftovers.py",),
+    JUDGE: ("tests/unit/udfs/verdicts/test_judge_segment.py",),
+    CHECKS: ("tests/unit/audit/checks/test_suspect_ledgers.py",),
 }
 SEGMENTS = (
     (
@@ -116,6 +121,60 @@ SEGMENTS = (
         OFFLOADS,
         "    return (*reference.checks, *((path, _ABSENT) for path in fixed_paths(owner_of(reference.key))))",
         "    return reference.checks or tuple((path, _ABSENT) for path in fixed_paths(owner_of(reference.key)))",
+    ),
+    (
+        "a segment that its layout names is no orphan",
+        JUDGE,
+        "    if is_named or now_ms",
+        "    if now_ms",
+    ),
+    (
+        "a segment that changed a short while ago is no orphan",
+        JUDGE,
+        "    if is_named or now_ms - facts.last_change_ms < _wait_ms(facts.name, layout, policy):",
+        "    if is_named:",
+    ),
+    (
+        "a segment that the next split may take over waits",
+        JUDGE,
+        "    return policy.min_age_ms if is_assigned else",
+        "    return policy.min_age_ms if True else",
+    ),
+    (
+        "a segment is an orphan only if a broker reads the same layout",
+        JUDGE,
+        "    if view.presence is Presence.PRESENT:\n        return _IN_USE\n",
+        "",
+    ),
+    (
+        "a segment is an orphan only if brokers answer",
+        JUDGE,
+        "    if view.presence is Presence.UNREADABLE:",
+        "    if False:",
+    ),
+    (
+        "a segment that may be a V1 topic is no orphan",
+        JUDGE,
+        "    if layout is None and facts.name.may_be_v1:",
+        "    if False:",
+    ),
+    (
+        "a ledger of an unnamed segment gets its segment's class",
+        CHECKS,
+        "            if _is_of_unnamed_segment(row)\n            else",
+        "            if False\n            else",
+    ),
+    (
+        "the schema of a scalable topic is no leftover",
+        LEFTOVERS,
+        '            topics.update(f"{namespace}/{name}" for name in names)\n',
+        "",
+    ),
+    (
+        "the segments of a namespace are no namespace",
+        LEFTOVERS,
+        "else (*_DOMAINS, SEGMENT_DOMAIN)",
+        "else _DOMAINS",
     ),
     (
         "a segment's hashes are in order",

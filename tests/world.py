@@ -86,6 +86,7 @@ class ToldBroker:
     def __init__(self) -> None:
         self.topics: dict[str, BrokerView] = {}
         self.schemas: dict[str, BrokerView] = {}
+        self.layouts: dict[str, BrokerView] = {}  # what brokers read of a segment in its layout
         self.asked: list[str] = []
         self.listed: list[str] = []  # topics to look up in the list of their namespace, unless they are loaded
 
@@ -98,6 +99,10 @@ class ToldBroker:
             name: unloaded if name in existing else BrokerView(presence=Presence.GONE) for name in managed_ledgers
         }
         return [self.topics.get(name, absent[name]) for name in managed_ledgers]
+
+    def layout_views(self, segments: Sequence[str]) -> list[BrokerView]:
+        """Return the scripted views in order; other segments are in no layout."""
+        return [self.layouts.get(name, BrokerView(presence=Presence.GONE)) for name in segments]
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Return the views in order."""

@@ -79,6 +79,7 @@ class Reason(StrEnum):
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
     NOT_GUARDED = "NOT_GUARDED"  # no guard keeps the segments that topics need from being trimmed after a compaction
     OFFLOAD_UNCONFIRMED = "OFFLOAD_UNCONFIRMED"  # its list names it as offloaded, and we did not see both objects
+    SEGMENT_UNNAMED = "SEGMENT_UNNAMED"  # audits only: its owner is a segment that no layout names
     PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves which owner and cluster the object belongs to
 
     # refused for good (DEAD_LETTER)

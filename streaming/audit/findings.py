@@ -5,6 +5,7 @@ from typing import Any
 
 from streaming.audit import audit_columns as a
 from streaming.audit.certificate import MAX_NAMESPACES
+from streaming.audit.reference_join import IS_SEGMENT
 from streaming.audit.result import InUse
 from streaming.audit.tables import Rows
 from udfs import columns as c
@@ -15,11 +16,9 @@ from udfs.verdicts.finding_classes import NOT_FINDINGS, UNREAD, FindingClass
 _MS_PER_SECOND = 1000
 _NAMESPACES = 500
 # A local name that can't be decoded is shown as it is. HUGEINT: the time in a ledger's metadata may be any number.
-# A segment's name has five parts, as a V1 name has; udfs.paths distinguishes them in the same way.
 _NAMED = f"""
     SELECT *,
-        regexp_full_match({a.MANAGED_LEDGER}, '[^/]+/[^/]+/{SEGMENT_DOMAIN}/[^/]+/[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9]+')
-            AS is_segment,
+        {IS_SEGMENT} AS is_segment,
         CASE WHEN is_segment THEN regexp_extract({a.MANAGED_LEDGER}, '^[^/]+/[^/]+')
             ELSE {a.MANAGED_LEDGER}.string_split('/persistent/')[1] END AS {a.NAMESPACE},
         {a.MANAGED_LEDGER}.string_split('/')[1] AS {c.TENANT},

@@ -60,6 +60,7 @@ class Audit:
         suspects = tools.no_suspects()
         if not self.options.verify_only:
             suspects = walk.suspects(compared).and_also(walk.suspect_objects(pairs, references))
+            suspects = suspects.and_also(walk.unnamed_segments(references))
         missing = _possibly_missing(tools, buckets, references, compared, pairs)
         # if a suspect is CLOSED, and its topic, read after it, does not name it, the topic never names it again
         first, second = check_twice(tools, reference_join.askable(suspects).and_also(missing))

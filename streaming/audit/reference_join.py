@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from streaming.audit import audit_columns as a
 from streaming.audit.tables import Rows
 from udfs import columns as c
-from udfs.records import LedgerType
+from udfs.paths import SEGMENT_DOMAIN
+from udfs.records import LedgerType, Reason
+
+# The condition that a managed ledger is a segment's. Its name has five parts, as a V1 topic's name has; udfs.paths
+# distinguishes them in the same way.
+IS_SEGMENT = (
+    f"regexp_full_match({a.MANAGED_LEDGER}, '[^/]+/[^/]+/{SEGMENT_DOMAIN}/[^/]+/[0-9a-f]{{4}}-[0-9a-f]{{4}}-[0-9]+')"
+)
 
 
 def ids_of(listed: Rows) -> Rows:
@@ -93,6 +100,26 @@ def unlisted(references: Rows, compared: Rows) -> Rows:
         f"FROM rows SEMI JOIN compared USING ({c.LEDGER_ID})", compared=compared.where(a.IS_REFERENCE)
     )
     return _as_missing(missing, LedgerType.LEDGER)
+
+
+def segments(references: Rows) -> Rows:
+    """Return the managed ledgers of all segments that name a ledger, each once."""
+    return references.select(
+        f"""
+        SELECT DISTINCT {a.MANAGED_LEDGER} FROM rows
+        WHERE {c.LEDGER_ID} IS NOT NULL AND {a.IN_BOOKKEEPER} AND {IS_SEGMENT}
+        """
+    )
+
+
+def of_unnamed_segments(references: Rows, managed_ledgers: Sequence[str]) -> Rows:
+    """Return the references of these segments, as suspects (audit_columns.SUSPECT) with the reason SEGMENT_UNNAMED."""
+    theirs = bookkeeper_references(references).where(
+        f"list_contains($names::VARCHAR[], {a.MANAGED_LEDGER})", names=[*managed_ledgers]
+    )
+    return _as_missing(theirs, LedgerType.LEDGER).select(
+        f"SELECT * REPLACE ($reason::VARCHAR AS {c.REASON}) FROM rows", reason=str(Reason.SEGMENT_UNNAMED)
+    )
 
 
 def problems(rows: Rows) -> Rows:

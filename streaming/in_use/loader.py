@@ -21,9 +21,10 @@ from udfs.owners.references import (
     reference_of,
 )
 from udfs.owners.segment_witness import layout_of, with_layout
-from udfs.paths import cursor_path, managed_ledger_path
+from udfs.paths import cursor_path, layout_path, managed_ledger_path, segment_of
 from udfs.records import BrokerView, Presence, Reference
 from udfs.units import MIB
+from udfs.verdicts.judge_segment import SegmentFacts
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
 _AIM_BYTES = 16 * MIB  # of znodes in a batch
@@ -110,6 +111,26 @@ class InUseLoader:
         nodes = self._store.read_many([managed_ledger_path(name) for name in names])
         infos = {name: _list_of(node) for name, node in zip(names, nodes, strict=True)}
         return {name: info for name, info in infos.items() if info is not None}
+
+    def segments(self, managed_ledgers: Iterable[str]) -> dict[str, SegmentFacts]:
+        """Read segments with the layouts of their topics, from ZooKeeper and from brokers. Raises UnavailableError."""
+        names = {name: segment for name in dict.fromkeys(managed_ledgers) if (segment := segment_of(name))}
+        paths = {name: (managed_ledger_path(name), layout_path(segment.topic)) for name, segment in names.items()}
+        distinct = list(dict.fromkeys(path for pair in paths.values() for path in pair))
+        nodes = dict(zip(distinct, self._store.read_many(distinct), strict=True))
+        views: Sequence[BrokerView | None] = [None] * len(names)
+        if self._broker is not None and names:
+            views = self._broker.layout_views(list(names))
+        return {
+            name: SegmentFacts(
+                name=segment,
+                own=znode_read(own, nodes[own]),
+                layout=znode_read(layout, nodes[layout]),
+                last_change_ms=max(_changed_ms(nodes[own]), _changed_ms(nodes[layout])),
+                view=view,
+            )
+            for (name, segment), (own, layout), view in zip(names.items(), paths.values(), views, strict=True)
+        }
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
         """Return, by key, the ledger from which the topic's broker serves compacted readers now.
@@ -223,6 +244,10 @@ def _version_of(node: Znode | Unreadable | None) -> int | None:
     if node is None:
         return -1
     return node.version if isinstance(node, Znode) else None
+
+
+def _changed_ms(node: Znode | Unreadable | None) -> int:
+    return max(node.ctime_ms, node.mtime_ms) if isinstance(node, Znode) else 0
 
 
 def _compacted_by(cursor: Znode | Unreadable | None) -> int | None:

@@ -15,7 +15,15 @@ from streaming.coordination.live_store import require_no_migration
 from streaming.ports import MetadataStore, Unreadable
 from streaming.space.descriptions import shell_word
 from streaming.sweep.jobs import Limiter
-from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT, checked_schema_id, decode_name, schema_id_of
+from udfs.paths import (
+    MANAGED_LEDGERS_ROOT,
+    SCALABLE_TOPICS_ROOT,
+    SCHEMAS_ROOT,
+    SEGMENT_DOMAIN,
+    checked_schema_id,
+    decode_name,
+    schema_id_of,
+)
 
 _POLICIES = "/admin/policies"
 _PARTITIONED = "/admin/partitioned-topics"
@@ -23,6 +31,8 @@ _DOMAIN = "persistent"
 _DOMAINS = (_DOMAIN, "non-persistent")
 # roots and domains of the znodes whose children are the topics of a namespace
 _TOPICS = ((MANAGED_LEDGERS_ROOT, _DOMAIN), *((_PARTITIONED, domain) for domain in _DOMAINS))
+# the same of its scalable topics, whose names have no partitions
+_SCALABLE = (f"{MANAGED_LEDGERS_ROOT}/{{namespace}}/{SEGMENT_DOMAIN}", f"{SCALABLE_TOPICS_ROOT}/{{namespace}}")
 # The brokers' own health checks are in namespaces without policies, such as pulsar/HOST:PORT.
 _OF_BROKERS = frozenset({"pulsar", "sla-monitor"})
 _TOP_FOLDER = re.compile(r"[0-9]{2,3}")
@@ -121,20 +131,24 @@ class _Search:
         for tenant, namespaces in zip(tenants, self._children(tenants, missing=None), strict=True):
             if namespaces == []:
                 self._empty_of_tenant(tenant, policies)
-            for folder, domains in self._namespaces_below([f"{tenant}/{name}" for name in sorted(namespaces or ())]):
+            folders = [f"{tenant}/{name}" for name in sorted(namespaces or ())]
+            for folder, domains in self._namespaces_below(folders, policies):
                 if self._namespace(folder, domains, policies):
                     with_topics.add(folder.removeprefix(f"{MANAGED_LEDGERS_ROOT}/"))
         return frozenset(with_topics)
 
-    def _namespaces_below(self, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    def _namespaces_below(self, paths: Sequence[str], policies: frozenset[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield each namespace's znode with its children. V1 names have the cluster between tenant and namespace."""
         for path, children in zip(paths, self._children(paths, missing=None), strict=True):
             if children is None:
                 continue
-            domains = [name for name in children if name in _DOMAINS]
+            # a namespace with a V1 name may be called `segment` as well
+            v1_namespace = f"{path}/{SEGMENT_DOMAIN}".removeprefix(f"{MANAGED_LEDGERS_ROOT}/")
+            known = _DOMAINS if v1_namespace in policies else (*_DOMAINS, SEGMENT_DOMAIN)
+            domains = [name for name in children if name in known]
             if domains or not children:
                 yield path, domains
-            of_cluster = [f"{path}/{name}" for name in sorted(children) if name not in _DOMAINS]
+            of_cluster = [f"{path}/{name}" for name in sorted(children) if name not in known]
             for below, names in zip(of_cluster, self._children(of_cluster, missing=None), strict=True):
                 if names is not None:
                     yield below, names
@@ -244,6 +258,11 @@ class _Search:
                     return None
             if names is None:
                 return None
+        for namespace, folder in product(namespaces, _SCALABLE):
+            names = self._children([folder.format(namespace=namespace)])[0]
+            if names is None:
+                return None
+            topics.update(f"{namespace}/{name}" for name in names)
         return frozenset(topics)
 
     def _ledger_folders(self) -> None:

@@ -343,6 +343,17 @@ def test_the_layout_of_its_topic_decides_whether_an_unloaded_segment_exists(
     assert set(_paths(stub)) == {LOADED, LAYOUT}, "a request that would load a topic"
 
 
+def test_the_brokers_layout_of_a_loaded_segment_is_read_as_well(stub: HttpStub) -> None:
+    stub.answer_with(LOADED, _loaded(SEGMENT_TOPIC))
+    stub.answer_with(LAYOUT, CannedAnswer(200, layout_znode(1, 2)))
+    broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=5), lambda: [stub.url])
+    views = broker.layout_views([SEGMENT, OWNER, "no topic"])
+    broker.close()
+
+    assert [view.presence for view in views] == [Presence.GONE, Presence.UNREADABLE, Presence.UNREADABLE]
+    assert set(_paths(stub)) == {LAYOUT}
+
+
 @pytest.mark.parametrize("name", ["t/ns/segment/a+b/0000-ffff-0", "t/ns/segment/a%2520b/0000-ffff-0"])
 def test_a_scalable_topic_whose_name_is_encoded_is_not_requested(stub: HttpStub, name: str) -> None:
     """Brokers of 5.0.0-M1 take the encoded name for the name itself."""

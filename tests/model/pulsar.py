@@ -108,6 +108,10 @@ class Pulsar(Storage):
         """Answer like brokers: from memory, with loads of existing topics, and without an answer for silent topics."""
         return [self._view(name) for name in managed_ledgers]
 
+    def layout_views(self, segments: Sequence[str]) -> list[BrokerView]:
+        """Return UNREADABLE: these brokers know no scalable topics."""
+        return [BrokerView(presence=Presence.UNREADABLE)] * len(segments)
+
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Return whether each schema exists."""
         return [self._schema_view(name) for name in schema_ids]

@@ -36,6 +36,8 @@ class FindingClass(StrEnum):
     FOREIGN = "FOREIGN"  # its metadata does not contain application=pulsar: it is another application's
     TOO_YOUNG = "TOO_YOUNG"  # no owner refers to it, but it is so new that its owner may still write it into a list
     OPEN = "OPEN"  # no owner refers to it, but a client may be writing to it
+    # its owner refers to it, and is itself an orphan: a segment that no layout names (udfs.verdicts.judge_segment)
+    ORPHAN_SEGMENT = "ORPHAN_SEGMENT"
     IN_USE = "IN_USE"
     GONE = "GONE"  # deleted while the audit ran
 

@@ -205,6 +205,10 @@ class MemoryBroker:
         pairs = zip(managed_ledgers, views, strict=True)
         return [self._absent(name, existing) if view.presence is Presence.GONE else view for name, view in pairs]
 
+    def layout_views(self, segments: Sequence[str]) -> list[BrokerView]:
+        """Return UNREADABLE for each segment. Never raises."""
+        return [BrokerView(presence=Presence.UNREADABLE, detail="HTTP 404: Not Found")] * len(segments)
+
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Look up each `tenant/ns/encoded`, in order. Never raises."""
         return [self._view("schema_views", self.schemas, checked_schema_id, name) for name in schema_ids]

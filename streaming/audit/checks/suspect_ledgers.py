@@ -30,6 +30,7 @@ from udfs.verdicts.finding_classes import (
     owner_paths,
 )
 from udfs.verdicts.judge import NOT_ASKED, Case, Policy, judge, refers_to
+from udfs.verdicts.judge_segment import check_of_segment
 
 _SUSPECTS_AT_ONCE = 2_000
 
@@ -98,9 +99,12 @@ class SuspectChecker:
         # for a loaded topic, only the broker's answer counts: the cursor's znode may still name a ledger that the
         # broker has replaced and deleted
         compacted = self.loader.compacted(row[c.REFERENCE_KEY] for row in ledgers if _is_compacted_reference(row))
+        segments = self.loader.segments(row[a.MANAGED_LEDGER] for row in ledgers if _is_of_unnamed_segment(row))
         now_ms = self.clock.now_ms()
         checks = [
-            (row, _missing_compacted(row, fact, compacted[row[c.REFERENCE_KEY]]), fact)
+            (row, check_of_segment(segments[row[a.MANAGED_LEDGER]], self.policy, now_ms=now_ms), fact)
+            if _is_of_unnamed_segment(row)
+            else (row, _missing_compacted(row, fact, compacted[row[c.REFERENCE_KEY]]), fact)
             if _is_compacted_reference(row)
             else (row, self._check_ledger(row, fact, references[row[c.REFERENCE_KEY]], now_ms, unconfirmed), fact)
             for row, fact, unconfirmed in zip(
@@ -169,8 +173,13 @@ class SuspectChecker:
         return SuspectCheck(FindingClass.UNKNOWN, Reason.OWNER_UNREADABLE, f"{blocking} could not be read")
 
 
+def _is_of_unnamed_segment(row: Mapping[str, Any]) -> bool:
+    return bool(row[a.IS_REFERENCE]) and row[c.REASON] == Reason.SEGMENT_UNNAMED
+
+
 def _is_compacted_reference(row: Mapping[str, Any]) -> bool:
-    return bool(row[a.IS_REFERENCE]) and row[c.COMPONENT] == LedgerComponent.COMPACTED_LEDGER
+    is_missing = bool(row[a.IS_REFERENCE]) and not _is_of_unnamed_segment(row)
+    return is_missing and row[c.COMPONENT] == LedgerComponent.COMPACTED_LEDGER
 
 
 def _missing_compacted(
@@ -196,6 +205,8 @@ def _with_check(
     row: Mapping[str, Any], check: SuspectCheck, facts: LedgerFacts | Unreadable | None, now_ms: int
 ) -> dict[str, Any]:
     changed = {a.LAST_CHANGE_MS: facts.last_change_ms} if isinstance(facts, LedgerFacts) else {}
+    if _is_of_unnamed_segment(row) and isinstance(facts, LedgerFacts) and facts.metadata is not None:
+        changed[c.BYTES] = facts.metadata.length_bytes  # a cursor does not name the length of its ledger
     return {
         **row,
         **changed,

@@ -15,6 +15,7 @@ from streaming.audit.walk.bucket_listing import PREFIXES, ClaimObjectsTask, List
 from streaming.audit.walk.listing import ListTask, find_folders
 from streaming.audit.walk.owner_listing import OwnersTask, find_namespaces
 from streaming.audit.walk.reference_scan import ReferenceTask
+from streaming.audit.walk.segments import unnamed_segments
 from streaming.audit.walk.suspects import ClaimTask
 from udfs import columns as c
 
@@ -66,6 +67,17 @@ class Walk:
             phase.processed(completeness.listed["unreferenced"], "ledgers")
             completeness.errors = whole_errors(completeness.listed, suspects.count(c.REFERENCE_KEY))
         return suspects
+
+    def unnamed_segments(self, references: Rows) -> Rows:
+        """Return the references of segments that no layout names (audit_columns.SUSPECT); the checks decide."""
+        tools = self.tools
+        names = [row[a.MANAGED_LEDGER] for row in reference_join.segments(references).fetched()]
+        if not names:
+            return tools.no_suspects()
+        with tools.phases.phase("Reading layouts of scalable topics") as phase:
+            unnamed = unnamed_segments(tools.store, names)
+            phase.processed(len(names), "segments")
+        return reference_join.of_unnamed_segments(references, unnamed) if unnamed else tools.no_suspects()
 
     def suspect_objects(self, pairs: Rows, references: Rows) -> Rows:
         """Read the index, which names the owner, of each unreferenced pair of objects (audit_columns.SUSPECT)."""

@@ -5,7 +5,7 @@ from typing import Any
 from streaming.audit import audit_columns as a
 from streaming.audit import reference_join
 from streaming.audit.tables import Rows, Tables
-from tests.builders import TOPIC, UUID
+from tests.builders import SEGMENT, TOPIC, UUID
 from tests.unit.audit.frames import ids
 from udfs import columns as c
 
@@ -38,6 +38,29 @@ def _offload(ledger_id: int, **changes: Any) -> dict[str, Any]:
 def _pair(ledger_id: int, uuid: str = UUID, *, index: bool = True, size: int = 10) -> list[dict[str, Any]]:
     data = {a.STORE: STORE, c.UUID: uuid, c.LEDGER_ID: ledger_id, a.IS_INDEX: False, c.BYTES: size, a.LAST_CHANGE_MS: 5}
     return [data, data | {a.IS_INDEX: True, c.BYTES: 1, a.LAST_CHANGE_MS: 7}] if index else [data]
+
+
+def test_the_ledgers_of_unnamed_segments_are_suspects_with_their_reason(tables: Tables) -> None:
+    other, v1 = "public/default/segment/orders/8000-ffff-1", "t/c/segment/persistent/orders"
+    references = tables.of(
+        [
+            _reference(1, **{a.MANAGED_LEDGER: SEGMENT}),
+            _reference(2, **{a.MANAGED_LEDGER: SEGMENT, c.COMPONENT: "MANAGED_CURSOR"}),
+            _offload(3, **{a.MANAGED_LEDGER: SEGMENT}),
+            _reference(4, **{a.MANAGED_LEDGER: other}),
+            _reference(5, **{a.MANAGED_LEDGER: v1}),
+            _reference(6),
+        ],
+        a.REFERENCE,
+    )
+    names = {row[a.MANAGED_LEDGER] for row in reference_join.segments(references).fetched()}
+    suspects = reference_join.of_unnamed_segments(references, [SEGMENT]).fetched()
+
+    assert names == {SEGMENT, other}
+    assert sorted(row[c.LEDGER_ID] for row in suspects) == [1, 2]
+    assert {(row[c.REASON], row[a.IS_REFERENCE], row[a.CLASS], row[c.BYTES]) for row in suspects} == {
+        ("SEGMENT_UNNAMED", True, None, 100)
+    }
 
 
 def test_a_ledger_that_no_list_keeps_in_bookkeeper_is_a_suspect(tables: Tables) -> None:

@@ -55,6 +55,18 @@ def found(*paths: str) -> list[tuple[Kind, str]]:
         pytest.param(("/schemas/pulsar/h:8080/healthcheck",), id="the schema of a health check"),
         pytest.param(("/admin/policies/new",), id="a tenant without namespaces"),
         pytest.param(("/admin/policies/shop/empty", "/managed-ledgers/shop/empty/persistent"), id="no topics yet"),
+        pytest.param(
+            ("/managed-ledgers/shop/prod/segment/s/0000-ffff-0", "/schemas/shop/prod/s"), id="a segment and its schema"
+        ),
+        pytest.param(("/topics/shop/prod/s-partition-3", "/schemas/shop/prod/s-partition-3"), id="a scalable topic"),
+        pytest.param(
+            (
+                "/admin/policies/old/c1/segment",
+                "/managed-ledgers/old/c1/segment/persistent/a",
+                "/schemas/old/segment/a",
+            ),
+            id="a V1 namespace called segment",
+        ),
         pytest.param((f"{ROOT}/000/0000/0000/0000/L0001", f"{ROOT}/underreplication"), id="long ids"),
     ],
 )

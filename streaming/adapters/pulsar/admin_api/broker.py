@@ -116,6 +116,17 @@ class AdminBroker:
         views |= self._all(asks, self._deadline(len(asks)))
         return [views[name] for name in managed_ledgers]
 
+    def layout_views(self, segments: Sequence[str]) -> list[BrokerView]:
+        """Return whether the layouts that brokers read name each segment, in order. Never raises."""
+        named = segments_among(_full_names(dict.fromkeys(segments)))
+        try:
+            running = self._running()
+        except ReaperError as error:
+            return [_unavailable(str(error))] * len(segments)
+        views = self._absent_segments(named, running, self._deadline(len(named)))
+        other = BrokerView(presence=Presence.UNREADABLE, detail="not a segment's name")
+        return [views.get(name, other) for name in segments]
+
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         """Return whether each schema (`tenant/ns/encoded`) exists, in order, but not its ledgers. Never raises.
 

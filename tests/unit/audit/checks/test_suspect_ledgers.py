@@ -14,8 +14,21 @@ from streaming.audit.walk.suspects import LedgerReader, suspect_row
 from streaming.clock import ManualClock
 from streaming.in_use.loader import InUseLoader
 from streaming.sweep.pace import Pace
-from tests.builders import DAY_MS, NOW_MS, ROOT, TOPIC, data_custom, list_znode, metadata, put
+from tests.builders import (
+    DAY_MS,
+    LAYOUT_PATH,
+    NOW_MS,
+    ROOT,
+    SEGMENT,
+    TOPIC,
+    data_custom,
+    layout_znode,
+    list_znode,
+    metadata,
+    put,
+)
 from tests.model.service import POLICY
+from tests.world import path_of
 from udfs import columns as c
 from udfs.formats.ledger_metadata import serialize_v3
 from udfs.formats.managed_ledger import ManagedCursorInfo, ManagedLedgerInfo, serialize_cursor, serialize_managed_ledger
@@ -35,6 +48,9 @@ class OneAnswer:
 
     def views(self, managed_ledgers: Sequence[str], existing: Collection[str] = ()) -> list[BrokerView]:
         return [self._view] * len(managed_ledgers)
+
+    def layout_views(self, segments: Sequence[str]) -> list[BrokerView]:
+        return [self._view] * len(segments)
 
     def schema_views(self, schema_ids: Sequence[str]) -> list[BrokerView]:
         return [self._view] * len(schema_ids)
@@ -92,6 +108,50 @@ def test_a_compacted_ledger_is_missing_only_if_its_broker_needs_it(
     (look,) = checker.check([row], is_second=False)
 
     assert look[a.CLASS] == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "presence", "expected"),
+    [
+        pytest.param(layout_znode(1, 2), Presence.GONE, FindingClass.ORPHAN_SEGMENT, id="no layout names it"),
+        pytest.param(layout_znode(0, 1), Presence.GONE, FindingClass.IN_USE, id="its layout names it by now"),
+        pytest.param(layout_znode(1, 2), Presence.PRESENT, FindingClass.IN_USE, id="the brokers' layout names it"),
+        pytest.param(layout_znode(1, 2), Presence.UNREADABLE, FindingClass.UNKNOWN, id="brokers do not answer"),
+    ],
+)
+@pytest.mark.parametrize("is_second", [False, True], ids=["first check", "second check"])
+def test_a_ledger_of_an_unnamed_segment_has_the_class_of_its_segment(
+    layout: bytes, presence: Presence, expected: FindingClass, is_second: bool
+) -> None:
+    tree, clock = MemoryTree(ManualClock(NOW_MS)), ManualClock(NOW_MS + 30 * DAY_MS)
+    put(tree, managed_ledger_path(SEGMENT), list_znode(5))
+    put(tree, LAYOUT_PATH, layout)
+    put(tree, path_of(5), serialize_v3(metadata(data_custom(SEGMENT), length_bytes=77)))
+    store = MemoryStore(tree)
+    checker = SuspectChecker(
+        reader=LedgerReader(store, Layout.HIERARCHICAL, ROOT, Pace(0)),
+        objects=cast(ObjectChecker, None),
+        loader=InUseLoader(store, OneAnswer(BrokerView(presence=presence)), clock),
+        clock=clock,
+        policy=POLICY,
+        unreadable=frozenset(),
+    )
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in a.SUSPECT)
+    row = nothing | {
+        c.LEDGER_ID: 5,
+        c.LEDGER_TYPE: "LEDGER",
+        c.COMPONENT: "MANAGED_LEDGER",
+        c.REFERENCE_KEY: f"data:{SEGMENT}",
+        c.REASON: "SEGMENT_UNNAMED",
+        a.MANAGED_LEDGER: SEGMENT,
+        a.IS_REFERENCE: True,
+    }
+
+    (look,) = checker.check([row], is_second=is_second)
+
+    assert look[a.CLASS] == expected
+    assert look[c.BYTES] == 77
+    assert look[a.CANDIDATE] is (expected is FindingClass.ORPHAN_SEGMENT)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Scalable topics on a real Pulsar 5.0.0-M1: audits find leaked ledgers of segments, the service deletes nothing else.
+
+No client of 5.0 is at hand, so segments have no messages: their ledgers are real, and the leaked ones are synthetic.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from streaming.clients import clients_for
+from streaming.errors import ReaperError
+from streaming.sandbox import cluster_faults, ledger_list, topics
+from streaming.sandbox.cluster import Cluster
+from tests.integration.conftest import Deployment, deployment, running_cluster
+from udfs.formats.managed_ledger import in_use_ids
+from udfs.formats.segment_layout import SegmentLayout, parse_layout
+from udfs.paths import layout_path, managed_ledger_path
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
+
+NAMESPACE = "public/scalable"
+ORDERS, PRUNED, DELETED = f"{NAMESPACE}/orders", f"{NAMESPACE}/pruned", f"{NAMESPACE}/deleted"
+GC_SECONDS = 150.0  # a 5.0.0-M1 broker looks for sealed segments to prune every 60 s
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster with scalable topics, and a service."""
+
+    cluster: Cluster
+    service: Deployment
+
+    def admin(self, method: str, path: str, body: Any = None) -> str:
+        return topics.admin(self.cluster, method, path, body)
+
+    def layout(self, topic: str) -> SegmentLayout | None:
+        (node,) = clients_for(self.service.settings).store.read_many([layout_path(topic)])
+        return parse_layout(node.data) if node else None  # type: ignore[union-attr]
+
+    def segments(self, topic: str) -> list[str]:
+        namespace, _, name = topic.rpartition("/")
+        (names,) = clients_for(self.service.settings).store.children_many(
+            [f"/managed-ledgers/{namespace}/segment/{name}"]
+        )
+        return names or []  # type: ignore[return-value]
+
+    def leak(self, segment: str, first_id: int) -> set[int]:
+        return set(ledger_list.make_synthetic(self.cluster, segment, count=2, first_id=first_id))
+
+    def audit(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return the findings and the end of a complete audit."""
+        lines = [
+            json.loads(line)
+            for line in self.service.call("audit", "--recheck-seconds", "3", "--json").splitlines()
+            if line.startswith("{")
+        ]
+        assert lines[-1]["complete"]
+        return lines[:-1], lines[-1]["totals"]
+
+    def listed(self, segment: str) -> set[int]:
+        """Return the ledgers that a segment's list names."""
+        (node,) = clients_for(self.service.settings).store.read_many([managed_ledger_path(segment)])
+        return set(in_use_ids(node.data).ids)  # type: ignore[union-attr]
+
+    def ledgers(self) -> set[int]:
+        return set(ledger_list.every_ledger(self.cluster))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running_cluster(tmp_path_factory.mktemp("pulsar5"), pulsar="5.0.0-M1") as running:
+        created = World(running, deployment(running, tmp_path_factory.mktemp("service")))
+        created.admin("PUT", f"namespaces/{NAMESPACE}")
+        for path in ("orders?numInitialSegments=2", "pruned", "deleted", "persistent", "x%20y"):
+            created.admin("PUT", f"scalable/{NAMESPACE}/{path}")
+        created.admin("PUT", f"persistent/{NAMESPACE}/migrated/partitions", 2)
+        created.admin("PUT", f"persistent/{NAMESPACE}/single")
+        for name in ("migrated", "single"):
+            created.admin("POST", f"scalable/{NAMESPACE}/{name}/migrate")
+        yield created
+
+
+def test_every_kind_of_scalable_topic_is_in_use(world: World) -> None:
+    findings, totals = world.audit()
+
+    assert findings == []
+    assert totals["in_use"] == totals["ledgers"] > 0
+    migrated = world.layout(f"{NAMESPACE}/migrated")
+    assert migrated is not None
+    assert [each.legacy_topic for each in migrated.segments.values() if not each.is_active] == [
+        f"persistent://{NAMESPACE}/migrated-partition-{index}" for index in range(2)
+    ]
+
+
+def test_ledgers_that_a_living_a_pruned_and_a_deleted_segment_leaked_are_found_and_deleted(world: World) -> None:
+    leaked = {
+        "UNREFERENCED": world.leak(f"{NAMESPACE}/segment/orders/0000-7fff-0", 1000),
+        "OWNER_GONE": world.leak(f"{NAMESPACE}/segment/pruned/0000-ffff-0", 2000)
+        | world.leak(f"{NAMESPACE}/segment/deleted/0000-ffff-0", 3000),
+    }
+    world.admin("POST", f"scalable/{PRUNED}/split/0")
+    world.admin("DELETE", f"scalable/{DELETED}")
+    topics.wait_for(lambda: "0000-ffff-0" not in world.segments(PRUNED), "the prune of a segment", seconds=GC_SECONDS)
+    topics.wait_for(lambda: not world.segments(DELETED), "the deletion of a topic")
+    assert world.layout(DELETED) is None
+    everything = {ledger for ledgers in leaked.values() for ledger in ledgers}
+    before = world.ledgers()
+
+    findings, _totals = world.audit()
+
+    assert {(row["class"], row["ledger_id"]) for row in findings} == {("ORPHAN", ledger) for ledger in everything}
+    assert {row["topic"].partition("://")[0] for row in findings} == {"segment"}
+
+    world.service.run("audit", "--last", "--publish", "--yes")
+    world.service.run("run", "--until-idle", seconds=600)
+
+    final = {row["ledger_id"]: row for rows in world.service.final().values() for row in rows}
+    assert {ledger: (row["outcome"], row["reason"]) for ledger, row in final.items()} == {
+        ledger: ("DELETED", reason) for reason, ledgers in leaked.items() for ledger in ledgers
+    }
+    assert before - world.ledgers() == everything
+    assert world.audit()[0] == []
+
+
+def test_a_segment_explains_itself_and_space_names_what_brokers_hide(world: World) -> None:
+    segment = f"segment://{NAMESPACE}/orders/0000-7fff-0"
+    (leaked, *_others) = sorted(world.leak(segment, 4000))
+
+    assert segment in world.service.call("explain", str(leaked))
+    assert "brokers do not show a segment's ledgers" in world.service.call("space", code=4)
+    assert managed_ledger_path(segment) == f"/managed-ledgers/{NAMESPACE}/segment/orders/0000-7fff-0"
+
+
+def test_segments_that_a_dying_broker_and_a_failed_split_left_behind_are_reported(world: World) -> None:
+    dying = f"{NAMESPACE}/dying"
+    world.admin("PUT", f"scalable/{dying}?numInitialSegments=16")
+    world.admin("PUT", f"segments/{NAMESPACE}/orders/0000-3fff-7", [])  # as a split does before it writes the layout
+
+    def delete() -> None:
+        with suppress(ReaperError):
+            world.admin("DELETE", f"scalable/{dying}")
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(delete)
+        while world.layout(dying) is not None:
+            pass
+        cluster_faults.kill_brokers(world.cluster)
+    cluster_faults.restart_brokers(world.cluster)
+    left = {f"{NAMESPACE}/segment/dying/{name}" for name in world.segments(dying)}
+    assert left
+    left.add(f"{NAMESPACE}/segment/orders/0000-3fff-7")
+
+    findings, totals = world.audit()
+
+    found = [row for row in findings if row["class"] == "ORPHAN_SEGMENT"]
+    assert {row["ledger_id"] for row in found} == {ledger for segment in left for ledger in world.listed(segment)}
+    assert totals["ORPHAN_SEGMENT"]["count"] == len(found)
+
+    for segment in left:
+        namespace, _, name = segment.partition("/segment/")
+        world.admin("DELETE", f"segments/{namespace}/{name}?force=true")
+    assert not [row for row in world.audit()[0] if row["class"] == "ORPHAN_SEGMENT"]
