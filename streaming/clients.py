@@ -6,7 +6,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock
@@ -184,10 +184,10 @@ def admin_for(settings: Settings) -> PulsarAdmin:
     return PulsarAdmin(admin_settings(settings))
 
 
-def ask_admin(settings: Settings) -> None:
-    """Return if the admin API answers. Raises UnavailableError, RefusedError."""
+def metadata_stores_of(settings: Settings) -> Mapping[str, str]:
+    """Return what TopicAdmin.metadata_stores does, and raise what it raises."""
     with admin_for(settings) as admin:
-        admin.clusters()
+        return admin.metadata_stores()
 
 
 def reader_for(settings: Settings) -> MessageReader:

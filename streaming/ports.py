@@ -227,6 +227,10 @@ class TopicAdmin(Protocol):
         """Return the names of the clusters that this cluster knows, including its own."""
         ...
 
+    def metadata_stores(self) -> Mapping[str, str]:
+        """Return setting -> address of the metadata stores of the broker that answers, as far as they are set."""
+        ...
+
     def tenants(self) -> list[str]:
         """Return the names of all tenants."""
         ...

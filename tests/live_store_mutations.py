@@ -11,12 +11,15 @@ SNAPSHOT_AUDIT = "streaming/snapshots/audit/snapshot_audit.py"
 REPAIRS, GUARDS = "streaming/snapshots/repair/wiring.py", "streaming/snapshots/guard/guards.py"
 UNDO, LEFTOVERS = "streaming/undo/restore_ledgers.py", "streaming/space/leftovers.py"
 UNREAD = "streaming/space/unread.py"
+ADMIN, COMBINATIONS = "streaming/adapters/pulsar/admin_api/admin.py", "streaming/config/combinations.py"
 CONTRACT = "tests/contract/test_live_store.py"
 # the tests that must notice, by the changed file
 TESTS = {
     MIGRATION: (CONTRACT,),
     LIVE: (CONTRACT,),
     MULTI_READ: (CONTRACT,),
+    ADMIN: ("tests/contract/test_pulsar_http.py",),
+    COMBINATIONS: ("tests/unit/config/test_load.py",),
     LEDGERS: ("tests/unit/sweep/test_transactions.py",),
     OBJECTS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     TOMBSTONES: ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
@@ -48,8 +51,26 @@ LIVE_STORE = (
     (
         "a store without brokers' sessions is refused if the admin API answers",
         LIVE,
-        "        if (running := brokers(store)) or not _answers(ask_admin):\n",
+        "        if (running := brokers(store)) or not answers:\n",
         "        if (running := brokers(store)) or True:\n",
+    ),
+    (
+        "a broker that uses another kind of store is refused",
+        LIVE,
+        "        if other := other_store(url):\n",
+        "        if False and (other := other_store(url)):\n",
+    ),
+    (
+        "BookKeeper's metadata in another kind of store are refused",
+        ADMIN,
+        '("metadataStoreUrl", "bookkeeperMetadataServiceUri")',
+        '("metadataStoreUrl",)',
+    ),
+    (
+        "zookeeper.hosts names ZooKeeper",
+        COMBINATIONS,
+        "    if store := other_store(zookeeper.hosts):\n",
+        "    if False and (store := other_store(zookeeper.hosts)):\n",
     ),
     (
         "an admin API that refuses has answered",
@@ -98,13 +119,13 @@ LIVE_STORE = (
     (
         "a start refuses a cluster that leaves ZooKeeper",
         INSTANCE,
-        "    require_live_store(store, admin.clusters, sleep=stop.wait)\n",
+        "    require_live_store(store, admin.metadata_stores, sleep=stop.wait)\n",
         "",
     ),
     (
         "the watcher's command refuses a cluster that leaves ZooKeeper",
         WATCH,
-        "        require_live_store(store, partial(ask_admin, settings))\n",
+        "        require_live_store(store, partial(metadata_stores_of, settings))\n",
         "        store.read_many([])\n",
     ),
     (
@@ -122,13 +143,13 @@ LIVE_STORE = (
     (
         "an audit command refuses a cluster that leaves ZooKeeper",
         AUDIT_COMMAND,
-        "        require_live_store(process_store(settings), partial(ask_admin, settings))\n",
-        "",
+        "        require_live_store(process_store(settings), partial(metadata_stores_of, settings))\n",
+        "        pass\n",
     ),
     (
         "an audit of a series refuses a cluster that leaves ZooKeeper",
         AUDIT,
-        "    require_live_store(store, partial(ask_admin, settings))\n",
+        "    require_live_store(store, partial(metadata_stores_of, settings))\n",
         "",
     ),
     (
@@ -146,19 +167,19 @@ LIVE_STORE = (
     (
         "repairs of snapshots refuse a cluster that leaves ZooKeeper",
         REPAIRS,
-        "    require_live_store(clients_for(settings).store, partial(ask_admin, settings))\n",
+        "    require_live_store(clients_for(settings).store, partial(metadata_stores_of, settings))\n",
         "",
     ),
     (
         "guards refuse a cluster that leaves ZooKeeper",
         GUARDS,
-        "    require_live_store(clients.store, partial(ask_admin, settings))\n",
+        "    require_live_store(clients.store, partial(metadata_stores_of, settings))\n",
         "",
     ),
     (
         "undo refuses a cluster that leaves ZooKeeper",
         UNDO,
-        "    require_live_store(store, clients.pulsar.admin.clusters)\n",
+        "    require_live_store(store, clients.pulsar.admin.metadata_stores)\n",
         "",
     ),
     (

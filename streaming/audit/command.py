@@ -29,7 +29,7 @@ from streaming.audit.stages import Engine, engine_for
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.audit.tables import Rows
 from streaming.beside import Beside, Work, logged
-from streaming.clients import ask_admin, bookies_for, process_store
+from streaming.clients import bookies_for, metadata_stores_of, process_store
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.coordination.exclusive import require_declared_buckets, require_exclusive_bookkeeper
@@ -108,8 +108,8 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
     if request.publish:
         require_exclusive_bookkeeper(settings)
         require_declared_buckets(settings)
-    if request.publish or not request.last:
-        require_live_store(process_store(settings), partial(ask_admin, settings))
+    if watch_seconds or (request.last and request.publish):  # other audits do so when they start (tools_for)
+        require_live_store(process_store(settings), partial(metadata_stores_of, settings))
     output = output_of(settings, request.out)
     if request.last:
         _refuse_other_cluster(settings, remembered(output))

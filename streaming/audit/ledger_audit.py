@@ -26,7 +26,7 @@ from streaming.audit.stages import Engine, PhaseTools
 from streaming.audit.tables import Rows
 from streaming.audit.walk.bucket_listing import bucket_path, buckets_by_label
 from streaming.audit.walk.phases import Walk
-from streaming.clients import ask_admin, newest_zxid, process_store
+from streaming.clients import metadata_stores_of, newest_zxid, process_store
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.coordination.identity import instance_id_of, read_layout
@@ -87,7 +87,7 @@ def tools_for(
 ) -> PhaseTools:
     """Return what the phases of one run share. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
     store = process_store(settings)
-    require_live_store(store, partial(ask_admin, settings))
+    require_live_store(store, partial(metadata_stores_of, settings))
     return PhaseTools(
         settings=settings,
         options=options,

@@ -127,7 +127,7 @@ def no_migration(store: MetadataStore) -> str:
 
 def broker_sessions(store: MetadataStore, admin: TopicAdmin) -> str:
     """Check that brokers have sessions in this ZooKeeper, so that it is their metadata store."""
-    found = require_live_store(store, admin.clusters, patience_s=0)
+    found = require_live_store(store, admin.metadata_stores, patience_s=0)
     return f"{count_of(found, 'broker has', 'brokers have')} a session in this ZooKeeper"
 
 

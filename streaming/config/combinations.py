@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from streaming.config.hosts import each_url, may_carry_token
 from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
 from streaming.config.settings import Settings
+from udfs.formats.metadata_url import other_store
 from udfs.paths import tenant_of
 from udfs.units import MAX_DELAY_MS
 
@@ -31,6 +32,11 @@ def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
     roots = (zookeeper.ledgers_root, *_OF_PULSAR)
     if any(zookeeper.own_root == root or zookeeper.own_root.startswith(root + "/") for root in roots):
         yield f"zookeeper.own_root {zookeeper.own_root} is below a root of Pulsar or BookKeeper: name another znode"
+    if store := other_store(zookeeper.hosts):
+        yield (
+            f"zookeeper.hosts is an address of {store}: the service reads ZooKeeper only, and can't serve a cluster "
+            "whose metadata are elsewhere (docs/limits.md)"
+        )
     if zookeeper.timeout_seconds < zookeeper.session_timeout_seconds:
         yield (
             f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "

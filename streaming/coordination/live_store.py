@@ -2,15 +2,17 @@
 
 1. A migration to another store (PIP-454) has a znode. Starts refuse it, the running service waits, and the sweeps read
    the znode again right before they delete (decision 39).
-2. Every running broker has a session in its store. If none has a session here although the admin API answers, this is
+2. A broker's configuration may name another kind of store. Starts refuse it.
+3. Every running broker has a session in its store. If none has a session here although the admin API answers, this is
    a copy, or an ensemble that the brokers have left. Starts refuse it; the running service waits for a broker.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from streaming.errors import RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.ports import SweepStore, Unreadable, Znode
+from udfs.formats.metadata_url import other_store
 from udfs.formats.migration import MIGRATION_PATH, describe_migration, unknown_migration
 from udfs.paths import BROKERS
 
@@ -67,7 +69,7 @@ def await_broker(store: SweepStore) -> None:
 
 def require_live_store(
     store: SweepStore,
-    ask_admin: Callable[[], object],
+    brokers_stores: Callable[[], Mapping[str, str]],
     *,
     patience_s: int = _PATIENCE_S,
     sleep: Callable[[float], object] = time.sleep,
@@ -78,7 +80,7 @@ def require_live_store(
 
     Args:
         store: ZooKeeper.
-        ask_admin: asks the admin API anything. Raises UnavailableError if it does not answer.
+        brokers_stores: TopicAdmin.metadata_stores.
         patience_s: how long to wait for a broker that is just starting.
         sleep: sleeps for so many seconds; true if the program is to stop.
     """
@@ -86,7 +88,8 @@ def require_live_store(
     for second in range(patience_s + 1):
         if second and sleep(1.0):
             raise StopRequestedError
-        if (running := brokers(store)) or not _answers(ask_admin):
+        answers = _answers(brokers_stores)
+        if (running := brokers(store)) or not answers:
             return running
     raise SafetyError(
         f"{_NO_BROKER}, although the admin API answers: this is not, or no longer, the brokers' metadata store (a "
@@ -95,11 +98,19 @@ def require_live_store(
     )
 
 
-def _answers(ask_admin: Callable[[], object]) -> bool:
+def _answers(brokers_stores: Callable[[], Mapping[str, str]]) -> bool:
+    """Return whether the admin API answers. Raises SafetyError if a broker uses another kind of store."""
     try:
-        ask_admin()
+        stores = brokers_stores()
     except RefusedError:  # an answer, too
         return True
     except UnavailableError:
         return False
+    for setting, url in stores.items():
+        if other := other_store(url):
+            raise SafetyError(
+                f"the broker that answers has {setting}={url}: the cluster keeps metadata in {other}, and what "
+                "ZooKeeper contains may be old. Nothing is judged or deleted. Stop Ledger Reaper for this cluster, "
+                "because it can read no other metadata store"
+            )
     return True

@@ -108,7 +108,7 @@ def begin_instance(
     require_exclusive_bookkeeper(settings)
     require_declared_buckets(settings)
     store, root, name = clients.store, settings.zookeeper.own_root, settings.service.name
-    require_live_store(store, admin.clusters, sleep=stop.wait)
+    require_live_store(store, admin.metadata_stores, sleep=stop.wait)
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     for directory in (root_of(settings), settings.state_dir):
         require_writable(directory)

@@ -72,7 +72,7 @@ def undo_ledgers(
     A ledger that exists is left unchanged, so a second call does nothing more.
     """
     store = clients.store
-    require_live_store(store, clients.pulsar.admin.clusters)
+    require_live_store(store, clients.pulsar.admin.metadata_stores)
     identity.compare(identity.of_cluster(settings, store, clients.pulsar.admin), settings.state_dir)
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
     entries = newest_of(

@@ -66,7 +66,9 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[MetadataStore]:
 
 def test_a_cluster_whose_brokers_could_migrate_is_served(brokers: MetadataStore) -> None:
     assert migration(brokers) == ""
-    assert require_live_store(brokers, pytest.fail) == 1
+    assert require_live_store(brokers, answering, sleep=awake) == 1
+    assert require_live_store(brokers, refusing, sleep=awake) == 1
+    assert require_live_store(brokers, silent, sleep=awake) == 1
     await_broker(brokers)
     stop_at_migration(brokers)
     assert InUseLoader(brokers, None, SystemClock()).holding([NO_MIGRATION]) == {NO_MIGRATION}
@@ -79,7 +81,7 @@ def test_every_phase_is_refused_by_its_name_until_the_znode_is_gone(brokers: Met
     _refused(brokers, f"to oxia://oxia1:6648/default has phase {phase}")
 
     brokers.delete(MIGRATION_PATH)
-    require_live_store(brokers, pytest.fail)
+    require_live_store(brokers, answering, sleep=awake)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b'{"phase":"LATER"}'])
@@ -102,22 +104,52 @@ def test_without_an_answer_of_the_store_nothing_is_allowed(brokers: MetadataStor
             ask(brokers)
 
 
-def answering() -> None:
-    """Ask an admin API that answers."""
+def answering() -> dict[str, str]:
+    """Ask a broker whose metadata are in ZooKeeper."""
+    return {
+        "metadataStoreUrl": "zk:zk1:2181/pulsar",
+        "bookkeeperMetadataServiceUri": "metadata-store:zk:zk1:2181/ledgers",
+    }
 
 
-def refusing() -> None:
-    raise ForbiddenError("our role may not list clusters")
+def awake(_seconds: float) -> bool:
+    raise AssertionError("there is nothing to wait for")
 
 
-def silent() -> None:
+def refusing() -> dict[str, str]:
+    raise ForbiddenError("our role may not read the configuration")
+
+
+def silent() -> dict[str, str]:
     raise UnavailableError("no broker answers")
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+@pytest.mark.parametrize(
+    ("stores", "text"),
+    [
+        ({"metadataStoreUrl": "oxia://oxia1:6648/default"}, "metadataStoreUrl=oxia://oxia1:6648/default: .* in Oxia"),
+        (
+            {"metadataStoreUrl": "zk:zk1", "bookkeeperMetadataServiceUri": "metadata-store:oxia://oxia1/bk"},
+            "bookkeeperMetadataServiceUri=metadata-store:oxia://oxia1/bk: .* in Oxia",
+        ),
+        ({"metadataStoreUrl": "etcd:http://etcd1:2379"}, "in etcd"),
+    ],
+    ids=["Oxia", "BookKeeper's in Oxia", "etcd"],
+)
+def test_a_broker_that_uses_another_store_is_refused_by_the_stores_name(
+    brokers: MetadataStore, stores: dict[str, str], text: str, *, is_registered: bool
+) -> None:
+    if not is_registered:
+        brokers.delete(BROKER)
+    with pytest.raises(SafetyError, match=text):
+        require_live_store(brokers, lambda: stores, sleep=awake)
 
 
 @pytest.mark.parametrize("ask", [answering, refusing])
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "znodes without a session"])
 def test_a_store_without_a_brokers_session_is_refused_if_the_admin_api_answers(
-    brokers: MetadataStore, left: str, ask: Callable[[], None]
+    brokers: MetadataStore, left: str, ask: Callable[[], dict[str, str]]
 ) -> None:
     brokers.delete(BROKER)
     if left == "nothing":

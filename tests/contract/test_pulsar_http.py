@@ -36,6 +36,8 @@ COMPLETE = {
     "compactedLedger": {"ledgerId": 6},
 }
 
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+
 
 @pytest.fixture
 def stub() -> Iterator[HttpStub]:
@@ -666,6 +668,34 @@ def test_a_rotated_token_is_used_by_the_next_request(stub: HttpStub, tmp_path: P
             assert admin.clusters() == ["c"]
 
     assert [request.authorization for request in stub.requests] == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(
+    "set_to",
+    [
+        {"metadataStoreUrl": "oxia://oxia1:6648"},
+        {"metadataStoreUrl": "zk:zk1:2181", "bookkeeperMetadataServiceUri": "metadata-store:oxia://oxia1/bk"},
+        {},
+    ],
+)
+def test_a_broker_names_its_metadata_stores_as_far_as_they_are_set(stub: HttpStub, set_to: dict[str, str]) -> None:
+    others = {"bookkeeperMetadataServiceUri": "", "webServicePort": "8080"}
+    stub.answer_with(RUNTIME, _json(others | set_to))
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin:
+        assert admin.metadata_stores() == set_to
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(CannedAnswer(200, b"[]"), UnavailableError), (CannedAnswer(403, b"{}"), RefusedError)],
+    ids=["an unknown format", "no right"],
+)
+def test_metadata_stores_that_a_broker_does_not_return_are_unknown(
+    stub: HttpStub, answer: CannedAnswer, error: type[Exception]
+) -> None:
+    stub.answer_with(RUNTIME, answer)
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url)) as admin, pytest.raises(error):
+        admin.metadata_stores()
 
 
 def test_endless_redirects_are_unavailable(stub: HttpStub) -> None:

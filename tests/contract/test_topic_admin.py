@@ -16,6 +16,7 @@ from streaming.config.load import load
 from streaming.errors import RefusedError
 from streaming.ports import MessageReader, TopicAdmin
 from udfs.entry_ranges import EntrySpan
+from udfs.formats.metadata_url import other_store
 from udfs.paths import namespace_of
 
 NAMESPACE = "public/default"
@@ -243,3 +244,9 @@ def test_a_namespace_lists_its_topics_and_a_subscription_its_backlog(cluster: An
         partitions = {f"{topic}-partition-{index}" for index in range(3)}
         assert partitions < set(admin.topics(namespace_of(topic)))  # beside the namespace's system topics
         assert admin.backlog(topic, "a b/c") == 0
+
+
+def test_the_brokers_metadata_store_is_zookeeper(world: World) -> None:
+    stores = world.admin.metadata_stores()
+    assert stores["metadataStoreUrl"].startswith("zk:")
+    assert not any(other_store(url) for url in stores.values())

@@ -58,6 +58,7 @@ class MemoryPulsar:
     def __init__(self, clock: Clock | None = None) -> None:
         self.topics: dict[str, MemoryTopic] = {}
         self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
+        self.stores = {"metadataStoreUrl": "zk:127.0.0.1:2181"}  # metadata_stores() returns them
         self.held: set[str] = set()  # subscriptions that another client moves: ensure_subscription raises BusyError
         self.faults = Faults()  # hooks get the call's name (of a policy: the policy's) and the topic or namespace
         self._clock = clock or ManualClock()
@@ -107,6 +108,11 @@ class MemoryPulsar:
         """Return the names of the clusters that this cluster knows."""
         self._step("clusters")
         return ["standalone"]
+
+    def metadata_stores(self) -> dict[str, str]:
+        """Return the addresses of the brokers' metadata stores."""
+        self._step("metadata_stores")
+        return dict(self.stores)
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants."""

@@ -17,7 +17,15 @@ from prometheus_client import CollectorRegistry
 
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.beside import Beside, Work
-from streaming.clients import admin_for, ask_admin, broker_for, command_clients, open_hints, open_store, open_trim_facts
+from streaming.clients import (
+    admin_for,
+    broker_for,
+    command_clients,
+    metadata_stores_of,
+    open_hints,
+    open_store,
+    open_trim_facts,
+)
 from streaming.clock import SystemClock
 from streaming.config.combinations import watch_faults
 from streaming.config.settings import Settings
@@ -65,7 +73,7 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     if faults := watch_faults(settings.topics):
         raise ConfigError("; ".join(faults))
     with contextlib.suppress(UnavailableError), contextlib.closing(open_store(settings)) as store:
-        require_live_store(store, partial(ask_admin, settings))
+        require_live_store(store, partial(metadata_stores_of, settings))
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
         address = settings.metrics.address

@@ -15,7 +15,7 @@ from typing import Any
 from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.audit.audit_options import FindingFilters
-from streaming.clients import ask_admin, clients_for
+from streaming.clients import clients_for, metadata_stores_of
 from streaming.config.settings import Settings
 from streaming.coordination.live_store import require_live_store
 from streaming.errors import ReaperError, SafetyError, UnavailableError
@@ -203,7 +203,7 @@ def guard_all(settings: Settings, filters: FindingFilters) -> Iterator[GuardStat
     Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError without ZooKeeper.
     """
     clients = clients_for(settings)
-    require_live_store(clients.store, partial(ask_admin, settings))
+    require_live_store(clients.store, partial(metadata_stores_of, settings))
     namespaces, problems = namespaces_with_snapshots(clients.store, filters)
     for path, detail in problems:
         yield GuardState(namespace=path, error=detail)

@@ -11,7 +11,7 @@ from streaming.adapters.pulsar.readers.frames import ReceiveTimeout, opened
 from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshots.snapshot_store import SnapshotStore
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
-from streaming.clients import ask_admin, clients_for
+from streaming.clients import clients_for, metadata_stores_of
 from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
@@ -109,7 +109,7 @@ def _transaction_of(data: bytes) -> tuple[int, int] | None:
 @contextmanager
 def _live_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[SnapshotTopics]:
     """Open the snapshot topics for changes. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
-    require_live_store(clients_for(settings).store, partial(ask_admin, settings))
+    require_live_store(clients_for(settings).store, partial(metadata_stores_of, settings))
     with snapshot_topics(settings, is_unknown_foreign=is_unknown_foreign) as topics:
         yield topics
 

@@ -133,6 +133,13 @@ def test_a_store_without_a_brokers_session_is_a_problem_for_an_operator(world: W
     assert "loaded topics" not in lines, "its advice would mislead"
 
 
+def test_a_broker_that_uses_another_store_is_a_problem_for_an_operator(world: World) -> None:
+    world.pulsar.stores = {"metadataStoreUrl": "oxia://oxia1:6648/default"}
+    line = world.look()["brokers' sessions"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, SafetyError.exit_code)
+    assert "metadataStoreUrl=oxia://oxia1:6648/default" in line.says
+
+
 def test_everything_else_is_checked_if_a_service_does_not_answer(world: World) -> None:
     world.pulsar.faults.away = True
     lines = world.look()

@@ -35,6 +35,8 @@ def test_the_defaults_are_safe() -> None:
             "would cost the session",
             id="an answer may take longer than the session lives",
         ),
+        pytest.param('[zookeeper]\nhosts = "oxia://oxia1:6648"', "is an address of Oxia", id="Oxia"),
+        pytest.param('[zookeeper]\nhosts = "etcd:http://etcd1:2379"', "is an address of etcd", id="etcd"),
         pytest.param('[zookeeper]\nown_root = "/ledgers/x"', "is below a root", id="our znodes among ledgers"),
         pytest.param('[zookeeper]\nsasl_mechanism = "DIGEST-MD5"', "needs zookeeper.digest_file", id="sasl, no secret"),
         pytest.param(

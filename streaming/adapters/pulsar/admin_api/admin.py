@@ -22,6 +22,7 @@ _BUSY = re.compile(
     r"|Exclusive consumer is already connected|Failed to fence subscription"
 )
 _LAST_BYTES = 1024  # limit for the answer of lastMessageId, which contains a few numbers
+_METADATA_STORES = ("metadataStoreUrl", "bookkeeperMetadataServiceUri")
 _EARLIEST = {"ledgerId": -1, "entryId": -1}
 _ADVICE: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the permissions of its role (docs/operating.md lists them)",
@@ -45,6 +46,13 @@ class PulsarAdmin:
     def clusters(self) -> list[str]:
         """Return the names of the clusters that this cluster knows, including its own."""
         return [str(name) for name in self._get("v2/clusters", "list clusters")]
+
+    def metadata_stores(self) -> dict[str, str]:
+        """Return setting -> address of the metadata stores of the broker that answers, as far as they are set."""
+        answer = self._done(self._http.get("v2/brokers/configuration/runtime"), "return a broker's configuration")
+        if not isinstance(answer.body, dict):
+            raise UnavailableError("a broker's configuration is in an unknown format")
+        return {key: str(answer.body[key]) for key in _METADATA_STORES if answer.body.get(key)}
 
     def topics(self, namespace: str) -> list[str]:
         """Return the existing persistent topics of `tenant/ns`; partitions are listed individually."""
