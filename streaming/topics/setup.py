@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Any
 
@@ -153,6 +153,8 @@ def _set_policies(admin: TopicAdmin, settings: Settings, topic: str) -> None:
     admin.set_message_ttl(topic, seconds=0)
     if _needs_deduplication(settings, topic):
         admin.set_deduplication(topic, enabled=True)
+        # a broker reads policies from a topic, and shows a new one later
+        _soon(settings, lambda: admin.deduplication(topic))
 
 
 def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
@@ -173,7 +175,8 @@ def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
                 f"{topic} has no deduplication: messages of this service could be duplicated. Enable it "
                 "(deduplicationEnabled)."
             )
-        elif not _deduplicates_soon(admin, settings, topic):
+        # the broker applies a policy that was just set, and loads a topic, with some delay
+        elif not _soon(settings, lambda: admin.deduplicates(topic)):
             faults.append(
                 f"{topic} is not deduplicated although its policy enables it: messages of this service could be "
                 "duplicated. Check deduplicationStatus in the stats of its partitions, or use another topic."
@@ -181,10 +184,10 @@ def _deviations(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
     return faults
 
 
-def _deduplicates_soon(admin: TopicAdmin, settings: Settings, topic: str) -> bool:
-    # the broker applies a policy that was just set, and loads a topic, with some delay
+def _soon(settings: Settings, holds: Callable[[], bool]) -> bool:
+    """Wait at most pulsar.timeout_seconds until the condition holds; return False if it does not."""
     give_up_s = time.monotonic() + settings.pulsar.timeout_seconds
-    while not admin.deduplicates(topic):
+    while not holds():
         if time.monotonic() > give_up_s:
             return False
         time.sleep(_POLL_SECONDS)

@@ -11,7 +11,7 @@ from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSe
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError
-from streaming.topics.setup import MOST_PARTITIONS, ensure_request_topic, faults_of, subscribe_to
+from streaming.topics.setup import MOST_PARTITIONS, ensure_request_topic, ensure_topics, faults_of, subscribe_to
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 
 TOPIC = "/admin/v2/persistent/acme/reaper/r-RETRY"
@@ -76,6 +76,24 @@ def test_a_topic_of_the_pattern_with_very_many_partitions_is_not_read(settings: 
     assert "65 partitions" in fault
     assert pulsar.internal_stats("persistent://acme/reaper/many-partition-0").cursors == {}, "it was not started"
     assert subscribe_to(pulsar, settings, "persistent://acme/reaper/few") == []
+
+
+class _LatePolicies(MemoryPulsar):
+    """A broker that shows a policy some time after it was set, as a busy broker of Pulsar 3.3.6 did."""
+
+    hidden = 3  # reads that do not show it yet
+
+    def deduplication(self, topic: str) -> bool:
+        self.hidden -= 1
+        return self.hidden < 0 and super().deduplication(topic)
+
+
+def test_new_topics_are_used_although_the_broker_shows_their_policies_late(settings: Settings) -> None:
+    pulsar = _LatePolicies()
+
+    ensure_topics(pulsar, settings)
+
+    assert pulsar.topics.keys() == {*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter}
 
 
 def _produces_only(pulsar: MemoryPulsar) -> None:
