@@ -99,7 +99,8 @@ class LedgerTable:
             return [-1] * len(ledger_ids)
         wanted = np.array(ledger_ids, np.int64)
         rows = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
-        return [int(row) for row in np.where(self.ids[rows] == wanted, rows, -1)]
+        found: list[int] = np.where(self.ids[rows] == wanted, rows, -1).tolist()
+        return found
 
     def claim(self, ledger_ids: Sequence[int]) -> list["Claimed | None"]:
         """Claim distinct ledgers for an owner; None: there is no such ledger."""
