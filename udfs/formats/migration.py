@@ -28,8 +28,9 @@ class MigrationPhase(StrEnum):
 
 
 _BACK_IN_ZOOKEEPER = (
-    f"Brokers write to ZooKeeper in this phase, but a retry may start at any moment. If none is planned, and {_STATUS} "
-    "shows this phase on every broker, delete the znode: Pulsar then treats the migration as not started"
+    "Brokers write to ZooKeeper in this phase, but a retry may start at any moment. If none is planned, and every "
+    "broker and bookie has logged `Metadata Migration Failed` or was restarted since, delete the znode: Pulsar then "
+    "treats the migration as not started"
 )
 _UNDER_WAY = (
     f"Wait until it has ended ({_STATUS} shows its phase); if it succeeds, Ledger Reaper can't serve this cluster any "
