@@ -4,7 +4,8 @@ No client of 5.0 is at hand, so segments have no messages: their ledgers are rea
 """
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,7 +74,9 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with running_cluster(tmp_path_factory.mktemp("pulsar5"), pulsar="5.0.0-M1") as running:
+    # without the setting, brokers merge idle segments by themselves
+    settings = {"scalableTopicAutoScaleEnabled": "false"}
+    with running_cluster(tmp_path_factory.mktemp("pulsar5"), pulsar="5.0.0-M1", broker_settings=settings) as running:
         created = World(running, deployment(running, tmp_path_factory.mktemp("service")))
         created.admin("PUT", f"namespaces/{NAMESPACE}")
         for path in ("orders?numInitialSegments=2", "pruned", "deleted", "persistent", "x%20y"):
@@ -136,32 +139,59 @@ def test_a_segment_explains_itself_and_space_names_what_brokers_hide(world: Worl
     assert managed_ledger_path(segment) == f"/managed-ledgers/{NAMESPACE}/segment/orders/0000-7fff-0"
 
 
-def test_segments_that_a_dying_broker_and_a_failed_split_left_behind_are_reported(world: World) -> None:
-    dying = f"{NAMESPACE}/dying"
-    world.admin("PUT", f"scalable/{dying}?numInitialSegments=16")
-    world.admin("PUT", f"segments/{NAMESPACE}/orders/0000-3fff-7", [])  # as a split does before it writes the layout
+def _killed(world: World, method: str, path: str, when: Callable[[], bool]) -> None:
+    """Send a request, and kill the broker as soon as a condition holds; start it again."""
 
-    def delete() -> None:
+    def send() -> None:
         with suppress(ReaperError):
-            world.admin("DELETE", f"scalable/{dying}")
+            world.admin(method, path)
 
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(delete)
-        while world.layout(dying) is not None:
-            pass
+        thread.submit(send)
+        deadline = time.monotonic() + GC_SECONDS
+        while not when():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
         cluster_faults.kill_brokers(world.cluster)
     cluster_faults.restart_brokers(world.cluster)
-    left = {f"{NAMESPACE}/segment/dying/{name}" for name in world.segments(dying)}
-    assert left
-    left.add(f"{NAMESPACE}/segment/orders/0000-3fff-7")
+
+
+def _unnamed(world: World, name: str) -> set[str]:
+    """Return a topic's segments that its layout does not name."""
+    layout = world.layout(f"{NAMESPACE}/{name}")
+    named = layout.segments if layout else {}
+    segments = [f"{NAMESPACE}/segment/{name}/{each}" for each in world.segments(f"{NAMESPACE}/{name}")]
+    return {each for each in segments if int(each.rpartition("-")[2]) not in named}
+
+
+def test_segments_that_dying_brokers_leave_are_reported_until_a_broker_deletes_them(world: World) -> None:
+    for path in ("dying?numInitialSegments=16", "split", "merge?numInitialSegments=2", "prune"):
+        world.admin("PUT", f"scalable/{NAMESPACE}/{path}")
+
+    def has_child(name: str, segment: str) -> bool:
+        return segment in world.segments(f"{NAMESPACE}/{name}") and bool(
+            world.listed(f"{NAMESPACE}/segment/{name}/{segment}")
+        )
+
+    def is_pruned() -> bool:
+        layout = world.layout(f"{NAMESPACE}/prune")
+        return layout is not None and layout.next_segment_id == 3 and 0 not in layout.segments
+
+    _killed(world, "POST", f"scalable/{NAMESPACE}/split/split/0", lambda: has_child("split", "0000-7fff-1"))
+    _killed(world, "POST", f"scalable/{NAMESPACE}/merge/merge/0/1", lambda: has_child("merge", "0000-ffff-2"))
+    _killed(world, "POST", f"scalable/{NAMESPACE}/prune/split/0", is_pruned)
+    _killed(world, "DELETE", f"scalable/{NAMESPACE}/dying", lambda: world.layout(f"{NAMESPACE}/dying") is None)
+    left = {name: _unnamed(world, name) for name in ("split", "merge", "prune", "dying")}
+    assert all(left.values()), left
 
     findings, totals = world.audit()
 
     found = [row for row in findings if row["class"] == "ORPHAN_SEGMENT"]
-    assert {row["ledger_id"] for row in found} == {ledger for segment in left for ledger in world.listed(segment)}
+    segments = {segment for each in left.values() for segment in each}
+    assert {row["ledger_id"] for row in found} == {ledger for segment in segments for ledger in world.listed(segment)}
     assert totals["ORPHAN_SEGMENT"]["count"] == len(found)
 
-    for segment in left:
+    for segment in segments:
         namespace, _, name = segment.partition("/segment/")
         world.admin("DELETE", f"segments/{namespace}/{name}?force=true")
     assert not [row for row in world.audit()[0] if row["class"] == "ORPHAN_SEGMENT"]
