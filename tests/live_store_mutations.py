@@ -125,7 +125,7 @@ LIVE_STORE = (
     (
         "the watcher's command refuses a cluster that leaves ZooKeeper",
         WATCH,
-        "        require_live_store(store, partial(metadata_stores_of, settings))\n",
+        "        require_live_store(store, partial(metadata_stores_of, settings), sleep=stop.wait)\n",
         "        store.read_many([])\n",
     ),
     (

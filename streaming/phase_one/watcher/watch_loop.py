@@ -72,8 +72,9 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; retries after temporary errors."""
     if faults := watch_faults(settings.topics):
         raise ConfigError("; ".join(faults))
-    with contextlib.suppress(UnavailableError), contextlib.closing(open_store(settings)) as store:
-        require_live_store(store, partial(metadata_stores_of, settings))
+    # without an answer of ZooKeeper it is asked again later, and a stop ends the loop below
+    with contextlib.suppress(UnavailableError, StopRequestedError), contextlib.closing(open_store(settings)) as store:
+        require_live_store(store, partial(metadata_stores_of, settings), sleep=stop.wait)
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
         address = settings.metrics.address
