@@ -46,6 +46,11 @@ test-fast: setup ## Run the tests that need no cluster (under two minutes)
 test-long: setup ## Run the tests that take many minutes each
 	@$(BIN)/python -m pytest -m long --timeout 7200
 
+.PHONY: test-versions
+test-versions: setup ## Run the main scenes on each version of Pulsar (PULSAR=5.0.0-M1: on that one; 4 minutes each)
+	@LEDGER_REAPER_TEST_PULSAR="$(PULSAR)" $(BIN)/python -m pytest tests/integration/test_pulsar_versions.py -m long \
+	  --durations=0 --durations-min=1
+
 .PHONY: test-model
 test-model: setup ## Run the model test for long (LEDGER_REAPER_MODEL_EXAMPLES=2000)
 	@LEDGER_REAPER_MODEL_EXAMPLES=$${LEDGER_REAPER_MODEL_EXAMPLES:-2000} $(BIN)/python -m pytest tests/model --timeout 7200

@@ -12,9 +12,9 @@ from streaming.sandbox.parts.part_settings import metadata_service_uri
 
 SHELL_SECONDS = 120
 _MEMORY = "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=128m"
-# The shell prints results as log lines: "<time> [main] INFO  ...ListLedgersCommand - ledgerID: 12"
-_LISTED = re.compile(r"ledgerID: (\d+)")
-_ENTRY = re.compile(r"Entry Id: (\d+)|Lost Entry|No such entry")
+# The shell prints results as log lines: "<time> [main] INFO  ...ListLedgersCommand - ledgerID: 12". Since BookKeeper
+# 4.18 values are in the line's context: "... - log entry {ledgerId=12}".
+_LISTED = re.compile(r"ListLedgersCommand - (?:ledgerID: |.*\bledgerId=)(\d+)")
 
 
 def run(cluster: Cluster, arguments: Sequence[str], *, check: bool = True) -> str:
@@ -55,6 +55,16 @@ def list_ledgers(cluster: Cluster) -> set[int]:
 def ledger_metadata(cluster: Cluster, ledger_id: int) -> str:
     """Return the output of `ledgermetadata`. Raises ReaperError if the ledger does not exist."""
     return run(cluster, ["ledgermetadata", "-ledgerid", str(ledger_id)])
+
+
+def can_read(cluster: Cluster, ledger_id: int, entry_id: int) -> bool:
+    """Return whether `readledger` reads the entry."""
+    try:
+        text = read_ledger(cluster, ledger_id, entry_id, entry_id)
+    except ReaperError:
+        return False
+    line = rf"Lid={ledger_id}, Eid={entry_id}, EntrySize=|entryId={entry_id}, entrySize=\d+, ledgerId={ledger_id}\b"
+    return re.search(line, text) is not None
 
 
 def read_ledger(cluster: Cluster, ledger_id: int, first_entry: int, last_entry: int) -> str:

@@ -51,9 +51,13 @@ class Contents:
 
 
 def create(cluster: Cluster) -> Contents:
-    """Create topics, and leak or lose some of their ledgers; takes a minute."""
+    """Create topics, and leak or lose some of their ledgers; takes a minute.
+
+    If the cluster's version has no offloaders, no topic is offloaded.
+    """
     topics.admin(cluster, "PUT", f"namespaces/{NAMESPACE}")
     _fill(cluster)
+    is_offloading = offloads(cluster)
     gone_attempts = {attempt.uuid for attempt in attempts(cluster, OFFLOAD_GONE)}
     cluster_faults.kill(cluster, Part.BROKER)
     bucket_s_cursor = cursor_path(managed_ledger_name(DELAYED), WORKER)
@@ -64,7 +68,8 @@ def create(cluster: Cluster) -> Contents:
     _compact(cluster)
     with cluster_faults.crash_with_metadata_fault(cluster):
         _leak(cluster)
-        _leave_copies(cluster)
+        if is_offloading:
+            _leave_copies(cluster)
         half_created = _leave_half_created(cluster)
     lost = topics.data_ledgers(cluster, LOST)[1]
     part_clients.delete_znode(cluster.addresses.zookeeper, ledger_list.path_of(lost))
@@ -75,11 +80,16 @@ def create(cluster: Cluster) -> Contents:
         leaked=leaked,
         copies=_given_up(cluster),
         gone_attempts=gone_attempts,
-        bad_attempt=_copy_under_another_uuid(cluster),
+        bad_attempt=_copy_under_another_uuid(cluster) if is_offloading else "",
         lost=lost,
-        lost_attempt=_lose_an_object(cluster),
+        lost_attempt=_lose_an_object(cluster) if is_offloading else "",
         messages={topic: topics.read_all(cluster, topic) for topic in (LIVE, OFFLOADED)},
     )
+
+
+def offloads(cluster: Cluster) -> bool:
+    """Return whether the cluster's brokers can offload."""
+    return (cluster.pulsar / "offloaders").is_dir()
 
 
 def _fill(cluster: Cluster) -> None:
@@ -89,7 +99,7 @@ def _fill(cluster: Cluster) -> None:
         topics.fill(cluster, topic, FULL, [WORKER], entry_bytes=60_000 if topic == VANISHED else 64)
     topics.consume(cluster, LEAKY, WORKER, 1)
     topics.fill_buckets(cluster, DELAYED, WORKER, 120)
-    for topic in (OFFLOADED, OFFLOAD_GONE, LOST_OBJECT):
+    for topic in (OFFLOADED, OFFLOAD_GONE, LOST_OBJECT) if offloads(cluster) else ():
         topics.offload(cluster, topic)
 
 

@@ -22,7 +22,7 @@ from streaming.clock import SystemClock
 from streaming.config.settings import Settings
 from streaming.dlq.expiry import expire
 from streaming.dlq.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
-from streaming.errors import ConfigError, ReaperError
+from streaming.errors import ConfigError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.reconcile import backlog_count
 from streaming.sandbox import cluster_faults, disk_usage, ledger_list, shell, topics
@@ -241,7 +241,7 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
         _delete_journaled(cluster, service.settings, ledger_id)
         assert _undone(service, UndoSelection(ledger_id)) == [Undone.PUT_BACK]
     # after a pause longer than its ZooKeeper session, the bookie registers again
-    topics.wait_for(lambda: _is_readable(cluster, ledger_id), "the bookie's registration")
+    topics.wait_for(lambda: shell.can_read(cluster, ledger_id, 0), "the bookie's registration")
 
     bookies = bookies_for(service.settings, clients_for(service.settings).store)
     positions = [(ledger_id, 9), (NOWHERE, 0)]
@@ -278,13 +278,6 @@ def _delete_journaled(cluster: Cluster, settings: Settings, ledger_id: int) -> N
     )
     ParquetJournal(settings.state.dir, "requests", 1, SystemClock()).write([entry])
     part_clients.delete_znode(cluster.addresses.zookeeper, path)
-
-
-def _is_readable(cluster: Cluster, ledger_id: int) -> bool:
-    try:
-        return f"Lid={ledger_id}, Eid=0, EntrySize=" in shell.read_ledger(cluster, ledger_id, 0, 0)
-    except ReaperError:
-        return False
 
 
 def test_unsettled_dead_letters_expire_when_they_are_old(deploy: Deploy) -> None:

@@ -95,7 +95,7 @@ def single(cluster: Cluster, service: Deployment) -> Single:
     space = namespace(cluster, "single")
     topic, gone = topic_in(cluster, space, "orders"), topic_in(cluster, space, "gone")
     ends = "a" * 60 + "c" * 20
-    with Transactions(cluster.serving.pulsar) as transactions:
+    with Transactions(cluster.serving.pulsar, pulsar=cluster.pulsar) as transactions:
         truth = aborted_ids(ends, transactions.run(topic, ends))
         transactions.run(gone, "a" * 30)
 

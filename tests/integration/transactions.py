@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from streaming.sandbox.cluster import Cluster
@@ -13,10 +14,15 @@ TxnId = tuple[int, int]
 
 
 class Transactions(JavaCommands):
-    """A JVM that runs transactions; a context manager for one thread."""
+    """A JVM that runs transactions; a context manager for one thread.
 
-    def __init__(self, service_url: str) -> None:
-        super().__init__("Transactions.java", f"{pulsar_home()}/lib/*", [service_url])
+    Args:
+        service_url: of the cluster.
+        pulsar: the folder of the version whose client is used, by default the sandbox's own.
+    """
+
+    def __init__(self, service_url: str, *, pulsar: Path | None = None) -> None:
+        super().__init__("Transactions.java", f"{pulsar or pulsar_home()}/lib/*", [service_url])
 
     def run(self, topic: str, ends: str, start: int = 0) -> list[TxnId]:
         """Run a transaction with one message for each letter (a: abort, c: commit, o: leave open); return their ids."""

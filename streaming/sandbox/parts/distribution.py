@@ -18,6 +18,7 @@ PULSAR_VERSION = "4.0.8"  # of new clusters
 _LISTS = Path(__file__).parent
 _ARCHIVE = "tar.gz"
 _SCRIPTS = ("bin", "conf")
+_LOG = Path("conf/log4j2.yaml")
 _FIRST_MAJOR_ON_JAVA_21 = 5
 
 
@@ -88,6 +89,9 @@ def _copy_scripts(scripts: Path, work: Path) -> Path:
     target = work / "assembled"
     for name in _SCRIPTS:
         shutil.copytree(scripts / name, target / name)
+    log = target / _LOG
+    # later versions log values as attributes (PIP-467), which their own log4j2.yaml prints, too
+    log.write_text(log.read_text(encoding="utf-8").replace("%msg%n", "%msg %X%n"), encoding="utf-8")
     return target
 
 
