@@ -7,6 +7,7 @@ WITNESS, LAYOUT, LOADER = (
 )
 ANSWERS, BROKER = (f"streaming/adapters/pulsar/admin_api/{name}.py" for name in ("segments", "broker"))
 REFERENCES, OFFLOADS, PATHS = "udfs/owners/references.py", "streaming/sweep/tiered_storage/offloads.py", "udfs/paths.py"
+MARKS = "streaming/phase_one/deletable_ledgers.py"
 LEFTOVERS = "streaming/space/leftovers.py"
 JUDGE, CHECKS = "udfs/verdicts/judge_segment.py", "streaming/audit/checks/suspect_ledgers.py"
 WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
@@ -21,6 +22,7 @@ TESTS = {
     REFERENCES: ("tests/unit/sweep/test_segments.py", "tests/unit/udfs/owners/test_references.py"),
     OFFLOADS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     PATHS: ("tests/unit/udfs/test_paths.py",),
+    MARKS: ("tests/unit/phase_one/test_deletable_ledgers.py",),
     LEFTOVERS: ("tests/unit/space/test_leftovers.py",),
     JUDGE: ("tests/unit/udfs/verdicts/test_judge_segment.py",),
     CHECKS: ("tests/unit/audit/checks/test_suspect_ledgers.py",),
@@ -175,6 +177,12 @@ SEGMENTS = (
         LEFTOVERS,
         "else (*_DOMAINS, SEGMENT_DOMAIN)",
         "else _DOMAINS",
+    ),
+    (
+        "a segment's marks are refused",
+        MARKS,
+        "        _refuse_segment(topic.name)\n",
+        "",
     ),
     (
         "a segment's hashes are in order",

@@ -27,7 +27,7 @@ from streaming.phase_one.requested import Requested
 from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
-from udfs.paths import Layout, is_v1, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of
+from udfs.paths import Layout, is_v1, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of, segment_of
 from udfs.phase_one.marks import MOST_IDS, MarkedTopic, Marks, Upload, checked_id, properties_of, read_marks
 from udfs.phase_one.pip_186_requests import request_for, uploads_in
 from udfs.records import LedgerComponent, OffloadContext, PendingDelete
@@ -178,6 +178,7 @@ class DeletableLedgers:
 
     def _mark(self, topic: _Topic, new: Marks) -> None:
         _refuse_v1(topic.name)
+        _refuse_segment(topic.name)
         properties = _properties(new)
         _refuse_too_large(topic, properties)
         _refuse_unreadable(topic, properties)
@@ -279,6 +280,14 @@ def _refuse_v1(topic: str) -> None:
         raise RefusedError(
             f"{topic} can't be marked: it has a V1 name (tenant/cluster/namespace), and Pulsar has no call that writes "
             "properties of such topics; send requests for its ledgers instead (`ledger-reaper request`)"
+        )
+
+
+def _refuse_segment(topic: str) -> None:
+    if segment_of(topic):
+        raise RefusedError(
+            f"{topic} can't be marked: it is a segment of a scalable topic, and Pulsar has no call that writes a "
+            "segment's properties; send requests for its ledgers instead (`ledger-reaper request`)"
         )
 
 

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from streaming.space.descriptions import command
 from streaming.terminal import count_of
-from udfs.paths import is_v1
+from udfs.paths import SEGMENT_DOMAIN, is_v1
 from udfs.space.causes import Cause
 from udfs.space.report import Share, SpaceReport, Subscription, TopicPolicy
 from udfs.space.view import OUTSIDE, largest_subscriptions, partitioned_name
@@ -16,6 +16,7 @@ _Key = TypeVar("_Key", str, tuple[str, str])
 _COMPACTION = "__compaction"
 _REPLICATION = "pulsar.repl."
 _NOISE = 6  # also without garbage, a bookie's index may name about this many ledgers more than the ensembles do
+_OF_TOPICS = ("pulsar-admin topics ", "pulsar-admin topicPolicies ")
 _LOADS = "The command loads the topic, and its broker then drops what nothing holds"
 
 
@@ -47,7 +48,16 @@ def fixes(report: SpaceReport) -> list[Fix]:
     ]
     if any((each.uncollected_ledgers or 0) > _NOISE for each in report.bookies):
         found.append(_not_collected(report))
-    return found
+    return [_without_segments(fix) for fix in found]
+
+
+def _without_segments(fix: Fix) -> Fix:
+    """Remove commands that pulsar-admin does not have for segments of scalable topics."""
+    left = tuple(each for each in fix.commands if not (each.startswith(_OF_TOPICS) and f"{SEGMENT_DOMAIN}://" in each))
+    if left == fix.commands:
+        return fix
+    text = f"{fix.text}. The largest is a segment of a scalable topic, for which pulsar-admin has no such command"
+    return replace(fix, text=text, commands=left)
 
 
 def _backlog(report: SpaceReport, shares: Sequence[Share]) -> Fix:

@@ -17,7 +17,7 @@ from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.coordination.live_store import require_live_store
-from streaming.errors import UnavailableError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.migrate import Migrations
@@ -33,6 +33,7 @@ from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import segment_of
 
 _PATIENCE_SECONDS, _TRIES = 60.0, 2
 _AFTER_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
@@ -133,8 +134,11 @@ def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> It
 
 
 def full_name(topic: str) -> str:
-    """Return a topic's full name. Raises ConfigError."""
-    return topic_from(topic, "--topic")
+    """Return a topic's full name. Raises ConfigError, also for a segment, which has no snapshots."""
+    full = topic_from(topic, "--topic")
+    if segment_of(full):
+        raise ConfigError(f"--topic {topic}: Pulsar keeps no snapshots of segments of scalable topics")
+    return full
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from streaming.adapters.memory.properties import MemoryTopicProperties
 from streaming.adapters.memory.store import CrashError
 from streaming.errors import ReaperError, RefusedError, UnavailableError
 from streaming.phase_one.deletable_ledgers import Removal
-from tests.builders import TOPIC
+from tests.builders import SEGMENT, TOPIC
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from udfs.formats.managed_ledger import (
     LedgerInfo,
@@ -100,6 +100,15 @@ def test_a_topic_of_a_v1_name_has_no_marks_because_brokers_have_no_call_for_them
         topic.api().mark_deletable_ledgers(V1_TOPIC, [5])
     assert topic.api().get_all_deletable_ledgers(V1_TOPIC) == set()
     assert topic.api().remove_all_deletable_ledgers(V1_TOPIC) == Removal()
+
+
+def test_a_segment_has_no_marks_because_brokers_have_no_call_for_them() -> None:
+    topic = Topic(SEGMENT)
+    topic.lists(5, 6)
+    with pytest.raises(RefusedError, match="send requests"):
+        topic.api().mark_deletable_ledgers(SEGMENT, [5])
+    assert topic.api().get_all_deletable_ledgers(SEGMENT) == set()
+    assert topic.api().remove_all_deletable_ledgers(SEGMENT) == Removal()
 
 
 def test_marks_that_would_make_the_topics_znode_too_large_are_refused_and_removals_still_work(topic: Topic) -> None:

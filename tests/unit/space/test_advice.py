@@ -103,6 +103,15 @@ def test_no_command_is_named_that_brokers_refuse_for_v1_names() -> None:
     assert "command" not in lag.text
 
 
+def test_no_command_is_named_that_pulsar_admin_does_not_have_for_segments() -> None:
+    segment = "segment://shop/prod/orders/0000-ffff-0"
+    trim = fix_of(of(share(Cause.TRIMMABLE, segment)), Cause.TRIMMABLE)
+    assert trim.commands == ()
+    assert trim.text.endswith("pulsar-admin has no such command")
+    lost = fix_of(of(share(Cause.MISSING, segment)), Cause.MISSING)
+    assert lost.commands == (f"ledger-reaper explain --topic={segment}",)
+
+
 @pytest.mark.parametrize(
     ("cursor", "command"),
     [

@@ -9,8 +9,8 @@ import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
 from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
-from streaming.errors import UnavailableError
-from streaming.snapshots.repair.wiring import BrokerLoader, read_to_the_end
+from streaming.errors import ConfigError, UnavailableError
+from streaming.snapshots.repair.wiring import BrokerLoader, full_name, read_to_the_end
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from udfs.formats.internal_stats import BEFORE_ALL, Position
@@ -95,3 +95,9 @@ def test_a_broker_that_says_late_what_its_last_message_is_is_asked_again() -> No
 def test_a_broker_that_never_says_it_is_told() -> None:
     with pytest.raises(UnavailableError, match="does not report"):
         Topic(ALL, None).read()
+
+
+def test_a_segment_has_no_snapshots_to_repair() -> None:
+    assert full_name("t/ns/orders") == TOPIC
+    with pytest.raises(ConfigError, match="no snapshots of segments"):
+        full_name("segment://t/ns/orders/0000-ffff-0")
