@@ -78,7 +78,7 @@ def _converted_once() -> "TemporaryDirectory[str]":
     return folder
 
 
-def check(root: Path, topic: str = "", rows_per_part: int = 5) -> CheckResult:
+def check(root: Path, topic: str = "", rows_per_part: int = 40) -> CheckResult:
     return Check(paths(root), CLOCK, nothing, rows_per_part=rows_per_part).run(context(), topic)
 
 

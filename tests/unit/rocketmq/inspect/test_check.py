@@ -87,7 +87,7 @@ MAX = rows.max_key(b"Orders", 0)
 def test_what_is_wrong_is_found(tmp_path: Path, change: Callable[[Database], object], kinds: list[FindingKind]) -> None:
     converted_store(tmp_path)
     changed(tmp_path, change)
-    result = check(tmp_path)
+    result = check(tmp_path, rows_per_part=5)
     assert sorted({each.kind for each in result.findings}) == sorted(kinds)
     assert result.is_sound == (not kinds)
 
