@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.command import Further, Section
@@ -15,12 +16,14 @@ from streaming.audit.workers import Workers
 from streaming.config.settings import Settings
 from streaming.space import history
 from streaming.space.descriptions import price_of
-from streaming.space.measure import Progress, space_of
 from streaming.space.page import chapter, failed_chapter
 from streaming.space.tables import Shown
 from streaming.spark.java_errors import one_line
 from streaming.terminal import Terminal
 from udfs.space.view import Filters, View, selected
+
+if TYPE_CHECKING:  # its module loads numpy, which `audit --last` does not need
+    from streaming.space.measure import Progress
 
 log = logging.getLogger("ledger-reaper")
 
@@ -34,7 +37,9 @@ def further(settings: Settings, options: AuditOptions, out: Path | None, *, last
     """
     filters = Filters(tenant=options.filters.tenant, namespace=options.filters.namespace)
 
-    def measured(progress: Progress, workers: Workers) -> Shown:
+    def measured(progress: "Progress", workers: Workers) -> Shown:
+        from streaming.space.measure import space_of
+
         report = space_of(
             settings,
             reads_per_second=options.reads_per_second,
@@ -49,7 +54,7 @@ def further(settings: Settings, options: AuditOptions, out: Path | None, *, last
 
 
 def section(
-    output: Output, measured: Callable[[Progress, Workers], Shown], engine: Engine, *, last: bool = False
+    output: Output, measured: "Callable[[Progress, Workers], Shown]", engine: Engine, *, last: bool = False
 ) -> Section:
     """Return the chapter; an error becomes its text. Raises StoppedError once the engine is stopped.
 
