@@ -11,6 +11,8 @@ _SAMPLE_SECONDS = 0.5
 class Sampler:
     """Records the highest resident bytes of each kind of process, and of all together.
 
+    Forked workers share pages, which count for each of them in these figures. `shared_once` counts them once.
+
     Args:
         pid: of the driver's Python; by default of this process.
     """
@@ -45,12 +47,15 @@ class Sampler:
 
     def _look(self) -> None:
         seen = {"driver_python": self._driver.memory_info().rss, "jvm": 0, "workers": 0}
+        shared_once = 0
         for process in (self._driver, *self._driver.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._cpu[process.pid] = sum(process.cpu_times()[:2])
+                shared_once += process.memory_full_info().pss
         for child in self._driver.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 seen["jvm" if child.name() == "java" else "workers"] += child.memory_info().rss
         seen["all"] = sum(seen.values())
+        seen["shared_once"] = shared_once
         for kind, size in seen.items():
             self._peaks[kind] = max(size, self._peaks.get(kind, 0))
