@@ -382,7 +382,9 @@ def leak(cluster: Cluster, topic: str, count: int) -> list[int]:
     return list(ledger_list.make_synthetic(cluster, topic, count=count, first_id=first))
 
 
-_next_ids = [int(time.time() * 1000) % 1_000_000_000 + 1_000_000]  # by time: a cluster may outlive a run of the tests
+FIRST_SYNTHETIC = 1_000_000  # above the ids of brokers
+# by time: a cluster may outlive a run of the tests
+_next_ids = [int(time.time() * 1000) % 1_000_000_000 + FIRST_SYNTHETIC]
 
 
 def gone_owner(cluster: Cluster) -> tuple[str, tuple[int, ...]]:
