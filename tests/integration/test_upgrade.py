@@ -5,13 +5,17 @@ first version to the last, because its ledger is in use. Brokers, bookie and Zoo
 """
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster, up
+from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import WORKER, consume_and_trim, orphan_by_crash
+from streaming.sandbox.parts import launch, part_clients
+from streaming.sandbox.parts.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
 from tests.integration.conftest import (
     Deployment,
@@ -114,3 +118,36 @@ def test_requests_and_leaks_outlive_upgrades_and_a_way_back(tmp_path: Path) -> N
         for topic in (waiting, *late):
             assert set(topics.data_ledgers(cluster, topic)) <= ledger_list.every_ledger(cluster).keys()
             assert len(topics.read_all(cluster, topic)) >= (FULL - 3) * topics.ENTRIES_PER_LEDGER
+
+
+def test_brokers_of_two_versions_serve_during_a_rolling_upgrade(tmp_path: Path) -> None:
+    (here := tmp_path / "service").mkdir()
+    with running_cluster(tmp_path / "cluster", pulsar="4.2.4", counts={Part.BROKER: 2}) as cluster:
+        service = deployment(cluster, here)
+        leaked = dict(leak_in_two_topics(cluster))
+        for part, version in zip(cluster.spec.all_of(Part.BROKER), ("4.2.4", "5.0.0-M1"), strict=True):
+            cluster.stop(part)
+            # brokers of 5.0.0-M1 reach topics of a 4.2 broker only at a listener of this name
+            listener = f"internal:pulsar://{cluster.spec.listen}:{cluster.spec.port(part, 'broker')}"
+            spec = replace(cluster.spec, broker_settings={"advertisedListeners": listener})
+            launch.start(cluster.home, part, spec, pulsar_home(version))
+            cluster.wait_ready(part)
+        brokers = cluster.addresses.admin.removeprefix("http://").split(",")
+        reported = {part_clients.http("GET", f"http://{broker}/admin/v2/brokers/version").text for broker in brokers}
+        assert reported == {"4.2.4", "5.0.0-M1"}
+        for topic in leaked:
+            topics.publish(cluster, topic, topics.ENTRIES_PER_LEDGER)
+
+        service.console.run("audit", "--recheck-seconds", "1", "--publish", "--yes")
+        service.console.run("run", "--until-idle")
+
+        left = ledger_list.every_ledger(cluster).keys()
+        for topic, ledger_ids in leaked.items():
+            assert not ledger_ids & left
+            assert set(topics.data_ledgers(cluster, topic)) <= left
+            assert len(topics.read_all(cluster, topic)) > (FULL - 3) * topics.ENTRIES_PER_LEDGER
+        account = reckon(service.settings)
+        assert (account.wrong, account.open, account.dead_letters) == ([], 0, 0)
+        *found, last = service.console.json("audit", "--recheck-seconds", "1")
+        assert last["complete"] is True
+        assert {row["class"] for row in found} <= {"OPEN"}
