@@ -9,6 +9,7 @@ ANSWERS, BROKER = (f"streaming/adapters/pulsar/admin_api/{name}.py" for name in 
 REFERENCES, OFFLOADS, PATHS = "udfs/owners/references.py", "streaming/sweep/tiered_storage/offloads.py", "udfs/paths.py"
 MARKS = "streaming/phase_one/deletable_ledgers.py"
 LEFTOVERS = "streaming/space/leftovers.py"
+VERDICTS = "udfs/verdicts/judge.py"
 JUDGE, CHECKS = "udfs/verdicts/judge_segment.py", "streaming/audit/checks/suspect_ledgers.py"
 WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
 HTTP_TESTS = ("tests/contract/test_pulsar_http.py",)
@@ -20,6 +21,7 @@ TESTS = {
     ANSWERS: HTTP_TESTS,
     BROKER: HTTP_TESTS,
     REFERENCES: ("tests/unit/sweep/test_segments.py", "tests/unit/udfs/owners/test_references.py"),
+    VERDICTS: ("tests/unit/sweep/test_segments.py",),
     OFFLOADS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     PATHS: ("tests/unit/udfs/test_paths.py",),
     MARKS: ("tests/unit/phase_one/test_deletable_ledgers.py",),
@@ -115,8 +117,26 @@ SEGMENTS = (
     (
         "a compacted ledger that its broker hides is unknown",
         REFERENCES,
-        "    if broker.is_hidden:\n        raise",
-        "    if False:\n        raise",
+        '    if owner.kind == "compacted" and is_hidden:\n',
+        "    if False:\n",
+    ),
+    (
+        "a list does not count alone while the broker hides what it knows",
+        REFERENCES,
+        "        is_hidden=broker is not None and broker.is_hidden,\n",
+        "        is_hidden=False,\n",
+    ),
+    (
+        "a cursor's znode does not count alone while the broker hides what it knows",
+        REFERENCES,
+        'is_hidden=is_hidden and owner.kind == "cursor",',
+        "is_hidden=False,",
+    ),
+    (
+        "a ledger that a broker may know and not show is kept",
+        VERDICTS,
+        "        or _kept_by_hidden_broker(case.reference)\n",
+        "",
     ),
     (
         "an absent owner is looked up again before objects are deleted, also if a layout was read",

@@ -60,6 +60,9 @@ class Reason(StrEnum):
     # kept for now (RETRY)
     IN_USE = "IN_USE"  # its owner refers to it
     OWNER_UNREADABLE = "OWNER_UNREADABLE"  # the owner's znode or its broker's answer is unreadable: counts as in use
+    OWNER_HIDDEN = (
+        "OWNER_HIDDEN"  # its broker does not show which ledgers it knows (a loaded segment): counts as in use
+    )
     BROKER_UNAVAILABLE = "BROKER_UNAVAILABLE"  # the brokers could not be asked about the owner: counts as in use
     OWNER_CHANGED = "OWNER_CHANGED"  # the owner changed again and again between our read and our delete
     OWNER_ABSENT_ONCE = "OWNER_ABSENT_ONCE"  # the owner seems gone; a second check later has to confirm it
@@ -280,6 +283,7 @@ class Reference:
     counts: Counts = Counts()
     given_up: "array[int]" = field(default_factory=lambda: array("q"))  # listed, but needed in tiered storage only
     is_unavailable: bool = False  # of an UNREADABLE owner: the brokers could not be asked
+    is_hidden: bool = False  # its broker may know more ledgers of it, and does not show them (a loaded segment)
 
 
 @dataclass(frozen=True, slots=True)

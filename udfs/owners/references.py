@@ -10,6 +10,8 @@ Rules:
    except for the compacted ledger, which they name only if the topic was closed in an orderly way.
 6. newest_id counts the ids that a znode names, not those that the broker knows: the broker may know a ledger before it
    writes the list. Delayed-delivery buckets have no newest id, because each cursor writes its own, in any order.
+7. If the broker does not show what it knows of a loaded topic (a segment), a ledger that no znode names may be in use.
+   Offloaded copies and buckets do not depend on this, because no broker shows more of them than the znodes.
 """
 
 from array import array
@@ -121,7 +123,7 @@ def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
         return _unreadable(key, read_at_ms, "znode absent, and the broker was not asked")
     owner = owner_of(key)
     if broker.is_hidden:  # the broker may be about to write a cursor whose znode is absent
-        return _unreadable(key, read_at_ms, "znode absent, and the broker does not show its cursors")
+        return _hidden(key, read_at_ms, "znode absent, and the broker does not show its cursors")
     if broker.presence is Presence.PRESENT and not (owner.kind == "cursor" and owner.cursor not in broker.cursors):
         return _unreadable(key, read_at_ms, "znode absent, but the broker knows the owner")
     return Reference(key=key, presence=Presence.GONE, read_at_ms=read_at_ms)
@@ -130,8 +132,11 @@ def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
 def _present(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, read_at_ms: int) -> Reference:
     owner = owner_of(key)
     checks = tuple((s.path, s.version) for s in seen if s.data is not None)
+    is_hidden = broker is not None and broker.is_hidden
     if owner.kind == "data":
         return _data(key, seen[0], broker, read_at_ms)
+    if owner.kind == "compacted" and is_hidden:
+        return _hidden(key, read_at_ms, "the broker does not show its compacted ledger, which only the broker knows")
     written, remembered, newest_id = _ids_of[owner.kind](owner, seen, broker)
     ids = array("q", sorted({*written, *remembered} - {-1}))
     counts = Counts(len(written - {-1}), -1 if _is_silent(broker) else len(remembered - {-1}))
@@ -143,6 +148,7 @@ def _present(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, rea
         in_use=ids,
         newest_id=newest_id,
         counts=counts,
+        is_hidden=is_hidden and owner.kind == "cursor",
     )
 
 
@@ -167,6 +173,7 @@ def _data(key: str, seen: ZnodeRead, broker: BrokerView | None, read_at_ms: int)
         offloads=offloads,
         counts=counts,
         given_up=listed.bookkeeper_free,
+        is_hidden=broker is not None and broker.is_hidden,
     )
 
 
@@ -192,8 +199,6 @@ def _compacted_ids(owner: KeyOwner, seen: Sequence[ZnodeRead], broker: BrokerVie
     if broker is None or broker.presence is not Presence.PRESENT:
         # the property may be in the cursor ledger's last entry, which we do not read
         raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which did not answer")
-    if broker.is_hidden:
-        raise FormatError(f"the compacted ledger of {owner.name} is known to its broker only, which does not show it")
     if not broker.is_loaded:
         return _compacted_ids_unloaded(owner, seen[1:])
     # A broker that was frozen may answer for a topic that another broker has taken over. It does not know the ledger
@@ -260,6 +265,10 @@ def bucket_id(value: str) -> int:
     if not 0 <= ledger_id <= MAX_LEDGER_ID:
         raise FormatError(f"a delayed bucket names no ledger id: {value[:40]!a}")
     return ledger_id
+
+
+def _hidden(key: str, read_at_ms: int, detail: str) -> Reference:
+    return replace(_unreadable(key, read_at_ms, detail), is_hidden=True)
 
 
 def _unreadable(key: str, read_at_ms: int, detail: str) -> Reference:

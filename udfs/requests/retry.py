@@ -78,6 +78,7 @@ _FREE_OF_CHARGE = frozenset(
         Reason.OFFLOAD_IN_PROGRESS,
         Reason.STORE_UNAVAILABLE,
         Reason.BROKER_UNAVAILABLE,
+        Reason.OWNER_HIDDEN,
         Reason.NOT_GUARDED,
     }
 )

@@ -8,13 +8,15 @@ rules apply in this order; reasons to keep a ledger come first:
 4. a ledger that changed a short while ago is kept for now. So is a ledger that is not CLOSED, with one exception: it
    is OPEN, its owner is gone or has moved on to a newer ledger, and it has not changed for the quiet period and the
    quarantine;
-5. if the owner suddenly names far fewer ledgers than when last read, we keep all that it had;
-6. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
-7. a ledger that its list still names as offloaded is kept unless both of its objects exist in tiered storage: the copy
+5. a ledger that the owner's znode does not name is kept while a broker has the owner loaded and does not show what it
+   knows;
+6. if the owner suddenly names far fewer ledgers than when last read, we keep all that it had;
+7. a ledger that a stalled broker might still write into the owner's znode is kept for a long quarantine;
+8. a ledger that its list still names as offloaded is kept unless both of its objects exist in tiered storage: the copy
    in BookKeeper may be the last;
-8. if no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the ledger
+9. if no znode's version protects the delete (the owner is gone, or it is a compacted ledger), we must see the ledger
    unreferenced twice, far enough apart;
-9. then, and only then, the ledger is deleted.
+10. then, and only then, the ledger is deleted.
 """
 
 from array import array
@@ -105,6 +107,7 @@ def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
     return (
         _refused(case.request, case.ledger.metadata)
         or _kept_by_state(case, case.ledger.metadata, policy, unchanged_ms)
+        or _kept_by_hidden_broker(case.reference)
         or kept_by_shrinkage(case.reference, case.baseline, policy)
         or _kept_by_quarantine(case, case.ledger.metadata, policy, unchanged_ms)
         or (case.unconfirmed if is_given_up(case.reference, case.request.ledger_id) else None)
@@ -156,6 +159,8 @@ def _holds(ids: "array[int]", ledger_id: int) -> bool:
 def unread(reference: Reference) -> Verdict:
     """Keep everything of an owner that could not be read."""
     # only a fault of the owner itself costs a try (udfs.requests.retry)
+    if reference.is_hidden:
+        return _later(Reason.OWNER_HIDDEN, reference.detail)
     reason = Reason.BROKER_UNAVAILABLE if reference.is_unavailable else Reason.OWNER_UNREADABLE
     return _later(reason, reference.detail)
 
@@ -166,6 +171,14 @@ def _kept_by_owner(case: Case) -> Verdict | None:
     if refers_to(case.reference, case.request.ledger_id):
         return _later(Reason.IN_USE, f"{case.reference.key} refers to it")
     return None
+
+
+def _kept_by_hidden_broker(reference: Reference) -> Verdict | None:
+    """Keep a ledger that the owner's znode does not name, because the broker may know it and not show it."""
+    if not reference.is_hidden:
+        return None
+    why = "does not name it, but its segment is loaded, and the broker may know it: unload the segment"
+    return _later(Reason.OWNER_HIDDEN, f"{reference.key} {why}")
 
 
 def kept_by_shrinkage(reference: Reference, baseline: Counts | None, policy: Policy) -> Verdict | None:

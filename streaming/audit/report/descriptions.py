@@ -42,6 +42,8 @@ _MEANING = {
     "it for now.",
     Reason.BROKER_UNAVAILABLE: "The brokers could not be asked whether it is in use, which counts as in use: it would "
     "keep it until they answer.",
+    Reason.OWNER_HIDDEN: "Its segment is loaded, and brokers do not show which ledgers of it they use. That counts "
+    "as in use: the service would keep it until the segment is unloaded or gone.",
     Reason.OWNER_ABSENT_ONCE: "Its topic seems to be gone. The service would check a second time, after "
     "two_phase.reconsume_later_seconds, and delete it if the topic is still gone.",
     Reason.UNREFERENCED_ONCE: "No topic seems to refer to it. The service would check a second time, after "

@@ -1,16 +1,31 @@
 """Segments of scalable topics: their ledgers are deleted only under the version of the layout they were judged by."""
 
+from dataclasses import replace
+
 import pytest
 
 from streaming.sweep.jobs import Job
-from tests.builders import LAYOUT_PATH, MINUTE_MS, SEGMENT, cursor_request, data_request, layout_znode, list_znode
+from tests.builders import (
+    CURSOR,
+    DAY_MS,
+    LAYOUT_PATH,
+    MINUTE_MS,
+    SEGMENT,
+    TOPIC,
+    cursor_request,
+    cursor_znode,
+    data_request,
+    layout_znode,
+    list_znode,
+)
 from tests.sweeps import DELETED, when, why
 from tests.world import Bench, path_of
-from udfs.paths import managed_ledger_path
+from udfs.paths import cursor_path, managed_ledger_path
 from udfs.records import BrokerView, Outcome, PendingDelete, Presence, Reason
 
 LIST = managed_ledger_path(SEGMENT)
 HIDDEN = BrokerView(presence=Presence.PRESENT, is_hidden=True)
+UNLOADED = BrokerView(presence=Presence.PRESENT, is_loaded=False)
 
 
 @pytest.fixture
@@ -18,7 +33,7 @@ def bench() -> Bench:
     bench = Bench()
     bench.owner(LIST, list_znode(8, 9))
     bench.owner(LAYOUT_PATH, layout_znode(0, 1))
-    bench.broker.topics[SEGMENT] = HIDDEN
+    bench.broker.topics[SEGMENT] = UNLOADED
     bench.ledger(data_request(5, SEGMENT))
     bench.age()
     return bench
@@ -85,8 +100,47 @@ def test_ledgers_of_a_pruned_segment_are_deleted_at_the_second_check(bench: Benc
     assert (swept.verdict.outcome, swept.verdict.reason) == (Outcome.DELETED, Reason.OWNER_GONE)
 
 
-def test_a_cursor_that_its_broker_hides_keeps_its_ledger(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("name", "view", "reason"),
+    [
+        pytest.param(SEGMENT, HIDDEN, Reason.OWNER_HIDDEN, id="a segment, whose broker does not show it"),
+        pytest.param(
+            TOPIC, BrokerView(presence=Presence.PRESENT, ledgers=(8, 9, 12)), Reason.IN_USE, id="another topic"
+        ),
+    ],
+)
+@pytest.mark.parametrize("ledger_id", [5, 12], ids=["below the newest", "above the newest"])
+def test_a_ledger_that_only_the_memory_of_a_broker_names_is_kept(
+    bench: Bench, name: str, view: BrokerView, reason: Reason, ledger_id: int
+) -> None:
+    """ZooKeeper was rolled back, or a list was edited, while brokers kept running."""
+    bench.owner(managed_ledger_path(name), list_znode(8, 9))
+    bench.broker.topics[name] = replace(view, ledgers=(ledger_id, *view.ledgers) if view.ledgers else ())
+    request = data_request(ledger_id, name)
+    bench.ledger(request)
+    bench.age(30 * DAY_MS)
+    assert why(bench.sweep(request)) == (Outcome.RETRY, reason)
+    assert path_of(ledger_id) in bench.left()
+
+
+@pytest.mark.parametrize(
+    "znodes",
+    [
+        pytest.param({}, id="its broker may be about to write its znode"),
+        pytest.param({cursor_path(SEGMENT, CURSOR): cursor_znode(7)}, id="its znode names another"),
+    ],
+)
+def test_a_cursor_that_its_broker_hides_keeps_its_ledger(bench: Bench, znodes: dict[str, bytes]) -> None:
+    for path, data in znodes.items():
+        bench.owner(path, data)
+    bench.broker.topics[SEGMENT] = HIDDEN
     request = cursor_request(6, SEGMENT)
     bench.ledger(request)
-    bench.age()
-    assert why(bench.sweep(request)) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
+    bench.age(30 * DAY_MS)
+    assert why(bench.sweep(request)) == (Outcome.RETRY, Reason.OWNER_HIDDEN)
+    assert path_of(6) in bench.left()
+
+
+def test_a_ledger_of_a_loaded_segment_that_is_gone_already_needs_no_wait(bench: Bench) -> None:
+    bench.broker.topics[SEGMENT] = HIDDEN
+    assert why(bench.sweep(_request(4))) == (Outcome.ALREADY_GONE, Reason.NOT_FOUND)

@@ -404,16 +404,33 @@ class TestCompacted:
 class TestHidden:
     """A loaded segment: its broker does not show what it knows."""
 
-    def test_its_list_counts_alone(self) -> None:
+    def test_its_list_does_not_count_alone(self) -> None:
         reference = refer(f"data:{SEGMENT}", seen(managed_ledger_path(SEGMENT), list_znode(1, 2)), broker=HIDDEN)
         assert list(reference.in_use) == [1, 2]
         assert reference.counts == Counts(2, -1)
+        assert reference.is_hidden
+
+    def test_its_cursors_znode_does_not_count_alone(self) -> None:
+        znode = seen(cursor_path(SEGMENT, CURSOR), cursor_znode(6))
+        reference = refer(f"cursor:{SEGMENT}/{CURSOR}", znode, broker=HIDDEN)
+        assert list(reference.in_use) == [6]
+        assert reference.is_hidden
+
+    @pytest.mark.parametrize(
+        ("key", "broker"),
+        [
+            pytest.param(f"data:{SEGMENT}", unloaded(), id="not loaded"),
+            pytest.param(f"buckets:{SEGMENT}", HIDDEN, id="buckets, which brokers show of no topic"),
+        ],
+    )
+    def test_nothing_is_hidden_without_a_broker_that_knows_more(self, key: str, broker: BrokerView) -> None:
+        assert not refer(key, seen(managed_ledger_path(SEGMENT), list_znode(1, 2)), broker=broker).is_hidden
 
     @pytest.mark.parametrize("listed", [list_znode(1), list_znode()], ids=["with a ledger", "without"])
     def test_its_compacted_ledger_is_unknown(self, listed: bytes) -> None:
         key = f"compacted:{SEGMENT}"
         reference = refer(key, seen(managed_ledger_path(SEGMENT), listed), broker=HIDDEN)
-        assert reference.presence is Presence.UNREADABLE
+        assert (reference.presence, reference.is_hidden) == (Presence.UNREADABLE, True)
 
     @pytest.mark.parametrize(
         ("broker", "presence"),

@@ -291,6 +291,7 @@ FREE = {
     Reason.OFFLOAD_IN_PROGRESS,
     Reason.STORE_UNAVAILABLE,
     Reason.BROKER_UNAVAILABLE,
+    Reason.OWNER_HIDDEN,
     Reason.NOT_GUARDED,
 }
 

@@ -391,6 +391,7 @@ EVERY_REASON = {
     Reason.BROKER_UNAVAILABLE: replace(
         DELETABLE, reference=replace(reference(presence=Presence.UNREADABLE), is_unavailable=True)
     ),
+    Reason.OWNER_HIDDEN: replace(DELETABLE, reference=replace(reference(in_use=(8,)), is_hidden=True)),
     Reason.LEDGER_UNREADABLE: replace(DELETABLE, ledger=replace(facts(), metadata=None)),
     Reason.NOT_PULSARS: replace(DELETABLE, ledger=facts(custom_metadata={})),
     Reason.OTHER_COMPONENT: replace(DELETABLE, request=cursor_request(5)),
