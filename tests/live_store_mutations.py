@@ -125,8 +125,8 @@ LIVE_STORE = (
     (
         "the watcher's command refuses a cluster that leaves ZooKeeper",
         WATCH,
-        "        require_live_store(store, partial(metadata_stores_of, settings), sleep=stop.wait)\n",
-        "        store.read_many([])\n",
+        "            require_live_store(store, partial(metadata_stores_of, settings), sleep=stop.wait)\n",
+        "            store.read_many([])\n",
     ),
     (
         "the watcher stops before a turn once a migration has started",
@@ -149,7 +149,7 @@ LIVE_STORE = (
     (
         "an audit of a series refuses a cluster that leaves ZooKeeper",
         AUDIT,
-        "    require_live_store(store, partial(metadata_stores_of, settings))\n",
+        "    require_live_store(store, partial(metadata_stores_of, settings), sleep=engine.stop.wait)\n",
         "",
     ),
     (

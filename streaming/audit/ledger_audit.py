@@ -87,7 +87,7 @@ def tools_for(
 ) -> PhaseTools:
     """Return what the phases of one run share. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
     store = process_store(settings)
-    require_live_store(store, partial(metadata_stores_of, settings))
+    require_live_store(store, partial(metadata_stores_of, settings), sleep=engine.stop.wait)
     return PhaseTools(
         settings=settings,
         options=options,

@@ -54,6 +54,8 @@ def brokers(store: SweepStore) -> int:
     if isinstance(names, Unreadable):
         raise UnavailableError(f"{BROKERS} can't be listed: {names.detail}")
     nodes = store.read_many([f"{BROKERS}/{name}" for name in names or ()])
+    if unread := next((node for node in nodes if isinstance(node, Unreadable)), None):
+        raise UnavailableError(f"a znode below {BROKERS} can't be read: {unread.detail}")
     # a copy of the znodes may have brokers' znodes without their sessions
     return sum(isinstance(node, Znode) and node.is_ephemeral for node in nodes)
 
@@ -76,7 +78,8 @@ def require_live_store(
 ) -> int:
     """Return how many brokers have a session in this ZooKeeper: 0 if the admin API does not answer either.
 
-    Raises SafetyError if this is not the metadata store of the cluster any more, StopRequestedError, UnavailableError.
+    Raises SafetyError if the cluster leaves or does not use ZooKeeper, UnavailableError if no broker has a session here
+    although the admin API answers, StopRequestedError.
 
     Args:
         store: ZooKeeper.
@@ -91,7 +94,8 @@ def require_live_store(
         answers = _answers(brokers_stores)
         if (running := brokers(store)) or not answers:
             return running
-    raise SafetyError(
+    # not SafetyError: a supervisor must start the service again, since brokers may be late after a failure of ZooKeeper
+    raise UnavailableError(
         f"{_NO_BROKER}, although the admin API answers: this is not, or no longer, the brokers' metadata store (a "
         "copy, an ensemble that was left, another chroot). Its content may be old: nothing is judged or deleted. "
         "Compare zookeeper.hosts with the brokers' metadataStoreUrl; if a broker is just starting, try again"

@@ -157,7 +157,7 @@ def test_a_store_without_a_brokers_session_is_refused_if_the_admin_api_answers(
     elif left != "an empty folder":
         brokers.create(BROKER, b"{}")
     waits: list[float] = []
-    with pytest.raises(SafetyError, match=r"no broker has a session .* although the admin API answers"):
+    with pytest.raises(UnavailableError, match=r"no broker has a session .* although the admin API answers"):
         require_live_store(brokers, ask, sleep=waits.append)
     assert sum(waits) == 30
     with pytest.raises(UnavailableError, match="no broker has a session"):
@@ -186,6 +186,13 @@ def test_a_stop_ends_the_wait_for_a_broker(brokers: MetadataStore) -> None:
     brokers.delete(BROKER)
     with pytest.raises(StopRequestedError):
         require_live_store(brokers, answering, sleep=lambda _seconds: True)
+
+
+def test_a_brokers_znode_that_can_not_be_read_is_unknown(brokers: MetadataStore) -> None:
+    brokers.delete(BROKER)
+    brokers.create(BROKER, b"{}", ephemeral=True, acl=OTHERS)
+    with pytest.raises(UnavailableError, match="can't be read"):
+        require_live_store(brokers, answering, sleep=awake)
 
 
 def test_brokers_that_can_not_be_listed_are_unknown(brokers: MetadataStore) -> None:

@@ -1,7 +1,8 @@
 """The znode in which Pulsar keeps the state of its migration to another metadata store (PIP-454, Pulsar 4.2 and 5.0).
 
 Pulsar creates the znode when the migration starts and never deletes it. Brokers write to ZooKeeper in NOT_STARTED and
-FAILED, to no store in PREPARATION and COPYING, and only to the other store from COMPLETED on.
+FAILED, to no store in PREPARATION and COPYING (but Pulsar copies after a minute even if a broker has not stopped), and
+only to the other store from COMPLETED on.
 """
 
 import json

@@ -24,8 +24,8 @@ from streaming.errors import SafetyError, UnavailableError
 
 DEFAULT_FAMILY = "default"
 _BATCH_ROWS = 20_000
-# Files that RocksDB and rocksdict write even in read-only mode.
 _LOCKED = ("IO error: While lock file:", "IO error: lock hold by current process")  # by another process, or by this one
+# Files that RocksDB and rocksdict write even in read-only mode.
 _NOT_READ = ("LOCK", "LOG", "rocksdict-config.json")
 Rows = Iterable[tuple[bytes, bytes]]
 

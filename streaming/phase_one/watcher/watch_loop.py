@@ -72,9 +72,13 @@ def watch(settings: Settings, stop: threading.Event) -> None:
     """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; retries after temporary errors."""
     if faults := watch_faults(settings.topics):
         raise ConfigError("; ".join(faults))
-    # without an answer of ZooKeeper it is asked again later, and a stop ends the loop below
-    with contextlib.suppress(UnavailableError, StopRequestedError), contextlib.closing(open_store(settings)) as store:
-        require_live_store(store, partial(metadata_stores_of, settings), sleep=stop.wait)
+    try:
+        with contextlib.closing(open_store(settings)) as store:
+            require_live_store(store, partial(metadata_stores_of, settings), sleep=stop.wait)
+    except StopRequestedError:
+        return
+    except UnavailableError as error:  # ZooKeeper or the brokers may only be late
+        log.warning("the watcher starts without what it needs, and asks again: %s", error)
     metrics = WatchMetrics(registry := CollectorRegistry())
     if settings.metrics.port >= 0:
         address = settings.metrics.address

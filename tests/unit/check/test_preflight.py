@@ -129,7 +129,7 @@ def test_a_store_without_a_brokers_session_is_a_problem_for_an_operator(world: W
     world.brokers.expire_session()
     lines = world.look()
     line = lines["brokers' sessions"]
-    assert (line.status, line.exit_code) == (Status.PROBLEM, SafetyError.exit_code)
+    assert (line.status, line.exit_code) == (Status.PROBLEM, UnavailableError.exit_code)
     assert "although the admin API answers" in line.says
     assert "loaded topics" not in lines, "its advice would mislead"
 

@@ -527,7 +527,7 @@ def test_a_republished_index_that_would_name_nothing_is_no_replay_in_disguise(
 
 
 @pytest.mark.parametrize(
-    ("remedy", "read"), [(Remedy.REPLAY, "the whole topic"), (Remedy.REPUBLISH, "the topic after the last segment")]
+    ("remedy", "read"), [(Remedy.REPLAY, "the whole topic"), (Remedy.REPUBLISH, "again what follows the last segment")]
 )
 def test_what_a_broker_reads_at_each_load_depends_on_the_remedy(remedy: Remedy, read: str, journal: Folder) -> None:
     world = replayed()
