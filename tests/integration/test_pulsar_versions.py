@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.sandbox import topics
+from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.parts.distribution import versions
 from tests.integration import test_audit, test_ops, test_snapshots, test_watch
@@ -59,11 +59,10 @@ def test_the_audit_finds_nothing_that_was_not_leaked(world: World) -> None:  # n
     }
 
     assert found.keys() >= closed | world.contents.copies
+    # A broker leaks by itself, too: a schema that it creates twice, the ledger of its health check before a crash. So
+    # for the other findings its own lists are the truth.
     for ledger_id in found.keys() - closed - world.contents.copies:
-        # brokers leak by themselves if they create a system topic's schema twice at the same time (W7)
-        row = found[ledger_id]
-        assert (row["component"], "/__" in row["topic"]) == ("SCHEMA_STORAGE", True), row
-        assert ledger_id not in topics.schema_ledgers(world.cluster, row["topic"])
+        assert ledger_id in ledger_list.orphans(world.cluster, found[ledger_id]["topic"]).every, found[ledger_id]
     assert [row for row in world.findings if row["class"] == "UNKNOWN"] == []
     assert world.last["complete"] is True
 
