@@ -212,6 +212,12 @@ def test_an_entry_is_gone_only_if_each_of_its_bookies_answers_so(
         assert bookies.stored([(5, 7, ("b0", "b1"))], lambda _doubted: ON_BOTH) == [is_stored]
 
 
+def test_an_entry_is_not_gone_if_a_bookie_that_has_returned_another_entry_breaks() -> None:
+    with storing({(5, 7): 1, CONTROL: 0}, {(6, 1): 0, (5, 7): 101, CONTROL: 0}) as bookies:
+        asked = [(6, 1, ("b1",)), (5, 7, ("b0", "b1"))]
+        assert bookies.stored(asked, lambda _doubted: ON_BOTH) == [True, None]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_stored"),
     [

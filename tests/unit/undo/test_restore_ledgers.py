@@ -280,6 +280,23 @@ def test_an_undo_is_too_late_only_if_it_is_known_of_both_entries(
     assert (result.status, result.detail) == (status, told)
 
 
+@pytest.mark.parametrize("answers", [[False, None], [None, False]])
+def test_an_undo_is_not_too_late_if_every_bookie_has_both_entries_and_one_answers_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None]
+) -> None:
+    world = OnAllBookies(tmp_path)
+    world.bookies = MemoryBookies()
+    monkeypatch.setattr(world.bookies, "stored", lambda entries, _control: answers[: len(entries)])
+    (result,) = world.results()
+    assert (result.status, result.detail) == (Undone.PUT_BACK, NOT_READ)
+
+
+class OnAllBookies(World):
+    """A ledger of which each bookie has all entries."""
+
+    data = placed((0, "ab"), write=2, ack=2, last=9)
+
+
 def test_metadata_of_entries_that_a_bookie_stores_are_not_removed_although_no_client_reads_them(world: World) -> None:
     bookies = world.bookies = MemoryBookies()
     bookies.stored_by = {ONE_BOOKIE: ENTRIES}
