@@ -61,10 +61,10 @@ SEGMENTS = (
         'return "" if True else',
     ),
     (
-        "a V1 topic's name proves no segment without a layout",
+        "a name that may be a V1 topic's proves nothing",
         WITNESS,
-        'may have this name" if segment.may_be_v1 else ""',
-        'may have this name" if False else ""',
+        "    if segment.may_be_v1:\n",
+        "    if False:\n",
     ),
     (
         "a layout with an unknown field is not understood",
@@ -81,14 +81,20 @@ SEGMENTS = (
     (
         "a scalable topic is gone only with the known reason",
         ANSWERS,
-        ' and answer.reason == f"Scalable topic not found: topic://{segment.topic}"',
+        " and is_known",
         "",
+    ),
+    (
+        "a broker that does not know scalable topics does not answer for the others",
+        BROKER,
+        "            if answer.status != HTTPStatus.NOT_FOUND or is_absent(scalable_topic, answer):\n",
+        "            if True:\n",
     ),
     (
         "the brokers' layout is parsed as strictly as the znode",
         ANSWERS,
-        "    except FormatError as error:\n        return BrokerView(presence=Presence.UNREADABLE, detail=str(error))",
-        "    except FormatError as error:\n        return BrokerView(presence=Presence.GONE, detail=str(error))",
+        "    except (FormatError, RecursionError) as error:\n        return BrokerView(presence=Presence.UNREADABLE",
+        "    except (FormatError, RecursionError) as error:\n        return BrokerView(presence=Presence.GONE",
     ),
     (
         "a name that brokers would not decode is not requested",

@@ -8,11 +8,13 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.http import PulsarHttp, answering, require_safe_token, topic_path
+from streaming.adapters.pulsar.admin_api.segments import view_of_segment
+from streaming.adapters.pulsar.http import Answer, PulsarHttp, answering, require_safe_token, topic_path
 from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
@@ -21,6 +23,7 @@ from streaming.ports import Unreadable
 from tests.builders import layout_znode
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.formats.internal_stats import InternalStats
+from udfs.paths import segment_of
 from udfs.records import BrokerView, Presence
 
 STATS = "/admin/v2/persistent/t/ns/x/internalStats"
@@ -343,6 +346,41 @@ def test_the_layout_of_its_topic_decides_whether_an_unloaded_segment_exists(
 
     assert _segment_view(stub).presence is presence
     assert set(_paths(stub)) == {LOADED, LAYOUT}, "a request that would load a topic"
+
+
+@pytest.mark.parametrize(
+    ("answer", "presence", "is_unavailable"),
+    [
+        pytest.param(CannedAnswer(200, layout_znode(0, 1)), Presence.PRESENT, False, id="the other knows"),
+        pytest.param(_reason(NO_LAYOUT), Presence.GONE, False, id="the other knows that it is absent"),
+        pytest.param(CannedAnswer(404), Presence.UNREADABLE, True, id="no broker knows"),
+    ],
+)
+def test_a_broker_before_5_0_does_not_answer_for_the_others(
+    stub: HttpStub, answer: CannedAnswer, presence: Presence, *, is_unavailable: bool
+) -> None:
+    """During a rolling upgrade."""
+    with http_stub() as other:
+        for each in (stub, other):
+            each.answer_with(LOADED, _loaded())
+        stub.answer_with(LAYOUT, _reason("Not Found", 404))
+        other.answer_with(LAYOUT, answer)
+        broker = AdminBroker(PulsarAdminSettings(admin_url=stub.url, timeout_seconds=5), lambda: [stub.url, other.url])
+        (view,) = broker.views([SEGMENT])
+        broker.close()
+
+    assert (view.presence, view.is_unavailable) == (presence, is_unavailable)
+
+
+def test_a_deeply_nested_layout_is_unreadable() -> None:
+    body: list[Any] = []
+    for _ in range(100_000):
+        body = [body]
+    segment = segment_of(SEGMENT)
+    assert segment is not None
+    assert view_of_segment(segment, Answer(200, {"epoch": body}, "OK")).presence is Presence.UNREADABLE
+    while body:  # Python would free the nested lists recursively
+        body = body.pop()
 
 
 def test_the_brokers_layout_of_a_loaded_segment_is_read_as_well(stub: HttpStub) -> None:

@@ -5,7 +5,8 @@ The layout refers to segments, never to ledgers. So it never allows a delete; it
 2. A segment that the layout names, or whose id the layout has not assigned yet, is never GONE: a broker creates the
    segments of a split before it writes them into the layout, and creates an active segment that is missing again.
 3. If the layout exists, the delete's transaction checks its version.
-4. A name that may be a V1 topic's proves nothing without a layout (udfs.paths.SegmentName.may_be_v1).
+4. A name that may be a V1 topic's proves nothing: brokers show the V1 topic under another name
+   (udfs.paths.SegmentName.may_be_v1).
 """
 
 from dataclasses import replace
@@ -50,14 +51,16 @@ def _doubt(segment: SegmentName, reference: Reference, layout: ZnodeRead) -> str
     """Return why the segment's reference proves nothing; "" if nothing contradicts it. Raises FormatError."""
     if layout.error:
         return layout.error
+    if segment.may_be_v1:
+        return "a V1 topic may have this name"
     if layout.data is None:
-        return "there is no layout, and a V1 topic may have this name" if segment.may_be_v1 else ""
+        return ""
     parsed = parse_layout(layout.data)
     is_named = parsed.names(segment)
     if reference.presence is not Presence.GONE:
         return ""
     if is_named:
-        return "the layout names the segment, whose znode is absent"
+        return "the layout names the segment: a broker may create the absent znode again"
     return "" if segment.segment_id < parsed.next_segment_id else "the layout has not assigned the segment's id yet"
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedAt, LoadedTopics
 from streaming.adapters.pulsar.admin_api.segments import (
     HIDDEN,
+    is_absent,
     layout_request,
     segments_among,
     view_of_schema,
@@ -282,9 +283,14 @@ class AdminBroker:
         failed = _unavailable(_LATE)
         for host in running:
             try:
-                return self._http.get_from(host, path, deadline=deadline, kind=f"/{scalable_topic}")
+                answer = self._http.get_from(host, path, deadline=deadline, kind=f"/{scalable_topic}")
             except ReaperError as error:
                 failed = _failed(error, is_of_one_topic=True)
+                continue
+            if answer.status != HTTPStatus.NOT_FOUND or is_absent(scalable_topic, answer):
+                return answer
+            # during a rolling upgrade, a broker before 5.0 does not know such requests
+            failed = _unavailable(f"{host}: HTTP {answer.status}: {answer.reason}")
         return failed
 
     def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:

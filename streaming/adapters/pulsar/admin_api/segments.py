@@ -32,15 +32,21 @@ def layout_request(scalable_topic: str) -> str | None:
     return f"v2/scalable/{scalable_topic}" if decode_name(encoded) == encoded else None
 
 
+def is_absent(scalable_topic: str, answer: Answer) -> bool:
+    """Whether a broker answered layout_request() with "no such scalable topic"; an older one has another 404."""
+    is_known = answer.reason == f"Scalable topic not found: topic://{scalable_topic}"
+    return answer.status == HTTPStatus.NOT_FOUND and is_known
+
+
 def view_of_segment(segment: SegmentName, answer: Answer) -> BrokerView:
     """Return the view of a segment that no broker has loaded, by a broker's answer to layout_request()."""
-    if answer.status == HTTPStatus.NOT_FOUND and answer.reason == f"Scalable topic not found: topic://{segment.topic}":
+    if is_absent(segment.topic, answer):
         return BrokerView(presence=Presence.GONE, detail=answer.reason)
     if answer.status != HTTPStatus.OK:
         return BrokerView(presence=Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")
     try:
         is_named = parse_layout(json.dumps(answer.body).encode()).names(segment)
-    except FormatError as error:
+    except (FormatError, RecursionError) as error:
         return BrokerView(presence=Presence.UNREADABLE, detail=str(error))
     if is_named:
         return BrokerView(presence=Presence.PRESENT, is_loaded=False)

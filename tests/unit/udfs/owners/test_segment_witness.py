@@ -93,15 +93,10 @@ def test_a_segment_is_gone_only_if_its_layout_does_not_name_it(data: bytes | Non
         assert seen.checks == (() if data is None else ((LAYOUT_PATH, 7),))
 
 
-@pytest.mark.parametrize(
-    ("data", "presence"),
-    [
-        pytest.param(None, Presence.UNREADABLE, id="no layout: it may be a V1 topic"),
-        pytest.param(layout_znode(0, 1), Presence.PRESENT, id="a layout: it is a segment"),
-    ],
-)
-def test_a_name_that_may_be_a_v1_topics_needs_a_layout(data: bytes | None, presence: Presence) -> None:
-    assert with_layout(_present(f"data:{OLD_V1}"), _layout(data)).presence is presence
+@pytest.mark.parametrize("before", [_present(f"data:{OLD_V1}"), gone(f"data:{OLD_V1}")], ids=["present", "gone"])
+@pytest.mark.parametrize("data", [None, layout_znode(0, 1), layout_znode(1, 2)], ids=["none", "with it", "without it"])
+def test_a_name_that_may_be_a_v1_topics_proves_nothing(data: bytes | None, before: Reference) -> None:
+    assert with_layout(before, _layout(data)).presence is Presence.UNREADABLE
 
 
 def test_an_unreadable_segment_and_another_topic_stay_as_they_are() -> None:
