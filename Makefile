@@ -35,7 +35,7 @@ demo: setup ## Run the main job on a real cluster, from leak to proof (about thr
 	@$(BIN)/python -m streaming.sandbox.demo
 
 .PHONY: test
-test: setup ## Run the tests, the embedded cluster included (15 minutes on two cores)
+test: setup ## Run the tests, the embedded cluster included (about ten minutes on two cores)
 	@$(BIN)/python -m pytest -m "not long" --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations=20
 
 .PHONY: test-fast
