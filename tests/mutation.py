@@ -96,7 +96,7 @@ MUTATIONS = (
     Mutation(
         "explain waits for its rate before it lists a namespace",
         "streaming/audit/walk/referring.py",
-        "        pace.wait_for(1)\n",
+        "        pace.wait_for(len(folders))\n",
         "",
     ),
     Mutation(

@@ -10,6 +10,7 @@ The layout refers to segments, never to ledgers. So it never allows a delete; it
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from udfs.formats.errors import FormatError
 from udfs.formats.segment_layout import parse_layout
@@ -18,6 +19,8 @@ from udfs.paths import SegmentName, layout_path, segment_of
 from udfs.records import Presence, Reference
 
 _WITHOUT_SEGMENTS = "schema"  # the kind of owner that belongs to the scalable topic as a whole
+# keys of one topic follow each other, and parsing a layout of 3,000 segments takes 25 ms
+_parsed = lru_cache(maxsize=4)(parse_layout)
 
 
 def layout_of(owner: KeyOwner) -> str | None:
@@ -55,7 +58,7 @@ def _doubt(segment: SegmentName, reference: Reference, layout: ZnodeRead) -> str
         return "a V1 topic may have this name"
     if layout.data is None:
         return ""
-    parsed = parse_layout(layout.data)
+    parsed = _parsed(layout.data)
     is_named = parsed.names(segment)
     if reference.presence is not Presence.GONE:
         return ""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # its module loads pandas
 
 _DOMAIN = "persistent"
 _NAMES_PER_BATCH = 10_000
+_SCALABLE_TOPICS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,28 @@ class OwnersTask:
         """List every namespace of every batch. Raises UnavailableError."""
         store = clients_for(self.settings).store
         for batch in batches:
-            for namespace in batch.column(0).to_pylist():  # one at a time, because one may hold a million topics
-                (children,) = store.children_many([namespace])
-                if isinstance(children, Unreadable):
-                    yield _locations([namespace], children.detail)
-                elif children:
-                    for start in range(0, len(children), _NAMES_PER_BATCH):
-                        names = children[start : start + _NAMES_PER_BATCH]
-                        yield _locations([f"{namespace}/{name}" for name in names], None)
+            for folders in at_once(batch.column(0).to_pylist()):
+                for namespace, children in zip(folders, store.children_many(folders), strict=True):
+                    if isinstance(children, Unreadable):
+                        yield _locations([namespace], children.detail)
+                    elif children:
+                        for start in range(0, len(children), _NAMES_PER_BATCH):
+                            names = children[start : start + _NAMES_PER_BATCH]
+                            yield _locations([f"{namespace}/{name}" for name in names], None)
+
+
+def at_once(namespaces: Sequence[str]) -> list[list[str]]:
+    """Group paths of find_namespaces(): many scalable topics, or one namespace, which may hold a million topics."""
+    small = [path for path in namespaces if _is_scalable_topic(path)]
+    groups = [small[at : at + _SCALABLE_TOPICS_AT_ONCE] for at in range(0, len(small), _SCALABLE_TOPICS_AT_ONCE)]
+    return [*groups, *([path] for path in namespaces if not _is_scalable_topic(path))]
+
+
+def _is_scalable_topic(path: str) -> bool:
+    """Whether the path is `/managed-ledgers/tenant/ns/segment/topic`, and no V1 namespace `segment`."""
+    root, _, below = path.partition(f"{MANAGED_LEDGERS_ROOT}/")
+    names = below.split("/")
+    return not root and len(names) == 4 and names[2] == SEGMENT_DOMAIN and names[3] != _DOMAIN
 
 
 def _locations(paths: list[str], detail: str | None) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """The search for znodes that contain topics and schemas."""
 
 from streaming.adapters.memory.store import MemoryStore
-from streaming.audit.walk.owner_listing import find_namespaces
+from streaming.audit.walk.owner_listing import at_once, find_namespaces
 from tests.builders import CURSOR, SCHEMA, TOPIC, put
 
 TOPIC_PATH = f"/managed-ledgers/{TOPIC}"
@@ -46,3 +46,13 @@ def test_an_unreadable_namespace_is_reported(store: MemoryStore) -> None:
     store.unreadable.add("/managed-ledgers/public/default")
 
     assert [path for path, _detail in find_namespaces(store).problems] == ["/managed-ledgers/public/default"]
+
+
+def test_scalable_topics_are_listed_many_at_a_time_and_namespaces_one_at_a_time() -> None:
+    scalable = [f"/managed-ledgers/t/ns/segment/x{number}" for number in range(501)]
+    others = ["/managed-ledgers/t/c/segment/persistent", "/managed-ledgers/t/segment/persistent", "/schemas/segment/ns"]
+    assert at_once([others[0], *scalable, *others[1:]]) == [
+        scalable[:500],
+        scalable[500:],
+        *([path] for path in others),
+    ]
