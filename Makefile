@@ -39,8 +39,9 @@ test: setup ## Run the tests, the embedded cluster included (about ten minutes o
 	@$(BIN)/python -m pytest -m "not long" --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations=20
 
 .PHONY: test-fast
-test-fast: setup ## Run the tests that need no cluster (under two minutes)
-	@$(BIN)/python -m pytest -m "not cluster and not slow and not long"
+test-fast: setup ## Run the tests that need neither servers nor Spark (under two minutes)
+	@$(BIN)/python -m pytest tests/unit tests/model tests/architecture -m "not cluster and not slow and not long" \
+	  --numprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test-long
 test-long: setup ## Run the tests that take many minutes each
