@@ -9,7 +9,6 @@ printed. So `main` ends the process before that shutdown, and after everything e
 """
 
 import atexit
-import gc
 import os
 import signal
 import sys
@@ -27,13 +26,13 @@ def _end() -> None:
 # Before any other import: Python calls this first registered function last, after those of the libraries.
 atexit.register(_end)
 
-# Python's own thresholds (700, 10, 10) search the objects of loaded modules for cycles again and again, which takes a
-# tenth of the time of a short command.
-gc.set_threshold(50_000, 50, 100)
-
 if not __package__ and sys.path:
     # spark-submit starts this file by its path: Python must not find our modules (metrics, …) as top-level ones
     sys.path.pop(0)
+
+from streaming.garbage import search_rarely
+
+search_rarely()  # before the imports that load most objects
 
 import traceback
 from typing import NoReturn

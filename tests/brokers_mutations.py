@@ -115,7 +115,7 @@ BROKERS = (
     (
         "topic lists that hang silence no broker",
         BROKER,
-        ', deadline=deadline, kind=f"/{namespace}"))',
+        ', deadline=deadline, kind=f"/{what}"))',
         ", deadline=deadline))",
     ),
     (

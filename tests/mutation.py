@@ -95,9 +95,9 @@ MUTATIONS = (
     ),
     Mutation(
         "explain waits for its rate before it lists a namespace",
-        "streaming/audit/walk/referring.py",
-        "        pace.wait_for(len(folders))\n",
-        "",
+        "streaming/audit/walk/owner_listing.py",
+        "            pace.wait_for(len(folders))\n",
+        "            pass\n",
     ),
     Mutation(
         "a token goes over TLS or to this machine",

@@ -81,14 +81,14 @@ SEGMENTS = (
     (
         "a scalable topic is gone only with the known reason",
         ANSWERS,
-        " and is_known",
-        "",
+        "        if is_known:\n",
+        "        if True:\n",
     ),
     (
         "a broker that does not know scalable topics does not answer for the others",
-        BROKER,
-        "            if answer.status != HTTPStatus.NOT_FOUND or is_absent(scalable_topic, answer):\n",
-        "            if True:\n",
+        ANSWERS,
+        '        raise UnavailableError(f"{host}: HTTP {answer.status}: {answer.reason}")\n',
+        "",
     ),
     (
         "the brokers' layout is parsed as strictly as the znode",
@@ -189,8 +189,8 @@ SEGMENTS = (
     (
         "a ledger of an unnamed segment gets its segment's class",
         CHECKS,
-        "            if _is_of_unnamed_segment(row)\n            else",
-        "            if False\n            else",
+        "            if _is_of_unnamed_segment(row):\n                check = check_of_segment",
+        "            if False:\n                check = check_of_segment",
     ),
     (
         "the schema of a scalable topic is no leftover",

@@ -171,6 +171,11 @@ def segment_of(topic: str) -> SegmentName | None:
     return SegmentName(scalable_topic, int(match[1], 16), int(match[2], 16), int(match[3]))
 
 
+def segments_among(topics: Iterable[str]) -> dict[str, SegmentName]:
+    """Return the segments among valid names, by name, each once."""
+    return {topic: segment for topic in topics if (segment := segment_of(topic))}
+
+
 def layout_path(scalable_topic: str, root: str = SCALABLE_TOPICS_ROOT) -> str:
     """Return the znode of the layout of a scalable topic, which is `tenant/ns/encoded`, as SegmentName.topic."""
     return f"{_checked_root(root)}/{checked_schema_id(scalable_topic)}"

@@ -21,7 +21,7 @@ from udfs.owners.references import (
     reference_of,
 )
 from udfs.owners.segment_witness import layout_of, with_layout
-from udfs.paths import cursor_path, layout_path, managed_ledger_path, segment_of
+from udfs.paths import cursor_path, layout_path, managed_ledger_path, segments_among
 from udfs.records import BrokerView, Presence, Reference
 from udfs.units import MIB
 from udfs.verdicts.judge_segment import SegmentFacts
@@ -114,7 +114,7 @@ class InUseLoader:
 
     def segments(self, managed_ledgers: Iterable[str]) -> dict[str, SegmentFacts]:
         """Read segments with the layouts of their topics, from ZooKeeper and from brokers. Raises UnavailableError."""
-        names = {name: segment for name in dict.fromkeys(managed_ledgers) if (segment := segment_of(name))}
+        names = segments_among(managed_ledgers)
         paths = {name: (managed_ledger_path(name), layout_path(segment.topic)) for name, segment in names.items()}
         distinct = list(dict.fromkeys(path for pair in paths.values() for path in pair))
         nodes = dict(zip(distinct, self._store.read_many(distinct), strict=True))

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 
-_GC = (50_000, 50, 100)  # Python's defaults are (700, 10, 10)
+from streaming.garbage import search_rarely
+
 _ARCHIVES = (".jar", ".zip")
 # None of them may start a Python thread when it is loaded: threads do not survive a fork.
 LIBRARIES = (
@@ -47,8 +48,7 @@ if __name__ == "__main__":
     sys.path_importer_cache.clear()
     # a worker is a fork of this process: in each worker, loading them would cost 0.9 s of CPU
     load_libraries()
-    # Loaded modules stay. A task holds thousands of rows, none of them in a cycle; searching them for cycles again and
-    # again would take a quarter of its time.
+    # loaded modules stay
     gc.freeze()
-    gc.set_threshold(*_GC)
+    search_rarely()
     runpy.run_module("pyspark.daemon", run_name="__main__")

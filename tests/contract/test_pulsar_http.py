@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.admin_api.segments import view_of_segment
+from streaming.adapters.pulsar.admin_api.segments import layout_in
 from streaming.adapters.pulsar.http import Answer, PulsarHttp, answering, require_safe_token, topic_path
 from streaming.adapters.pulsar.publish import new_client
 from streaming.config.hosts import hosts_of
@@ -378,7 +378,9 @@ def test_a_deeply_nested_layout_is_unreadable() -> None:
         body = [body]
     segment = segment_of(SEGMENT)
     assert segment is not None
-    assert view_of_segment(segment, Answer(200, {"epoch": body}, "OK")).presence is Presence.UNREADABLE
+    view = layout_in(segment.topic, "http://broker", Answer(200, {"epoch": body}, "OK"))
+    assert isinstance(view, BrokerView)
+    assert view.presence is Presence.UNREADABLE
     while body:  # Python would free the nested lists recursively
         body = body.pop()
 

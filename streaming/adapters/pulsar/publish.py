@@ -77,7 +77,7 @@ def publish(
 
 
 def publish_in_batches(settings: PulsarSettings, topic: str, producer_name: str, copies: Iterable[Copy]) -> int:
-    """Do the same as publish, but with many copies in an entry; other producers may publish to the topic meanwhile."""
+    """Do the same as publish, but with many copies in an entry, and while other producers publish to the topic."""
     options = {
         "producer_name": producer_name,
         "batching_enabled": True,

@@ -101,16 +101,16 @@ class SuspectChecker:
         compacted = self.loader.compacted(row[c.REFERENCE_KEY] for row in ledgers if _is_compacted_reference(row))
         segments = self.loader.segments(row[a.MANAGED_LEDGER] for row in ledgers if _is_of_unnamed_segment(row))
         now_ms = self.clock.now_ms()
-        checks = [
-            (row, check_of_segment(segments[row[a.MANAGED_LEDGER]], self.policy, now_ms=now_ms), fact)
-            if _is_of_unnamed_segment(row)
-            else (row, _missing_compacted(row, fact, compacted[row[c.REFERENCE_KEY]]), fact)
-            if _is_compacted_reference(row)
-            else (row, self._check_ledger(row, fact, references[row[c.REFERENCE_KEY]], now_ms, unconfirmed), fact)
-            for row, fact, unconfirmed in zip(
-                ledgers, facts, self._unconfirmed(ledgers, facts, references, now_ms), strict=True
-            )
-        ]
+        checks: list[tuple[dict[str, Any], SuspectCheck, LedgerFacts | Unreadable | None]] = []
+        unconfirmed = self._unconfirmed(ledgers, facts, references, now_ms)
+        for row, fact, why in zip(ledgers, facts, unconfirmed, strict=True):
+            if _is_of_unnamed_segment(row):
+                check = check_of_segment(segments[row[a.MANAGED_LEDGER]], self.policy, now_ms=now_ms)
+            elif _is_compacted_reference(row):
+                check = _missing_compacted(row, fact, compacted[row[c.REFERENCE_KEY]])
+            else:
+                check = self._check_ledger(row, fact, references[row[c.REFERENCE_KEY]], now_ms, why)
+            checks.append((row, check, fact))
         if stored:
             checks += [(row, check, None) for row, check in zip(stored, self.objects.check(stored), strict=True)]
         return [

@@ -31,7 +31,7 @@ def without_asked(orphans: Rows, output: Output, publications: Collection[str]) 
 
 
 def forget(output: Output, findings: Rows) -> None:
-    """Remove the rows of each publication none of whose orphans is found any more, and incomplete rows.
+    """Remove incomplete rows, and the rows of each publication if none of its orphans is found any more.
 
     Raises UnavailableError.
     """

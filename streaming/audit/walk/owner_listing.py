@@ -66,14 +66,27 @@ class OwnersTask:
         """List every namespace of every batch. Raises UnavailableError."""
         store = clients_for(self.settings).store
         for batch in batches:
-            for folders in at_once(batch.column(0).to_pylist()):
-                for namespace, children in zip(folders, store.children_many(folders), strict=True):
-                    if isinstance(children, Unreadable):
-                        yield _locations([namespace], children.detail)
-                    elif children:
-                        for start in range(0, len(children), _NAMES_PER_BATCH):
-                            names = children[start : start + _NAMES_PER_BATCH]
-                            yield _locations([f"{namespace}/{name}" for name in names], None)
+            for namespace, children in listed(store, batch.column(0).to_pylist()):
+                if isinstance(children, Unreadable):
+                    yield _locations([namespace], children.detail)
+                    continue
+                for start in range(0, len(children), _NAMES_PER_BATCH):
+                    names = children[start : start + _NAMES_PER_BATCH]
+                    yield _locations([f"{namespace}/{name}" for name in names], None)
+
+
+def listed(
+    store: MetadataStore, namespaces: Sequence[str], pace: "Limiter | None" = None
+) -> Iterator[tuple[str, list[str] | Unreadable]]:
+    """Yield each namespace with its children; a namespace that is gone has none. Raises UnavailableError.
+
+    pace: limits the namespaces that are listed per second; None: no limit.
+    """
+    for folders in at_once(namespaces):
+        if pace is not None:
+            pace.wait_for(len(folders))
+        for namespace, children in zip(folders, store.children_many(folders), strict=True):
+            yield namespace, [] if children is None else children
 
 
 def at_once(namespaces: Sequence[str]) -> list[list[str]]:

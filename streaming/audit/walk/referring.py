@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from streaming.audit import audit_columns as a
-from streaming.audit.walk.owner_listing import at_once, find_namespaces
+from streaming.audit.walk.owner_listing import find_namespaces, listed
 from streaming.audit.walk.reference_scan import ReferenceReader
 from streaming.ports import MetadataStore, Unreadable
 from streaming.sweep.jobs import Limiter
@@ -45,11 +45,9 @@ def referring_to(store: MetadataStore, ledger_id: int, pace: Limiter) -> Referri
 def _owners(store: MetadataStore, unreadable: list[str], pace: Limiter) -> Iterator[list[str]]:
     namespaces = find_namespaces(store, pace)
     unreadable += [path for path, _detail in namespaces.problems]
-    for folders in at_once(namespaces.paths):
-        pace.wait_for(len(folders))
-        for namespace, names in zip(folders, store.children_many(folders), strict=True):
-            if isinstance(names, Unreadable):
-                unreadable.append(namespace)
-                continue
-            for start in range(0, len(names or ()), _OWNERS_AT_ONCE):
-                yield [f"{namespace}/{name}" for name in (names or ())[start : start + _OWNERS_AT_ONCE]]
+    for namespace, names in listed(store, namespaces.paths, pace):
+        if isinstance(names, Unreadable):
+            unreadable.append(namespace)
+            continue
+        for start in range(0, len(names), _OWNERS_AT_ONCE):
+            yield [f"{namespace}/{name}" for name in names[start : start + _OWNERS_AT_ONCE]]

@@ -6,7 +6,7 @@ from itertools import islice
 from streaming.ports import MetadataStore, Unreadable, Znode
 from udfs.formats.errors import FormatError
 from udfs.formats.segment_layout import parse_layout
-from udfs.paths import SegmentName, layout_path, segment_of
+from udfs.paths import SegmentName, layout_path, segments_among
 
 _LAYOUTS_PER_READ = 500
 
@@ -14,10 +14,8 @@ _LAYOUTS_PER_READ = 500
 def unnamed_segments(store: MetadataStore, managed_ledgers: Iterable[str]) -> list[str]:
     """Return the segments that no layout names, without those whose layout can't be read. Raises UnavailableError."""
     by_topic: dict[str, list[tuple[str, SegmentName]]] = {}
-    for name in managed_ledgers:
-        segment = segment_of(name)
-        if segment is not None:
-            by_topic.setdefault(segment.topic, []).append((name, segment))
+    for name, segment in segments_among(managed_ledgers).items():
+        by_topic.setdefault(segment.topic, []).append((name, segment))
     unnamed: list[str] = []
     topics = iter(by_topic)
     while batch := list(islice(topics, _LAYOUTS_PER_READ)):

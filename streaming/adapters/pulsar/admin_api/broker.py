@@ -24,9 +24,8 @@ from typing import Any, TypeVar
 from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedAt, LoadedTopics
 from streaming.adapters.pulsar.admin_api.segments import (
     HIDDEN,
-    is_absent,
+    layout_in,
     layout_request,
-    segments_among,
     view_of_schema,
     view_of_segment,
 )
@@ -45,7 +44,8 @@ from streaming.adapters.pulsar.silence import hangs, silence
 from streaming.errors import ForbiddenError, ReaperError, UnavailableError
 from streaming.ports import Unreadable
 from udfs.formats.internal_stats import InternalStats, parse_internal_stats, view_of
-from udfs.paths import SegmentName, checked_schema_id, namespace_of, schema_id_of, segment_of, topic_of
+from udfs.formats.segment_layout import SegmentLayout
+from udfs.paths import SegmentName, checked_schema_id, namespace_of, schema_id_of, segment_of, segments_among, topic_of
 from udfs.records import BrokerView, Presence
 
 # The messages of Pulsar 4.0.8 with a 404; a 404 with another message may come from a proxy or have another meaning.
@@ -132,8 +132,8 @@ class AdminBroker:
         """Return whether each schema (`tenant/ns/encoded`) exists, in order, but not its ledgers. Never raises.
 
         The request goes to a broker that has a topic of that schema loaded. GONE does not mean that the locator is
-        gone: a deleted schema keeps its ledgers until the topic is deleted, and a schema of which no topic is loaded is
-        GONE as well.
+        gone: a deleted schema keeps its ledgers until the topic is deleted, and a schema is GONE as well if none of its
+        topics is loaded.
         """
         distinct = list(dict.fromkeys(schema_ids))
         loaded = self._loaded_topics()
@@ -271,38 +271,42 @@ class AdminBroker:
         layouts = {topic: call.result(_unavailable(_LATE)) for topic, call in sent.items()}
         views = {}
         for name, segment in segments.items():
-            answer = layouts[segment.topic]
-            views[name] = view_of_segment(segment, answer) if isinstance(answer, Answer) else answer
+            layout = layouts[segment.topic]
+            views[name] = layout if isinstance(layout, BrokerView) else view_of_segment(segment, layout)
         return views
 
-    def _layout_of(self, scalable_topic: str, running: Sequence[str], deadline: float) -> Answer | BrokerView:
-        """Return a broker's answer, which any broker reads from its metadata store; or a view with the reason."""
+    def _layout_of(self, scalable_topic: str, running: Sequence[str], deadline: float) -> SegmentLayout | BrokerView:
         path = layout_request(scalable_topic)
         if path is None:
             return BrokerView(presence=Presence.UNREADABLE, detail="no request to a broker can name such a topic")
-        failed = _unavailable(_LATE)
-        for host in running:
-            try:
-                answer = self._http.get_from(host, path, deadline=deadline, kind=f"/{scalable_topic}")
-            except ReaperError as error:
-                failed = _failed(error, is_of_one_topic=True)
-                continue
-            if answer.status != HTTPStatus.NOT_FOUND or is_absent(scalable_topic, answer):
-                return answer
-            # during a rolling upgrade, a broker before 5.0 does not know such requests
-            failed = _unavailable(f"{host}: HTTP {answer.status}: {answer.reason}")
-        return failed
+        read = partial(layout_in, scalable_topic)
+        return self._of_any(running, path, scalable_topic, read, deadline, is_of_one_topic=True)
 
     def _topics_of(self, namespace: str, running: Sequence[str], deadline: float) -> frozenset[str] | BrokerView:
-        """Return a namespace's topics, which any broker reads from its metadata store; or a view with the reason."""
-        # The list is a kind of request of its own: if it hangs, that is not held against the broker.
         path = f"{namespace_path(namespace)}?includeSystemTopic=true"
+        return self._of_any(running, path, namespace, _topics_in, deadline, is_of_one_topic=False)
+
+    def _of_any(  # noqa: PLR0913  a request and how to read its answer
+        self,
+        running: Sequence[str],
+        path: str,
+        what: str,
+        read: Callable[[str, Answer], T],
+        deadline: float,
+        *,
+        is_of_one_topic: bool,
+    ) -> T | BrokerView:
+        """Return what `read` finds in the answer of a broker, by its host; or a view with the reason.
+
+        Any broker answers such a request from its metadata store. The request is a kind of its own: if it hangs, that
+        is not held against the broker.
+        """
         failed = _unavailable(_LATE)
         for host in running:
             try:
-                return _topics_in(self._http.get_from(host, path, deadline=deadline, kind=f"/{namespace}"))
+                return read(host, self._http.get_from(host, path, deadline=deadline, kind=f"/{what}"))
             except ReaperError as error:
-                failed = _failed(error, is_of_one_topic=False)
+                failed = _failed(error, is_of_one_topic=is_of_one_topic)
         return failed
 
     def _all(self, asks: Mapping[str, tuple[str, _Ask]], deadline: float) -> dict[str, BrokerView]:
@@ -450,7 +454,7 @@ def _listed(topic: str, listed: frozenset[str] | BrokerView) -> BrokerView:
     return BrokerView(presence=Presence.GONE, detail=f"{topic} is not in the brokers' list of its namespace")
 
 
-def _topics_in(answer: Answer) -> frozenset[str] | BrokerView:
+def _topics_in(_host: str, answer: Answer) -> frozenset[str] | BrokerView:
     if answer.status == HTTPStatus.NOT_FOUND and answer.reason == _NO_NAMESPACE:
         return frozenset()
     if answer.status == HTTPStatus.OK and isinstance(answer.body, list):

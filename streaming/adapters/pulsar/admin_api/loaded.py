@@ -1,6 +1,6 @@
 """Asks brokers which topics they have loaded, without loading any.
 
-1. ZooKeeper names the brokers that run (below /loadbalance/brokers, whichever load manager they use). Each broker
+1. ZooKeeper names the brokers that run (below /loadbalance/brokers, with all load managers). Each broker
    answers for itself, from its memory at that moment.
 2. An answer is used for a few seconds. A topic that was loaded since then seems not loaded, so a deletion must not rely
    on that (docs/decisions/0006). A topic that was unloaded since then may be loaded again by a request for it.

@@ -5,22 +5,18 @@ a namespace names segments. A broker does return the layout of a scalable topic,
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from http import HTTPStatus
 
 from streaming.adapters.pulsar.http import Answer
+from streaming.errors import UnavailableError
 from udfs.formats.errors import FormatError
-from udfs.formats.segment_layout import parse_layout
-from udfs.paths import SegmentName, decode_name, segment_of
+from udfs.formats.segment_layout import SegmentLayout, parse_layout
+from udfs.paths import SegmentName, decode_name
 from udfs.records import BrokerView, Presence
 
 # A loaded segment, as its broker shows it.
 HIDDEN = BrokerView(presence=Presence.PRESENT, is_hidden=True, detail="brokers do not show a segment's ledgers")
-
-
-def segments_among(managed_ledgers: Iterable[str]) -> dict[str, SegmentName]:
-    """Return the segments among valid names, by name."""
-    return {name: segment for name in managed_ledgers if (segment := segment_of(name))}
 
 
 def layout_request(scalable_topic: str) -> str | None:
@@ -32,21 +28,30 @@ def layout_request(scalable_topic: str) -> str | None:
     return f"v2/scalable/{scalable_topic}" if decode_name(encoded) == encoded else None
 
 
-def is_absent(scalable_topic: str, answer: Answer) -> bool:
-    """Whether a broker answered layout_request() with "no such scalable topic"; an older one has another 404."""
-    is_known = answer.reason == f"Scalable topic not found: topic://{scalable_topic}"
-    return answer.status == HTTPStatus.NOT_FOUND and is_known
+def layout_in(scalable_topic: str, host: str, answer: Answer) -> SegmentLayout | BrokerView:
+    """Return the layout in a broker's answer to layout_request(), or the view of each segment of the topic.
 
-
-def view_of_segment(segment: SegmentName, answer: Answer) -> BrokerView:
-    """Return the view of a segment that no broker has loaded, by a broker's answer to layout_request()."""
-    if is_absent(segment.topic, answer):
-        return BrokerView(presence=Presence.GONE, detail=answer.reason)
+    Raises UnavailableError if the broker does not know such requests.
+    """
+    if answer.status == HTTPStatus.NOT_FOUND:
+        is_known = answer.reason == f"Scalable topic not found: topic://{scalable_topic}"
+        if is_known:
+            return BrokerView(presence=Presence.GONE, detail=answer.reason)
+        # during a rolling upgrade, from a broker before 5.0
+        raise UnavailableError(f"{host}: HTTP {answer.status}: {answer.reason}")
     if answer.status != HTTPStatus.OK:
         return BrokerView(presence=Presence.UNREADABLE, detail=f"HTTP {answer.status}: {answer.reason}")
     try:
-        is_named = parse_layout(json.dumps(answer.body).encode()).names(segment)
+        return parse_layout(json.dumps(answer.body).encode())
     except (FormatError, RecursionError) as error:
+        return BrokerView(presence=Presence.UNREADABLE, detail=str(error))
+
+
+def view_of_segment(segment: SegmentName, layout: SegmentLayout) -> BrokerView:
+    """Return the view of a segment that no broker has loaded, by the brokers' layout of its topic."""
+    try:
+        is_named = layout.names(segment)
+    except FormatError as error:
         return BrokerView(presence=Presence.UNREADABLE, detail=str(error))
     if is_named:
         return BrokerView(presence=Presence.PRESENT, is_loaded=False)
