@@ -362,12 +362,23 @@ class SparkSettings(_Part):
     """[spark]."""
 
     master: str
-    connector: str
     ui_address: ListenAddress
     ui_port: NonNegativeInt
     driver_memory: str
     java_options: str
     local_dir: LocalPath
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, keys: Any) -> Any:
+        """Accept `connector` for another release, and ignore it."""
+        if not isinstance(keys, dict) or "connector" not in keys:
+            return keys
+        log.warning(
+            "spark.connector has no effect and will be refused by a later version: remove it. The program takes the "
+            "connector that fits the installed PySpark"
+        )
+        return {key: value for key, value in keys.items() if key != "connector"}
 
 
 class MetricsSettings(_Part):

@@ -27,6 +27,17 @@ def test_the_defaults_are_safe() -> None:
     assert topics.deduplicated == (f"{BESIDE}-RETRY", f"{BESIDE}-DLQ", f"{BESIDE}-WATCH")
 
 
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_the_key_of_the_connector_is_accepted_and_ignored(
+    is_variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if is_variable:
+        monkeypatch.setenv("LEDGER_REAPER__SPARK__CONNECTOR", "any:jar:1")
+    file = write(tmp_path, "" if is_variable else '[spark]\nconnector = "any:jar:1"\nui_port = 1\n')
+    assert load(file).spark == load(None).spark.model_copy(update={} if is_variable else {"ui_port": 1})
+    assert "spark.connector has no effect" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

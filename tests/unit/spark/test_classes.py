@@ -12,7 +12,6 @@ from streaming.spark.ivy import java
 
 SPARK = SparkSettings(
     master="local[2]",
-    connector="",
     ui_address="127.0.0.1",
     ui_port=0,
     driver_memory="1g",
