@@ -42,7 +42,7 @@ class Folder:
             yield unfinished
             self._flush(unfinished)  # before the rename, so that no name ever refers to a file that is not on the disk
             self.filesystem.move(unfinished, path)  # on S3 a copy, which is complete or missing
-            while len(folder) > len(self.root):  # a new folder is an entry of its parent
+            while len(folder) > len(self.root):  # a new folder is durable once its parent is flushed
                 self._flush(folder)
                 folder = folder.rpartition("/")[0]
             self._flush(self.root)
@@ -90,11 +90,11 @@ class Folder:
             return True
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of the files in this folder or a subfolder, without those still being written."""
+        """Return the names of the files in this folder, or in its subfolder `folder`, without unfinished ones."""
         return [name for name in self._names(folder, pafs.FileType.File) if not name.endswith(_UNFINISHED)]
 
     def folders(self, folder: str = "") -> list[str]:
-        """Return the names of the directories in this folder or a subfolder."""
+        """Return the names of the directories in this folder, or in its subfolder `folder`."""
         return self._names(folder, pafs.FileType.Directory)
 
     def _names(self, folder: str, kind: pafs.FileType) -> list[str]:

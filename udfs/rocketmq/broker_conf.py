@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # diskSpaceCleanForciblyRatio (MessageStoreConfig.java): a broker deletes messages early on a disk that is fuller than
-# this. It takes a value above the default for the default, and a value below 30 for 30.
+# this. If the value is above the default, the broker uses the default; if it is below 30, the broker uses 30.
 CLEAN_FORCIBLY_PERCENT = 85
 _LEAST_PERCENT = 30
 # defaults of mappedFileSizeCommitLog and mappedFileSizeConsumeQueue; a broker does not start if its files have a size

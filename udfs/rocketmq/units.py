@@ -4,8 +4,8 @@ A unit holds its message's position in the commitlog (8 bytes), the message's si
 big-endian and signed. A file holds units from its first byte on. Files are created at full length, filled with zeros,
 so the first unit without a size or with a negative offset ends the written part.
 
-numpy keeps the byte order in the dtype and drops it in new arrays (concatenate, arithmetic). So no function here
-returns a big-endian array: writers convert once more, at the last moment.
+numpy keeps the byte order in the dtype, but new arrays (concatenate, arithmetic) have the machine's own order. So no
+function here returns a big-endian array: writers convert to big-endian at the last moment.
 """
 
 from typing import NamedTuple
@@ -57,7 +57,7 @@ def encode(units: Units) -> bytes:
 
 
 def is_written(units: Units) -> NDArray[np.bool_]:
-    """Mark the units that a broker would read as written."""
+    """Mark the units that a broker would take for written."""
     return np.asarray((units.size > 0) & (units.phy >= 0))
 
 

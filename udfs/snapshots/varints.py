@@ -1,8 +1,9 @@
 """Avro's long numbers as whole columns: one call encodes or decodes millions of them.
 
-Avro writes a long zigzag (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), then seven bits a byte, the lowest first; every
-byte except a number's last has its top bit set (Apache Avro specification, "Binary encoding"). A record of longs is the
-sequence of its fields, so rows of several columns are the numbers row by row.
+Avro maps a long to a number without a sign (0, -1, 1, -2, ... become 0, 1, 2, 3, ...: "zigzag"), and writes seven bits
+of it into each byte, the lowest first; every byte except a number's last has its top bit set (Apache Avro
+specification, "Binary encoding"). A record of longs is the sequence of its fields, so a table becomes its numbers, row
+by row.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,9 @@
 A broker gives each attempt to offload a ledger a random UUID. It writes the UUID into the topic's ledger list before
 it stores the first object, and never writes an old UUID into the same list again. So if we see the objects first and
 read the list after that, a UUID that the list does not name is garbage for ever, even if the list names the ledger with
-another UUID. (A stalled broker may replace a list that was deleted and created again by its whole old list, which names
-data of the deleted topic: docs/decisions/0007.) The rules apply in this order; reasons to keep the objects come first:
+another UUID. (If a list was deleted and created again, a stalled broker may replace it by its whole old list, which
+names data of the deleted topic: docs/decisions/0007.) The rules apply in this order; reasons to keep the objects come
+first:
 1. we keep the objects of an attempt that the list names (complete or not), or whose list could not be read;
 2. if nothing is stored under the attempt's name, it is already gone;
 3. objects that name another owner or cluster are refused for good; objects that name none are kept. Parts of an

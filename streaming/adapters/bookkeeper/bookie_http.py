@@ -80,10 +80,10 @@ def start_collection(url: str, timeout_seconds: float, *, compact: bool) -> None
 
 
 def can_read(url: str, ledger_id: int, entry_id: int, *, timeout_seconds: float) -> bool:
-    """Let a bookie read an entry as a BookKeeper client, from any bookie that holds it. This does not fence the ledger.
+    """Have a bookie read an entry as a client of BookKeeper does, from any bookie that holds it.
 
-    False (500) may also mean that this bookie can read no ledger at all. Raises UnavailableError if the bookie itself
-    does not answer, or has no such service.
+    This does not fence the ledger. False (an answer of 500) may also mean that this bookie can read no ledger at all.
+    Raises UnavailableError if the bookie itself does not answer, or has no such service.
     """
     parameters = {"ledger_id": ledger_id, "start_entry_id": entry_id, "end_entry_id": entry_id}
     try:
@@ -171,8 +171,8 @@ def _answers(bookie: _Asking) -> BookieAnswers:
 def _require_that_bodies_are_read(url: str, answer: _Answer) -> None:
     """Raise RefusedError unless the bookie has _SUSPENDED.
 
-    BookKeeper has read the body of a request to collect for longer than it has had this path, so a bookie with the path
-    reads the body.
+    BookKeeper already read the body of a request to collect when it got this path, so a bookie with the path reads the
+    body.
     """
     if answer.status == 404:
         raise RefusedError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from streaming.errors import UnavailableError
 
-# Requests and answers start with the length of the rest, and (version 2, operation READENTRY, no flag).
+# Requests and answers start with the length of the rest and this header: version 2, operation READENTRY, no flag.
 _HEADER = 2 << 24 | 2 << 16
 _REQUEST = struct.Struct(">iiqq")  # length, header, ledger id, entry id
 _ANSWER = struct.Struct(">iiiqq")  # length, header, code, ledger id, entry id; the entry follows

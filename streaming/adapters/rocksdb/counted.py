@@ -245,7 +245,7 @@ def _restarts(offsets: list[int]) -> bytes:
 
 
 def _checksum(data: memoryview | bytes, last: int) -> int:
-    """Return the XXH3 checksum as RocksDB computes it: `last`, the byte after the data, is only mixed in."""
+    """Return the XXH3 checksum of the data, combined with `last`, the byte after the data, as RocksDB does it."""
     return (xxhash.xxh3_64_intdigest(data) & 0xFFFFFFFF) ^ (last * _LAST_BYTE_FACTOR & 0xFFFFFFFF)
 
 

@@ -1,7 +1,7 @@
 """Checks whether a store in RocksDB form is complete: each queue, each unit, the rows about queues, the configuration.
 
-It only reads the store. The reference is the commitlog, which alone holds the messages, and the file queues and JSON
-files as far as they are not older than the databases.
+It only reads the store. It compares the databases with the commitlog, which alone holds the messages, and with the
+file queues and JSON files as far as these are not older than the databases.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ class QueueState(NamedTuple):
     topic: str
     queue_id: int
     first: int
-    next: int  # offset of the next message by the database
-    file_end: int  # offset of the next message by the file queue
+    next: int  # offset of the next message, according to the database
+    file_end: int  # offset of the next message, according to the file queue
     units: int
 
 

@@ -77,7 +77,7 @@ def _counter(paths: StorePaths, database: str, rows: m.ConfigRows) -> int | None
 
 
 def _of_offsets(lost: LostOffsets, *, is_converted: bool) -> Iterator[Finding]:
-    """is_converted: a backfill wrote the offsets into the database; one that is lower there was reset afterwards."""
+    """is_converted: a backfill wrote the offsets into the database, so those that are lower there were reset since."""
     lower = () if is_converted else lost.lower
     for fault, names in (("are missing from", lost.missing), ("are higher than in", lower)):
         if names:

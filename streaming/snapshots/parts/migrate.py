@@ -3,8 +3,9 @@
 1. The topic must not be loaded. This is checked right before each message.
 2. The journal has the topic's snapshots of every form before the first message is sent.
 3. The new form is complete before the old form goes. After an interruption, run the command again.
-4. Afterwards everything is read again: the new form must have exactly the ids of the old form. Segments must have
-   exactly those ids whose markers are not after maxReadPosition: the broker finds later ids again by replay.
+4. Afterwards everything is read again. Parts and a single snapshot must have exactly the ids of the old form. Segments
+   must have exactly those of them whose markers are not after maxReadPosition: the broker finds later ids again by
+   replay.
 """
 
 from collections import Counter
@@ -97,7 +98,7 @@ class Migrations:
     def migrate(self, topic: str, to: str, *, is_dry: bool = False) -> Migrated:
         """Convert a topic's snapshot to the form `to`, a key of FORMS; is_dry: only count the messages.
 
-        Raises SafetyError if that is refused, UnavailableError, RefusedError: run it again.
+        Raises SafetyError if that is refused. After UnavailableError or RefusedError, run it again.
         """
         self.refuse_loaded(topic)
         stored = self.stored(topic)
@@ -118,7 +119,8 @@ class Migrations:
         if not is_dry:
             self._verify(topic, kind, expected)
             self.journal.mark_done(entry)
-            if sent[SnapshotKind.SEGMENT, True]:  # visible tombstones keep loaded topics from being deleted
+            # while a reader gets a tombstone of a segment, no client can delete a loaded topic of the namespace
+            if sent[SnapshotKind.SEGMENT, True]:
                 self.compact(namespace_of(topic))
         tombstones = sum(count for (_kind, is_tombstone), count in sent.items() if is_tombstone)
         return Migrated(
@@ -305,7 +307,7 @@ def _steps(
     send: Callable[[SnapshotMessage], Position],
     first: SnapshotMessage | None = None,
 ) -> Iterator[SnapshotMessage]:
-    """Send the messages one by one, and yield each; the generator receives each position."""
+    """Send the messages one by one, and yield each; `messages` receives each position."""
     try:
         message = next(messages) if first is None else first
         while True:

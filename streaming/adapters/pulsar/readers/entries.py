@@ -52,7 +52,7 @@ def _with_answers(
     for entry in entries:
         if entry.data is None and not entry.is_passed_over:
             # Many entries may follow an open transaction, so a few of them are requested at once. An entry that was
-            # passed over is requested alone, because only a limited number of those is requested at all.
+            # passed over is requested alone: after a few failures, such entries are not requested (admin_entries.py).
             requested.append((entry, threads.submit(from_admin.fetch, entry)))
             yield from answered(_REQUESTS_AT_ONCE)
             continue

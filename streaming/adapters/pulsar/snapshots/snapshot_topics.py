@@ -25,8 +25,8 @@ class SnapshotTopics:
     For the keys in `with_bytes_of`, compacted() and stored() also return the bytes of the values, valid or not.
 
     Args:
-        is_unknown_foreign: schemas of unknown origin count as foreign, because the operator knows that no broker of
-            another version ever used the namespaces.
+        is_unknown_foreign: schemas of unknown origin count as foreign (no broker's), because the operator knows that no
+            broker of another version, which could have registered them, ever used the namespaces.
     """
 
     def __init__(
