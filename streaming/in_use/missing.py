@@ -1,7 +1,7 @@
 """Finds losses: ledgers and objects that a sweep kept as in use, and that are gone although their owners name them.
 
-1. A loss may be our doing if the journal, which is written before each delete, names it, not earlier than an hour
-   before the sweep kept it.
+1. The journal is written before each delete. So a loss may be our doing if the journal names it in an entry that is
+   not older than an hour before the sweep kept it.
 2. Any other loss has another cause. The check is repeated, after growing pauses, while at most one tenant has losses
    and none may be our doing.
 """
@@ -78,8 +78,8 @@ class LossCheck:
         """Return the identities of those rows that the journal names: this service may have deleted them."""
         if not kept:
             return set()
-        # The sweep found the ledger before it kept it, so an earlier delete can't be the cause. A lost task may delete
-        # later than its journal entry, but no lost task lives longer than an hour.
+        # The sweep found the ledger before it kept it, so an earlier delete can't be the cause. But an earlier entry
+        # of the journal can: a lost task may delete later than its entry. No lost task lives longer than an hour.
         since_ms = min(row[c.AT_MS] for row in kept) - _OURS_MS
         where = ds.field("ledger_id").isin(sorted({row[c.LEDGER_ID] for row in kept}))
         ledgers = entries(self.state_dir, JournalQuery(since_ms, where, ("ledger_id",)))

@@ -18,7 +18,7 @@ class PartitionGaps:
     read: int  # up to the committed position
     unread: int
     missing: tuple[Position, ...] = ()  # (ledger, entry) of each that was read and is not accounted for
-    # ledgers that vanished with entries that were unread or not accounted for; the loss was not accepted
+    # ledgers that vanished with entries that were unread or not accounted for, except losses that an operator accepted
     trimmed: tuple[int, ...] = ()
 
 
@@ -28,7 +28,7 @@ class Reconciliation:
 
     partitions: tuple[PartitionGaps, ...]
     delayed: int  # requests that wait for another try
-    lost: tuple[str, ...] = ()  # delayed requests that wait nowhere
+    lost: tuple[str, ...] = ()  # delayed requests that are neither in the retry topic nor in the table `waiting`
     unchecked: Mapping[str, str] = field(default_factory=dict)  # topic or partition -> why we could not check it
     is_refused: bool = False  # whether a missing right is one of these reasons
 
@@ -48,7 +48,8 @@ class Reconciliation:
             messages |= {(tenant, kind): message for kind, message in _tenant_messages(tenant, partitions).items()}
         if self.lost:
             messages["", "lost"] = (
-                f"{len(self.lost)} requests were delayed and wait nowhere, such as {_some(self.lost)}"
+                f"{len(self.lost)} requests were delayed, but are neither in the retry topic nor in the table "
+                f"`waiting`, such as {_some(self.lost)}"
             )
         return messages
 

@@ -1,6 +1,6 @@
 """Files of the state directory, a local path or a URI.
 
-A reader, and a start after a crash, finds the complete new file, the old one, or none.
+A reader finds the complete new file, the old one, or none; so does the service when it starts after a crash.
 """
 
 import contextlib
@@ -66,8 +66,8 @@ class Folder:
         path = f"{self.root}/{name}"
         with translated(path, "written"):
             make_folder(self.filesystem, path.rpartition("/")[0])
-            # the content is whole in memory, since closing a stream on S3 would also store a file that was cut short
-            # (decision 10)
+            # The content is complete before the stream opens: if writing failed in the middle, closing the stream on S3
+            # would store what was written so far (decision 10)
             with self.filesystem.open_output_stream(path) as out:
                 out.write(content)
 

@@ -3,7 +3,7 @@
 The layout refers to segments, never to ledgers. So it never allows a delete; it can only forbid one:
 1. If the layout can't be read or parsed, the segment is UNREADABLE.
 2. A segment that the layout names, or whose id the layout has not assigned yet, is never GONE: a broker creates the
-   segments of a split before it writes them into the layout, and creates an active segment that is missing again.
+   segments of a split before it writes them into the layout, and if an active segment is missing, creates it again.
 3. If the layout exists, the delete's transaction checks its version.
 4. A name that may be a V1 topic's proves nothing: brokers show the V1 topic under another name
    (udfs.paths.SegmentName.may_be_v1).
@@ -30,7 +30,7 @@ def layout_of(owner: KeyOwner) -> str | None:
 
 
 def with_layout(reference: Reference, layout: ZnodeRead) -> Reference:
-    """Return a segment's reference as its layout allows it."""
+    """Return a segment's reference under the rules above; any other reference stays as it is."""
     segment = _segment_of(owner_of(reference.key))
     if segment is None or reference.presence is Presence.UNREADABLE:
         return reference

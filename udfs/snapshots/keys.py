@@ -23,7 +23,8 @@ _PART = re.compile(
     r"parts-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([1-9][0-9]{0,17}|end)-(persistent://.+)",
     re.ASCII | re.DOTALL,
 )
-KEEPER = "__ledger_reaper_keeper"  # not a topic: the live record that the service writes after its tombstones names it
+# no topic has this name: the service writes it into the live record that follows its tombstones
+KEEPER = "__ledger_reaper_keeper"
 LEAST_CAPACITY_BYTES = 40  # four numbers of ten bytes: any id fits
 
 
@@ -39,7 +40,8 @@ class SnapshotKind(StrEnum):
 class Capacity(NamedTuple):
     """The most that one part holds.
 
-    Parts are filled greedily up to both bounds, so a part never ends earlier after ids before it have gone.
+    Parts are filled greedily up to both bounds. So if earlier ids are gone when the parts are written again, a part
+    ends at the same id as before, or at a later one.
     """
 
     ids: int

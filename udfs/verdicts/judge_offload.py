@@ -8,10 +8,11 @@ names data of the deleted topic: docs/decisions/0007.) The rules apply in this o
 first:
 1. we keep the objects of an attempt that the list names (complete or not), or whose list could not be read;
 2. if nothing is stored under the attempt's name, it is already gone;
-3. objects that name another owner or cluster are refused for good; objects that name none are kept. Parts of an
-   unfinished upload carry no names: BookKeeper's ledger of that id, or the owner's own list, has to prove the owner.
-   A cluster's name is no identity: clones and Helm releases share names. It is a proof only in a bucket that the
-   operator declared to be this cluster's alone, or to be used by clusters of different names only;
+3. objects that name another owner or cluster are refused for good; objects that name none are kept, but they need not
+   name the cluster in a bucket that the operator declared to be this cluster's alone. Parts of an unfinished upload
+   carry no names: BookKeeper's ledger of that id, or the owner's own list, has to prove the owner. A cluster's name is
+   no identity: clones and Helm releases share names. So objects are refused in a bucket that the operator declared
+   neither to be this cluster's alone nor to be used by clusters of different names only;
 4. objects that are young, and an upload that may still continue, are kept for now;
 5. if the list suddenly names far fewer ledgers than when last read, we keep all that it had;
 6. an owner that seems gone must be seen gone twice, far enough apart;

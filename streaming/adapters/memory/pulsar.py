@@ -60,7 +60,8 @@ class MemoryPulsar:
         self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
         self.stores = {"metadataStoreUrl": "zk:127.0.0.1:2181"}  # metadata_stores() returns them
         self.held: set[str] = set()  # subscriptions that another client moves: ensure_subscription raises BusyError
-        self.faults = Faults()  # hooks get the call's name (of a policy: the policy's) and the topic or namespace
+        # hooks get the name of the call (for a policy: `retention` or `set retention`), and the topic or namespace
+        self.faults = Faults()
         self._clock = clock or ManualClock()
         self._newest_ledger = 0
 

@@ -68,7 +68,7 @@ def new_client(settings: PulsarSettings) -> Any:
 def publish(
     settings: PulsarSettings, topic: str, producer_name: str, copies: Iterable[Copy], *, is_exclusive: bool = True
 ) -> int:
-    """Send copies in order and wait for all answers; return how many were sent (stored now or before).
+    """Send copies in order and wait for all answers; return how many were sent: each is stored now, or was before.
 
     Raises UnavailableError if a copy was not acknowledged (send all again), FencedError if another instance took the
     producer name.
@@ -112,7 +112,8 @@ def _publish(settings: PulsarSettings, topic: str, copies: Iterable[Copy], optio
 def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) -> dict[str, int]:
     """Return topic -> the last sequence id that the broker stored from its producer; -1: none.
 
-    This takes the producer names from any other instance. Raises UnavailableError, FencedError.
+    This disconnects any other instance that publishes under one of these producer names. Raises UnavailableError,
+    FencedError.
 
     Args:
         producers: topic -> producer name.
@@ -171,7 +172,7 @@ def _single(name: str, *, is_exclusive: bool) -> dict[str, Any]:
 
 
 def _producer(opened: Any, topic: str, options: Mapping[str, Any]) -> Any:
-    # a publication waits before the queue is full, and send_all blocks
+    # publish waits for answers before the queue is full; send_all blocks while it is full
     return opened.create_producer(topic, block_if_queue_full=True, max_pending_messages=2 * _WINDOW, **options)
 
 
@@ -205,7 +206,7 @@ class _Answers:
             self._changed.notify()
 
     def wait(self, sent: int, unanswered: int) -> bool:
-        """Wait until at most so many messages of those sent are unanswered; return False if one failed.
+        """Wait until at most `unanswered` of the `sent` messages are unanswered; return False if one failed.
 
         If no message is answered for as long as the patience lasts, that counts as a failure.
         """

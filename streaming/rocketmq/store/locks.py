@@ -2,7 +2,7 @@
 
 A running broker holds byte 0 of the file `lock` in its store (FileChannel.tryLock, a POSIX lock). A process that holds
 that byte keeps a broker from starting. Such a lock belongs to the process, and is released when the process closes any
-handle of the file: a process that holds it must not call `is_broker_running`.
+handle of the file. So a process that holds it must not call `is_broker_running`, which opens and closes a handle.
 """
 
 import fcntl
@@ -36,7 +36,10 @@ def is_broker_running(paths: StorePaths) -> bool:
 
 @contextmanager
 def broker_kept_out(paths: StorePaths) -> Iterator[None]:
-    """Keep a broker from starting. Raises SafetyError if a broker runs, or if the lock may be of another store."""
+    """Keep a broker from starting.
+
+    Raises SafetyError if a broker runs, or if _require_one_store or require_own_folders refuses the store's folders.
+    """
     with damage():
         _require_one_store(paths)
         require_own_folders(paths)

@@ -25,7 +25,8 @@ from udfs.snapshots.guard_rules import Bound, Holds, index_bound, is_perhaps_nee
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
 
-# Segments before all named positions that an index may still come to name; with more of them, the guard does not move.
+# The most segments, before all positions that indexes name, that an index may still come to name; if there are more,
+# the guard does not move forward.
 MOST_CANDIDATES = 50_000
 
 
@@ -85,9 +86,9 @@ class Guards:
         return BEFORE_ALL
 
     def hold(self, namespace: str, places: Collection[Position]) -> None:
-        """Make the guard keep the segments at these positions, if they still exist. The guard only moves back.
+        """Make the guard keep the segments at these positions, if they still exist.
 
-        Use it for segments that no index names yet.
+        This moves the guard back, or not at all. Use it for segments that no index names yet.
 
         Raises UnavailableError, RefusedError, SafetyError if that fails.
         """

@@ -1,9 +1,10 @@
 """Requests control entries: entries that show whether the broker currently returns any entry at all.
 
 A broker whose bookies do not answer still returns a topic's stats from its memory, but no entry. So before an entry is
-given up, other entries are requested with the same timeout, in this order: an entry of the same ledger that was
-returned or sent before, others of that ledger, of the partition's other ledgers, of the topic's other partitions, and
-of other topics.
+given up, other entries are requested with the same timeout. If a request has returned an entry of the same ledger
+before, only that entry is requested. Otherwise requests go on until one returns an entry, in this order: an entry of
+that ledger that a reader got, others of that ledger, of the partition's other ledgers, of the topic's other partitions,
+and of other topics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,9 +56,10 @@ class ControlEntries:
     gives_up: bool = False  # entries are given up even if the broker returns no control entry
     _shown: dict[int, Position] = field(default_factory=dict, init=False)  # ledger -> an entry that was returned
     _sent: dict[int, Position] = field(default_factory=dict, init=False)  # ledger -> an entry that a reader got
-    _withheld: set[Position] = field(default_factory=set, init=False)  # entries that are checked; they are no controls
+    # entries for which a check was made, since they were not returned; they are no controls
+    _withheld: set[Position] = field(default_factory=set, init=False)
     # Controls that were not returned, with the longest timeout of their requests. A control is requested again only
-    # with a longer timeout; otherwise a sender could delay each check by the timeouts of the same entries.
+    # with a longer timeout; otherwise each check would wait for the same entries again, and a sender could cause that.
     _timeouts: dict[_Entry, float] = field(default_factory=dict, init=False)
     # An entry of another partition that was returned. It is requested before others of other partitions, for the same
     # reason.
@@ -72,7 +74,7 @@ class ControlEntries:
         self._sent[position[0]] = position
 
     def check(self, withheld: Position, timeout_seconds: float) -> Control:
-        """Check whether the broker returns other entries than the withheld one within the timeout.
+        """Check whether the broker, which has not returned `withheld`, returns other entries within the timeout.
 
         Raises UnavailableError.
         """

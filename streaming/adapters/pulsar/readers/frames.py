@@ -112,14 +112,17 @@ class Connection:
                 return command, rest[command_size:]
 
     def ask(self, command: api.BaseCommand, answer: int) -> api.BaseCommand:
-        """Send a command, drop all commands until its answer, and return it. Raises UnavailableError, RefusedError."""
+        """Send a command, drop other commands until its answer comes, and return the answer.
+
+        Raises UnavailableError, RefusedError.
+        """
         try:
             return self.ask_within(command, answer, self._settings.timeout_seconds)
         except ReceiveTimeout:
             raise UnavailableError(f"{self._url} does not answer within {self._settings.timeout_seconds} s") from None
 
     def ask_within(self, command: api.BaseCommand, answer: int, timeout_seconds: float) -> api.BaseCommand:
-        """Do the same as ask, but raise ReceiveTimeout without an answer in time. A late answer goes to receive."""
+        """Do the same as ask, but raise ReceiveTimeout if no answer comes in time. receive() returns a late answer."""
         self.send(command)
         deadline = time.monotonic() + timeout_seconds
         while (received := self.receive(deadline)[0]).type != answer:
@@ -176,9 +179,9 @@ class FrameReader:
     """Reads the entries of a partition after a position, in order. Created by opened(); for one thread.
 
     Attributes:
-        last: the last position that the broker would have sent when the reader was opened. None: the broker could not
-            read the metadata of the partition's last entry, and so returned an error, or did not answer. Brokers up to
-            Pulsar 3.2 may report the position of a marker.
+        last: position of the last entry that the broker would send to a reader, when this one was opened. None: the
+            broker could not read the metadata of the partition's last entry, and so returned an error, or did not
+            answer. Brokers up to Pulsar 3.2 may report the position of a marker.
     """
 
     def __init__(
@@ -197,7 +200,7 @@ class FrameReader:
             sub_type=0,
             consumer_id=1,
             request_id=connection.next_request(),
-            # the subscription ends with its connection, so nothing is acknowledged
+            # the subscription ends with its connection, so we need not acknowledge anything
             durable=False,
             start_message_id=start,
             read_compacted=compacted,
