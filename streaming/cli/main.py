@@ -17,6 +17,7 @@ from streaming.terminal import say
 
 # name of the command: its module in streaming.cli, and its function (of a group: the callback of the module's `app`)
 COMMANDS = {
+    "init": "init.init",
     "check": "check.check",
     "space": "space.space",
     "audit": "audit.audit",
@@ -33,6 +34,7 @@ COMMANDS = {
     "pause": "pause.pause",
     "resume": "pause.resume",
     "release": "release.release",
+    "config": "config.config",
     "jars": "run_service.jars",
     "submit-args": "submit.submit_args",
     "snapshots": "snapshots.snapshots",

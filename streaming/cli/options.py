@@ -191,12 +191,18 @@ def confirm(question: str, *, yes: bool, why: str = "") -> None:
     Raises ConfigError if there is no terminal, SafetyError unless the answer is yes; Ctrl-C is a KeyboardInterrupt.
     """
     require_terminal(yes=yes, why=why)
-    if not yes and not _answer(question):
+    if not yes and not yes_or_no(question):
         raise SafetyError("nothing was done: the question was not answered with yes")
 
 
-def _answer(question: str) -> bool:
-    """Return the answer. Enter and the end of input are no; the question is repeated for any other answer."""
+def ask(question: str, proposed: str = "") -> str:
+    """Ask the operator at the terminal for a text. Return the proposal for Enter and for the end of input."""
+    say_open(f"{question} [{proposed}]: " if proposed else f"{question}: ")
+    return sys.stdin.readline().strip() or proposed
+
+
+def yes_or_no(question: str) -> bool:
+    """Ask the operator at the terminal. Enter and the end of input are no; the question is repeated otherwise."""
     while True:
         say_open(f"{question} [y/N]: ")
         answer = sys.stdin.readline()

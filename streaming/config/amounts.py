@@ -19,6 +19,12 @@ def seconds_of(text: str, option: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def duration_text(seconds: int) -> str:
+    """Write a duration as seconds_of reads it, in the largest unit that is exact: 21600 -> "6h"; 0 -> "never"."""
+    unit = next((unit for unit, size in reversed(_SECONDS.items()) if seconds % size == 0), "s")
+    return f"{seconds // _SECONDS[unit]}{unit}" if seconds else "never"
+
+
 def bytes_of(text: str, option: str) -> int:
     """Read "500", "10M", "2GiB" (all powers of two). Raises ConfigError."""
     match = _SIZE.fullmatch(text.strip().replace(" ", ""))

@@ -34,7 +34,7 @@ def messages_of(error: ValidationError, environment: Mapping[str, Any], defaults
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
     """Return a message for each variable that has our form and is no configuration key."""
-    variables = [f"{PREFIX}{'__'.join(path)}".upper() for path in _keys()]
+    variables = [variable_of(path) for path in _keys()]
     letters = {_letters(name): name for name in variables}
     messages = []
     for name in sorted(names):
@@ -51,13 +51,14 @@ def unknown_variables(names: Iterable[str]) -> list[str]:
 def _message(fault: Mapping[str, Any], environment: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     path: Path = fault["loc"]
     is_variable = _is_in(path, environment)
-    where = _variable(path) if is_variable else ".".join(map(str, path))
+    where = f"the variable {variable_of(path)}" if is_variable else ".".join(map(str, path))
     return f"{where}: {_reason(fault, path, defaults, is_variable=is_variable)}"
 
 
-def _variable(path: Path) -> str:
+def variable_of(path: Path) -> str:
+    """Return the name of the environment variable that sets a key; path: its section, its name, and so on."""
     keys = [part for part in path if isinstance(part, str)]
-    return f"the variable {PREFIX}{'__'.join(keys).upper()}"
+    return f"{PREFIX}{'__'.join(keys).upper()}"
 
 
 def _reason(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *, is_variable: bool) -> str:
@@ -114,7 +115,7 @@ def _did_you_mean(path: Path, *, is_variable: bool) -> str:
     similar = [(*path[:-1], close[0])] if close else [key for key in _keys() if key[-1] == wrong][:1]
     if not similar:
         return ""
-    name = _variable(similar[0]).rpartition(" ")[2] if is_variable else ".".join(map(str, similar[0]))
+    name = variable_of(similar[0]) if is_variable else ".".join(map(str, similar[0]))
     return f"; did you mean {name}?"
 
 

@@ -6,25 +6,29 @@
    when there is no operator's file, is relative to the working directory.
 """
 
+import json
 import logging
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsError,
     TomlConfigSettingsSource,
 )
 
+from streaming.config.amounts import duration_text
 from streaming.config.combinations import faults_of
-from streaming.config.fault_messages import messages_of, unknown_variables
-from streaming.config.sections import path_keys
+from streaming.config.fault_messages import messages_of, unknown_variables, variable_of
+from streaming.config.sections import OLDER_KEYS, duration_keys, path_keys
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 
@@ -55,6 +59,61 @@ def load(path: str | Path | None) -> Settings:
     if faults := [*faults_of(settings), *_moved_directories(settings, file)]:
         raise ConfigError(_text(source, faults))
     return settings
+
+
+def load_values(values: Mapping[str, Mapping[str, Any]], folder: Path) -> Settings:
+    """Return the settings of a file in `folder` with these values, by section and key; no variable overrides them.
+
+    Raises ConfigError with every fault.
+    """
+    try:
+        settings = Settings.model_construct(**dict(_from_values(values, folder)()))
+    except ValidationError as error:
+        defaults = _Toml(Settings, _DEFAULTS, folder)()
+        raise ConfigError("\n".join(messages_of(error, {}, defaults))) from error
+    if faults := faults_of(settings):
+        raise ConfigError("\n".join(faults))
+    return settings
+
+
+def default_lines() -> list[str]:
+    """Return the lines of conf/default.toml, which explains every key."""
+    return _DEFAULTS.read_text(encoding="utf-8").splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveValue:
+    """A key with the value that counts."""
+
+    section: str
+    key: str
+    value: Any  # in the form of a configuration file: text, number, true or false, list or table
+    source: str  # "default", the operator's file, or a variable's name
+
+
+def effective_values(path: str | Path | None) -> list[EffectiveValue]:
+    """Return every key of the configuration, in the order of conf/default.toml. Raises ConfigError as `load` does."""
+    settings, file = load(path), None if path is None else Path(path).absolute()
+    written = {} if file is None else _Toml(Settings, file, file.parent)()
+    set_here = EnvSettingsSource(Settings)()
+    return [
+        EffectiveValue(section, key, value, _source(section, key, set_here, written, str(path)))
+        for section, part in settings
+        for key, value in _in_file_form(part)
+    ]
+
+
+def _source(section: str, key: str, environment: Mapping[str, Any], written: Mapping[str, Any], file: str) -> str:
+    if key in environment.get(section, ()):
+        return variable_of((section, key))
+    return file if {key, *OLDER_KEYS.get((section, key), ())} & {*written.get(section, ())} else "default"
+
+
+def _in_file_form(section: BaseModel) -> Iterator[tuple[str, Any]]:
+    """Yield key -> value such that the same text in a file gives the same value."""
+    durations = duration_keys(type(section))
+    for key, value in json.loads(section.model_dump_json(exclude_none=True)).items():
+        yield key, duration_text(value) if key in durations else value
 
 
 def _moved_directories(settings: Settings, file: Path | None) -> list[str]:
@@ -94,6 +153,18 @@ def _from_sources(file: Path | None) -> type[Settings]:
             return (_Environment(settings_cls, here), *(_Toml(settings_cls, toml, folder) for toml in files))
 
     return _FromSources
+
+
+def _from_values(values: Mapping[str, Mapping[str, Any]], folder: Path) -> type[Settings]:
+    class _FromValues(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            given = InitSettingsSource(settings_cls, _absolute(values, folder))
+            return given, _Toml(settings_cls, _DEFAULTS, folder)
+
+    return _FromValues
 
 
 class _Toml(TomlConfigSettingsSource):

@@ -29,7 +29,7 @@ from udfs.units import MAX_CHUNK_ROWS
 log = logging.getLogger("ledger-reaper")
 
 _POSITION_PARTITIONS_MAX = 64
-_IS_PATH = object()
+_IS_PATH, _IS_DURATION = object(), object()
 # A path of this machine; streaming.config.load makes it absolute.
 LocalPath = Annotated[str, _IS_PATH]
 
@@ -37,6 +37,11 @@ LocalPath = Annotated[str, _IS_PATH]
 def path_keys(section: Any) -> tuple[str, ...]:
     """Return the keys of a section that are paths of this machine."""
     return tuple(name for name, field in section.model_fields.items() if _IS_PATH in field.metadata)
+
+
+def duration_keys(section: Any) -> tuple[str, ...]:
+    """Return the keys of a section whose values are durations with a unit, such as "6h", or "never"."""
+    return tuple(name for name, field in section.model_fields.items() if _IS_DURATION in field.metadata)
 
 
 def _holds_no_secret(credentials: str) -> AfterValidator:
@@ -82,7 +87,7 @@ def _seconds_or_never(text: Any) -> int:
 
 
 # In seconds; written as a duration such as "6h". 0: never.
-QuietPeriod = Annotated[int, BeforeValidator(_seconds_or_never)]
+QuietPeriod = Annotated[int, BeforeValidator(_seconds_or_never), _IS_DURATION]
 
 
 class _Part(BaseModel):
@@ -217,6 +222,8 @@ class TwoPhaseSettings(_Part):
 
 
 _OLD_QUIET_PERIOD = "open_quarantine_days"
+# (section, key) -> the older spellings of a key that files may still contain
+OLDER_KEYS = {("safety", "open_quiet_period"): (_OLD_QUIET_PERIOD,)}
 
 
 class SafetySettings(_Part):

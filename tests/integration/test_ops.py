@@ -13,12 +13,15 @@ from typing import Any
 
 import pulsar
 import pytest
+from typer.testing import CliRunner
 
 from streaming.adapters.bookkeeper.bookies import HttpBookies
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.readers.read import read
+from streaming.cli.main import app
 from streaming.clients import admin_for, bookies_for, clients_for, command_clients, reader_for
 from streaming.clock import SystemClock
+from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.dlq.expiry import expire
 from streaming.dlq.replay import REPLAY_ID, REPLAY_OF, REPLAY_ORIGIN
@@ -312,6 +315,15 @@ def test_topics_whose_creation_was_interrupted_are_completed_unless_a_message_wa
             ensure_topics(admin, used)
 
         assert admin.deduplication(empty.topics.retry)
+
+
+def test_a_first_configuration_names_the_clusters_own_zookeeper(cluster: Cluster, tmp_path: Path) -> None:
+    file, addresses = tmp_path / "my.toml", cluster.addresses
+    urls = ["--admin-url", addresses.admin, "--service-url", addresses.pulsar]
+    done = CliRunner().invoke(app, ["init", "--out", str(file), *urls])
+    assert done.exit_code == 0, done.output + str(done.exception)
+    assert load(file).zookeeper.hosts == addresses.zookeeper, "as the broker reported it"
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["ok"] * 3
 
 
 def test_the_preflight_reports_every_problem_and_exits_with_the_gravest_code(deploy: Deploy) -> None:

@@ -17,8 +17,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from typer.testing import CliRunner
 
 from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
+from streaming.cli.main import app
 from streaming.clients import broker_for
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
@@ -141,6 +143,8 @@ def test_no_inspecting_command_loads_a_topic_and_a_sweep_deletes_only_the_orphan
         assert explained["owner"]["refers_to_it"] is (ledger_id not in world.orphans)
     service.console.run("space", "--tenant", tenant, code=(0, 4))  # 4: what other tests left unreadable
     service.call("check", code=0)
+    urls = ("--admin-url", world.cluster.addresses.admin, "--service-url", world.cluster.addresses.pulsar)
+    assert CliRunner().invoke(app, ["init", "--out", str(tmp_path / "first.toml"), *urls]).exit_code == 0
     service.call("status", code=3)  # the service has not run yet, so it has no state
     _watch(service, tmp_path / "watch.log")
     read_only(Inspection(before, world.untouched()))

@@ -1,0 +1,134 @@
+"""`ledger-reaper init`: writes a first configuration, and tries each address before."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streaming.cli.options import ask, yes_or_no
+from streaming.errors import ConfigError, ReaperError
+from streaming.terminal import say, say_lines
+
+if TYPE_CHECKING:
+    from streaming.check.first_configuration import Key, Step
+
+_EXCLUSIVE = (
+    "Are you sure that no other Pulsar cluster keeps its ledgers in this BookKeeper? Only then `run` starts; `check`, "
+    "`space` and `audit` do not need it"
+)
+
+
+def init(  # noqa: PLR0913  typer reads each option from a parameter
+    *,
+    out: Annotated[Path, typer.Option("--out", help="Write the configuration to this file")] = Path("my.toml"),
+    admin_url: Annotated[str, typer.Option("--admin-url", help="Admin API of the brokers")] = "",
+    service_url: Annotated[str, typer.Option("--service-url", help="Binary protocol of the brokers")] = "",
+    zookeeper: Annotated[str, typer.Option("--zookeeper", help="ZooKeeper servers: host:port,…/chroot")] = "",
+    token_file: Annotated[str, typer.Option("--token-file", help="File with a token for the brokers")] = "",
+    ca_file: Annotated[str, typer.Option("--ca-file", help="Certificate of the brokers' authority (PEM)")] = "",
+    digest_file: Annotated[str, typer.Option("--digest-file", help='File with "user:password" for ZooKeeper')] = "",
+    exclusive_bookkeeper: Annotated[
+        bool | None,
+        typer.Option(
+            "--exclusive-bookkeeper/--shared-bookkeeper",
+            show_default=False,
+            help="Declare whether no other Pulsar cluster keeps ledgers in this BookKeeper, as `run` needs it",
+        ),
+    ] = None,
+    untried: Annotated[bool, typer.Option("--untried", help="Do not connect to any address")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file")] = False,
+) -> None:
+    """Write a first configuration file, with comments, after a trial of each address.
+
+    On a terminal, the command asks for what the options do not name, and proposes the addresses that the brokers
+    report. Without a terminal, it takes those proposals, and the first failed trial ends it. Trials read only.
+    """
+    from streaming.check import first_configuration as first
+    from streaming.config.toml_text import commented
+
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists: give another --out, or --force to replace it")
+    folder = out.absolute().parent
+    given = {
+        first.ADMIN_URL: admin_url,
+        first.CA_FILE: _full(ca_file),
+        first.TOKEN_FILE: _full(token_file),
+        first.SERVICE_URL: service_url,
+        first.DIGEST_FILE: _full(digest_file),
+        first.HOSTS: zookeeper,
+    }
+    answers = _Dialogue(folder, is_tried=not untried).answers({key: value for key, value in given.items() if value})
+    if exclusive_bookkeeper is None:
+        exclusive_bookkeeper = sys.stdin.isatty() and yes_or_no(_EXCLUSIVE)
+    answers |= {first.EXCLUSIVE: exclusive_bookkeeper, first.STATE: "state", first.CHECKPOINTS: "checkpoints"}
+    first.settings_of(answers, folder)
+    try:
+        out.write_text(commented(answers), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} can't be written: {error.strerror}") from error
+    say(f"{out} is written; next: ledger-reaper check --config {out}")
+
+
+class _Dialogue:
+    """Asks for the keys of each step, and tries them. Without a terminal, it takes what is given, else proposed."""
+
+    def __init__(self, folder: Path, *, is_tried: bool) -> None:
+        self._folder, self._is_tried = folder, is_tried
+        self._has_terminal = sys.stdin.isatty()
+        self._proposed: dict[Key, str] = {}
+
+    def answers(self, given: dict["Key", str]) -> dict["Key", Any]:
+        """Return the answers to all steps. Raises the ReaperError of a failed trial if there is no terminal."""
+        from streaming.check.first_configuration import STEPS, first_proposals, proposals
+
+        self._proposed = first_proposals()
+        answers: dict[Key, Any] = {}
+        for step in STEPS:
+            answers |= self._step(step, given, answers)
+            self._proposed |= proposals(answers, self._folder, asks_brokers=self._is_tried)
+        return answers
+
+    def _step(self, step: "Step", given: dict["Key", str], before: dict["Key", Any]) -> dict["Key", Any]:
+        found = self._asked(step, given, before)
+        while fault := self._fault(step, before | found):
+            say_lines(f"PROBLEM  {fault}", err=True)
+            if yes_or_no("Keep it nevertheless?"):
+                break
+            self._proposed |= found
+            found = self._asked(step, {}, before)
+        return found
+
+    def _asked(self, step: "Step", given: dict["Key", str], before: dict["Key", Any]) -> dict["Key", Any]:
+        from streaming.check.first_configuration import is_needed
+
+        found: dict[Key, Any] = {}
+        for key, text in step.texts.items():
+            if key in before or not is_needed(key, before | found):
+                continue
+            value = given.get(key) or self._proposed.get(key, "")
+            if self._has_terminal and key not in given:
+                value = ask(text, value)
+                value = _full(value) if key[1].endswith("_file") else value
+            if value:
+                found[key] = value
+        return found
+
+    def _fault(self, step: "Step", answers: dict["Key", Any]) -> str:
+        """Try the answers and print what was seen. Return the fault; "" if there is none."""
+        from streaming.check.first_configuration import settings_of
+
+        try:
+            settings = settings_of(answers, self._folder)
+            if self._is_tried:
+                say_lines(f"ok       {step.trial(settings)}", err=True)
+        except ReaperError as error:
+            if not self._has_terminal:
+                raise
+            return str(error)
+        return ""
+
+
+def _full(file: str) -> str:
+    """Return the absolute path: a relative path in a configuration counts from its folder, here from where we are."""
+    return str(Path(file).absolute()) if file else ""
