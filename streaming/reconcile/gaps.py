@@ -48,7 +48,7 @@ class Reconciliation:
             messages |= {(tenant, kind): message for kind, message in _tenant_messages(tenant, partitions).items()}
         if self.lost:
             messages["", "lost"] = (
-                f"{len(self.lost)} requests were delayed, but are neither in the retry topic nor in the table "
+                f"{count_of(len(self.lost), 'delayed request')} not found in the retry topic or in the table "
                 f"`waiting`, such as {_some(self.lost)}"
             )
         return messages
@@ -63,7 +63,8 @@ class Reconciliation:
         """The counts, as a message."""
         entries = sum(partition.read for partition in self.partitions)
         unread = sum(partition.unread for partition in self.partitions)
-        return f"{entries} entries read and accounted for, {unread} unread, {self.delayed} requests delayed"
+        delayed = count_of(self.delayed, "request")
+        return f"{entries} entries read and accounted for, {unread} unread, {delayed} delayed"
 
 
 def _tenant_messages(tenant: str, partitions: Iterable[PartitionGaps]) -> dict[str, str]:
@@ -79,10 +80,10 @@ def _tenant_messages(tenant: str, partitions: Iterable[PartitionGaps]) -> dict[s
         )
     if with_trimmed:
         count, example = sum(len(partition.trimmed) for partition in with_trimmed), with_trimmed[0]
-        topics = len({base_topic(partition.partition) for partition in with_trimmed})
+        topics = count_of(len({base_topic(partition.partition) for partition in with_trimmed}), "topic")
         messages["trimmed"] = (
-            f"tenant {tenant}: {count} ledgers of {topics} topics vanished with unread messages in them (TTL, "
-            f"eviction, a deleted topic?), such as {_some(example.trimmed)} of {example.partition}"
+            f"tenant {tenant}: {count_of(count, 'ledger')} of {topics} vanished with unread messages in them "
+            f"(TTL, eviction, a deleted topic?), such as {_some(example.trimmed)} of {example.partition}"
         )
     return messages
 

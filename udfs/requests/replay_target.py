@@ -4,8 +4,9 @@ A request has the rights of the topic that it is published to, and any client th
 can write any letter with any properties. So:
 1. Only our own receipts prove which request topic a letter came from. It goes back there.
 2. If no receipt proves it, the operator names the topic.
-3. A letter never gets more rights than it had: neither those of another tenant's topic, nor those of a trusted tenant's
-   topic, unless it came from there. Here the letter's own properties count as well, since they can only remove rights.
+3. The operator can't give a letter more rights than it had, as far as this is known: neither those of another tenant's
+   topic, nor those of a trusted tenant's topic, unless it came from a trusted tenant's topic. Receipts tell where it
+   came from, else its own properties: a forged one can only take rights away. If neither tells, the operator decides.
 """
 
 from collections.abc import Callable, Collection

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.errors import SafetyError
@@ -37,18 +37,6 @@ NAMES = {kind: name for name, kind in FORMS.items()}
 _OVERHEAD_BYTES = 10 * 1024  # of a message, besides its value
 _PART_IDS = 100_000
 _MESSAGE_BYTES = 5 * 1024 * 1024  # Pulsar's default, if the broker does not report its limit
-
-
-class MigrationAdmin(Protocol):
-    """The brokers' configuration."""
-
-    def broker_settings(self) -> tuple[bool | None, int]:
-        """Return whether the broker writes segments, and how many bytes a message may have."""
-        ...
-
-    def segment_bytes(self) -> int:
-        """Return the configured size of a segment."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

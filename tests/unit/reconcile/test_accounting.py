@@ -124,8 +124,8 @@ def test_topics_that_were_deleted_unread_are_one_alarm_a_tenant_and_bounded(sett
         asked.clear()
         accounts = reconcile(settings, Pulsar(memory, memory), 0, service=markers)
         acme, rival = accounts.gaps
-        assert acme.startswith(f"tenant acme: {MOST_LOST} ledgers of 10 topics vanished with unread messages in them")
-        assert rival.startswith("tenant rival: 99 ledgers of 1 topics vanished")
+        assert acme.startswith(f"tenant acme: {MOST_LOST:,} ledgers of 10 topics vanished with unread messages in them")
+        assert rival.startswith("tenant rival: 99 ledgers of 1 topic vanished")
         assert markers.of(f"{topics[0]}-partition-0") == ()
     assert sum("acme" in each for each in asked) == 10, "what is not remembered any more is not asked about"
     assert len(accept_gaps(settings, Pulsar(memory, memory), 0)) == 22

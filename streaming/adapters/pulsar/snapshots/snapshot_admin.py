@@ -59,7 +59,7 @@ class SnapshotAdmin:
             raise UnavailableError(f"{topic}: stats in an unknown format: {error!r}") from error
 
     def broker_settings(self) -> tuple[bool | None, int]:
-        """Return whether the broker writes segments, and its maxMessageSize; (None, 0) without permission to read them.
+        """Return whether the broker writes segments, and its maxMessageSize; (None, 0) if a broker does not say.
 
         The settings are those of the broker that answers; all brokers should have the same.
         """
