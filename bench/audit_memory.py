@@ -106,7 +106,7 @@ def run(topics: int, *, is_beside_service: bool) -> None:
 def measure_space(ledgers: int) -> None:
     """Run `space` in this process and print a line."""
     from streaming.config.load import load
-    from streaming.space.measure import space_of
+    from streaming.space.reading.measure import space_of
 
     before_s = simulated_zookeeper.SimulatedStore.cpu_seconds
     with tempfile.TemporaryDirectory() as folder, Sampler() as sampler:

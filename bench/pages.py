@@ -13,11 +13,11 @@ from itertools import product
 from pathlib import Path
 
 from bench.browser import photograph, size_of
-from streaming.space.page import page
-from streaming.space.tables import Shown
+from streaming.space.output.page import page
+from streaming.space.output.space_tables import Shown
 from udfs.space.causes import Cause
-from udfs.space.growth import growth, run_of
-from udfs.space.report import BookieSpace, Share, SpaceReport, Subscription, TopicPolicy, Unknown
+from udfs.space.growth_by_cause import growth, run_of
+from udfs.space.space_report import BookieSpace, Share, SpaceReport, Subscription, TopicPolicy, Unknown
 from udfs.space.view import Filters, View
 
 _AT_MS = 1_795_700_000_000

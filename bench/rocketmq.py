@@ -118,8 +118,8 @@ def _run(way: str, store: Path, units: int) -> dict[str, Any]:
 def _ours(store: Path, cores: int) -> dict[str, float]:
     from streaming.clock import SystemClock
     from streaming.rocketmq.convert.backfill import Backfill
-    from streaming.rocketmq.spark import local_spark
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.local_spark import local_spark
+    from streaming.rocketmq.store.store_paths import store_paths
 
     joined: list[float] = []
 

@@ -13,7 +13,7 @@ from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, Snapshot, decode_segment, decode_snapshot, encode_segment, encode_snapshot
 from udfs.snapshots.keys import Capacity, PartKey
-from udfs.snapshots.segments import sealed
+from udfs.snapshots.sealed_segments import sealed
 from udfs.snapshots.snapshot_parts import pieces
 
 TOPIC = "persistent://public/default/orders"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streaming.config.settings import Settings
-from streaming.state.delta.tables import opened
+from streaming.state.delta.delta_tables import opened
 
 NOWHERE = 5 * 10**15  # above the ledger ids of any cluster
 EXPECTED_ENDS = (

@@ -20,7 +20,7 @@ from udfs.formats.message_id import message_id_text
 from udfs.paths import partition_index
 from udfs.phase_one.trim_forecast import Retention
 from udfs.records import BrokerView, StoredObject, UnfinishedUpload
-from udfs.space.report import RecoverySettings
+from udfs.space.space_report import RecoverySettings
 
 _LEDGER_LEAF = re.compile(r"/\d{2,4}/L\d{4}")
 

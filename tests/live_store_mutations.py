@@ -1,6 +1,6 @@
 """The safety lines about a ZooKeeper that the cluster leaves, for tests/mutation.py: each once, with its tests."""
 
-MIGRATION, LIVE = "udfs/formats/migration.py", "streaming/coordination/live_store.py"
+MIGRATION, LIVE = "udfs/formats/store_migration.py", "streaming/coordination/live_store.py"
 MULTI_READ, LEDGERS = "streaming/adapters/zookeeper/multi_read.py", "streaming/sweep/ledgers.py"
 OBJECTS = "streaming/sweep/tiered_storage/offloads.py"
 TOMBSTONES = "streaming/sweep/snapshots/snapshot_sweep.py"
@@ -9,8 +9,8 @@ WATCH = "streaming/phase_one/watcher/watch_loop.py"
 AUDIT, AUDIT_COMMAND = "streaming/audit/ledger_audit.py", "streaming/audit/command.py"
 SNAPSHOT_AUDIT = "streaming/snapshots/audit/snapshot_audit.py"
 REPAIRS, GUARDS = "streaming/snapshots/repair/wiring.py", "streaming/snapshots/guard/guards.py"
-UNDO, LEFTOVERS = "streaming/undo/restore_ledgers.py", "streaming/space/leftovers.py"
-UNREAD = "streaming/space/unread.py"
+UNDO, LEFTOVERS = "streaming/undo/restore_ledgers.py", "streaming/space/leftover_znodes.py"
+UNREAD = "streaming/space/reading/unread.py"
 ADMIN, COMBINATIONS = "streaming/adapters/pulsar/admin_api/admin.py", "streaming/config/combinations.py"
 CONTRACT = "tests/contract/test_live_store.py"
 # the tests that must notice, by the changed file
@@ -32,8 +32,8 @@ TESTS = {
     REPAIRS: (CONTRACT,),
     GUARDS: (CONTRACT,),
     UNDO: ("tests/unit/undo/test_restore_ledgers.py",),
-    LEFTOVERS: ("tests/unit/space/test_leftovers.py",),
-    UNREAD: ("tests/unit/space/test_measure.py",),
+    LEFTOVERS: ("tests/unit/space/test_leftover_znodes.py",),
+    UNREAD: ("tests/unit/space/reading/test_measure.py",),
 }
 LIVE_STORE = (
     (

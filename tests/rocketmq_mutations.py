@@ -3,7 +3,7 @@
 _TREE = "streaming/rocketmq"
 PATHS, LOCKS, OWNER, DISK, INVENTORY, JSON_FILES, INCARNATIONS = (
     f"{_TREE}/store/{name}.py"
-    for name in ("paths", "locks", "owner", "disk", "inventory", "json_files", "incarnations")
+    for name in ("store_paths", "locks", "owner", "disk", "inventory", "json_files", "incarnations")
 )
 STAGING, MOVE, HANDOVER, FORGET = (f"{_TREE}/workspace/{name}.py" for name in ("staging", "move", "handover", "forget"))
 BACKFILL, JOB, JOIN, SURVEY, INDEX_DATABASE = (
@@ -14,7 +14,7 @@ ROLLBACK, FILE_QUEUES, EXPORT = (f"{_TREE}/rollback/{name}.py" for name in ("run
 CHECK, UNIT_JOB, PLAN = f"{_TREE}/inspect", f"{_TREE}/inspect/unit_job.py", f"{_TREE}/inspect/plan.py"
 REFUSALS, GROWTH, LOG, COMPARE, UNITS, JSON_TEXT, METADATA = (
     f"udfs/rocketmq/{name}.py"
-    for name in ("refusals", "growth", "commitlog", "compare", "units", "json_text", "metadata")
+    for name in ("refusals", "growth", "commitlog", "compare", "queue_units", "json_text", "metadata")
 )
 QUESTIONS = "streaming/cli/options.py"
 DATABASE, COUNTED = "streaming/adapters/rocksdb/database.py", "streaming/adapters/rocksdb/counted.py"
@@ -31,7 +31,7 @@ _CHECK_TESTS = f"{_UNIT}/inspect/test_check.py"
 _TAIL_TESTS = f"{_UNIT}/follow/test_tail.py"
 # which tests have to notice, by the file that is changed
 TESTS = {
-    PATHS: (f"{_UNIT}/store/test_paths.py",),
+    PATHS: (f"{_UNIT}/store/test_store_paths.py",),
     LOCKS: (_LOCKS_TESTS,),
     OWNER: (f"{_UNIT}/store/test_owner.py",),
     DISK: (f"{_UNIT}/store/test_disk.py",),
@@ -60,7 +60,7 @@ TESTS = {
     GROWTH: (f"{_FORMATS}/test_growth.py", _INDEX_TESTS),
     LOG: (f"{_FORMATS}/test_commitlog.py", _TAIL_TESTS),
     COMPARE: (f"{_FORMATS}/test_compare.py",),
-    UNITS: (f"{_FORMATS}/test_units.py",),
+    UNITS: (f"{_FORMATS}/test_queue_units.py",),
     JSON_TEXT: (f"{_FORMATS}/test_json_text.py",),
     METADATA: (f"{_FORMATS}/test_metadata.py",),
     DATABASE: ("tests/unit/adapters/rocksdb/test_database.py", f"{_UNIT}/test_read_only.py"),

@@ -8,7 +8,7 @@ WITNESS, LAYOUT, LOADER = (
 ANSWERS, BROKER = (f"streaming/adapters/pulsar/admin_api/{name}.py" for name in ("segments", "broker"))
 REFERENCES, OFFLOADS, PATHS = "udfs/owners/references.py", "streaming/sweep/tiered_storage/offloads.py", "udfs/paths.py"
 MARKS = "streaming/phase_one/deletable_ledgers.py"
-LEFTOVERS = "streaming/space/leftovers.py"
+LEFTOVERS = "streaming/space/leftover_znodes.py"
 VERDICTS = "udfs/verdicts/judge.py"
 JUDGE, CHECKS = "udfs/verdicts/judge_segment.py", "streaming/audit/checks/suspect_ledgers.py"
 WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
@@ -25,7 +25,7 @@ TESTS = {
     OFFLOADS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     PATHS: ("tests/unit/udfs/test_paths.py",),
     MARKS: ("tests/unit/phase_one/test_deletable_ledgers.py",),
-    LEFTOVERS: ("tests/unit/space/test_leftovers.py",),
+    LEFTOVERS: ("tests/unit/space/test_leftover_znodes.py",),
     JUDGE: ("tests/unit/udfs/verdicts/test_judge_segment.py",),
     CHECKS: ("tests/unit/audit/checks/test_suspect_ledgers.py",),
 }

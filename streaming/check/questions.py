@@ -33,7 +33,7 @@ from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
 from streaming.queries.checkpoints import root_of
 from streaming.spark import ivy
 from streaming.spark import jars as artifacts
-from streaming.state.delta.tables import opened
+from streaming.state.delta.delta_tables import opened
 from streaming.state.filesystem import open_filesystem, shown
 from streaming.state.notes import watcher_note
 from streaming.state.notes.parked_queries import noted

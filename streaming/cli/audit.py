@@ -127,7 +127,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     settings = settings_of(config)
     load_datasets(with_numpy=not last)
     if before_removing:
-        from streaming.space.removal import before_removing as show_removal
+        from streaming.space.bookie_removal import before_removing as show_removal
 
         show_removal(settings, before_removing, as_json=json_lines, reads_per_second=reads_per_second)
         return
@@ -161,7 +161,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         confirm(f"Request the deletion of {orphans}, in {topic}?", yes=yes)
 
     from streaming.snapshots.audit import snapshot_command
-    from streaming.space import chapter
+    from streaming.space.output import chapter
 
     further = []
     if with_space and not verify_only:

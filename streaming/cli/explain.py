@@ -50,10 +50,10 @@ def explain(  # noqa: PLR0913  typer reads each option from a parameter
     fault = partial(state_fault, settings, config)
     load_datasets()
     if name:
-        from streaming.space.explain_topic import explain_topic
+        from streaming.space.explain.explain_topic import explain_topic
 
         explain_topic(settings, name, as_json=json_lines, reads_per_second=reads_per_second, state_fault=fault)
     elif chosen is not None:
-        from streaming.space.explain_ledger import explain_ledger
+        from streaming.space.explain.explain_ledger import explain_ledger
 
         explain_ledger(settings, chosen, as_json=json_lines, reads_per_second=reads_per_second, state_fault=fault)

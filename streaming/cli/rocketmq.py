@@ -14,7 +14,7 @@ from streaming.terminal import say, say_json
 from udfs.rocketmq.metadata import OffsetsOf
 
 if TYPE_CHECKING:
-    from streaming.rocketmq.store.paths import StorePaths
+    from streaming.rocketmq.store.store_paths import StorePaths
     from udfs.rocketmq.refusals import Code
 
 app = typer.Typer(no_args_is_help=True)
@@ -121,7 +121,7 @@ def plan(  # noqa: PLR0913  typer reads each option from a parameter
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.inspect.plan import lines, plan_of
     from streaming.rocketmq.inspect.report import plan_page
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.store.store_paths import store_paths
     from udfs.rocketmq.refusals import Code
 
     _require_writable(report)
@@ -167,8 +167,8 @@ def backfill(  # noqa: PLR0913  typer reads each option from a parameter
 ) -> None:
     """Convert a stopped broker's store to RocksDB. The old files stay, and nothing takes effect before all is done."""
     from streaming.rocketmq.convert.backfill import Backfill
-    from streaming.rocketmq.spark import local_spark
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.local_spark import local_spark
+    from streaming.rocketmq.store.store_paths import store_paths
 
     losses = _losses_named(accept_loss or [])
     paths = store_paths(store, broker_conf, lmq=lmq)
@@ -213,11 +213,11 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
     """Create RocksDB while the broker continues in file mode; `backfill` then takes seconds."""
     why = "no metrics are served. Add --metrics-port"
     refuse_ignored(context, (metrics_port is None, ("--metrics-address",), why))
+    from streaming.rocketmq.follow.follow_metrics import FollowMetrics
     from streaming.rocketmq.follow.lag import Lag
-    from streaming.rocketmq.follow.metrics import FollowMetrics
     from streaming.rocketmq.follow.run import Follow
-    from streaming.rocketmq.spark import local_spark
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.local_spark import local_spark
+    from streaming.rocketmq.store.store_paths import store_paths
     from streaming.signals import on_signals
 
     def print_lag(lag: Lag) -> None:
@@ -259,8 +259,8 @@ def check(  # noqa: PLR0913  typer reads each option from a parameter
     from streaming.rocketmq.inspect.check import Check
     from streaming.rocketmq.inspect.printing import check_json, check_lines
     from streaming.rocketmq.inspect.report import check_page
-    from streaming.rocketmq.spark import local_spark
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.local_spark import local_spark
+    from streaming.rocketmq.store.store_paths import store_paths
 
     _require_writable(report)
     paths = store_paths(store, broker_conf, lmq=lmq)
@@ -291,7 +291,7 @@ def export(
     """Write topics, groups and offsets of RocksDB as JSON files, under the names that this broker reads."""
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.rollback.export import export as export_json
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.store.store_paths import store_paths
 
     paths = store_paths(store, broker_conf, lmq=lmq)
     stamp = utc(SystemClock().now_ms()).replace(" ", "T").replace(":", "").replace("-", "")
@@ -323,7 +323,7 @@ def rollback(  # noqa: PLR0913  typer reads each option from a parameter
     """Bring a stopped broker's store back to file mode, with the offsets that RocksDB has."""
     from streaming.rocketmq.failures import our_errors
     from streaming.rocketmq.rollback.run import rollback as roll_back
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.store.store_paths import store_paths
 
     paths = store_paths(store, broker_conf, lmq=lmq)
     _require_answer(f"Bring {paths.store} back to file mode?", yes=yes)
@@ -355,7 +355,7 @@ def forget(
 ) -> None:
     """Delete the files that `backfill`, `rollback` and `export` have kept of this store."""
     from streaming.rocketmq.failures import our_errors
-    from streaming.rocketmq.store.paths import store_paths
+    from streaming.rocketmq.store.store_paths import store_paths
     from streaming.rocketmq.workspace.forget import description_of, forgettable
     from streaming.rocketmq.workspace.forget import forget as forget_folders
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from streaming.config.settings import Settings
     from streaming.ports import Bookies
-    from streaming.space.tables import Shown
-    from udfs.space.growth import PastRun
-    from udfs.space.report import SpaceReport
+    from streaming.space.output.space_tables import Shown
+    from udfs.space.growth_by_cause import PastRun
+    from udfs.space.space_report import SpaceReport
 
 _REPORT_OPTIONS = ("--by", "--top", "--tenant", "--namespace", "--topic", "--out", "--reads-per-second")
 _NOT_FOR_LEFTOVERS = (*_REPORT_OPTIONS[:-1], "--bookie", "--collect", "--compact", "--yes")
@@ -110,8 +110,8 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
     if leftovers:
         _show_leftovers(settings, reads_per_second, as_json=json_lines)
         return
-    from streaming.space.descriptions import price_of
-    from streaming.space.tables import Shown
+    from streaming.space.output.space_tables import Shown
+    from streaming.space.output.space_texts import price_of
 
     report = _measured(settings, filters, tuple(bookie or ()), reads_per_second)
     price = price_of(settings.space)
@@ -141,7 +141,7 @@ def _filters(tenant: str, namespace: str, topic: str) -> Filters:
 
 def _measured(settings: "Settings", filters: Filters, bookies: tuple[str, ...], reads_per_second: int) -> "SpaceReport":
     from streaming.cli.step_progress import steps
-    from streaming.space.measure import space_of
+    from streaming.space.reading.measure import space_of
 
     with steps() as shown:
         report = space_of(
@@ -161,33 +161,33 @@ def show(shown: "Shown", out: Path | None, *, as_json: bool) -> None:
 
     Raises UnavailableError. If the folder can be read but not written, the result is printed before that.
     """
-    from streaming.space import tables
-    from streaming.space.document import document
+    from streaming.space.output import space_tables
+    from streaming.space.output.document import document
 
     runs: list[PastRun] = []
     if out is not None:
-        from streaming.space import history
+        from streaming.space.output import earlier_runs
         from streaming.state.filesystem import folder_of
 
-        shown, runs = history.compared(folder_of(str(out)), shown)
+        shown, runs = earlier_runs.compared(folder_of(str(out)), shown)
     if as_json:
         say_json(document(shown))
     else:
-        tables.show(Terminal(), shown)
+        space_tables.show(Terminal(), shown)
     if out is not None:
         _write(shown, runs, out)
 
 
 def _write(shown: "Shown", runs: "Sequence[PastRun]", out: Path) -> None:
-    from streaming.space import history
-    from streaming.space.page import FILE, page
+    from streaming.space.output import earlier_runs
+    from streaming.space.output.page import FILE, page
     from streaming.state.filesystem import below, folder_of
     from streaming.state.filesystem import shown as location
 
     folder = folder_of(str(out))
     folder.write(FILE, page(shown, runs).encode())
     if runs:
-        history.add(folder, runs[-1])
+        earlier_runs.add(folder, runs[-1])
     say(f"charts: {location(below(folder.location, FILE))}", err=True)
 
 
@@ -195,7 +195,7 @@ def _show_leftovers(settings: "Settings", reads_per_second: int, *, as_json: boo
     import time
 
     from streaming.clients import command_clients
-    from streaming.space.leftovers import Kind, leftovers_of
+    from streaming.space.leftover_znodes import Kind, leftovers_of
     from streaming.sweep.pace import Pace
 
     seconds = settings.safety.min_age_seconds

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from streaming.errors import RefusedError, SafetyError, StopRequestedError, UnavailableError
 from streaming.ports import SweepStore, Unreadable, Znode
 from udfs.formats.metadata_url import other_store
-from udfs.formats.migration import MIGRATION_PATH, describe_migration, unknown_migration
+from udfs.formats.store_migration import MIGRATION_PATH, describe_migration, unknown_migration
 from udfs.paths import BROKERS
 
 # A broker's admin API answers some seconds before the broker registers, and a broker whose session has expired (30 s by

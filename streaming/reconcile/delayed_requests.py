@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from streaming.config.settings import Settings
 from streaming.ports import MessageReader
 from streaming.schemas import RETRY
-from streaming.state.delta.tables import opened, scan
+from streaming.state.delta.delta_tables import opened, scan
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Outcome

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from streaming import schemas
-from streaming.state.delta.tables import opened, scan
+from streaming.state.delta.delta_tables import opened, scan
 from udfs import columns as c
 
 _POSITION = [c.POSITION_LEDGER, c.POSITION_ENTRY, c.POSITION_BATCH]

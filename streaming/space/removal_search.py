@@ -7,12 +7,12 @@ from enum import StrEnum
 from streaming.coordination.identity import read_layout
 from streaming.errors import ConfigError
 from streaming.ports import Bookies, MetadataStore, Unreadable, Znode
-from streaming.space.ledgers import LedgerReading
+from streaming.space.reading.ledger_reading import LedgerReading
 from streaming.sweep.jobs import Limiter
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_placement import Placement, placement_of
 from udfs.paths import topic_of
-from udfs.space.removal import UNSAFE, Effect, Removal, removal_of
+from udfs.space.survival import UNSAFE, Effect, Removal, removal_of
 from udfs.verdicts.finding_classes import Unclaimed, claim_of
 
 _EXAMPLES = 5

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from streaming import schemas
 from streaming.errors import SafetyError
 from streaming.state.delta.commits import Work, commit, written
-from streaming.state.delta.tables import (
+from streaming.state.delta.delta_tables import (
     Durable,
     Table,
     complete,

@@ -23,7 +23,7 @@ from streaming.clock import Clock, SystemClock
 from streaming.errors import FencedError, SafetyError
 from streaming.state import receipts
 from streaming.state.delta.commits import commit, has, written
-from streaming.state.delta.tables import (
+from streaming.state.delta.delta_tables import (
     Durable,
     Table,
     complete,

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from streaming import schemas
 from streaming.state.delta.commits import commit, written_here
+from streaming.state.delta.delta_tables import Durable, Table, created, opened, refuse_torn, scan, table_path
 from streaming.state.delta.leftovers import remove_leftovers
-from streaming.state.delta.tables import Durable, Table, created, opened, refuse_torn, scan, table_path
 from udfs import columns as c
 
 TABLE = "watched"

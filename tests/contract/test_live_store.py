@@ -37,7 +37,7 @@ from streaming.terminal import Terminal
 from tests.contract.zookeeper_server import ZooKeeperServer
 from tests.unit.audit.results import output_at
 from udfs.formats.acl import AclEntry, acl_bytes
-from udfs.formats.migration import MIGRATION_PATH, NO_MIGRATION
+from udfs.formats.store_migration import MIGRATION_PATH, NO_MIGRATION
 from udfs.paths import BROKERS
 
 BROKER = f"{BROKERS}/broker-1:8080"

@@ -14,7 +14,7 @@ from streaming.errors import ForbiddenError, RefusedError, UnavailableError
 from tests.builders import CURSOR, TOPIC
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 from udfs.phase_one.trim_forecast import Retention
-from udfs.space.report import RecoverySettings
+from udfs.space.space_report import RecoverySettings
 
 OWN = "/admin/v2/persistent/public/default/orders/retention"
 NAMESPACE = "/admin/v2/namespaces/public/default/retention"

@@ -20,7 +20,7 @@ from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from tests.integration.conftest import Deployment, running_cluster
 from tests.integration.transactions import Transactions, TxnId, admin
 from udfs.records import LedgerComponent
-from udfs.snapshots import segments
+from udfs.snapshots import sealed_segments
 from udfs.snapshots.codec import Index, Segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.values import ReadValue
@@ -133,7 +133,7 @@ def recovered(service: Deployment, space: str, topic: str) -> set[tuple[int, int
         stored = list(snapshots.stored(space, SnapshotKind.SEGMENT))
     values = {read.position: read.value for read in stored if isinstance(read.value, Segment)}
     assert isinstance(index, Index)
-    return set(segments.recover(index, values, (1 << 60, 0)).ids.pairs())
+    return set(sealed_segments.recover(index, values, (1 << 60, 0)).ids.pairs())
 
 
 def reasons_for(lines: list[dict[str, Any]], topic: str) -> set[tuple[str, str]]:
@@ -231,7 +231,7 @@ def double_ids(cluster: Cluster, service: Deployment, name: str) -> Scene:
 def sealed_twice(service: Deployment, space: str, topic: str) -> bool:
     """Return whether an id is in more than one of the segments that the topic's index names."""
     index = latest(service, space, SnapshotKind.INDEX)[topic].value
-    named = segments.named_segments(index) if isinstance(index, Index) else []
+    named = sealed_segments.named_segments(index) if isinstance(index, Index) else []
     positions = {position for _number, position, _marker in named}
     with snapshot_topics(service.settings) as snapshots:
         stored = [read for read in snapshots.stored(space, SnapshotKind.SEGMENT) if read.position in positions]

@@ -26,7 +26,7 @@ from streaming.sandbox.home import Part
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.sandbox.parts import part_clients as sandbox_clients
 from streaming.sandbox.reckoning import reckon
-from streaming.state.delta.tables import opened
+from streaming.state.delta.delta_tables import opened
 from streaming.sweep.jobs import Job, SweepRules
 from streaming.sweep.ledgers import Sweeper
 from tests.builders import DAY_MS, data_custom, metadata

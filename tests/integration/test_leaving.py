@@ -24,7 +24,7 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS, Layout, ledger_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

@@ -13,7 +13,7 @@ from streaming.clock import SystemClock
 from streaming.ports import Znode
 from streaming.sandbox import cluster_faults, disk_usage, ledger_list, topics
 from streaming.sandbox.parts import part_clients
-from streaming.space.outlook import SKIPS
+from streaming.space.explain.outlook import SKIPS
 from streaming.state.journal import JournalEntry, ParquetJournal
 from tests.integration.missing_world import FULL, PER_LEDGER, World, filled, running_world, topic_of
 from udfs.formats.managed_ledger import parse_cursor

@@ -17,7 +17,7 @@ from streaming.errors import UnavailableError
 from streaming.sandbox import cluster_faults, topics
 from streaming.sandbox.home import Part
 from streaming.sandbox.parts import part_clients
-from streaming.space.outlook import FORCES_LEDGERS, FORCES_SCHEMAS, SETTINGS, SKIPS
+from streaming.space.explain.outlook import FORCES_LEDGERS, FORCES_SCHEMAS, SETTINGS, SKIPS
 from tests.integration.missing_world import FULL, PER_LEDGER, World, filled, running_world, topic_of
 from udfs.formats.managed_ledger import ManagedCursorInfo, parse_cursor
 from udfs.formats.schema_locator import ledger_ids

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streaming.rocketmq.store.inventory import inventory_of
-from streaming.rocketmq.store.paths import store_paths
+from streaming.rocketmq.store.store_paths import store_paths
 from streaming.sandbox.home import HOST
 from streaming.sandbox.rocketmq import network
 from streaming.sandbox.rocketmq.broker_home import StoreMode

@@ -52,7 +52,7 @@ from tests.integration.snapshot_scenes import (
 )
 from tests.integration.transactions import Transactions
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots import migration, segments
+from udfs.snapshots import migration, sealed_segments
 from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
@@ -463,7 +463,7 @@ def test_a_broker_that_has_fewer_ids_than_the_snapshot_is_found_and_reads_the_sn
     forgotten = Segment(topic, 90, marker, ids_of([(0, (1 << 40) + number) for number in range(200)]))
     with KeyedSender(service.settings.pulsar, scene.segments) as sender:
         position = sender.send(f"multiple-90-{topic}", encode_segment(forgotten))
-    rows = [(90, position, marker), *segments.named_segments(index)]
+    rows = [(90, position, marker), *sealed_segments.named_segments(index)]
     with KeyedSender(service.settings.pulsar, system_topic(space, SnapshotKind.INDEX)) as sender:
         sender.send(topic, encode_index(Index(topic, entries_of(rows), index.max_read, index.tail)))
     lines = [line for line in findings(service, "--namespace", space) if line.get("reason") == "IDS_LOST"]
@@ -510,10 +510,8 @@ def test_ids_that_were_sealed_twice_are_found_before_a_trim_makes_the_broker_for
 
         def names_live_segments() -> bool:
             index = latest(service, scene.space, SnapshotKind.INDEX)[scene.topic].value
-            markers = (
-                [marker for _n, _position, marker in segments.named_segments(index)] if isinstance(index, Index) else []
-            )
-            return sum(marker[0] > first for marker in markers) >= 2
+            rows = sealed_segments.named_segments(index) if isinstance(index, Index) else ()
+            return sum(marker[0] > first for _number, _position, marker in rows) >= 2
 
         wait_for(names_live_segments, "segments of the last aborts")
         with snapshot_topics(service.settings) as snapshots:

@@ -58,7 +58,7 @@ from tests.integration.snapshot_scenes import (
 )
 from tests.integration.transactions import Transactions
 from udfs.requests.request_format import encode
-from udfs.snapshots import segments
+from udfs.snapshots import sealed_segments
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
@@ -555,7 +555,7 @@ def test_ids_aborted_while_a_transaction_was_open_are_sealed_once_after_a_repair
         return value
 
     wait_for(lambda: index().entries.rows >= 400 // 40, f"segments of {topic}")
-    markers = [marker for _number, _position, marker in segments.named_segments(index())]
+    markers = [marker for _number, _position, marker in sealed_segments.named_segments(index())]
     assert sum(marker > index().max_read for marker in markers) >= 3
     topics.unload(segmented, topic)
     lose_segments(segmented, space)

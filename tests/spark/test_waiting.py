@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming import schemas
 from streaming.clock import Clock, ManualClock, SystemClock
 from streaming.errors import FencedError, UnavailableError
-from streaming.state.delta.tables import Table, opened
+from streaming.state.delta.delta_tables import Table, opened
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting, outstanding
 from tests.builders import DAY_MS, MINUTE_MS, NOW_MS

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.rocketmq.units import Ints, Longs
+from udfs.rocketmq.queue_units import Ints, Longs
 
 MAGIC_V1 = 0xDAA320A7 - 2**32
 MAGIC_V2 = 0xDAA320AB - 2**32

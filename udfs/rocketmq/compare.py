@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.rocketmq.units import Ints, Longs
+from udfs.rocketmq.queue_units import Ints, Longs
 
 
 class FindingKind(StrEnum):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from udfs.rocketmq.units import Longs, Units
+from udfs.rocketmq.queue_units import Longs, Units
 
 
 class GapError(ValueError):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.rocketmq.units import Longs, Units
+from udfs.rocketmq.queue_units import Longs, Units
 
 SEPARATOR = b"\x01"
 OFFSET_FAMILY = "offset"

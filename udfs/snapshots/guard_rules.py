@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import is_keeper
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 

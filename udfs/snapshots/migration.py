@@ -16,7 +16,7 @@ import numpy as np
 
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.snapshots import segments, snapshot_parts
+from udfs.snapshots import sealed_segments, snapshot_parts
 from udfs.snapshots.aborts import Aborts, trimmed
 from udfs.snapshots.codec import (
     Index,
@@ -81,7 +81,7 @@ def kind_of(keys: Keys, topic: str) -> SnapshotKind | None:
 
 
 def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Position) -> StoredForm:
-    """Return the snapshot that counts for a topic; newest: position of its newest entry, as for segments.recover.
+    """Return the snapshot that counts for a topic; newest: position of its newest entry, as for recover.
 
     Raises FormatError if the form that counts can't be read, or if it is an index with doubled ids.
     """
@@ -91,8 +91,9 @@ def current(stored: Stored, topic: str, ledgers: Collection[int], newest: Positi
         return StoredForm(kind, in_parts.max_read, in_parts.aborts)
     if kind is SnapshotKind.INDEX:
         read = decode_index(stored.latest[kind][topic])
-        aborts = segments.recover(read, stored.segments_at, newest)
-        named = [stored.segments_at[position].ids.rows for _number, position, _marker in segments.named_segments(read)]
+        aborts = sealed_segments.recover(read, stored.segments_at, newest)
+        rows = sealed_segments.named_segments(read)
+        named = [stored.segments_at[position].ids.rows for _number, position, _marker in rows]
         if aborts.rows < sum(named) + read.tail.rows:  # unknown: the marker of an id that occurs twice
             raise FormatError(f"the index of {topic} and its segments contain ids twice: repair it first")
         return StoredForm(kind, read.max_read, trimmed(aborts, ledgers))
@@ -178,7 +179,7 @@ def to_segments_of(
     first = max((key.sequence for key in old), default=-1) + 1
     rows: list[tuple[int, Position, Position]] = []
     cut = _Cut(pieces, max_read)
-    sealing = segments.sealed(topic, cut, ids, first)
+    sealing = sealed_segments.sealed(topic, cut, ids, first)
     while True:
         try:
             segment = next(sealing)

@@ -15,7 +15,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.records import Presence
 from udfs.snapshots.aborts import TxnIds, ids_of
 from udfs.snapshots.codec import Index, encode_index, entries_of
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.topic_findings import READY, NamedSegment, TopicFacts, is_half_replayed, is_replaying
 
 _REPLAYING = (

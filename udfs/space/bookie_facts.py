@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from udfs.formats.bookie_disk import BookieDisk
-from udfs.space.report import BookieSpace
+from udfs.space.space_report import BookieSpace
 
 
 def with_reported(space: BookieSpace, disk: BookieDisk) -> BookieSpace:

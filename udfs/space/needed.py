@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from udfs.records import LedgerComponent
-from udfs.space.report import NeededBy, NeededLedger
+from udfs.space.space_report import NeededBy, NeededLedger
 from udfs.space.topic_split import Cursor, Hold, Listed, Place, TopicFacts, acknowledged_entries
 
 

@@ -22,7 +22,7 @@ from udfs.formats.internal_stats import Position
 from udfs.formats.managed_ledger import AcknowledgedRange
 from udfs.phase_one.trim_forecast import Retention
 from udfs.space.causes import Cause
-from udfs.space.report import Share, Subscription, Unknown
+from udfs.space.space_report import Share, Subscription, Unknown
 from udfs.units import MIB, MINUTE_MS
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from udfs.paths import namespace_of, topic_of
 from udfs.space.causes import Cause
 from udfs.space.ledger_table import Kind, LedgerTable
-from udfs.space.report import Share
+from udfs.space.space_report import Share
 
 _OF_AGE = (Cause.UNREFERENCED, Cause.UNREFERENCED_OPEN, Cause.TOO_YOUNG)
 IsUnread = Callable[[str, Kind], bool]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from udfs.paths import base_topic, namespace_of
 from udfs.space.causes import Cause
-from udfs.space.report import BookieSpace, Share, SpaceReport, Subscription
+from udfs.space.space_report import BookieSpace, Share, SpaceReport, Subscription
 
 # not in BookKeeper: their bytes of one copy are in tiered storage, or lost
 OUTSIDE = frozenset({Cause.TIERED, Cause.MISSING})

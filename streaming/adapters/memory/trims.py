@@ -8,7 +8,7 @@ from streaming.errors import ReaperError, RefusedError
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import base_topic, managed_ledger_name
 from udfs.phase_one.trim_forecast import Retention
-from udfs.space.report import RecoverySettings
+from udfs.space.space_report import RecoverySettings
 
 _Found = TypeVar("_Found", Retention, Retention | None, RecoverySettings)
 

@@ -29,7 +29,7 @@ from streaming.rocketmq.store.configuration import Configuration, write_database
 from streaming.rocketmq.store.inventory import Inventory
 from streaming.rocketmq.store.locks import broker_kept_out, one_writer
 from streaming.rocketmq.store.owner import require_owner
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.handover import delete_follow_result, give_back, take_over, tidy_up
 from streaming.rocketmq.workspace.move import Rename, move_in, take_back, unfinished
 from streaming.rocketmq.workspace.rollback_plan import delete_rollback

@@ -15,12 +15,12 @@ from streaming.rocketmq.convert.join import offset_rows
 from streaming.rocketmq.store.bounds import bounds_of
 from streaming.rocketmq.store.inventory import Inventory, Queue
 from streaming.rocketmq.store.log_files import CommitLog
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq import rows
 from udfs.rocketmq.dispatch import DispatchRules, properties_of, units_of
 from udfs.rocketmq.growth import End, GapError, QueueGrowth, UnitChunk, growth_of
 from udfs.rocketmq.parts import QueueKey
-from udfs.rocketmq.units import Longs, Units
+from udfs.rocketmq.queue_units import Longs, Units
 
 _AFTER_ALL = b"\xff" * 8
 

@@ -38,10 +38,10 @@ from streaming.rocketmq.store.queue_files import QueueFiles
 from streaming.rocketmq.workspace.staging import file_name
 from streaming.state.durable import flush
 from udfs.rocketmq import commitlog as c
+from udfs.rocketmq import queue_units as u
 from udfs.rocketmq import rows
-from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX, Dispatch, DispatchRules, properties_of, units_of
-from udfs.rocketmq.units import Ints, Longs
+from udfs.rocketmq.queue_units import Ints, Longs
 
 _LEAST_ROWS_OF_A_RUN = 100  # `write_counted` starts a block for each run of a queue, even a short run
 _MOST_TASKS = 2_000

@@ -21,7 +21,7 @@ from streaming.rocketmq.store.inventory import Inventory, inventory_of
 from streaming.rocketmq.store.json_files import offsets_name
 from streaming.rocketmq.store.locks import require_own_folders
 from streaming.rocketmq.store.owner import wrong_user
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from streaming.rocketmq.workspace.staging import is_unopened
 from udfs.rocketmq import metadata as m

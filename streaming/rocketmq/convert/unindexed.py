@@ -22,7 +22,7 @@ from streaming.rocketmq.store.log_files import CommitLog, LogFile, mapped
 from udfs.rocketmq import commitlog as c
 from udfs.rocketmq.dispatch import DispatchRules, is_kept, properties_of, units_of
 from udfs.rocketmq.parts import QueueKey
-from udfs.rocketmq.units import Longs
+from udfs.rocketmq.queue_units import Longs
 
 _GAPS_PER_TASK = 1000
 _SHOWN = 5  # queues in a message

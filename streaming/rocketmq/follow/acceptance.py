@@ -3,7 +3,7 @@
 from streaming.errors import SafetyError
 from streaming.rocketmq.convert.survey import survey_of
 from streaming.rocketmq.progress import Say
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq.refusals import LOSSES, Code, refusals_of
 
 # Refusals that a running broker causes, or may end until then, and those that `follow` checks itself.

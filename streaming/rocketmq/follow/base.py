@@ -17,7 +17,7 @@ from streaming.rocketmq.progress import Say, progress_of
 from streaming.rocketmq.store.disk import require_room
 from streaming.rocketmq.store.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.store.log_files import commitlog_being_written
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.handover import delete_follow_result
 from streaming.rocketmq.workspace.staging import file_name
 from streaming.state.durable import flush

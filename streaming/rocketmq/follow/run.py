@@ -28,7 +28,7 @@ from streaming.rocketmq.store.disk import require_room
 from streaming.rocketmq.store.locks import one_writer
 from streaming.rocketmq.store.log_files import LogFile, commitlog_being_written
 from streaming.rocketmq.store.owner import require_owner
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.handover import delete_follow_result, give_back
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from streaming.rocketmq.store.bounds import Bounds
 from streaming.rocketmq.store.configuration import topics_of
 from streaming.rocketmq.store.inventory import Queue
 from streaming.rocketmq.store.locks import is_broker_running
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from udfs.rocketmq.compare import Finding
 from udfs.rocketmq.dispatch import DispatchRules

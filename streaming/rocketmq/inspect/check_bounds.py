@@ -10,7 +10,7 @@ from streaming.rocketmq.store.bounds import Bounds, bounds_of
 from streaming.rocketmq.store.incarnations import of_this_incarnation
 from streaming.rocketmq.store.inventory import Inventory, Queue, inventory_of
 from streaming.rocketmq.store.log_files import CommitLog
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq import rows
 from udfs.rocketmq.commitlog import RECORD_BYTES_MIN
 from udfs.rocketmq.compare import Finding, FindingKind

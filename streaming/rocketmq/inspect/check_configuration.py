@@ -14,7 +14,7 @@ from streaming.rocketmq.store.configuration import (
     rows_of,
     unread_offsets,
 )
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.staging import is_unopened, moved_of
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.compare import Finding, FindingKind

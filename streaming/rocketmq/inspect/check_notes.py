@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.inventory import Inventory, Queue
 from streaming.rocketmq.store.log_files import CommitLog
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from udfs.rocketmq.compare import Finding
 from udfs.rocketmq.dispatch import SCHEDULE_TOPIC

@@ -10,7 +10,7 @@ from streaming.rocketmq.inspect.sample import Sample, sample_of, slowdown_of
 from streaming.rocketmq.progress import seconds
 from streaming.rocketmq.store.inventory import Inventory
 from streaming.rocketmq.store.locks import is_broker_running
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.refusals import Refusal, refusals_of

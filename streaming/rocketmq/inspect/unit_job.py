@@ -18,8 +18,8 @@ from streaming.rocketmq.convert.work import PartWork, Piece
 from streaming.rocketmq.store.inventory import Queue
 from streaming.rocketmq.store.log_files import CommitLog, mapped
 from udfs.rocketmq import commitlog as c
+from udfs.rocketmq import queue_units as u
 from udfs.rocketmq import rows
-from udfs.rocketmq import units as u
 from udfs.rocketmq.compare import Finding, FindingKind, UnitRun, compare
 from udfs.rocketmq.dispatch import Dispatch, DispatchRules, properties_of, tags_code, units_of
 from udfs.rocketmq.parts import QueueKey

@@ -9,7 +9,7 @@ load. RocksDB ignores folders.
 import os
 from pathlib import Path
 
-from streaming.rocketmq.store.paths import BARRIER, StorePaths
+from streaming.rocketmq.store.store_paths import BARRIER, StorePaths
 from streaming.rocketmq.workspace.move import Rename
 from streaming.rocketmq.workspace.rollback_plan import ROLLBACK
 from streaming.state.durable import flush

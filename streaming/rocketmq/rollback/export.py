@@ -21,7 +21,7 @@ from streaming.rocketmq.store.configuration import (
 from streaming.rocketmq.store.json_files import JSON_FILES, is_name_evident, offsets_name, read_bounded
 from streaming.rocketmq.store.locks import is_broker_running
 from streaming.rocketmq.store.owner import require_owner
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
 from streaming.state.durable import durable_write
 from udfs.rocketmq import metadata as m

@@ -26,13 +26,13 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.store.bounds import bounds_of
 from streaming.rocketmq.store.incarnations import Both, is_same_incarnation
 from streaming.rocketmq.store.inventory import inventory_of
-from streaming.rocketmq.store.paths import StorePaths
 from streaming.rocketmq.store.queue_files import QueueFiles
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.move import Rename
 from streaming.rocketmq.workspace.rollback_plan import NEW_QUEUES
 from streaming.state.durable import flush
+from udfs.rocketmq import queue_units as u
 from udfs.rocketmq import rows
-from udfs.rocketmq import units as u
 from udfs.rocketmq.dispatch import LMQ_PREFIX
 
 _CHUNK_ROWS = 50_000

@@ -33,7 +33,7 @@ from streaming.rocketmq.store.inventory import Queue, inventory_of
 from streaming.rocketmq.store.json_files import json_table
 from streaming.rocketmq.store.locks import broker_kept_out, one_writer
 from streaming.rocketmq.store.owner import require_owner
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.move import Rename, set_aside_databases, set_aside_queues, unfinished
 from streaming.rocketmq.workspace.rollback_plan import ROLLBACK, RollbackPlan, read_plan, write_plan
 from streaming.rocketmq.workspace.staging import (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from streaming.adapters.rocksdb.database import DEFAULT_FAMILY, exists, opened
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.json_files import json_table, offsets_name
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq import metadata as m
 
 DATABASES = (m.TOPICS, m.GROUPS, m.OFFSETS)

@@ -4,7 +4,7 @@ import os
 from typing import NamedTuple
 
 from streaming.rocketmq.failures import refused
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq.refusals import Code, crowded_text, used_percent
 
 _MARGIN_PERCENT = 2  # the broker writes while `follow` runs

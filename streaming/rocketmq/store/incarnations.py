@@ -13,8 +13,8 @@ from streaming.errors import SafetyError
 from streaming.rocketmq.store.bounds import Bounds
 from streaming.rocketmq.store.inventory import Inventory, Queue
 from streaming.rocketmq.store.queue_files import QueueFiles
+from udfs.rocketmq import queue_units as u
 from udfs.rocketmq import rows
-from udfs.rocketmq import units as u
 from udfs.rocketmq.parts import QueueKey
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.json_files import JSON_FILES, offsets_name
 from streaming.rocketmq.store.log_files import LOST_AND_FOUND, CommitLog, commitlog_of, start_of
-from streaming.rocketmq.store.paths import BARRIER, StorePaths
 from streaming.rocketmq.store.queue_files import QueueFiles, files_of
+from streaming.rocketmq.store.store_paths import BARRIER, StorePaths
 from udfs.rocketmq.parts import QueueRange, in_key_order
 
 

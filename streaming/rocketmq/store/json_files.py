@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq import metadata as m
 from udfs.rocketmq.json_text import BadJsonError, parse
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from streaming.errors import BusyError, SafetyError
 from streaming.rocketmq.failures import damage, refused
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq.refusals import Code
 
 # struct flock of Linux: type, whence, start, length, pid

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streaming.errors import SafetyError
 from udfs.rocketmq import commitlog as c
-from udfs.rocketmq.units import Longs
+from udfs.rocketmq.queue_units import Longs
 
 _READ_BYTES = 4 << 20  # of the commitlog at once; fits into a processor's caches
 _PAGE_BYTES = mmap.PAGESIZE

@@ -4,7 +4,7 @@ import os
 import pwd
 
 from streaming.rocketmq.failures import refused
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from udfs.rocketmq.refusals import Code
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streaming.errors import SafetyError
-from udfs.rocketmq import units as u
+from udfs.rocketmq import queue_units as u
 
 _SCANNED_BYTES = 4 << 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.locks import broker_kept_out, one_writer
-from streaming.rocketmq.store.paths import OWN, StorePaths
+from streaming.rocketmq.store.store_paths import OWN, StorePaths
 from streaming.rocketmq.workspace.handover import delete_follow_result
 from streaming.rocketmq.workspace.move import is_moved_in, take_back
 from streaming.rocketmq.workspace.staging import delete_staging, sealed_of

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from streaming.adapters.rocksdb.database import exists
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.staging import FOLLOWED, QUEUES, sealed_of, write_note
 from streaming.state.durable import flush
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.configuration import DATABASES
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.staging import (
     CONFIG,
     CURRENT,

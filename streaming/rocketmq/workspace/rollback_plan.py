@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.staging import remove, write_note
 from udfs.rocketmq.metadata import OffsetsOf
 

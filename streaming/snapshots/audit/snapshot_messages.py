@@ -24,7 +24,7 @@ from udfs.paths import MANAGED_LEDGERS_ROOT, managed_ledger_name, managed_ledger
 from udfs.records import Presence
 from udfs.snapshots.codec import Index, Segment, Snapshot
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 # Indexes before segments: a broker writes a segment before the index that names it. So every segment that

@@ -24,7 +24,7 @@ from streaming.snapshots.repair.topic_session import ledgers_of
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import namespace_of
-from udfs.snapshots import migration, segments
+from udfs.snapshots import migration, sealed_segments
 from udfs.snapshots.aborts import Aborts
 from udfs.snapshots.codec import Segment, decode_index, encode_segment
 from udfs.snapshots.keys import Capacity, SnapshotKind
@@ -201,7 +201,7 @@ class Migrations:
         self, topic: str, old: StoredForm, kind: SnapshotKind, most_bytes: int, stored: Stored
     ) -> Generator[SnapshotMessage, Position, None]:
         if kind is SnapshotKind.INDEX:
-            ids = segments.ids_of_a_segment(self.topics.more.segment_bytes(), topic)
+            ids = sealed_segments.ids_of_a_segment(self.topics.more.segment_bytes(), topic)
             yield from migration.to_segments(topic, old, ids, stored.keys)
         elif kind is SnapshotKind.SINGLE:
             for message in migration.to_single(topic, old, most_bytes, stored.keys):

@@ -10,7 +10,7 @@ from typing import Protocol
 from streaming.errors import SafetyError, UnavailableError
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import keeper_of
+from udfs.snapshots.sealed_segments import keeper_of
 from udfs.snapshots.values import ReadValue
 
 

@@ -23,7 +23,7 @@ from udfs.paths import managed_ledger_name, namespace_of
 from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind, part_key_of
 from udfs.snapshots.repair_rules import Named, complete_part_of, moved_index
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.values import ReadValue
 
 Values: TypeAlias = Mapping[tuple[SnapshotKind, str], bytes]

@@ -51,7 +51,7 @@ from udfs.snapshots.repair_rules import (
     moved_index,
     refusal_of,
 )
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.topic_findings import NamedSegment, is_half_replayed
 from udfs.snapshots.values import ReadValue
 

@@ -27,7 +27,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import KnownIds, Named, known_ids_of, lost_segments_of
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.topic_findings import NamedSegment, SnapshotFacts, TopicFacts
 from udfs.snapshots.values import ReadValue
 

@@ -28,7 +28,7 @@ from streaming.state.filesystem import below, folder_of, open_filesystem, transl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from streaming.state.delta.tables import Table
+    from streaming.state.delta.delta_tables import Table
 
 _FILE = pa.schema(
     [

@@ -11,7 +11,7 @@ from udfs.formats.internal_stats import Position
 from udfs.records import Outcome, Reason, Verdict
 from udfs.snapshots.codec import Index
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import keeper_of, named_segments
+from udfs.snapshots.sealed_segments import keeper_of, named_segments
 from udfs.snapshots.topic_findings import IndexState
 from udfs.snapshots.values import ReadValue
 from udfs.verdicts.judge_snapshot import IndexFacts

@@ -26,7 +26,7 @@ from streaming.sweep.jobs import Job, Limiter, SweepRules, Swept, split_duplicat
 from streaming.sweep.snapshots.snapshot_jobs import SnapshotJob, SnapshotJournal, Snapshots, opened
 from streaming.sweep.snapshots.snapshot_scan import Namespace, Scan, TopicsFailedError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.formats.migration import MIGRATION_STARTED, NO_MIGRATION
+from udfs.formats.store_migration import MIGRATION_STARTED, NO_MIGRATION
 from udfs.paths import namespace_of
 from udfs.records import Reason, Reference
 from udfs.snapshots.keys import SnapshotKind, segment_key_of

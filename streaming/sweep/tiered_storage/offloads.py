@@ -28,7 +28,7 @@ from streaming.sweep.tiered_storage.offload_steps import (
     read_objects,
 )
 from streaming.sweep.tiered_storage.upload_owners import ask_bookkeeper
-from udfs.formats.migration import MIGRATION_STARTED, NO_MIGRATION
+from udfs.formats.store_migration import MIGRATION_STARTED, NO_MIGRATION
 from udfs.offload_drivers import Bucket
 from udfs.owners.references import fixed_paths, owner_of
 from udfs.records import Outcome, Presence, Reason, Reference, Verdict

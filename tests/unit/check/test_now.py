@@ -29,7 +29,7 @@ from tests.builders import NOW_MS, put
 from tests.services import command_clients_of
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.units import HOUR_MS
 
 ROOT, NAME = "/ledger-reaper", "main"

@@ -19,12 +19,12 @@ from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.state.delta.tables import opened
+from streaming.state.delta.delta_tables import opened
 from tests.builders import NOW_MS, ROOT, put
 from tests.services import command_clients_of
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.reconcile.rows import write_rows
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS
 
 

@@ -11,7 +11,7 @@ from streaming.cli.main import app
 from streaming.config.settings import Settings
 from tests.unit.cli.test_confirmation import config_at
 
-SPACE, SNAPSHOTS = "streaming.space.chapter", "streaming.snapshots.audit.snapshot_command"
+SPACE, SNAPSHOTS = "streaming.space.output.chapter", "streaming.snapshots.audit.snapshot_command"
 
 
 @pytest.mark.parametrize(

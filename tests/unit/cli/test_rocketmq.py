@@ -160,7 +160,9 @@ def test_a_check_is_printed_even_if_its_report_cannot_be_written(
         with_a_row(tmp_path, b"Orders")
     made = check(tmp_path)
     assert made.is_sound == is_sound
-    monkeypatch.setattr("streaming.rocketmq.spark.local_spark", lambda: nullcontext(SimpleNamespace(sparkContext=None)))
+    monkeypatch.setattr(
+        "streaming.rocketmq.local_spark.local_spark", lambda: nullcontext(SimpleNamespace(sparkContext=None))
+    )
     monkeypatch.setattr("streaming.rocketmq.inspect.check.Check.run", lambda *_args: made)
     result = RUNNER.invoke(app, ["check", "--store", str(tmp_path), "--json", "--report", "/dev/full"])
     assert result.stdout

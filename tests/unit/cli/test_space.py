@@ -18,14 +18,14 @@ from streaming.cli.main import app
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from tests.unit.cli.test_confirmation import config_at, terminal
 from tests.unit.space.reports import CARTS, CARTS_0, EMPTY, REPORT, UNKNOWN
-from udfs.space.report import SpaceReport
+from udfs.space.space_report import SpaceReport
 from udfs.space.view import Filters
 
 __all__ = ["terminal"]
 
 
 class Measured:
-    """Stands in for streaming/space/measure.py."""
+    """Stands in for streaming/space/reading/measure.py."""
 
     def __init__(self, report: SpaceReport) -> None:
         self.report = report
@@ -41,7 +41,7 @@ class Measured:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     fake = Measured(REPORT)
-    module = ModuleType("streaming.space.measure")
+    module = ModuleType("streaming.space.reading.measure")
     module.space_of = fake.space_of  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return fake

@@ -16,7 +16,7 @@ from streaming.config.load import load
 from streaming.deletion.instance import Instance, _alone, begin_instance
 from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from tests.builders import ROOT, put
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS
 
 

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from streaming import schemas
 from streaming.in_use.baseline import ALL, Accepted, Baseline, all_of, is_accepted, summary
 from streaming.in_use.source_watch import SourceWatch
-from streaming.state.delta.tables import complete, opened, table_path
+from streaming.state.delta.delta_tables import complete, opened, table_path
 from streaming.state.receipts import TABLE, certificates, rows
 from tests.builders import NOW_MS, OTHER_TOPIC, TOPIC, gone, list_znode, view
 from tests.world import Bench

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from streaming import schemas
-from streaming.state.delta.tables import table_path
+from streaming.state.delta.delta_tables import table_path
 from udfs import columns as c
 
 SOURCE = "persistent://pulsar/system/d-partition-0"

@@ -16,7 +16,7 @@ from streaming.rocketmq.follow.lag import Lag
 from streaming.rocketmq.follow.run import Follow
 from streaming.rocketmq.inspect.check import Check, CheckResult
 from streaming.rocketmq.progress import Say
-from streaming.rocketmq.store.paths import StorePaths, store_paths
+from streaming.rocketmq.store.store_paths import StorePaths, store_paths
 from tests.local_rdd import LocalContext
 from tests.rocketmq_store import BASE_TIME, Store, Unit, small_store
 from udfs.rocketmq import rows

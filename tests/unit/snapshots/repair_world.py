@@ -22,7 +22,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Index, Segment, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.topic_findings import BufferFacts
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage

@@ -7,7 +7,7 @@ from streaming.adapters.memory.bookies import MemoryBookies
 from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.trims import MemoryRetentionPolicies
 from streaming.clock import ManualClock
-from streaming.space.measure import Scope, Sources, measure
+from streaming.space.reading.measure import Scope, Sources, measure
 from streaming.sweep.pace import Pace
 from tests.builders import DAY_MS, HOUR_MS, NOW_MS, TOPIC, data_custom, list_znode, put
 from udfs.formats.internal_stats import InternalStats, Position
@@ -16,7 +16,7 @@ from udfs.formats.managed_ledger import AcknowledgedRange, LedgerInfo, ManagedCu
 from udfs.paths import Layout, ledger_path, managed_ledger_path, topic_of
 from udfs.records import LedgerMetadata, LedgerState
 from udfs.space.causes import Cause
-from udfs.space.report import Share, SpaceReport
+from udfs.space.space_report import Share, SpaceReport
 from udfs.space.view import Filters
 
 BOOKIES = ("bookie-0:3181", "bookie-1:3181")

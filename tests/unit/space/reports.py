@@ -1,7 +1,7 @@
 """Reports of space made by hand."""
 
 from udfs.space.causes import Cause
-from udfs.space.report import BookieSpace, Share, SpaceReport, Subscription, TopicPolicy, Unknown
+from udfs.space.space_report import BookieSpace, Share, SpaceReport, Subscription, TopicPolicy, Unknown
 
 MIB = 1 << 20
 AT_MS = 1_764_200_000_000

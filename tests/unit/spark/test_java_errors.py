@@ -35,7 +35,7 @@ def test_pulsar_away_is_told_as_such_and_may_be_tried_again(cause: str) -> None:
 
 REFUSED = f"{PULSAR}: java.util.concurrent.ExecutionException: {PULSAR}: Connection refused: /127.0.0.1:42417"
 IN_A_TASK = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
-  File "streaming/state/delta/tables.py", line 44, in append_once
+  File "streaming/state/delta/delta_tables.py", line 44, in append_once
 py4j.protocol.Py4JJavaError: An error occurred while calling o483.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 73.0 failed 1 times, \
 most recent failure: Lost task 0.0 in stage 73.0 (TID 100) (192.0.2.2 executor driver): {0}

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from streaming import schemas
 from streaming.errors import FencedError, SafetyError, UnavailableError
-from streaming.state.delta.tables import Durable, Table, opened, table_path
+from streaming.state.delta.delta_tables import Durable, Table, opened, table_path
 from streaming.state.receipts import TABLE, Receipts, expire, rows
 from streaming.state.waiting import Waiting
 from tests.tasks import Tasks

@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError
 
 from streaming.errors import FencedError
 from streaming.state import watched
-from streaming.state.delta.tables import Table
+from streaming.state.delta.delta_tables import Table
 from streaming.state.watched import KeptRequest, Watched
 
 TOPIC, OTHER = "/managed-ledgers/t/n/persistent/a", "/managed-ledgers/t/n/persistent/b"

@@ -15,7 +15,7 @@ from tests.builders import MINUTE_MS, TOPIC, data_request, list_znode, put, view
 from tests.sweeps import DELETED, LIST, cached_now, when, why, whys
 from tests.world import EPOCH, Bench, path_of
 from udfs.formats.acl import AclEntry
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.records import Outcome, Reason
 
 CREATE_READ_WRITE_ADMIN = (AclEntry(1 | 2 | 4 | 16, "world", "anyone"),)

@@ -48,7 +48,7 @@ from tests.placements import placed
 from tests.services import command_clients_of
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 from udfs.formats.ledger_metadata import serialize_v3
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS
 
 

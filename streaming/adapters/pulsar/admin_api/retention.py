@@ -9,7 +9,7 @@ from streaming.adapters.pulsar.http import Answer, PulsarHttp, policies_path, to
 from streaming.errors import UnavailableError
 from udfs.paths import base_topic, is_v1, namespace_of
 from udfs.phase_one.trim_forecast import Retention
-from udfs.space.report import RecoverySettings
+from udfs.space.space_report import RecoverySettings
 
 _MINUTES, _MEGABYTES = "retentionTimeInMinutes", "retentionSizeInMB"
 _DEFAULT_MINUTES, _DEFAULT_MEGABYTES = "defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB"

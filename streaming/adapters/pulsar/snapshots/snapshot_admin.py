@@ -8,7 +8,7 @@ from urllib.parse import quote
 from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
 from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.internal_stats import Position
-from udfs.snapshots.segments import SEGMENT_BYTES
+from udfs.snapshots.sealed_segments import SEGMENT_BYTES
 from udfs.snapshots.topic_findings import BufferFacts
 
 _FLAG = "transactionBufferSegmentedSnapshotEnabled"

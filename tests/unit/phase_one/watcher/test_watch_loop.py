@@ -21,7 +21,7 @@ from streaming.ports import ChangedPaths
 from streaming.state.notes.watcher_note import noted
 from tests.builders import ROOT, put
 from tests.unit.phase_one.watcher.watching import World
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 
 

@@ -14,14 +14,14 @@ from streaming.rocketmq.follow import base as base_module
 from streaming.rocketmq.follow.base import snapshot_of
 from streaming.rocketmq.store.inventory import Inventory, inventory_of
 from streaming.rocketmq.store.log_files import CommitLog
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import MESSAGES, KilledError, database_of, expected_of
 from tests.unit.rocketmq.converted import backfill, check, paths
 from tests.unit.rocketmq.followed_store import follow, follow_on, follow_with, grown, written
 from udfs.rocketmq import rows
 from udfs.rocketmq.growth import UnitChunk
-from udfs.rocketmq.units import Units
+from udfs.rocketmq.queue_units import Units
 
 
 def is_as_a_backfill_would_make_it(root: Path, store: Store) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from streaming.rocketmq.convert import survey as survey_module
 from streaming.rocketmq.convert.survey import survey_of
-from streaming.rocketmq.store.paths import StorePaths, store_paths
+from streaming.rocketmq.store.store_paths import StorePaths, store_paths
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import converted_store, paths
 from udfs.rocketmq.refusals import Code, refusals_of

@@ -10,7 +10,7 @@ from streaming.adapters.rocksdb import counted
 from streaming.adapters.rocksdb.database import Database, opened
 from streaming.errors import ConfigError, SafetyError
 from streaming.rocketmq.inspect.check import Check
-from streaming.rocketmq.store.paths import store_paths
+from streaming.rocketmq.store.store_paths import store_paths
 from tests import rocketmq_store
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, context, converted_store, nothing, replace_rows

@@ -13,7 +13,7 @@ from streaming.rocketmq.rollback import file_queues
 from streaming.rocketmq.rollback.file_queues import complete
 from streaming.rocketmq.rollback.run import rollback
 from streaming.rocketmq.store.inventory import inventory_of
-from streaming.rocketmq.store.paths import store_paths
+from streaming.rocketmq.store.store_paths import store_paths
 from tests.rocketmq_store import Message, Store, small_store
 from tests.unit.rocketmq.convert.test_backfill import KilledError, dying_rename
 from tests.unit.rocketmq.converted import CLOCK, backfill, check, converted_store, files_below, paths, replace_rows

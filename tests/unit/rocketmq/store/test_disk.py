@@ -7,7 +7,7 @@ import pytest
 from streaming.errors import SafetyError
 from streaming.rocketmq.convert.backfill import Backfill
 from streaming.rocketmq.store.disk import Disk, disk_of, require_room
-from streaming.rocketmq.store.paths import store_paths
+from streaming.rocketmq.store.store_paths import store_paths
 from tests.rocketmq_store import small_store
 from tests.unit.rocketmq.converted import CLOCK, context, files_below, nothing, paths
 from tests.unit.rocketmq.followed_store import follow

@@ -13,7 +13,7 @@ from streaming.errors import BusyError, SafetyError
 from streaming.rocketmq.inspect.plan import plan_of
 from streaming.rocketmq.rollback.run import rollback
 from streaming.rocketmq.store.locks import broker_kept_out, is_broker_running, one_writer
-from streaming.rocketmq.store.paths import store_paths
+from streaming.rocketmq.store.store_paths import store_paths
 from streaming.rocketmq.workspace.forget import forget
 from streaming.rocketmq.workspace.handover import take_over
 from tests.rocketmq_store import small_store

@@ -5,7 +5,7 @@ import pytest
 
 from streaming.errors import SafetyError
 from streaming.rocketmq.store.queue_files import QueueFiles, files_of
-from udfs.rocketmq.units import BLANK_SIZE
+from udfs.rocketmq.queue_units import BLANK_SIZE
 
 PER_FILE = 4
 

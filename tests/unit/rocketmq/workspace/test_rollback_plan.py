@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import SafetyError
-from streaming.rocketmq.store.paths import StorePaths
+from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import (
     RollbackPlan,
     delete_rollback,

@@ -18,7 +18,7 @@ from tests.unit.snapshots.repair_world import SPACE, TAIL, TOPIC, read_at
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.codec import Index, Snapshot, decode_index, encode_index, encode_snapshot, entries_of
 from udfs.snapshots.keys import SnapshotKind
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 
 PARTS, SINGLES, INDEX, SEGMENT = SnapshotKind.PARTS, SnapshotKind.SINGLE, SnapshotKind.INDEX, SnapshotKind.SEGMENT
 DIRECTIONS = [

@@ -18,7 +18,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.avro_schemas import SchemaOrigin
 from udfs.snapshots.codec import Index, Segment, decode_index, encode_index, encode_segment, entries_of
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.values import ReadValue, read_message
 from udfs.undelivered import UndeliveredMessage
 

@@ -33,7 +33,7 @@ from udfs.snapshots.aborts import ids_of
 from udfs.snapshots.codec import Index, decode_index, encode_index, entries_of
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import Remedy
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 
 
 def test_a_topic_that_does_not_load_is_replayed_behind_a_guard_and_the_old_index_is_kept(journal: Folder) -> None:

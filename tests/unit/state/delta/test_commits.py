@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from streaming.errors import FencedError, UnavailableError
 from streaming.state.delta import commits
 from streaming.state.delta.commits import commit, has, written
-from streaming.state.delta.tables import Table, scan
+from streaming.state.delta.delta_tables import Table, scan
 from tests.tasks import Tasks
 
 SCHEMA = pa.schema(

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from streaming.state.delta.commits import commit, written, written_here
+from streaming.state.delta.delta_tables import Table, scan, tidy
 from streaming.state.delta.leftovers import file_name, remove_leftovers
-from streaming.state.delta.tables import Table, scan, tidy
 from tests.tasks import Tasks
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -17,7 +17,7 @@ from tests.builders import MINUTE_MS, TOPIC, list_znode, put, snapshot_request, 
 from tests.world import EPOCH, Bench
 from udfs.formats.entry import Content
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.formats.migration import MIGRATION_PATH
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import managed_ledger_path, topic_of
 from udfs.records import Outcome, PendingDelete, Reason, SnapshotContext
 from udfs.snapshots.aborts import aborts_of, ids_of

@@ -36,8 +36,8 @@ from tests.builders import (
 )
 from tests.world import EPOCH, POLICY, Bench, path_of
 from udfs.formats.managed_ledger import LedgerInfo, OffloadState
-from udfs.formats.migration import MIGRATION_PATH
 from udfs.formats.offload_index import index_name, object_name, serialize_offload_index
+from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.offload_drivers import Bucket
 from udfs.paths import Layout, managed_ledger_path, namespace_of, topic_of
 from udfs.records import (

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from udfs.rocketmq.growth import End, GapError, RecordUnit, UnitChunk, chunks_of, growth_of
-from udfs.rocketmq.units import Units
+from udfs.rocketmq.queue_units import Units
 
 
 def chunk(first: int, *phy: int) -> UnitChunk:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udfs.rocketmq import rows
-from udfs.rocketmq.units import Units
+from udfs.rocketmq.queue_units import Units
 
 # Each vector is written out by hand from RocksDBConsumeQueueTable and RocksDBConsumeQueueOffsetTable.
 KEY = bytes.fromhex("00000003 01 616263 01 00000007 01 0000000000000102".replace(" ", ""))

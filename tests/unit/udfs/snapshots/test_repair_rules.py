@@ -18,7 +18,7 @@ from udfs.snapshots.repair_rules import (
     missing_in,
     refusal_of,
 )
-from udfs.snapshots.segments import named_segments
+from udfs.snapshots.sealed_segments import named_segments
 from udfs.snapshots.topic_findings import NamedSegment
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 from udfs.formats.bookie_disk import BookieDisk
 from udfs.space.bookie_facts import with_reported
-from udfs.space.report import BookieSpace
+from udfs.space.space_report import BookieSpace
 
 SPACE = BookieSpace(bookie_id="b:3181", url="http://b:8000", is_read_only=False, ledgers=3, live=700)
 DISK = BookieDisk(

@@ -7,7 +7,7 @@ import pytest
 from udfs.formats.managed_ledger import AcknowledgedRange
 from udfs.records import LedgerComponent
 from udfs.space.needed import needed_data
-from udfs.space.report import NeededBy, NeededLedger
+from udfs.space.space_report import NeededBy, NeededLedger
 from udfs.space.topic_split import Cursor, Listed, Place, TopicFacts
 
 TOPIC = "persistent://shop/prod/carts"

@@ -10,7 +10,7 @@ from tests.builders import DAY_MS, NOW_MS
 from udfs.formats.managed_ledger import AcknowledgedRange
 from udfs.phase_one.trim_forecast import Retention
 from udfs.space.causes import Cause
-from udfs.space.report import Subscription
+from udfs.space.space_report import Subscription
 from udfs.space.topic_split import Cursor, Hold, Listed, Place, TopicFacts, divide
 from udfs.units import MIB, MINUTE_MS
 

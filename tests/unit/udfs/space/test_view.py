@@ -19,7 +19,7 @@ from tests.unit.space.reports import (
     share,
 )
 from udfs.space.causes import Cause
-from udfs.space.report import BookieSpace
+from udfs.space.space_report import BookieSpace
 from udfs.space.view import (
     Filters,
     View,

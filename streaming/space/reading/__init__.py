@@ -1,0 +1,1 @@
+"""Reads a cluster's ledgers, owners, policies and bookies, and divides the bytes of each topic."""
