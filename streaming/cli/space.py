@@ -195,7 +195,7 @@ def _show_leftovers(settings: "Settings", reads_per_second: int, *, as_json: boo
     import time
 
     from streaming.clients import command_clients
-    from streaming.space.leftover_znodes import Kind, leftovers_of
+    from streaming.space.leftover_znodes import LeftoverKind, leftovers_of
     from streaming.sweep.pace import Pace
 
     seconds = settings.safety.min_age_seconds
@@ -212,7 +212,7 @@ def _show_leftovers(settings: "Settings", reads_per_second: int, *, as_json: boo
             wait,
             zookeeper=settings.zookeeper.hosts,
         )
-    unread = [each for each in found if each.kind is Kind.UNREADABLE]
+    unread = [each for each in found if each.kind is LeftoverKind.UNREADABLE]
     if as_json:
         rows = [
             {"kind": str(each.kind), "path": each.path, "command": each.command, "detail": each.detail}

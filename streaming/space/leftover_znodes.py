@@ -40,7 +40,7 @@ _FOLDER = re.compile(r"[0-9]{4}")
 _FOLDERS_PER_READ = 64  # a folder may have 10,000 names
 
 
-class Kind(StrEnum):
+class LeftoverKind(StrEnum):
     """The kinds of leftovers. Programs read the values."""
 
     TENANT = "tenant"  # an empty znode of a tenant without policies
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 class Leftover:
     """A znode, and the command that removes it."""
 
-    kind: Kind
+    kind: LeftoverKind
     path: str
     command: str  # "" for UNREADABLE; repairs a namespace that has topics, removes anything else
     detail: str
@@ -79,7 +79,9 @@ def leftovers_of(
     between()
     second = _Search(store, ledgers_root, pace, zookeeper).run()
     require_no_migration(store)
-    unreadable = {path: leftover for path, leftover in (first | second).items() if leftover.kind is Kind.UNREADABLE}
+    unreadable = {
+        path: leftover for path, leftover in (first | second).items() if leftover.kind is LeftoverKind.UNREADABLE
+    }
     twice = {
         path: leftover
         for path, leftover in second.items()
@@ -165,7 +167,9 @@ class _Search:
         topics = sum(len(names or ()) for names in listed)
         if not topics:
             for folder in (*folders, path):
-                self._note(Kind.NAMESPACE, folder, self._delete(folder), f"{namespace} has no policies and no topics")
+                self._note(
+                    LeftoverKind.NAMESPACE, folder, self._delete(folder), f"{namespace} has no policies and no topics"
+                )
             return False
         detail = (
             f"{namespace} has no policies, but {topics} topics with their data. If only its policies were deleted by "
@@ -173,13 +177,13 @@ class _Search:
             "with `pulsar-admin namespaces delete --force`, which deletes the data and needs "
             "forceDeleteNamespaceAllowed=true in broker.conf"
         )
-        self._note(Kind.NAMESPACE, path, " && ".join(_creating(namespace, policies)), detail)
+        self._note(LeftoverKind.NAMESPACE, path, " && ".join(_creating(namespace, policies)), detail)
         return True
 
     def _empty_of_tenant(self, path: str, policies: frozenset[str]) -> None:
         tenant = path.rpartition("/")[2]
         if tenant not in policies and tenant not in _OF_BROKERS:
-            self._note(Kind.TENANT, path, self._delete(path), f"tenant {tenant} does not exist")
+            self._note(LeftoverKind.TENANT, path, self._delete(path), f"tenant {tenant} does not exist")
 
     def _schemas(self, policies: frozenset[str], with_topics: frozenset[str]) -> None:
         # a schema's id does not contain the cluster of V1 names
@@ -209,7 +213,7 @@ class _Search:
         if not exists and namespace.partition("/")[0] in _OF_BROKERS:
             return
         if names == [] and not exists:
-            self._note(Kind.NAMESPACE, path, self._delete(path), f"{namespace} has no policies and no schemas")
+            self._note(LeftoverKind.NAMESPACE, path, self._delete(path), f"{namespace} has no policies and no schemas")
         topics = self._topics_in(sorted(namespaces)) if names else None
         if topics is not None:
             for encoded in sorted(names or ()):
@@ -235,14 +239,14 @@ class _Search:
             "all versions of the schema, with their ledgers"
         )
         if exists:
-            self._note(Kind.SCHEMA, path, delete, detail)
+            self._note(LeftoverKind.SCHEMA, path, delete, detail)
             return
         detail += (
             ". It creates the namespace, which has no policies, and then deletes the namespace (and the tenant, if it "
             "does not exist either) with what is left of their empty znodes"
         )
         commands = (*_creating(namespace, policies), delete, *_deleting(namespace, policies))
-        self._note(Kind.SCHEMA, path, " && ".join(commands), detail)
+        self._note(LeftoverKind.SCHEMA, path, " && ".join(commands), detail)
 
     def _topics_in(self, namespaces: Sequence[str]) -> frozenset[str] | None:
         """Return the schema ids of all topics of the namespaces; None if that is not known."""
@@ -274,7 +278,7 @@ class _Search:
                 chunk = level[start : start + _FOLDERS_PER_READ]
                 for folder, names in zip(chunk, self._children(chunk, missing=None), strict=True):
                     if names == []:
-                        self._note(Kind.LEDGER_FOLDER, folder, self._delete(folder), "contains no ledger")
+                        self._note(LeftoverKind.LEDGER_FOLDER, folder, self._delete(folder), "contains no ledger")
                     deeper += [f"{folder}/{name}" for name in names or () if _FOLDER.fullmatch(name)]
             level = sorted(deeper)
 
@@ -305,12 +309,12 @@ class _Search:
         # `delete` refuses a znode that has children by then
         return f"bin/pulsar zookeeper-shell -server {shell_word(self._zookeeper)} delete {shell_word(path)}"
 
-    def _note(self, kind: Kind, path: str, command: str, detail: str) -> None:
+    def _note(self, kind: LeftoverKind, path: str, command: str, detail: str) -> None:
         self._found[path] = Leftover(kind, path, command, detail)
 
     def _unreadable(self, path: str, detail: str) -> None:
         self._unread.append(path)
-        self._found[path] = Leftover(Kind.UNREADABLE, path, "", detail)
+        self._found[path] = Leftover(LeftoverKind.UNREADABLE, path, "", detail)
 
 
 def _creating(namespace: str, policies: frozenset[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from streaming.sweep.jobs import Limiter
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_placement import Placement, placement_of
 from udfs.paths import topic_of
-from udfs.space.survival import UNSAFE, Effect, Removal, removal_of
+from udfs.space.survival import UNSAFE, Effect, Survival, removal_of
 from udfs.verdicts.finding_classes import Unclaimed, claim_of
 
 _EXAMPLES = 5
@@ -42,7 +42,7 @@ class AffectedTopic:
     not_copied: int = 0  # of ledgers: without their bookie, autorecovery can't copy these as things are now
     examples: list[int] = field(default_factory=list)  # ledger ids
 
-    def add(self, ledger_id: int, removal: Removal) -> None:
+    def add(self, ledger_id: int, removal: Survival) -> None:
         """Count a ledger."""
         self.ledgers += 1
         self.size_bytes += removal.size_bytes or 0
@@ -89,7 +89,7 @@ class RemovalReport:
 def report_of(store: MetadataStore, bookies: Bookies, root: str, bookie: str, pace: Limiter) -> RemovalReport:
     """Read all ledgers. Raises UnavailableError; ConfigError if no ensemble, registration or cookie names `bookie`."""
     registered = bookies.registered()
-    search = _Search(bookie, frozenset(registered) - {bookie}, bookies.read_only())
+    search = _BookieSearch(bookie, frozenset(registered) - {bookie}, bookies.read_only())
     ledgers = LedgerReading(store, root, read_layout(store, root), pace)
     for ids, nodes in ledgers.batches(search.could_not_read):
         for ledger_id, node in zip(ids, nodes, strict=True):
@@ -102,7 +102,7 @@ def report_of(store: MetadataStore, bookies: Bookies, root: str, bookie: str, pa
     return search.report(is_registered=bookie in registered, autorecovery=_autorecovery(store, root))
 
 
-class _Search:
+class _BookieSearch:
     """The ledgers that were read so far."""
 
     def __init__(self, bookie: str, remaining: frozenset[str], read_only: frozenset[str]) -> None:

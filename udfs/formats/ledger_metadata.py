@@ -110,7 +110,7 @@ def numbers_of(data: bytes) -> LedgerNumbers | None:
     if length_bytes > _MOST_BYTES or last_entry_id > _MOST_BYTES:
         return None
     digest = message.digestType if message.HasField("digestType") else LedgerMetadataFormat.CRC32
-    return LedgerNumbers(
+    return LedgerNumbers(  # by position: by name takes twice as long, for each of millions of ledgers
         is_closed,
         length_bytes,
         last_entry_id,

@@ -322,12 +322,12 @@ class TableBuilder:
         else:
             self.rows.add_segments(ledger_id, placed.segments)
         numbers = LedgerNumbers(
-            metadata.state is LedgerState.CLOSED,
-            metadata.length_bytes,
-            metadata.last_entry_id,
-            metadata.ctime_ms or 0,
-            placed.write_quorum,
-            placed.digest_bytes,
+            is_closed=metadata.state is LedgerState.CLOSED,
+            length_bytes=metadata.length_bytes,
+            last_entry_id=metadata.last_entry_id,
+            ctime_ms=metadata.ctime_ms or 0,
+            write_quorum=placed.write_quorum,
+            digest_bytes=placed.digest_bytes,
         )
         claim = self._claim(metadata.custom_metadata)
         self.rows.add(ledger_id, numbers, where, claim, znode_changed_ms)

@@ -5,16 +5,16 @@ from itertools import accumulate
 
 from udfs.records import LedgerComponent
 from udfs.space.space_report import NeededBy, NeededLedger
-from udfs.space.topic_split import Cursor, Hold, Listed, Place, TopicFacts, acknowledged_entries
+from udfs.space.topic_split import Cursor, CursorHold, ListedLedger, Place, StoredTopic, acknowledged_entries
 
 
-def needed_data(facts: TopicFacts, ledger_ids: Sequence[int]) -> list[NeededLedger]:
+def needed_data(facts: StoredTopic, ledger_ids: Sequence[int]) -> list[NeededLedger]:
     """Return those of the ledgers that the topic's list names, ascending."""
     wanted = {*ledger_ids}
     numbers = [number for number, each in enumerate(facts.ledgers) if each.ledger_id in wanted]
     if not numbers:
         return []
-    hold = Hold(facts)
+    hold = CursorHold(facts)
     needed_by: dict[int, list[NeededBy]] = {number: [] for number in numbers}
     for cursor in facts.cursors:
         for number, need in _needs(cursor, hold, numbers):
@@ -23,7 +23,7 @@ def needed_data(facts: TopicFacts, ledger_ids: Sequence[int]) -> list[NeededLedg
     return [_needed(facts, number, following[number], needed_by[number]) for number in numbers]
 
 
-def _needed(facts: TopicFacts, number: int, next_id: int | None, needed_by: Sequence[NeededBy]) -> NeededLedger:
+def _needed(facts: StoredTopic, number: int, next_id: int | None, needed_by: Sequence[NeededBy]) -> NeededLedger:
     ledger = facts.ledgers[number]
     before_ms = facts.ledgers[number - 1].closed_ms if number else 0
     is_closed = ledger.closed_ms > 0  # a broker writes entries, bytes and time when it closes the ledger
@@ -42,7 +42,7 @@ def _needed(facts: TopicFacts, number: int, next_id: int | None, needed_by: Sequ
     )
 
 
-def _following(ledgers: Sequence[Listed]) -> list[int | None]:
+def _following(ledgers: Sequence[ListedLedger]) -> list[int | None]:
     """Return for each ledger the next one of the list that is not missing; None: there is none."""
     following: list[int | None] = []
     next_id = None
@@ -53,7 +53,7 @@ def _following(ledgers: Sequence[Listed]) -> list[int | None]:
     return following[::-1]
 
 
-def _needs(cursor: Cursor, hold: Hold, numbers: Sequence[int]) -> Iterator[tuple[int, NeededBy]]:
+def _needs(cursor: Cursor, hold: CursorHold, numbers: Sequence[int]) -> Iterator[tuple[int, NeededBy]]:
     """Yield those of the ledgers, by their number in the list, that a cursor may need."""
     if not cursor.is_known:
         for number in numbers:
@@ -77,12 +77,12 @@ def _need(cursor: Cursor, unread: int | None, later: int | None) -> NeededBy:
     )
 
 
-def _unread(cursor: Cursor, ledgers: Sequence[Listed]) -> list[int | None]:
+def _unread(cursor: Cursor, ledgers: Sequence[ListedLedger]) -> list[int | None]:
     """Return the entries of each ledger that a cursor has not acknowledged; None: unknown."""
     acknowledged = acknowledged_entries(cursor, ledgers)
     at, entry = cursor.position
 
-    def count(ledger: Listed) -> int | None:
+    def count(ledger: ListedLedger) -> int | None:
         if not ledger.closed_ms and not ledger.entries:
             return None
         read = entry + 1 if at == ledger.ledger_id else 0

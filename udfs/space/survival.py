@@ -26,7 +26,7 @@ UNSAFE = frozenset({Effect.LOST, Effect.UNRECOVERABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class Survival:
     """The consequence of a removal for one ledger."""
 
     effect: Effect
@@ -37,7 +37,7 @@ class Removal:
 
 def removal_of(
     placement: Placement, bookie: str, remaining: AbstractSet[str], writable: AbstractSet[str]
-) -> Removal | None:
+) -> Survival | None:
     """Return the consequence for a ledger; None: the bookie has no entry of it.
 
     Args:
@@ -67,7 +67,7 @@ def removal_of(
     # the sizes of single entries are in no metadata, so they count alike
     size = -(-placement.metadata.length_bytes * entries[worst] // total) if is_closed else None
     is_written = not is_closed and is_last_affected
-    return Removal(worst, size, is_written=is_written, missing_bookies=missing_bookies)
+    return Survival(worst, size, is_written=is_written, missing_bookies=missing_bookies)
 
 
 def _ranges(placement: Placement) -> Iterator[tuple[int, int, tuple[str, ...]]]:

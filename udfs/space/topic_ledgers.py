@@ -22,7 +22,7 @@ from udfs.owners.references import (
 )
 from udfs.paths import decode_name
 from udfs.space.ledger_table import Claimed, LedgerTable
-from udfs.space.topic_split import Cursor, Listed, Place
+from udfs.space.topic_split import Cursor, ListedLedger, Place
 
 _OF_BROKER = ("pulsar.dedup", COMPACTION_CURSOR)
 _REPLICATOR_PREFIX = "pulsar.repl."
@@ -38,7 +38,9 @@ class CursorRead:
     fault: str = ""  # why its ledgers are not all known
 
 
-def listed_ledgers(data: bytes, stats: InternalStats | None, table: LedgerTable, unreadable: set[int]) -> list[Listed]:
+def listed_ledgers(
+    data: bytes, stats: InternalStats | None, table: LedgerTable, unreadable: set[int]
+) -> list[ListedLedger]:
     """Claim the ledgers of a topic's list, ascending. Raises FormatError.
 
     A ledger that is not in the table is MISSING; the caller reads it again, because it may be newer than the table.
@@ -56,7 +58,7 @@ def listed_ledgers(data: bytes, stats: InternalStats | None, table: LedgerTable,
     return [_listed(info, claims.get(info.ledger_id), reported, unreadable) for info in infos]
 
 
-def confirmed(ledgers: Sequence[Listed], existing: set[int], still_listed: set[int]) -> list[Listed]:
+def confirmed(ledgers: Sequence[ListedLedger], existing: set[int], still_listed: set[int]) -> list[ListedLedger]:
     """Return the ledgers after a second reading of those that are MISSING.
 
     Args:
@@ -182,9 +184,9 @@ def _set_open(infos: Sequence[LedgerInfo], stats: InternalStats | None, table: L
     return ledger_id
 
 
-def _listed(info: LedgerInfo, claimed: Claimed | None, reported: int, unreadable: Collection[int]) -> Listed:
+def _listed(info: LedgerInfo, claimed: Claimed | None, reported: int, unreadable: Collection[int]) -> ListedLedger:
     if claimed is not None and claimed.is_first:
-        return Listed(
+        return ListedLedger(
             info.ledger_id,
             Place.BOOKKEEPER,
             claimed.length,
@@ -199,7 +201,7 @@ def _listed(info: LedgerInfo, claimed: Claimed | None, reported: int, unreadable
         place = Place.TIERED_ONLY
     elif claimed is not None or info.ledger_id in unreadable:
         place = Place.UNCOUNTED
-    return Listed(info.ledger_id, place, info.size_bytes, info.entries or 0, info.timestamp_ms)
+    return ListedLedger(info.ledger_id, place, info.size_bytes, info.entries or 0, info.timestamp_ms)
 
 
 def _is_tiered_only(info: LedgerInfo) -> bool:

@@ -40,7 +40,7 @@ _BACKLOG, _BROKER_CURSOR, _HELD_OR_RETAINED = Cause.BACKLOG, Cause.BROKER_CURSOR
 _BOOKKEEPER, _TIERED_ONLY, _MISSING = Place.BOOKKEEPER, Place.TIERED_ONLY, Place.MISSING
 
 
-class Listed(NamedTuple):
+class ListedLedger(NamedTuple):
     """A ledger of a topic's list."""
 
     ledger_id: int
@@ -67,13 +67,13 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
+class StoredTopic:
     """The facts about a topic."""
 
     topic: str
     namespace: str
     is_loaded: bool | None  # None: unknown
-    ledgers: Sequence[Listed]  # ascending
+    ledgers: Sequence[ListedLedger]  # ascending
     cursors: Sequence[Cursor] = ()
     detail: str = ""  # why positions, or whether a broker has loaded the topic, are unknown
     of_pulsar: Cause | None = None  # SYSTEM_TOPICS or TRANSACTIONS: the cause of all its bytes in BookKeeper
@@ -88,10 +88,10 @@ class Divided:
     unknown: list[Unknown] = field(default_factory=list)
 
 
-class Hold:
+class CursorHold:
     """The ledgers that the cursors of a topic hold."""
 
-    def __init__(self, facts: TopicFacts) -> None:
+    def __init__(self, facts: StoredTopic) -> None:
         self.ledgers = facts.ledgers
         self.current = facts.ledgers[-1].ledger_id if facts.ledgers else -1
         self._ids = [ledger.ledger_id for ledger in facts.ledgers]
@@ -159,7 +159,7 @@ class Hold:
         return self._slowest_two[1] if len(self._slowest_two) > 1 else self.current
 
 
-def divide(facts: TopicFacts, hold: Hold, retention: Retention | str, *, now_ms: int) -> Divided:
+def divide(facts: StoredTopic, hold: CursorHold, retention: Retention | str, *, now_ms: int) -> Divided:
     """Divide a topic's bytes.
 
     Args:
@@ -177,11 +177,11 @@ def divide(facts: TopicFacts, hold: Hold, retention: Retention | str, *, now_ms:
     return divided
 
 
-def droppable(ledgers: Sequence[Listed], end: int, retention: Retention, now_ms: int) -> list[Listed]:
+def droppable(ledgers: Sequence[ListedLedger], end: int, retention: Retention, now_ms: int) -> list[ListedLedger]:
     """Return the ledgers before `end` that retention does not keep, oldest first."""
     total = sum(ledger.length for ledger in ledgers)
     freed = 0
-    dropped: list[Listed] = []
+    dropped: list[ListedLedger] = []
     for ledger in ledgers[:-1]:
         freed += ledger.length
         has_expired = retention.minutes >= 0 and now_ms - ledger.closed_ms > retention.minutes * MINUTE_MS
@@ -192,7 +192,7 @@ def droppable(ledgers: Sequence[Listed], end: int, retention: Retention, now_ms:
     return dropped
 
 
-def acknowledged_entries(cursor: Cursor, ledgers: Sequence[Listed]) -> Counter[int]:
+def acknowledged_entries(cursor: Cursor, ledgers: Sequence[ListedLedger]) -> Counter[int]:
     """Return how many entries of each ledger are acknowledged after the cursor's position."""
     counts: Counter[int] = Counter()
     if not cursor.acknowledged:
@@ -224,7 +224,7 @@ class _Sums:
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[Cause, str], _Sum] = defaultdict(_Sum)
 
-    def add(self, cause: Cause, ledger: Listed, subscription: str = "", *, is_stored: bool = True) -> None:
+    def add(self, cause: Cause, ledger: ListedLedger, subscription: str = "", *, is_stored: bool = True) -> None:
         """Add a whole ledger."""
         stored = ledger.stored if is_stored else 0
         self.add_part(cause, subscription, ledger.length, stored, is_exact=ledger.is_exact)
@@ -237,7 +237,7 @@ class _Sums:
         of_cause.stored += stored
         of_cause.is_exact &= is_exact
 
-    def shares(self, facts: TopicFacts) -> list[Share]:
+    def shares(self, facts: StoredTopic) -> list[Share]:
         """Return the sums as the topic's shares."""
         return [
             Share(
@@ -257,7 +257,7 @@ class _Sums:
 class _Division:
     """Sums a topic's ledgers by cause."""
 
-    def __init__(self, facts: TopicFacts, hold: Hold, retention: Retention | str, now_ms: int) -> None:
+    def __init__(self, facts: StoredTopic, hold: CursorHold, retention: Retention | str, now_ms: int) -> None:
         self.sums = _Sums()
         self._facts, self._hold, self._retention = facts, hold, retention
         # the first one that holds a ledger decides
@@ -275,7 +275,7 @@ class _Division:
             self._acknowledged = acknowledged_entries(hold.subscription, facts.ledgers)
         self._maybe_held = self._maybe_retained = 0  # bytes
 
-    def add(self, ledger: Listed) -> None:
+    def add(self, ledger: ListedLedger) -> None:
         """Add a ledger to the sum of its cause, or causes."""
         place = ledger.place
         if place is _MISSING:
@@ -295,7 +295,7 @@ class _Division:
         is_unread = isinstance(self._retention, str) and self._hold.needs_retention and not self._facts.of_pulsar
         return [of_cursors] * is_undecided + [of_retention] * is_unread
 
-    def _add_stored(self, ledger: Listed, cause: Cause) -> None:
+    def _add_stored(self, ledger: ListedLedger, cause: Cause) -> None:
         slowest, holder = self._hold.subscription, ""
         if cause is _BACKLOG and slowest is not None:
             acknowledged = self._acknowledged.get(ledger.ledger_id, 0)
@@ -311,7 +311,7 @@ class _Division:
             self._maybe_retained += ledger.length
         self.sums.add(cause, ledger, holder)
 
-    def _cause(self, ledger: Listed) -> Cause:
+    def _cause(self, ledger: ListedLedger) -> Cause:
         hold, facts = self._hold, self._facts
         if ledger.ledger_id == hold.current:
             if facts.is_loaded is None:
@@ -328,7 +328,7 @@ class _Division:
         return Cause.TRIMMABLE if ledger.ledger_id in self._dropped else Cause.RETENTION
 
 
-def _divide_backlog(sums: _Sums, ledger: Listed, slowest: Cursor, acknowledged: int) -> None:
+def _divide_backlog(sums: _Sums, ledger: ListedLedger, slowest: Cursor, acknowledged: int) -> None:
     """Divide a ledger that the slowest subscription holds by its entries."""
     read = min(ledger.entries, slowest.position[1] + 1) if slowest.position[0] == ledger.ledger_id else 0
     counts = {
@@ -348,7 +348,7 @@ def _divide_backlog(sums: _Sums, ledger: Listed, slowest: Cursor, acknowledged: 
 
 
 def _subscription(
-    facts: TopicFacts, hold: Hold, cursor: Cursor, retention: Retention | str, now_ms: int
+    facts: StoredTopic, hold: CursorHold, cursor: Cursor, retention: Retention | str, now_ms: int
 ) -> Subscription:
     backlog, acknowledged = hold.backlog(cursor)
     return Subscription(

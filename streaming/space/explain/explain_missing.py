@@ -8,7 +8,7 @@ from typing import Any
 from streaming.clients import CommandClients
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
-from streaming.space.explain.outlook import FORCES_SCHEMAS_WARNING, SETTINGS, Outlook, outlook_of
+from streaming.space.explain.outlook import FORCES_SCHEMAS_WARNING, SETTINGS, BrokerOutlook, outlook_of
 from streaming.terminal import count_of, size_text
 from streaming.undo.restore_ledgers import restorable
 from streaming.undo.undo_report import Undone, UndoResult
@@ -25,7 +25,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class RestorableLedgers:
     """The ledgers that `undo` can restore."""
 
     entries: dict[int, UndoResult] | None  # None: unknown
@@ -37,22 +37,22 @@ StateFault = Callable[[], ReaperError | None]  # why the state directory can't b
 
 def journal_of(
     settings: Settings, clients: CommandClients, ledger_ids: Collection[int], state_fault: StateFault
-) -> Journal:
+) -> RestorableLedgers:
     """Search the journal for ledgers. If it can't be read, the error becomes the detail."""
     # the journal of a directory that does not exist would be read as empty
     if ledger_ids and (fault := state_fault()):
-        return Journal(None, str(fault))
+        return RestorableLedgers(None, str(fault))
     try:
         found = restorable(settings, clients, ledger_ids) if ledger_ids else {}
     except (ConfigError, SafetyError, UnavailableError) as error:
-        return Journal(None, str(error))
+        return RestorableLedgers(None, str(error))
     where = (
         f"the journal in {settings.state.dir} keeps the deletes of this service for {settings.state.journal_days} days"
     )
-    return Journal(found, where)
+    return RestorableLedgers(found, where)
 
 
-def missing_fields(need: NeededLedger, settings: RecoverySettings | None, journal: Journal) -> dict[str, Any]:
+def missing_fields(need: NeededLedger, settings: RecoverySettings | None, journal: RestorableLedgers) -> dict[str, Any]:
     """Return a missing ledger as --json prints it (docs/space.md)."""
     outlook = outlook_of(need, settings)
     return needed_fields(need) | {
@@ -99,7 +99,7 @@ def settings_fields(settings: RecoverySettings | None) -> dict[str, bool | None]
     return dict(zip(SETTINGS, values, strict=True))
 
 
-def _undo_fields(need: NeededLedger, journal: Journal) -> dict[str, Any]:
+def _undo_fields(need: NeededLedger, journal: RestorableLedgers) -> dict[str, Any]:
     found = None if journal.entries is None else journal.entries.get(need.ledger_id)
     can = None if journal.entries is None else found is not None and found.status is Undone.WOULD_PUT_BACK
     return {
@@ -111,7 +111,7 @@ def _undo_fields(need: NeededLedger, journal: Journal) -> dict[str, Any]:
     }
 
 
-def missing_lines(need: NeededLedger, settings: RecoverySettings | None, journal: Journal) -> Iterator[str]:
+def missing_lines(need: NeededLedger, settings: RecoverySettings | None, journal: RestorableLedgers) -> Iterator[str]:
     """Yield a missing ledger as text: a headline, and indented lines."""
     yield headline(need)
     yield from needed_lines(need)
@@ -175,7 +175,7 @@ def _utc(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _undo_lines(need: NeededLedger, journal: Journal) -> Iterator[str]:
+def _undo_lines(need: NeededLedger, journal: RestorableLedgers) -> Iterator[str]:
     found = None if journal.entries is None else journal.entries.get(need.ledger_id)
     if journal.entries is None:
         yield f"  undo: not known whether the journal has it: {journal.detail}"
@@ -198,7 +198,7 @@ def _undo_command(ledger_id: int) -> str:
     return f"ledger-reaper undo --ledger {ledger_id}"
 
 
-def _remedy_lines(outlook: Outlook) -> Iterator[str]:
+def _remedy_lines(outlook: BrokerOutlook) -> Iterator[str]:
     for number, remedy in enumerate(outlook.remedies):
         yield f"  {'or' if number else 'without undo'}, which loses {remedy.loses}:"
         yield f"    {remedy.command}"

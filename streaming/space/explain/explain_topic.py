@@ -10,7 +10,7 @@ from streaming.clients import command_clients, open_retention_policies
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
 from streaming.space.explain.explain_missing import (
-    Journal,
+    RestorableLedgers,
     StateFault,
     journal_of,
     missing_fields,
@@ -69,7 +69,7 @@ def recovery_of(settings: Settings) -> tuple[RecoverySettings | None, str]:
             return None, str(error)
 
 
-def topic_document(shown: Shown, recovery: RecoverySettings | None, journal: Journal) -> Mapping[str, Any]:
+def topic_document(shown: Shown, recovery: RecoverySettings | None, journal: RestorableLedgers) -> Mapping[str, Any]:
     """Return what --json prints (docs/space.md)."""
     space = document(shown)
     return {
@@ -82,7 +82,7 @@ def topic_document(shown: Shown, recovery: RecoverySettings | None, journal: Jou
 
 
 def print_topic(
-    console: Terminal, shown: Shown, recovery: RecoverySettings | None, detail: str, journal: Journal
+    console: Terminal, shown: Shown, recovery: RecoverySettings | None, detail: str, journal: RestorableLedgers
 ) -> None:
     """Print what the topic stores, and its missing ledgers.
 

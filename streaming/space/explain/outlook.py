@@ -27,7 +27,7 @@ _UNCHANGED = f"{SKIPS}, {FORCES_LEDGERS} and {FORCES_SCHEMAS} do not change that
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class LastResort:
     """A command that the operator may run instead of `undo`."""
 
     command: str
@@ -35,16 +35,16 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class BrokerOutlook:
     """The behaviour of a broker without the ledger."""
 
     text: str
     stops_reads: bool | None  # whether any client gets less than it should, or nothing; None: unknown
     helped_by: tuple[str, ...] = ()  # the settings that let clients read on; they lose what is missing
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[LastResort, ...] = ()
 
 
-def outlook_of(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:
+def outlook_of(need: NeededLedger, settings: RecoverySettings | None) -> BrokerOutlook:
     """Return what brokers do about a missing ledger.
 
     Args:
@@ -54,9 +54,9 @@ def outlook_of(need: NeededLedger, settings: RecoverySettings | None) -> Outlook
     return _BY_COMPONENT[need.component](need, settings)
 
 
-def _data(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:
+def _data(need: NeededLedger, settings: RecoverySettings | None) -> BrokerOutlook:
     if need.is_last and not need.is_loaded:
-        return Outlook(
+        return BrokerOutlook(
             text="It is the last ledger of the topic's list. The broker that loads the topic removes it from the list, "
             "and all subscriptions continue after it: what it contained is lost, and the evidence, too. "
             f"{_UNCHANGED}. So restore it before a client uses the topic",
@@ -64,7 +64,7 @@ def _data(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:
         )
     waiting = [each for each in need.needed_by if each.unread != 0]
     if not waiting:
-        return Outlook(
+        return BrokerOutlook(
             text="Every subscription has acknowledged it, so none stops there. Only readers, consumers of new "
             "subscriptions and resets to earlier messages would need it. A broker that has loaded the topic removes it "
             "from the list once retention allows",
@@ -76,14 +76,14 @@ def _data(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:
             "The skipped messages count as acknowledged, so a later `undo` does not bring them back to these "
             "subscriptions"
         )
-        return Outlook(text=text, stops_reads=False, helped_by=(SKIPS,), remedies=_skip_each(need, waiting))
+        return BrokerOutlook(text=text, stops_reads=False, helped_by=(SKIPS,), remedies=_skip_each(need, waiting))
     reads = "Subscriptions stop at the first missing message, and get no later message"
     known = (
         f"while {SKIPS} is false"
         if settings is not None and settings.skips_data is False
         else (f"unless {SKIPS} is true, which could not be read")
     )
-    return Outlook(
+    return BrokerOutlook(
         text=f"{reads}, {known}. Readers stop there, too",
         stops_reads=None if settings is None or settings.skips_data is None else True,
         helped_by=(SKIPS,),
@@ -91,12 +91,12 @@ def _data(need: NeededLedger, settings: RecoverySettings | None) -> Outlook:
     )
 
 
-def _skip_each(need: NeededLedger, waiting: list[NeededBy]) -> tuple[Remedy, ...]:
+def _skip_each(need: NeededLedger, waiting: list[NeededBy]) -> tuple[LastResort, ...]:
     """Return the commands that move each subscription to the next ledger."""
     if need.next_id is None:
         return ()
     return tuple(
-        Remedy(
+        LastResort(
             command(
                 ["pulsar-admin", "topics", "reset-cursor", "--messageId", f"{need.next_id}:0"],
                 [f"--subscription={each.subscription}", need.topic],
@@ -110,21 +110,21 @@ def _skip_each(need: NeededLedger, waiting: list[NeededBy]) -> tuple[Remedy, ...
     )
 
 
-def _skip_all(setting: str) -> Remedy:
-    return Remedy(
+def _skip_all(setting: str) -> LastResort:
+    return LastResort(
         command(["pulsar-admin", "brokers", "update-dynamic-config", "--config", setting, "--value", "true"]),
         "this, and whatever else brokers can't read, of all topics of the cluster",
     )
 
 
-def _cursor(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
+def _cursor(need: NeededLedger, _settings: RecoverySettings | None) -> BrokerOutlook:
     if need.is_loaded:
-        return Outlook(
+        return BrokerOutlook(
             text=f"The broker that has loaded the topic still knows the position of {need.cursor!a}. An unload writes "
             "it into ZooKeeper, and loses nothing. If the broker dies before, the subscription falls back to the "
             "position in its znode",
             stops_reads=False,
-            remedies=(Remedy(command(["pulsar-admin", "topics", "unload"], [need.topic]), "nothing"),),
+            remedies=(LastResort(command(["pulsar-admin", "topics", "unload"], [need.topic]), "nothing"),),
         )
     fall_back = (
         f"{need.cursor!a} falls back to the position in its znode, that of the moment when this ledger was created. "
@@ -132,12 +132,12 @@ def _cursor(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
         f"{_UNCHANGED}"
     )
     loads = "When a broker loads the topic" if need.is_loaded is False else "Unless a broker has loaded the topic"
-    return Outlook(text=f"{loads}, {fall_back}", stops_reads=False)
+    return BrokerOutlook(text=f"{loads}, {fall_back}", stops_reads=False)
 
 
-def _schema(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
+def _schema(need: NeededLedger, _settings: RecoverySettings | None) -> BrokerOutlook:
     newest = "fails" if need.is_last else "succeeds"
-    return Outlook(
+    return BrokerOutlook(
         text=f"Messages are delivered, and a request for the newest version {newest}. When a client with a schema "
         "connects, or a client requests a version by its number, or all versions (`schemas get --version`, "
         "`--all-version`), brokers delete the schema with all its versions, also those that exist, and the next schema "
@@ -147,13 +147,13 @@ def _schema(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
     )
 
 
-def _compacted(need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
-    return Outlook(
+def _compacted(need: NeededLedger, _settings: RecoverySettings | None) -> BrokerOutlook:
+    return BrokerOutlook(
         text="Readers and consumers with readCompacted get no message, not even a later message, and each compaction "
         f"ends with a timeout. Other clients get all messages that the topic still has. {_UNCHANGED}",
         stops_reads=True,
         remedies=(
-            Remedy(
+            LastResort(
                 command(
                     ["pulsar-admin", "topics", "unsubscribe", "--force"],
                     [f"--subscription={COMPACTION_CURSOR}", need.topic],
@@ -164,15 +164,15 @@ def _compacted(need: NeededLedger, _settings: RecoverySettings | None) -> Outloo
     )
 
 
-def _bucket(_need: NeededLedger, _settings: RecoverySettings | None) -> Outlook:
-    return Outlook(
+def _bucket(_need: NeededLedger, _settings: RecoverySettings | None) -> BrokerOutlook:
+    return BrokerOutlook(
         text="The ledger only lists which messages are delayed, and until when. The broker reads the messages again "
         "and delays them as before; no message is lost",
         stops_reads=False,
     )
 
 
-_BY_COMPONENT: Mapping[LedgerComponent, Callable[[NeededLedger, RecoverySettings | None], Outlook]] = {
+_BY_COMPONENT: Mapping[LedgerComponent, Callable[[NeededLedger, RecoverySettings | None], BrokerOutlook]] = {
     LedgerComponent.MANAGED_LEDGER: _data,
     LedgerComponent.MANAGED_CURSOR: _cursor,
     LedgerComponent.SCHEMA_STORAGE: _schema,

@@ -25,7 +25,7 @@ _LEDGERS_PER_PART = 20_000  # of 100 bytes; a part also has the names of its led
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReadPart:
     """Ledgers that one process read together."""
 
     listed: int  # how many were to be read; some may have been deleted since
@@ -33,7 +33,7 @@ class Part:
     unreadable: list[tuple[int, str]]  # ledgers that exist, and why their metadata could not be read
 
 
-PartReader = Callable[[Iterable[Sequence[int]]], Iterable[Part]]  # of lists of ids, in any order
+PartReader = Callable[[Iterable[Sequence[int]]], Iterable[ReadPart]]  # of lists of ids, in any order
 
 
 class LedgerReading:
@@ -69,7 +69,7 @@ class LedgerReading:
             unread.add_path(path, detail)
         return rows.build()
 
-    def parts(self, ids: Iterable[Sequence[int]]) -> Iterator[Part]:
+    def parts(self, ids: Iterable[Sequence[int]]) -> Iterator[ReadPart]:
         """Read the metadata of ledgers, a part for each list of ids. Raises UnavailableError."""
         builder = TableBuilder()
         for of_part in ids:
@@ -85,7 +85,7 @@ class LedgerReading:
                         builder.add_znode(ledger_id, node.data, max(node.ctime_ms, node.mtime_ms))
                     except FormatError as error:
                         unreadable.append((ledger_id, str(error)))
-            yield Part(len(of_part), builder.taken(), unreadable)
+            yield ReadPart(len(of_part), builder.taken(), unreadable)
 
     def batches(self, could_not_list: Callable[[str, str], None]) -> Iterator[tuple[list[int], list[Node | None]]]:
         """Yield ids of ledgers with their znodes; None: it was deleted since it was listed. Raises UnavailableError.
@@ -136,7 +136,7 @@ class LedgerReading:
 
 @dataclass(frozen=True, slots=True)
 class PartsTask:
-    """A task of Workers: reads ledgers by a column of their ids. A batch of its results is a pickled Part."""
+    """A task of Workers: reads ledgers by a column of their ids. A batch of its results is a pickled ReadPart."""
 
     settings: Settings
     layout: Layout
@@ -153,7 +153,7 @@ class PartsTask:
 def in_processes(workers: Workers, settings: Settings, layout: Layout, reads_per_second: float) -> PartReader:
     """Return a reader of parts in this process, and in several processes if that takes long."""
 
-    def read(ids: Iterable[Sequence[int]]) -> Iterator[Part]:
+    def read(ids: Iterable[Sequence[int]]) -> Iterator[ReadPart]:
         batches = (pa.record_batch([pa.array(of_part, pa.int64())], ["id"]) for of_part in ids)
         for batch in workers.run(PartsTask(settings, layout, reads_per_second), batches):
             yield pickle.loads(batch.column(0)[0].as_py())  # noqa: S301  from this process, or one that it started

@@ -22,7 +22,7 @@ from streaming.space.reading.bookie_spaces import bookie_spaces
 from streaming.space.reading.ledger_reading import LedgerReading, PartReader, in_processes
 from streaming.space.reading.owner_reading import OwnerReading
 from streaming.space.reading.policy_reading import PolicyReading
-from streaming.space.reading.topic_division import Findings, TopicDivision
+from streaming.space.reading.topic_division import DividedTopics, TopicDivision
 from streaming.space.reading.unread import Unread
 from streaming.sweep.pace import Pace
 from udfs.paths import (
@@ -181,7 +181,9 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
     )
 
 
-def _divided(division: TopicDivision, store: MetadataStore, scope: Scope, pace: Pace, progress: Progress) -> Findings:
+def _divided(
+    division: TopicDivision, store: MetadataStore, scope: Scope, pace: Pace, progress: Progress
+) -> DividedTopics:
     namespaces = find_namespaces(store, pace)
     for path, detail in namespaces.problems:
         if scope.includes_folder(path):

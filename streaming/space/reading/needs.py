@@ -12,7 +12,7 @@ from udfs.paths import SCHEMAS_ROOT, topic_of
 from udfs.records import LedgerComponent
 from udfs.space.space_report import NeededLedger
 from udfs.space.topic_ledgers import CursorRead
-from udfs.space.topic_split import TopicFacts
+from udfs.space.topic_split import StoredTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ReadTopic:
 
     name: str  # tenant/ns/persistent/encoded
     path: str
-    facts: TopicFacts
+    facts: StoredTopic
     cursors: Sequence[CursorRead]
     compacted: set[int] | None  # None: unknown
 

@@ -28,7 +28,7 @@ class TopicZnodes:
 
 
 @dataclass(slots=True)
-class Batch:
+class OwnerBatch:
     """Owners that were read together."""
 
     topics: list[TopicZnodes] = field(default_factory=list)
@@ -44,7 +44,7 @@ class OwnerReading:
 
     def batches(
         self, folders: Sequence[str], unread: Unread, includes: Callable[[str], bool] = lambda _path: True
-    ) -> Iterator[Batch]:
+    ) -> Iterator[OwnerBatch]:
         """Read the owners in folders (`find_namespaces`) whose paths `includes` returns True for.
 
         Raises UnavailableError.
@@ -61,7 +61,7 @@ class OwnerReading:
                 yield batch
                 size = max(1, min(2 * size, _AIM_BYTES * len(paths) // max(1, read_bytes), _MOST_AT_ONCE))
 
-    def read(self, paths: Sequence[str]) -> Batch:
+    def read(self, paths: Sequence[str]) -> OwnerBatch:
         """Read the owners at these paths; those that do not exist are left out. Raises UnavailableError."""
         return self._batch(paths)[0]
 
@@ -83,7 +83,7 @@ class OwnerReading:
                 self.change_events[namespace] = events
         return paths
 
-    def _batch(self, paths: Sequence[str]) -> tuple[Batch, int]:
+    def _batch(self, paths: Sequence[str]) -> tuple[OwnerBatch, int]:
         """Return the owners, and the size of their znodes."""
         nodes = {path: node for path, node in zip(paths, self._read(paths), strict=True) if node is not None}
         topics = [path for path in nodes if not path.startswith(f"{SCHEMAS_ROOT}/")]
@@ -92,7 +92,7 @@ class OwnerReading:
         names = {path: each for path, each in children.items() if isinstance(each, list)}
         cursor_paths = [f"{path}/{name}" for path, each in names.items() for name in each]
         found = dict(zip(cursor_paths, self._read(cursor_paths), strict=True))
-        batch = Batch(schemas=[(path, node) for path, node in nodes.items() if path not in children])
+        batch = OwnerBatch(schemas=[(path, node) for path, node in nodes.items() if path not in children])
         for path in topics:
             unlisted = children[path]
             if isinstance(unlisted, Unreadable):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from streaming.ports import LoadedTopicStats, Unreadable
 from streaming.space.reading.ledger_reading import LedgerReading
 from streaming.space.reading.needs import ReadTopic, needed_others, needed_schemas, schema_ids, topic_of_schema
-from streaming.space.reading.owner_reading import Batch, Node, OwnerReading, TopicZnodes
+from streaming.space.reading.owner_reading import Node, OwnerBatch, OwnerReading, TopicZnodes
 from streaming.space.reading.policy_reading import Found, PolicyReading
 from streaming.space.reading.unread import Unread
 from udfs.formats.errors import FormatError
@@ -35,7 +35,7 @@ from udfs.space.topic_ledgers import (
     read_cursor,
     unread_cursor,
 )
-from udfs.space.topic_split import Hold, Place, TopicFacts, divide
+from udfs.space.topic_split import CursorHold, Place, StoredTopic, divide
 
 _NOT_ASKED = Unreadable("brokers are not asked (safety.ask_broker)")
 _OLD = Unreadable("the topic's broker does not know the newest ledger of its list")
@@ -45,7 +45,7 @@ _UNLISTED = "its cursors could not be listed"
 
 
 @dataclass(slots=True)
-class Findings:
+class DividedTopics:
     """The results of all batches so far."""
 
     topics: int = 0
@@ -66,13 +66,13 @@ class TopicDivision:
     policies: PolicyReading
     unread: Unread
     now_ms: Callable[[], int]
-    findings: Findings = field(default_factory=Findings)
+    findings: DividedTopics = field(default_factory=DividedTopics)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: OwnerBatch) -> None:
         """Divide the ledgers of a batch. Raises UnavailableError."""
         for path, node in batch.schemas:
             self._add_schema(path, node)
-        topics = [(topic, Hold(topic.facts)) for topic in self.confirmed(self.read(batch.topics))]
+        topics = [(topic, CursorHold(topic.facts)) for topic in self.confirmed(self.read(batch.topics))]
         deciding = [topic for topic, hold in topics if hold.needs_retention and topic.facts.of_pulsar is None]
         retentions = self.policies.of([topic.facts.topic for topic in deciding])
         for topic, hold in topics:
@@ -88,7 +88,7 @@ class TopicDivision:
         read = [self._topic(*each, answer) for each, answer in zip(named.items(), answers, strict=True)]
         return [topic for topic in read if topic]
 
-    def _divide(self, topic: ReadTopic, hold: Hold, found: Found | str) -> None:
+    def _divide(self, topic: ReadTopic, hold: CursorHold, found: Found | str) -> None:
         retention = found if isinstance(found, str) else found[0]
         if not isinstance(found, str):
             self.findings.policies[topic.facts.topic] = TopicPolicy(
@@ -125,7 +125,7 @@ class TopicDivision:
         data = {}
         if not isinstance(znodes.cursors, Unreadable):
             data = {each: node.data for each, node in znodes.cursors.items() if not isinstance(node, Unreadable)}
-        facts = TopicFacts(
+        facts = StoredTopic(
             topic=topic_of(name),
             namespace=namespace_of(name),
             is_loaded=None if isinstance(answer, Unreadable) else stats is not None,

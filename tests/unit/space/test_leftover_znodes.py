@@ -7,7 +7,7 @@ import pytest
 from streaming.adapters.memory.store import MemoryStore
 from streaming.errors import SafetyError
 from streaming.ports import Unreadable
-from streaming.space.leftover_znodes import Kind, Leftover, leftovers_of
+from streaming.space.leftover_znodes import Leftover, LeftoverKind, leftovers_of
 from streaming.sweep.pace import Pace
 from tests.builders import ROOT, put
 from udfs.formats.store_migration import MIGRATION_PATH
@@ -38,7 +38,7 @@ def search(store: MemoryStore, between: Callable[[], None] = lambda: None) -> li
     return leftovers_of(store, ROOT, Pace(0), between, zookeeper="zk:2181")
 
 
-def found(*paths: str) -> list[tuple[Kind, str]]:
+def found(*paths: str) -> list[tuple[LeftoverKind, str]]:
     return [(leftover.kind, leftover.path) for leftover in search(store_of(*paths))]
 
 
@@ -77,37 +77,44 @@ def test_what_is_in_use_is_no_leftover(paths: tuple[str, ...]) -> None:
 def test_a_schema_waits_until_its_namespace_is_repaired() -> None:
     paths = ("/managed-ledgers/shop/gone/persistent/__change_events", "/schemas/shop/gone/a")
 
-    assert found(*paths) == [(Kind.NAMESPACE, "/managed-ledgers/shop/gone")]
-    assert found(*paths, "/admin/policies/shop/gone") == [(Kind.SCHEMA, "/schemas/shop/gone/a")]
+    assert found(*paths) == [(LeftoverKind.NAMESPACE, "/managed-ledgers/shop/gone")]
+    assert found(*paths, "/admin/policies/shop/gone") == [(LeftoverKind.SCHEMA, "/schemas/shop/gone/a")]
 
 
 @pytest.mark.parametrize(
     ("path", "leftovers"),
     [
-        pytest.param("/managed-ledgers/gone", [(Kind.TENANT, "/managed-ledgers/gone")], id="tenant"),
-        pytest.param("/schemas/gone", [(Kind.TENANT, "/schemas/gone")], id="tenant of schemas"),
+        pytest.param("/managed-ledgers/gone", [(LeftoverKind.TENANT, "/managed-ledgers/gone")], id="tenant"),
+        pytest.param("/schemas/gone", [(LeftoverKind.TENANT, "/schemas/gone")], id="tenant of schemas"),
         pytest.param(
             "/managed-ledgers/shop/gone/persistent",
-            [(Kind.NAMESPACE, "/managed-ledgers/shop/gone/persistent"), (Kind.NAMESPACE, "/managed-ledgers/shop/gone")],
+            [
+                (LeftoverKind.NAMESPACE, "/managed-ledgers/shop/gone/persistent"),
+                (LeftoverKind.NAMESPACE, "/managed-ledgers/shop/gone"),
+            ],
             id="an empty namespace, its child first",
         ),
         pytest.param(
-            "/managed-ledgers/shop/gone", [(Kind.NAMESPACE, "/managed-ledgers/shop/gone")], id="only its name"
+            "/managed-ledgers/shop/gone", [(LeftoverKind.NAMESPACE, "/managed-ledgers/shop/gone")], id="only its name"
         ),
         pytest.param(
             "/managed-ledgers/old/c1/gone/persistent/a",
-            [(Kind.NAMESPACE, "/managed-ledgers/old/c1/gone")],
+            [(LeftoverKind.NAMESPACE, "/managed-ledgers/old/c1/gone")],
             id="a V1 namespace with topics",
         ),
-        pytest.param("/schemas/shop/gone", [(Kind.NAMESPACE, "/schemas/shop/gone")], id="a namespace of schemas"),
-        pytest.param("/schemas/shop/prod/gone", [(Kind.SCHEMA, "/schemas/shop/prod/gone")], id="schema"),
-        pytest.param("/schemas/shop/gone/a", [(Kind.SCHEMA, "/schemas/shop/gone/a")], id="schema without a namespace"),
-        pytest.param(f"{ROOT}/00/0007", [(Kind.LEDGER_FOLDER, f"{ROOT}/00/0007")], id="ledger folder"),
-        pytest.param(f"{ROOT}/000/0000/0001", [(Kind.LEDGER_FOLDER, f"{ROOT}/000/0000/0001")], id="long ids"),
-        pytest.param(f"{ROOT}/07", [(Kind.LEDGER_FOLDER, f"{ROOT}/07")], id="top folder"),
+        pytest.param(
+            "/schemas/shop/gone", [(LeftoverKind.NAMESPACE, "/schemas/shop/gone")], id="a namespace of schemas"
+        ),
+        pytest.param("/schemas/shop/prod/gone", [(LeftoverKind.SCHEMA, "/schemas/shop/prod/gone")], id="schema"),
+        pytest.param(
+            "/schemas/shop/gone/a", [(LeftoverKind.SCHEMA, "/schemas/shop/gone/a")], id="schema without a namespace"
+        ),
+        pytest.param(f"{ROOT}/00/0007", [(LeftoverKind.LEDGER_FOLDER, f"{ROOT}/00/0007")], id="ledger folder"),
+        pytest.param(f"{ROOT}/000/0000/0001", [(LeftoverKind.LEDGER_FOLDER, f"{ROOT}/000/0000/0001")], id="long ids"),
+        pytest.param(f"{ROOT}/07", [(LeftoverKind.LEDGER_FOLDER, f"{ROOT}/07")], id="top folder"),
     ],
 )
-def test_each_kind_is_found(path: str, leftovers: list[tuple[Kind, str]]) -> None:
+def test_each_kind_is_found(path: str, leftovers: list[tuple[LeftoverKind, str]]) -> None:
     assert found(path) == leftovers
 
 
@@ -181,8 +188,8 @@ def test_without_policies_in_this_store_no_namespace_counts_as_deleted() -> None
         put(store.tree, path)
 
     assert [(leftover.kind, leftover.path) for leftover in search(store)] == [
-        (Kind.LEDGER_FOLDER, f"{ROOT}/00/0007"),
-        (Kind.UNREADABLE, "/admin/policies"),
+        (LeftoverKind.LEDGER_FOLDER, f"{ROOT}/00/0007"),
+        (LeftoverKind.UNREADABLE, "/admin/policies"),
     ]
 
 
@@ -201,7 +208,7 @@ def test_nothing_is_concluded_from_what_could_not_be_read(unreadable: str) -> No
     store = store_of("/managed-ledgers/shop/gone/persistent/a", store=PartlyUnreadable(unreadable))
 
     (leftover,) = search(store)
-    assert (leftover.kind, leftover.path, leftover.command) == (Kind.UNREADABLE, unreadable, "")
+    assert (leftover.kind, leftover.path, leftover.command) == (LeftoverKind.UNREADABLE, unreadable, "")
 
 
 @pytest.mark.parametrize(
@@ -217,9 +224,9 @@ def test_nothing_is_concluded_from_what_could_not_be_read(unreadable: str) -> No
 def test_a_schema_is_no_leftover_unless_all_topics_are_known(unreadable: str) -> None:
     store = store_of("/schemas/shop/prod/gone", store=PartlyUnreadable(unreadable))
 
-    assert [leftover.kind for leftover in search(store)] == [Kind.UNREADABLE]
+    assert [leftover.kind for leftover in search(store)] == [LeftoverKind.UNREADABLE]
 
 
 @pytest.mark.parametrize("odd", ["/schemas/shop/prod/a b", "/managed-ledgers/shop/prod/persistent/a b"])
 def test_a_name_that_pulsar_does_not_write_is_unreadable(odd: str) -> None:
-    assert [(leftover.kind, leftover.path) for leftover in search(store_of(odd))] == [(Kind.UNREADABLE, odd)]
+    assert [(leftover.kind, leftover.path) for leftover in search(store_of(odd))] == [(LeftoverKind.UNREADABLE, odd)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import ConfigError
-from streaming.space.explain.explain_missing import Journal, journal_of, missing_lines, settings_line
+from streaming.space.explain.explain_missing import RestorableLedgers, journal_of, missing_lines, settings_line
 from streaming.space.explain.explain_topic import is_found, print_topic, topic_document
 from streaming.space.explain.outlook import outlook_of
 from streaming.space.output.document import document
@@ -25,7 +25,7 @@ from udfs.space.view import Filters, View, selected
 NAMED = topic_of(TOPIC)
 DEFAULTS = RecoverySettings(False, False, False)
 SKIPPING = RecoverySettings(True, False, False)
-NOT_IN_JOURNAL = Journal({}, "the journal in /s keeps the deletes of this service for 7 days")
+NOT_IN_JOURNAL = RestorableLedgers({}, "the journal in /s keeps the deletes of this service for 7 days")
 
 
 def in_journal(
@@ -34,7 +34,7 @@ def in_journal(
     detail: str = NOT_CHECKED,
     *,
     has_entries: bool | None = None,
-) -> Journal:
+) -> RestorableLedgers:
     result = UndoResult(
         ledger_id=ledger_id,
         path="/l",
@@ -44,7 +44,7 @@ def in_journal(
         detail=detail,
         has_entries=has_entries,
     )
-    return Journal({ledger_id: result})
+    return RestorableLedgers({ledger_id: result})
 
 
 def shown_of(cluster: Cluster, topic: str = NAMED) -> Shown:
@@ -59,7 +59,7 @@ def lossy() -> Cluster:
     return cluster
 
 
-def text_of(shown: Shown, recovery: RecoverySettings | None, journal: Journal, detail: str = "") -> str:
+def text_of(shown: Shown, recovery: RecoverySettings | None, journal: RestorableLedgers, detail: str = "") -> str:
     out = StringIO()
     print_topic(Terminal(file=out, width=200), shown, recovery, detail, journal)
     return out.getvalue()
@@ -154,7 +154,7 @@ def test_without_a_state_directory_it_is_unknown_whether_the_journal_has_a_ledge
     assert found.entries is not None
     assert [*found.entries] == [5]
     elsewhere = journal_of(world.settings, clients, [5], lambda: ConfigError("it does not exist on this machine"))
-    assert elsewhere == Journal(None, "it does not exist on this machine")
+    assert elsewhere == RestorableLedgers(None, "it does not exist on this machine")
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,14 @@ def test_whether_a_restored_ledger_has_readable_entries_is_stated(
         pytest.param(in_journal(2), True, "ledger-reaper undo --ledger 2", id="the journal has it"),
         pytest.param(NOT_IN_JOURNAL, False, "is not among them", id="the journal does not have it"),
         pytest.param(in_journal(2, Undone.FAILED, "no metadata"), False, "no metadata", id="it can't be restored"),
-        pytest.param(Journal(None, "no state"), None, "not known whether the journal has it: no state", id="unread"),
+        pytest.param(
+            RestorableLedgers(None, "no state"), None, "not known whether the journal has it: no state", id="unread"
+        ),
     ],
 )
-def test_only_a_ledger_in_the_journal_gets_an_undo_command(journal: Journal, possible: bool | None, words: str) -> None:
+def test_only_a_ledger_in_the_journal_gets_an_undo_command(
+    journal: RestorableLedgers, possible: bool | None, words: str
+) -> None:
     shown = shown_of(lossy())
     undo = topic_document(shown, DEFAULTS, journal)["missing"][0]["undo"]
     assert undo["possible"] is possible

@@ -12,7 +12,7 @@ import pytest
 from bench import simulated_zookeeper
 from streaming.audit.workers import Workers
 from streaming.config.load import load
-from streaming.space.reading.ledger_reading import LedgerReading, Part, PartReader, in_processes
+from streaming.space.reading.ledger_reading import LedgerReading, PartReader, ReadPart, in_processes
 from streaming.space.reading.unread import Unread
 from streaming.sweep.pace import Pace
 from tests.builders import put
@@ -42,7 +42,7 @@ def test_parts_in_any_order_become_the_same_table() -> None:
         assert counts[-1] == 8
         return columns(table), unread
 
-    def backwards(ids: Iterable[Sequence[int]]) -> Iterator[Part]:
+    def backwards(ids: Iterable[Sequence[int]]) -> Iterator[ReadPart]:
         reading = LedgerReading(cluster.store, "/ledgers", Layout.HIERARCHICAL, Pace(0))
         yield from reversed([*reading.parts([each] for of_part in ids for each in of_part)])
 

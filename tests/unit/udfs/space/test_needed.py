@@ -8,20 +8,20 @@ from udfs.formats.managed_ledger import AcknowledgedRange
 from udfs.records import LedgerComponent
 from udfs.space.needed import needed_data
 from udfs.space.space_report import NeededBy, NeededLedger
-from udfs.space.topic_split import Cursor, Listed, Place, TopicFacts
+from udfs.space.topic_split import Cursor, ListedLedger, Place, StoredTopic
 
 TOPIC = "persistent://shop/prod/carts"
 
 
 def listed(
     ledger_id: int, *, entries: int = 10, closed_ms: int | None = None, place: Place = Place.BOOKKEEPER
-) -> Listed:
-    return Listed(ledger_id, place, 100 * entries, entries, 1_000 * ledger_id if closed_ms is None else closed_ms)
+) -> ListedLedger:
+    return ListedLedger(ledger_id, place, 100 * entries, entries, 1_000 * ledger_id if closed_ms is None else closed_ms)
 
 
-def need_of(ledger_id: int, *cursors: Cursor, ledgers: tuple[Listed, ...] = ()) -> NeededLedger:
+def need_of(ledger_id: int, *cursors: Cursor, ledgers: tuple[ListedLedger, ...] = ()) -> NeededLedger:
     ledgers = ledgers or (listed(1), listed(2, place=Place.MISSING), listed(3), listed(4, entries=3, closed_ms=0))
-    facts = TopicFacts(topic=TOPIC, namespace="shop/prod", is_loaded=False, ledgers=ledgers, cursors=cursors)
+    facts = StoredTopic(topic=TOPIC, namespace="shop/prod", is_loaded=False, ledgers=ledgers, cursors=cursors)
     (need,) = needed_data(facts, [ledger_id])
     return need
 
@@ -46,7 +46,7 @@ def test_the_next_ledger_is_the_next_that_is_not_missing() -> None:
 def test_a_topic_that_misses_ten_thousand_ledgers_takes_seconds() -> None:
     ledgers = tuple(listed(number, place=Place.MISSING) for number in range(10_000))
     cursors = tuple(Cursor(name=f"s{number}", position=(-1, -1)) for number in range(3))
-    facts = TopicFacts(topic=TOPIC, namespace="shop/prod", is_loaded=False, ledgers=ledgers, cursors=cursors)
+    facts = StoredTopic(topic=TOPIC, namespace="shop/prod", is_loaded=False, ledgers=ledgers, cursors=cursors)
     started_s = time.process_time()
     needs = needed_data(facts, range(10_000))
     assert time.process_time() - started_s < 10  # 0.3 s; a pass over the list for each ledger takes minutes
@@ -60,13 +60,13 @@ def test_the_time_of_a_first_ledger_has_no_start_and_that_of_an_open_one_no_end(
 
 
 def test_what_a_list_does_not_contain_is_unknown_and_not_zero() -> None:
-    need = need_of(2, at(1, 5), ledgers=(listed(1), Listed(2, Place.MISSING, 0, 0, 0)))
+    need = need_of(2, at(1, 5), ledgers=(listed(1), ListedLedger(2, Place.MISSING, 0, 0, 0)))
     assert (need.entries, need.length, need.until_ms) == (None, None, None)
     assert need.needed_by == (NeededBy(subscription="billing", unread=None, later=0),)
 
 
 def test_a_closed_ledger_without_entries_is_known_to_be_empty() -> None:
-    need = need_of(2, ledgers=(listed(1), Listed(2, Place.MISSING, 0, 0, 5), listed(3)))
+    need = need_of(2, ledgers=(listed(1), ListedLedger(2, Place.MISSING, 0, 0, 5), listed(3)))
     assert (need.entries, need.length) == (0, 0)
 
 

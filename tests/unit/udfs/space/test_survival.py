@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tests.placements import placed
 from udfs.formats.ledger_placement import placement_of
-from udfs.space.survival import Effect, Removal, removal_of
+from udfs.space.survival import Effect, Survival, removal_of
 
 
-def removal(data: bytes, remaining: str, writable: str | None = None) -> Removal | None:
+def removal(data: bytes, remaining: str, writable: str | None = None) -> Survival | None:
     names = frozenset(remaining)
     # places for copies are not what most tests are about
     return removal_of(placement_of(data), "a", names, names | {*"vwxyz"} if writable is None else frozenset(writable))
@@ -74,7 +74,7 @@ def test_new_copies_need_writable_bookies_outside_the_ensemble(
 def test_a_closed_ledger(data: bytes, remaining: str, expected: tuple[Effect, int] | None) -> None:
     result = removal(data, remaining)
 
-    assert result == (None if expected is None else Removal(*expected))
+    assert result == (None if expected is None else Survival(*expected))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_closed_ledger(data: bytes, remaining: str, expected: tuple[Effect, in
 def test_an_open_ledger_has_no_size(data: bytes, remaining: str, expected: tuple[Effect, bool] | None) -> None:
     result = removal(data, remaining)
 
-    assert result == (None if expected is None else Removal(expected[0], None, is_written=expected[1]))
+    assert result == (None if expected is None else Survival(expected[0], None, is_written=expected[1]))
 
 
 @given(
@@ -130,4 +130,4 @@ def test_counting_by_residues_is_counting_entry_by_entry(
             counts[effect] = counts.get(effect, 0) + 1
     worst = next((effect for effect in Effect if effect in counts), None)
 
-    assert removal(data, "".join(remaining)) == (None if worst is None else Removal(worst, counts[worst]))
+    assert removal(data, "".join(remaining)) == (None if worst is None else Survival(worst, counts[worst]))

@@ -11,34 +11,38 @@ from udfs.formats.managed_ledger import AcknowledgedRange
 from udfs.phase_one.trim_forecast import Retention
 from udfs.space.causes import Cause
 from udfs.space.space_report import Subscription
-from udfs.space.topic_split import Cursor, Hold, Listed, Place, TopicFacts, divide
+from udfs.space.topic_split import Cursor, CursorHold, ListedLedger, Place, StoredTopic, divide
 from udfs.units import MIB, MINUTE_MS
 
 TOPIC = "persistent://public/default/orders"
 FOREVER, NONE = Retention(-1, -1), Retention(0, 0)
 
 
-def ledger(ledger_id: int, place: Place = Place.BOOKKEEPER, *, length: int = 1_000, age_ms: int = DAY_MS) -> Listed:
+def ledger(
+    ledger_id: int, place: Place = Place.BOOKKEEPER, *, length: int = 1_000, age_ms: int = DAY_MS
+) -> ListedLedger:
     stored = 2 * length if place is Place.BOOKKEEPER else 0
-    return Listed(ledger_id, place, length, 10, NOW_MS - age_ms, stored=stored)
+    return ListedLedger(ledger_id, place, length, 10, NOW_MS - age_ms, stored=stored)
 
 
-def facts(ledgers: Sequence[Listed], cursors: Sequence[Cursor] = (), *, is_loaded: bool | None = False) -> TopicFacts:
-    return TopicFacts(
+def facts(
+    ledgers: Sequence[ListedLedger], cursors: Sequence[Cursor] = (), *, is_loaded: bool | None = False
+) -> StoredTopic:
+    return StoredTopic(
         topic=TOPIC, namespace="public/default", is_loaded=is_loaded, ledgers=ledgers, cursors=cursors, detail="stale"
     )
 
 
-def causes(topic: TopicFacts, retention: Retention | str = NONE) -> dict[Cause, int]:
-    divided = divide(topic, Hold(topic), retention, now_ms=NOW_MS)
+def causes(topic: StoredTopic, retention: Retention | str = NONE) -> dict[Cause, int]:
+    divided = divide(topic, CursorHold(topic), retention, now_ms=NOW_MS)
     sums: dict[Cause, int] = {}
     for share in divided.shares:
         sums[share.cause] = sums.get(share.cause, 0) + share.one_copy
     return sums
 
 
-def subscriptions(topic: TopicFacts, retention: Retention | str = NONE) -> dict[str, Subscription]:
-    divided = divide(topic, Hold(topic), retention, now_ms=NOW_MS)
+def subscriptions(topic: StoredTopic, retention: Retention | str = NONE) -> dict[str, Subscription]:
+    divided = divide(topic, CursorHold(topic), retention, now_ms=NOW_MS)
     return {each.name: each for each in divided.subscriptions}
 
 
@@ -54,7 +58,7 @@ def test_a_cursor_that_read_a_whole_ledger_holds_the_next() -> None:
         ((-1, -1), -1),
     ]:
         topic = facts(ledgers, [Cursor(name="s", position=position)])
-        assert Hold(topic).consumed_end == held, position
+        assert CursorHold(topic).consumed_end == held, position
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_a_cursor_of_unknown_position_makes_nothing_free_and_nothing_trimmable()
     cursors[1] = Cursor(name="exact", position=(3, -1))
     topic = facts(ledgers, cursors)
     assert causes(topic) == {Cause.TRIMMABLE: 1_000, Cause.HELD_OR_RETAINED: 1_000, Cause.OPEN_IDLE: 1_000}
-    (unknown,) = divide(topic, Hold(topic), NONE, now_ms=NOW_MS).unknown
+    (unknown,) = divide(topic, CursorHold(topic), NONE, now_ms=NOW_MS).unknown
     assert (unknown.detail, unknown.at_least, unknown.at_most) == ("stale", 0, 1_000)
 
 
@@ -144,7 +148,7 @@ PLACES = st.sampled_from([Place.BOOKKEEPER] * 5 + [Place.MISSING, Place.TIERED_O
 
 
 @st.composite
-def topics(draw: st.DrawFn) -> TopicFacts:
+def topics(draw: st.DrawFn) -> StoredTopic:
     ids = sorted(draw(st.sets(st.integers(0, 12), max_size=7)))
     ledgers = []
     for ledger_id in ids:
@@ -153,7 +157,7 @@ def topics(draw: st.DrawFn) -> TopicFacts:
         stored = length * 2 + entries * 80 if place is Place.BOOKKEEPER else 0
         is_offloaded = place is Place.BOOKKEEPER and ledger_id != ids[-1] and draw(st.booleans())
         closed_ms = NOW_MS - draw(st.integers(0, 3)) * MINUTE_MS
-        ledgers.append(Listed(ledger_id, place, length, entries, closed_ms, stored, is_offloaded))
+        ledgers.append(ListedLedger(ledger_id, place, length, entries, closed_ms, stored, is_offloaded))
     names = draw(st.sets(st.sampled_from("abcd"), max_size=3))
     positions = st.tuples(st.integers(-1, 13), st.integers(-1, 4))
     cursors = [
@@ -171,7 +175,7 @@ def topics(draw: st.DrawFn) -> TopicFacts:
 RETENTIONS = st.builds(Retention, st.sampled_from([-1, 0, 1, 2]), st.sampled_from([-1, 0, 1, 4, 9]))
 
 
-def naive_cause(topic: TopicFacts, at: int, retention: Retention) -> Cause:
+def naive_cause(topic: StoredTopic, at: int, retention: Retention) -> Cause:
     """Return the cause that has most of a ledger, by the text of the rules."""
     if at == len(topic.ledgers) - 1:
         return {True: Cause.OPEN_ACTIVE, False: Cause.OPEN_IDLE, None: Cause.HELD_OR_RETAINED}[topic.is_loaded]
@@ -187,12 +191,12 @@ def naive_cause(topic: TopicFacts, at: int, retention: Retention) -> Cause:
     return Cause.RETENTION if is_retained(topic.ledgers, at, retention) else Cause.TRIMMABLE
 
 
-def is_held(ledger: Listed, cursor: Cursor) -> bool:
+def is_held(ledger: ListedLedger, cursor: Cursor) -> bool:
     at, entry = cursor.position
     return ledger.ledger_id > at or (ledger.ledger_id == at and ledger.entries > entry + 1)
 
 
-def is_retained(ledgers: Sequence[Listed], at: int, retention: Retention) -> bool:
+def is_retained(ledgers: Sequence[ListedLedger], at: int, retention: Retention) -> bool:
     total = sum(each.length for each in ledgers)
     for end in range(1, at + 2):
         left = total - sum(each.length for each in ledgers[:end])
@@ -204,7 +208,7 @@ def is_retained(ledgers: Sequence[Listed], at: int, retention: Retention) -> boo
 
 @settings(max_examples=500, deadline=None)
 @given(topic=topics(), retention=RETENTIONS)
-def test_the_split_agrees_with_the_rules_and_counts_every_byte_once(topic: TopicFacts, retention: Retention) -> None:
+def test_the_split_agrees_with_the_rules_and_counts_every_byte_once(topic: StoredTopic, retention: Retention) -> None:
     expected: dict[Cause, int] = {}
     for at, each in enumerate(topic.ledgers):
         found = []
@@ -216,7 +220,7 @@ def test_the_split_agrees_with_the_rules_and_counts_every_byte_once(topic: Topic
             found.append(naive_cause(topic, at, retention))
         for cause in found:
             expected[cause] = expected.get(cause, 0) + each.length
-    divided = divide(topic, Hold(topic), retention, now_ms=NOW_MS)
+    divided = divide(topic, CursorHold(topic), retention, now_ms=NOW_MS)
     actual: dict[Cause, int] = {}
     for share in divided.shares:
         cause = Cause.BACKLOG if share.cause is Cause.PARTLY_READ else share.cause
@@ -233,7 +237,7 @@ def test_the_split_agrees_with_the_rules_and_counts_every_byte_once(topic: Topic
 @settings(max_examples=300, deadline=None)
 @given(topic=topics(), retention=RETENTIONS)
 def test_what_a_subscription_frees_is_what_becomes_trimmable_without_it(
-    topic: TopicFacts, retention: Retention
+    topic: StoredTopic, retention: Retention
 ) -> None:
     known = [Cursor(name=each.name, position=each.position) for each in topic.cursors]
     before = facts(topic.ledgers, known)
@@ -249,8 +253,8 @@ def test_what_a_subscription_frees_is_what_becomes_trimmable_without_it(
 
 @settings(max_examples=200, deadline=None)
 @given(topic=topics(), retention=RETENTIONS)
-def test_retention_is_needed_wherever_it_changes_a_result(topic: TopicFacts, retention: Retention) -> None:
-    hold = Hold(topic)
+def test_retention_is_needed_wherever_it_changes_a_result(topic: StoredTopic, retention: Retention) -> None:
+    hold = CursorHold(topic)
     if not hold.needs_retention:
         without, with_it = (divide(topic, hold, each, now_ms=NOW_MS) for each in ("not read", retention))
         assert without == with_it
