@@ -3,56 +3,119 @@
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
 from streaming.arrow import load_datasets
-from streaming.cli.options import Config, Json, OneLedger, completes, one_of, settings_of, state_fault, utc
+from streaming.cli.options import (
+    Config,
+    Json,
+    OneLedger,
+    completes,
+    one_of,
+    require_namespace,
+    settings_of,
+    state_fault,
+    utc,
+)
+from streaming.clock import SystemClock
+from streaming.config.amounts import time_of
 from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c
-from udfs.records import Outcome
+from udfs.records import Outcome, Reason
+
+if TYPE_CHECKING:
+    from streaming.config.settings import Settings
 
 _TABLE_ROWS = 200
 _PIPE_WIDTH = 160  # columns of the table if the output is not a terminal
 _WIDE = 110  # columns that a terminal needs to show the component too
 
 
-def receipts(
+def receipts(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
+    *,
     json_lines: Json = False,
     ledger: OneLedger = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, for example shop/prod/carts")] = None,
+    topic: Annotated[str, typer.Option("--topic", help="Only this topic, for example shop/prod/carts")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Only topics of this tenant")] = "",
     outcome: Annotated[
-        str | None,
+        str,
         typer.Option("--outcome", help=f"Only this outcome: {', '.join(Outcome)}", autocompletion=completes(Outcome)),
+    ] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Only this reason (docs/reasons.md)", autocompletion=completes(Reason))
+    ] = "",
+    since: Annotated[
+        str, typer.Option("--since", help="Only receipts of this time or later: 2h (ago), 2026-11-28T17:05 (UTC)")
+    ] = "",
+    until: Annotated[str, typer.Option("--until", help="Only receipts before this time")] = "",
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, show_default="200; with --json all", help="Only the newest of these"),
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print receipts as the service commits them, until Ctrl-C")
+    ] = False,
 ) -> None:
     """Show the results of requests: the newest as a table, or with --json all of them, the oldest first."""
     load_datasets()
-    from streaming.state.notes import parked_queries
-    from streaming.state.notes.hold import noted
-    from streaming.state.outcomes import newest_of, receipts_of
+    from streaming.state.outcomes import ReceiptFilter, followed, newest_of, receipts_of
+    from streaming.state.receipts import newest_chunk
 
-    outcome = one_of(outcome, Outcome, "--outcome") if outcome is not None else None
+    now_ms = SystemClock().now_ms()
+    require_namespace("", tenant)
+    wanted = ReceiptFilter(
+        ledger=ledger,
+        topic=topic,
+        tenant=tenant,
+        outcome=one_of(outcome, Outcome, "--outcome"),
+        reason=one_of(reason, Reason, "--reason"),
+        since_ms=time_of(since, "--since", now_ms) if since else 0,
+        until_ms=time_of(until, "--until", now_ms) if until else 0,
+    )
     settings = settings_of(config)
     if fault := state_fault(settings, config):
         raise fault
-    if json_lines:
-        for row in receipts_of(settings, ledger=ledger, topic=topic, outcome=outcome):
+    last = newest_chunk(settings.state_dir) if follow else None
+    before = replace(wanted, last_chunk=last)
+    if follow and limit is None:
+        pass  # only new receipts
+    elif json_lines:
+        for row in receipts_of(settings, before) if limit is None else newest_of(settings, limit, before)[1]:
             say_json(row)
     else:
-        is_filtered = (ledger, topic, outcome) != (None, None, None)
-        counted, newest = newest_of(settings, _TABLE_ROWS, ledger=ledger, topic=topic, outcome=outcome)
-        _print_table(counted, newest, nothing=_nothing(settings.state.dir, is_filtered=is_filtered))
+        counted, newest = newest_of(settings, limit or _TABLE_ROWS, before)
+        _print_table(counted, newest, nothing=_nothing(settings.state.dir, is_filtered=not wanted.is_empty))
+    _say_what_waits(settings)
+    for row in followed(settings, wanted, last) if last is not None else ():
+        say_json(row) if json_lines else say(_line(row))
+
+
+def _say_what_waits(settings: "Settings") -> None:
+    """Print why the service deletes nothing, and which topics it can't read, if so."""
+    from streaming.state.notes import parked_queries
+    from streaming.state.notes.hold import noted
+
     why, since_ms = noted(settings.state_dir)
     if why:
         say(f"The service deletes nothing; it has been held since {utc(since_ms)} UTC: {why}", err=True)
     for query in parked_queries.noted(settings.state_dir).values():
         how = "read without the connector" if query.is_read else "parked (its requests wait)"
         say(f"{query.topic} has been {how} since {utc(query.since_ms)} UTC: {query.why}", err=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    ledger = "-" if row[c.LEDGER_ID] is None else row[c.LEDGER_ID]
+    return f"{utc(row[c.AT_MS])}  {ledger:>12}  {row[c.OUTCOME]:<13} {row[c.REASON]:<24} {_topic(row)}"
+
+
+def _topic(row: dict[str, Any]) -> str:
+    return (row[c.TOPIC_NAME] or "-").removeprefix("persistent://")
 
 
 def _nothing(state_dir: str, *, is_filtered: bool) -> str:
@@ -80,7 +143,7 @@ def _print_table(counted: Counter[tuple[str, str]], newest: Sequence[dict[str, A
             cell(row[c.LEDGER_ID] if row[c.LEDGER_ID] is not None else "-"),
             *map(cell, (row[c.OUTCOME], row[c.REASON], row[c.ATTEMPT])),
             *([cell(row[c.COMPONENT] or "-")] if is_wide else []),
-            cell((row[c.TOPIC_NAME] or "-").removeprefix("persistent://")),
+            cell(_topic(row)),
         )
     console.print(table)
     for (outcome, reason), n in sorted(counted.items()):

@@ -1,6 +1,7 @@
-"""Reads durations (30m, 6h, 7d), sizes (500G) and topic names that operators write on the command line."""
+"""Reads durations (30m, 6h, 7d), times, sizes (500G) and topic names that operators write on the command line."""
 
 import re
+from datetime import UTC, datetime
 
 from streaming.errors import ConfigError
 from udfs.paths import topic_named
@@ -17,6 +18,22 @@ def seconds_of(text: str, option: str) -> int:
     if match is None:
         raise ConfigError(f"{option} {text}: write a number and one of s, m, h, d and w, as in 6h")
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def time_of(text: str, option: str, now_ms: int) -> int:
+    """Read a time as ms since 1970: "2h" (ago), "2026-11-28" or "2026-11-28T17:05" (UTC, unless it has an offset).
+
+    Raises ConfigError.
+    """
+    if _DURATION.fullmatch(text.strip().lower()):
+        return now_ms - seconds_of(text, option) * 1000
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise ConfigError(
+            f'{option} {text}: write how long ago, as in 2h, or a time of UTC, as in 2026-11-28 or "2026-11-28 17:05"'
+        ) from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def duration_text(seconds: int) -> str:

@@ -2,8 +2,10 @@
 
 import math
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import and_
@@ -14,11 +16,9 @@ import pyarrow.dataset as ds
 
 from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
-from streaming.errors import ConfigError
 from streaming.state import receipts
 from streaming.state.settlements import SettlementFolder
 from udfs import columns as c
-from udfs.records import Outcome
 
 _SHOWN = (
     c.LEDGER_ID,
@@ -37,14 +37,61 @@ _SHOWN = (
 )
 
 
-def receipts_of(
-    settings: Settings, *, ledger: int | None = None, topic: str | None = None, outcome: str | None = None
-) -> Iterator[dict[str, Any]]:
-    """Receipts that match every filter, oldest chunk first, write-offs last.
+_POLL_SECONDS = 2.0
 
-    Raises ConfigError for an unknown outcome or an invalid topic name.
-    """
-    condition = _condition(ledger, topic, outcome)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptFilter:
+    """Receipts that meet every condition that is given."""
+
+    ledger: int | None = None
+    topic: str = ""  # in any form that pulsar-admin takes, with its partitions
+    tenant: str = ""  # of the topic
+    outcome: str = ""
+    reason: str = ""
+    since_ms: int = 0  # receipts of this time or later
+    until_ms: int = 0  # receipts before this time; 0: no bound
+    last_chunk: int | None = None  # receipts of this chunk or an earlier one
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every receipt meets it."""
+        return self == ReceiptFilter()
+
+    def condition(self) -> ds.Expression | None:
+        """Return it for the receipts' rows; None if it is empty. Raises ConfigError for an invalid topic name."""
+        conditions = []
+        if self.ledger is not None:
+            conditions.append(ds.field(c.LEDGER_ID) == self.ledger)
+        if self.topic:
+            name = topic_from(self.topic, "--topic")
+            partitions = f"^{re.escape(name)}-partition-[0-9]+$"
+            is_partition = pc.match_substring_regex(ds.field(c.TOPIC_NAME), pattern=partitions)
+            conditions.append((ds.field(c.TOPIC_NAME) == name) | is_partition)
+        if self.tenant:
+            pattern = f"^[a-z-]+://{re.escape(self.tenant)}/"
+            conditions.append(pc.match_substring_regex(ds.field(c.TOPIC_NAME), pattern=pattern))
+        conditions += [
+            comparison
+            for value, comparison in (
+                (self.outcome, ds.field(c.OUTCOME) == self.outcome),
+                (self.reason, ds.field(c.REASON) == self.reason),
+                (self.since_ms, ds.field(c.AT_MS) >= self.since_ms),
+                (self.until_ms, ds.field(c.AT_MS) < self.until_ms),
+            )
+            if value
+        ]
+        if self.last_chunk is not None:
+            conditions.append(ds.field(c.CHUNK) <= self.last_chunk)
+        return reduce(and_, conditions) if conditions else None
+
+
+ALL = ReceiptFilter()
+
+
+def receipts_of(settings: Settings, wanted: ReceiptFilter = ALL) -> Iterator[dict[str, Any]]:
+    """Yield the receipts that match, oldest chunk first, write-offs last. Raises ConfigError, UnavailableError."""
+    condition = wanted.condition()
     columns = [*_SHOWN, c.CHUNK]
     by_service = receipts.rows(settings.state_dir, condition, columns=columns)
     by_hand = SettlementFolder(settings.state_dir).written_off(condition, columns=columns)
@@ -53,10 +100,10 @@ def receipts_of(
 
 
 def newest_of(
-    settings: Settings, most: int, *, ledger: int | None = None, topic: str | None = None, outcome: str | None = None
+    settings: Settings, most: int, wanted: ReceiptFilter = ALL
 ) -> tuple[Counter[tuple[str, str]], list[dict[str, Any]]]:
     """Count the receipts by (outcome, reason), and return the last `most` rows of receipts_of()."""
-    condition = _condition(ledger, topic, outcome)
+    condition = wanted.condition()
     columns = [*_SHOWN, c.CHUNK]
     counts, by_service = receipts.newest(settings.state_dir, condition, columns=columns, most=most)
     by_hand = list(SettlementFolder(settings.state_dir).written_off(condition, columns=columns))
@@ -65,17 +112,22 @@ def newest_of(
     return counts, [{name: row[name] for name in _SHOWN} for row in rows[-most:]]
 
 
-def _condition(ledger: int | None, topic: str | None, outcome: str | None) -> ds.Expression | None:
-    conditions = []
-    if ledger is not None:
-        conditions.append(ds.field(c.LEDGER_ID) == ledger)
-    if topic is not None:
-        name = topic_from(topic, "--topic")
-        partitions = f"^{re.escape(name)}-partition-[0-9]+$"
-        is_partition = pc.match_substring_regex(ds.field(c.TOPIC_NAME), pattern=partitions)
-        conditions.append((ds.field(c.TOPIC_NAME) == name) | is_partition)
-    if outcome is not None:
-        if outcome not in set(Outcome):
-            raise ConfigError(f"--outcome {outcome} is not an outcome; choose one of {', '.join(Outcome)}")
-        conditions.append(ds.field(c.OUTCOME) == outcome)
-    return reduce(and_, conditions) if conditions else None
+def followed(
+    settings: Settings, wanted: ReceiptFilter, after: int, *, sleep: Callable[[float], object] = time.sleep
+) -> Iterator[dict[str, Any]]:
+    """Yield the receipts that match of every chunk after this one, as they are committed, for ever; no write-offs.
+
+    Raises ConfigError, UnavailableError.
+    """
+    condition, newest = wanted.condition(), after
+    while True:
+        sleep(_POLL_SECONDS)
+        last = receipts.newest_chunk(settings.state_dir)
+        if last <= newest:
+            continue
+        is_new = (ds.field(c.CHUNK) > newest) & (ds.field(c.CHUNK) <= last)
+        chosen = is_new if condition is None else condition & is_new
+        rows = receipts.rows(settings.state_dir, chosen, columns=[*_SHOWN, c.CHUNK])
+        for row in sorted(rows, key=lambda row: (row[c.CHUNK], row[c.AT_MS])):
+            yield {name: row[name] for name in _SHOWN}
+        newest = last

@@ -233,11 +233,20 @@ def certificates(state_dir: str, condition: Any) -> Iterator[tuple[str, str, int
 def newest_retries(state_dir: str) -> Iterator[str | None]:
     """Yield the original message ids of the requests to which the newest chunk gave RETRY. Raises UnavailableError."""
     table = opened(state_dir, TABLE)
-    chunk = 0 if table is None else table.transaction_version(_app(str(table.metadata().id))) or 0
+    chunk = _committed(table)
     if table is not None and chunk:
         condition = (ds.field(c.CHUNK) == chunk) & (ds.field(c.OUTCOME) == str(Outcome.RETRY))
         for batch in scan(table, condition, [c.ORIGIN_MESSAGE_ID]):
             yield from batch.column(0).to_pylist()
+
+
+def newest_chunk(state_dir: str) -> int:
+    """Return the number of the newest chunk; 0 if there is none. Raises UnavailableError."""
+    return _committed(opened(state_dir, TABLE))
+
+
+def _committed(table: Table | None) -> int:
+    return 0 if table is None else table.transaction_version(_app(str(table.metadata().id))) or 0
 
 
 def _newest_chunk(table: Table) -> int:

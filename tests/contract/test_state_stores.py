@@ -26,7 +26,7 @@ from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import ParquetJournal
 from streaming.state.notes import hold, parked_queries
 from streaming.state.notes.parked_queries import ParkedQuery
-from streaming.state.outcomes import newest_of, receipts_of
+from streaming.state.outcomes import ReceiptFilter, followed, newest_of, receipts_of
 from streaming.state.receipts import Receipts
 from streaming.state.settlements import REPLAYED, REPLAYING, WRITTEN_OFF, PlanWriter, SettlementFolder
 from streaming.state.waiting import Waiting, outstanding
@@ -249,9 +249,26 @@ def test_the_newest_receipts_are_returned_and_all_are_counted(store: Store) -> N
     for most in (1, 3, 100):
         counted, newest = newest_of(store.settings, most)
         assert (counted.total(), newest) == (len(every), every[-most:])
-        some = newest_of(store.settings, most, outcome="RETRY")
+        some = newest_of(store.settings, most, ReceiptFilter(outcome="RETRY"))
         assert some == (Counter({("RETRY", "R"): 3}), [row for row in every if row[c.OUTCOME] == "RETRY"][-most:])
-    assert newest_of(store.settings, 3, ledger=99) == (Counter(), [])
+    assert newest_of(store.settings, 3, ReceiptFilter(ledger=99)) == (Counter(), [])
+
+
+def test_new_receipts_are_followed_in_the_order_of_their_chunks(store: Store) -> None:
+    table = Receipts(NO_SPARK, store.state)
+    _append(table, 1, **{c.LEDGER_ID: 1})
+    after = receipts.newest_chunk(store.state)
+    committed = iter(([], [2, 3], [], [4]))
+
+    def sleep(_seconds: float) -> None:
+        for chunk in next(committed):
+            _append(table, chunk, **{c.LEDGER_ID: chunk, c.REASON: "ODD" if chunk % 2 else "EVEN"})
+
+    rows = followed(store.settings, ReceiptFilter(), after, sleep=sleep)
+    assert [next(rows)[c.LEDGER_ID] for _ in range(3)] == [2, 3, 4]
+    committed = iter(([5], [6]))
+    assert next(followed(store.settings, ReceiptFilter(reason="EVEN"), 4, sleep=sleep))[c.LEDGER_ID] == 6
+    assert [row[c.LEDGER_ID] for row in receipts_of(store.settings, ReceiptFilter(last_chunk=after))] == [1]
 
 
 def test_an_interrupted_task_leaves_no_readable_rows(store: Store) -> None:

@@ -87,6 +87,29 @@ def test_the_table_has_dates_with_the_year(config: Path) -> None:
         ask(config, "receipts", "--outcome", "lost")
 
 
+def test_receipts_are_filtered_by_time_tenant_and_reason(config: Path) -> None:
+    hour = 3_600_000
+    for number, (tenant, reason) in enumerate([("shop", "IN_USE"), ("shop", "DELETED"), ("shops", "IN_USE")]):
+        about = {c.LEDGER_ID: number, c.AT_MS: AT_MS + number * hour, c.REASON: reason}
+        about |= {c.TOPIC_NAME: f"persistent://{tenant}/prod/t", c.OUTCOME: "RETRY"}
+        write_rows(config.parent / "state", "receipts", [(1, number, -1)], about=receipt(**about))
+
+    def ledgers(*arguments: str) -> list[int]:
+        return [json.loads(line)[c.LEDGER_ID] for line in ask(config, "receipts", "--json", *arguments).splitlines()]
+
+    assert ledgers("--tenant", "shop") == [0, 1]
+    assert ledgers("--reason", "in_use") == [0, 2]
+    assert ledgers("--since", "2023-11-14T23:13:20") == [1, 2]
+    assert ledgers("--until", "2023-11-14T23:13:20+00:00") == [0]
+    assert ledgers("--since", "2023-11-15T00:13:20+01:00", "--until", "2023-11-15 00:13") == [1]
+    assert ledgers("--since", "1h") == []
+    assert ledgers("--limit", "2") == [1, 2]
+    assert "Receipts (the newest 1 of 3)" in ask(config, "receipts", "--limit", "1")
+    for wrong in (["--since", "yesterday"], ["--reason", "BORED"], ["--tenant", "shop/prod"]):
+        with pytest.raises(ConfigError, match=wrong[0]):
+            ledgers(*wrong)
+
+
 HOSTILE = "persistent://a/b/orders[blink]-x\x1b[2J\u202e\n2026 INFO forged"
 
 

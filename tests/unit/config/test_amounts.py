@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.config.amounts import bytes_of, seconds_of
+from streaming.config.amounts import bytes_of, duration_text, seconds_of, time_of
 from streaming.errors import ConfigError
 
 
@@ -30,3 +30,23 @@ def test_sizes_are_read_as_operators_write_them(text: str, size: int) -> None:
 def test_an_invalid_size_is_refused_with_the_options_name(text: str) -> None:
     with pytest.raises(ConfigError, match="--max-bytes"):
         bytes_of(text, "--max-bytes")
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2h", 10_000_000_000 - 7_200_000),
+        ("1970-01-02", 86_400_000),
+        ("1970-01-02T01:00", 90_000_000),
+        ("1970-01-02 01:00:00+01:00", 86_400_000),
+        ("1970-01-02T01:00:00Z", 90_000_000),
+    ],
+)
+def test_a_time_is_how_long_ago_or_a_time_of_utc(text: str, at_ms: int) -> None:
+    assert time_of(text, "--since", 10_000_000_000) == at_ms
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "never"), (21_600, "6h"), (90, "90s"), (1_209_600, "2w")])
+def test_a_duration_is_written_in_the_largest_exact_unit(seconds: int, text: str) -> None:
+    assert duration_text(seconds) == text
+    assert seconds == 0 or seconds_of(text, "--for") == seconds
