@@ -71,6 +71,10 @@ check: setup ## Lint, format, types, import rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+.PHONY: tools
+tools: setup ## Build promtool, helm and kustomize into the user's cache, where there is Go (once, a few minutes)
+	@$(BIN)/python -m tests.go_tools
+
 .PHONY: dist
 dist: setup ## Build what a Spark cluster needs into dist/: wheel, packed environment, jars
 	@VENV_PACK=$(CURDIR)/$(BIN)/venv-pack deploy/dist.sh dist
