@@ -9,7 +9,7 @@ CLIENTS, BOOKIES, BOOKIE_RPC, UNDO = (
     "streaming/clients.py",
     "streaming/adapters/bookkeeper/bookies.py",
     "streaming/adapters/bookkeeper/bookie_rpc.py",
-    "streaming/undo/restore_ledgers.py",
+    "streaming/undo/bookie_answers.py",
 )
 ROWS = "udfs/spark.py"
 # the tests that must notice, by the changed file

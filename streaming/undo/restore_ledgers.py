@@ -8,11 +8,9 @@ first and the last entry as clients do. The metadata stay, whatever the bookies 
 still has entries would drop them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial, reduce
-from itertools import islice, pairwise
+from functools import reduce
 from operator import and_
 from typing import Any
 
@@ -24,44 +22,24 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.live_store import require_live_store
 from streaming.errors import ConfigError, ReaperError, UnavailableError
-from streaming.ports import (
-    Bookies,
-    MetadataStore,
-    PlacedEntry,
-    TopicAdmin,
-    Unreadable,
-    Znode,
-)
+from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.state import journal, receipts
-from streaming.undo.control_ledgers import entries_on
+from streaming.undo.bookie_answers import read_entries, stored_entries
 from streaming.undo.undo_report import (
     GONE,
-    HALF_STORED,
-    NO_BOOKIE_READS,
-    NOT_CHECKED,
-    NOT_READ,
-    PARTLY_STORED,
-    STORED,
     Undone,
     UndoReport,
     UndoResult,
     UndoSelection,
 )
 from udfs import columns as c
-from udfs.formats.bookie_info import http_addresses
 from udfs.formats.errors import FormatError
-from udfs.formats.ledger_metadata import bookies_of, parse_ledger_metadata
-from udfs.formats.ledger_placement import Placement, bookies_of_entry, placement_of
+from udfs.formats.ledger_metadata import parse_ledger_metadata
 from udfs.owners.named_owner import BUCKET_TOPIC, COMPACTED_TOPIC, MANAGED_LEDGER, SCHEMA_ID
 from udfs.paths import Layout, base_topic, ledger_id_of, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import Outcome
 
 _READ_AT_ONCE = 500
-# The most control entries, in all and of one partition. They are of several topics and partitions, because a ledger may
-# be in tiered storage, or be trimmed right now.
-_AT_MOST = 8
-_OF_A_PARTITION = 2
-_ENTRIES = 2  # that a ledger has at least; while it is being written, its last entry may not be readable
 
 
 def undo_ledgers(
@@ -85,7 +63,7 @@ def undo_ledgers(
         )
     created: dict[str, Znode] = {}
     results = list(_restore_removed(clients, settings, layout, entries, None if dry_run else created))
-    report = UndoReport(_checked(settings, clients, results, created))
+    report = UndoReport(read_entries(settings, clients, results, created))
     report.waiting = _waiting_ledgers(settings, report)
     return report
 
@@ -158,16 +136,13 @@ def _restore_removed(
 ) -> Iterator[UndoResult]:
     """Restore each ledger if nothing prevents it, and add each new znode to `created`; None: a dry run."""
     store = clients.store
-    control = partial(entries_on, store, layout, settings.zookeeper.ledgers_root)
+    root = settings.zookeeper.ledgers_root
     for start in range(0, len(entries), _READ_AT_ONCE):
         batch = entries[start : start + _READ_AT_ONCE]
         nodes = store.read_many([entry["path"] for entry in batch])
-        faults = [
-            _fault(entry, node, settings.zookeeper.ledgers_root, layout)
-            for entry, node in zip(batch, nodes, strict=True)
-        ]
+        faults = [_fault(entry, node, root, layout) for entry, node in zip(batch, nodes, strict=True)]
         absent = [entry for entry, (status, _) in zip(batch, faults, strict=True) if status is Undone.PUT_BACK]
-        stored = _stored(clients.bookies, control, absent)
+        stored = stored_entries(clients, layout, root, absent)
         for entry, (status, detail) in zip(batch, faults, strict=True):
             if status is not Undone.PUT_BACK:
                 yield _result(entry, status, detail)
@@ -178,58 +153,6 @@ def _restore_removed(
             else:
                 result = _result(entry, Undone.TOO_LATE if told == GONE else Undone.WOULD_PUT_BACK, "")
             yield replace(result, has_entries=has_entries, detail=result.detail or told)
-
-
-def _stored(
-    bookies: Bookies, control: Callable[[frozenset[str]], Iterable[PlacedEntry]], entries: Sequence[Mapping[str, Any]]
-) -> dict[str, tuple[bool | None, str]]:
-    """Return for each path whether bookies still store the ledger's first and last entry, and a text about it."""
-    placements: dict[str, tuple[int, Placement]] = {}
-    for entry in entries:
-        with suppress(FormatError):
-            placement = placement_of(bytes(entry["data"]))
-            if placement.metadata.last_entry_id >= 0:
-                placements[entry["path"]] = entry["ledger_id"], placement
-
-    def asked(of_path: Mapping[str, Sequence[int]]) -> dict[str, list[bool | None]]:
-        questions = []
-        for path, numbers in of_path.items():
-            ledger_id, placement = placements[path]
-            questions += [(ledger_id, number, bookies_of_entry(placement, number)) for number in numbers]
-        answers = iter(bookies.stored(questions, control))
-        return {path: list(islice(answers, len(numbers))) for path, numbers in of_path.items()}
-
-    first_and_last = asked({path: (0, placed.metadata.last_entry_id) for path, (_, placed) in placements.items()})
-    found = {path: _told(first, last) for path, (first, last) in first_and_last.items()}
-    # bookies collect garbage at different times: without these two entries, some may still have others
-    others = asked({path: _on_each_bookie(placements[path][1]) for path, (_, told) in found.items() if told == GONE})
-    for path, answers in others.items():
-        if True in answers:
-            found[path] = False, PARTLY_STORED
-        elif None in answers:
-            found[path] = None, NOT_CHECKED
-    return {entry["path"]: found.get(entry["path"], (None, NOT_CHECKED)) for entry in entries}
-
-
-def _on_each_bookie(placement: Placement) -> list[int]:
-    """Return entries for which every bookie of every ensemble is asked; none if the first and last suffice for that."""
-    size = len(placement.segments[0].bookies)
-    if len(placement.segments) == 1 and placement.write_quorum == size:
-        return []
-    last = placement.metadata.last_entry_id
-    starts = [segment.first_entry_id for segment in placement.segments]
-    entries: set[int] = set()
-    for start, end in pairwise((*starts, last + 1)):
-        entries |= {*range(start, min(start + size, end)), *range(max(start, end - size), end)}
-    return sorted(entry for entry in entries if entry <= last)
-
-
-def _told(first: bool | None, last: bool | None) -> tuple[bool | None, str]:
-    if first is None or last is None:
-        return None, NOT_CHECKED
-    if first and last:
-        return True, STORED
-    return False, HALF_STORED if first or last else GONE
 
 
 def _fault(entry: Mapping[str, Any], node: Znode | Unreadable | None, root: str, layout: Layout) -> tuple[Undone, str]:
@@ -282,99 +205,6 @@ def _result(entry: Mapping[str, Any], status: Undone, detail: str) -> UndoResult
         last_entry_id=last_entry_id,
         detail=detail,
     )
-
-
-def _checked(
-    settings: Settings, clients: CommandClients, results: Sequence[UndoResult], created: Mapping[str, Znode]
-) -> list[UndoResult]:
-    """Let bookies read the entries of restored ledgers. The metadata stay, whatever bookies answer."""
-    back = [result for result in results if result.status is Undone.PUT_BACK and result.last_entry_id >= 0]
-    if not back:
-        return list(results)
-    registered = clients.bookies.registered()
-    urls, control = http_addresses(registered), partial(control_entries, settings, clients.pulsar.admin)
-
-    def are_readable(results: Sequence[UndoResult]) -> dict[str, bool | None]:
-        entries = [(result.ledger_id, entry) for result in results for entry in (0, result.last_entry_id)]
-        # a bookie that can't read control entries is not believed
-        answers = clients.bookies.readable(urls, entries, control)
-        both = zip(answers[::2], answers[1::2], strict=True)
-        return {result.path: _any_of(*pair) for result, pair in zip(results, both, strict=True)}
-
-    readable = are_readable(back)
-    # a second check, because a busy bookie answers like a bookie that has lost the entries
-    gone = [result for result in back if readable[result.path] is False]
-    readable |= are_readable(gone)
-    checked = {
-        result.path: judged(result, readable[result.path], _away(created[result.path], registered)) for result in back
-    }
-    return [checked.get(result.path, result) for result in results]
-
-
-def control_entries(settings: Settings, admin: TopicAdmin) -> list[tuple[int, int]]:
-    """Return (ledger, 0) for some ledgers of our own topics; none if no broker reports any.
-
-    These entries certainly exist: a bookie must read them before we believe that it can't read another entry. A bookie
-    answers 500 both if a ledger has no such entry and if the bookie can't read any ledger, for example because
-    BookKeeper requires a password.
-    """
-    topics = settings.topics
-    entries: list[tuple[int, int]] = []
-    for topic in (*topics.deduplicated, *topics.requests):
-        for partition in _partitions(admin, topic):
-            if len(entries) >= _AT_MOST:
-                return entries[:_AT_MOST]
-            entries += islice(_of(admin, partition), _OF_A_PARTITION)
-    return entries[:_AT_MOST]
-
-
-def _partitions(admin: TopicAdmin, topic: str) -> list[str]:
-    try:
-        return sorted(admin.last_positions(topic)) if admin.partitions(topic) is not None else []
-    except ReaperError:
-        return []
-
-
-def _of(admin: TopicAdmin, partition: str) -> list[tuple[int, int]]:
-    # newest first, because the oldest ledgers may be in tiered storage only
-    try:
-        ledgers = admin.internal_stats(partition).ledgers
-    except ReaperError:
-        return []
-    return [(ledger, 0) for ledger, entries in sorted(ledgers, reverse=True) if entries >= _ENTRIES]
-
-
-def _any_of(first: bool | None, last: bool | None) -> bool | None:
-    """Return whether the first or the last entry of a ledger can be read; None: unknown."""
-    return True if first or last else None if first is None or last is None else False
-
-
-def _away(node: Znode, registered: Mapping[str, str]) -> list[str]:
-    """Return the bookies that the ledger's metadata names and that are not registered now."""
-    return sorted(bookies_of(node.data) - registered.keys())
-
-
-def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = ()) -> UndoResult:
-    """Return the result after a check of the ledger's entries.
-
-    Args:
-        result: of the ledger.
-        is_readable: whether a bookie can read its entries; None: unknown.
-        away: its bookies that are not registered.
-    """
-    if is_readable is None:
-        return replace(result, detail=NOT_READ if result.has_entries is None else result.detail)
-    if is_readable:
-        read = "its entries were read from the bookies"
-        return replace(result, detail=result.detail if result.has_entries is False else read)
-    if result.has_entries is not None:
-        return replace(result, status=Undone.UNREADABLE, detail=f"no client can read its entries now; {result.detail}")
-    if away:
-        detail = f"no bookie can read its entries now, and bookies that may have them are away: {', '.join(away)}"
-        return replace(result, status=Undone.UNREADABLE, detail=detail)
-    # all of them may have forgotten the address of the bookie that has the entries (BookKeeper issue 4172: after it
-    # became read-only, or writable again)
-    return replace(result, status=Undone.UNREADABLE, detail=NO_BOOKIE_READS)
 
 
 def _waiting_ledgers(settings: Settings, report: UndoReport) -> list[int]:

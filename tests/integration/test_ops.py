@@ -36,7 +36,8 @@ from streaming.state.journal import JournalEntry, ParquetJournal
 from streaming.state.settlements import SettlementFolder
 from streaming.topics.requests import publish_lines
 from streaming.topics.setup import ensure_topics
-from streaming.undo.restore_ledgers import control_entries, undo_ledgers
+from streaming.undo.bookie_answers import own_control_entries
+from streaming.undo.restore_ledgers import undo_ledgers
 from streaming.undo.undo_report import Undone, UndoSelection
 from tests.builders import reference
 from tests.integration.conftest import FIRST_SYNTHETIC, Deploy, Deployment, create_tenant, leak, new_topic, payload
@@ -236,10 +237,10 @@ def test_an_undo_in_time_makes_a_ledger_readable_again_and_a_late_one_does_not(
     ledger_id = topics.data_ledgers(cluster, topic)[0]
     service = _with_topics(deploy())
     with admin_for(service.settings) as admin:
-        assert control_entries(service.settings, admin) == []
+        assert own_control_entries(service.settings, admin) == []
         for body in (b"1", b"2", b"3"):  # three entries
             _bury(service.settings, [body])
-        control = control_entries(service.settings, admin)
+        control = own_control_entries(service.settings, admin)
     with cluster_faults.paused(cluster, Part.BOOKIE):  # the paused bookie neither collects garbage nor answers
         _delete_journaled(cluster, service.settings, ledger_id)
         assert _undone(service, UndoSelection(ledger_id)) == [Undone.PUT_BACK]

@@ -17,7 +17,8 @@ from streaming.coordination import identity
 from streaming.errors import ConfigError, SafetyError
 from streaming.ports import Bookies
 from streaming.state.journal import JournalEntry, ParquetJournal
-from streaming.undo.restore_ledgers import judged, newest_of, restorable, undo_ledgers
+from streaming.undo.bookie_answers import judged
+from streaming.undo.restore_ledgers import newest_of, restorable, undo_ledgers
 from streaming.undo.undo_report import (
     GONE,
     HALF_STORED,

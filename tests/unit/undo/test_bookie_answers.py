@@ -8,7 +8,7 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
-from streaming.undo.control_ledgers import entries_on
+from streaming.undo.bookie_answers import control_entries_on
 from tests.builders import NOW_MS, ROOT, put
 from tests.placements import placed
 from udfs.paths import Layout, ledger_path
@@ -37,7 +37,7 @@ def test_the_first_and_the_last_entry_of_closed_ledgers_are_named_newest_first(
 ) -> None:
     closed = placed((0, "ab"), (4, "bc"), write=2, ack=2, last=9)
     _put(store, layout, {7: closed, 20_008: closed, LARGE: closed})
-    assert [*entries_on(store, layout, ROOT, BOTH)] == [
+    assert [*control_entries_on(store, layout, ROOT, BOTH)] == [
         (ledger_id, entry, on) for ledger_id in (LARGE, 20_008, 7) for entry, on in ((0, ("a", "b")), (9, ("c", "b")))
     ]
 
@@ -49,12 +49,12 @@ def test_ledgers_that_have_no_entry_for_certain_are_left_out(store: MemoryStore)
         4: b"no ledger",
     }
     _put(store, Layout.HIERARCHICAL, ledgers)
-    assert [*entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH)] == []
+    assert [*control_entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH)] == []
 
 
 def test_the_first_entry_of_open_ledgers_is_named_too_and_more_often(store: MemoryStore) -> None:
     _put(store, Layout.HIERARCHICAL, dict.fromkeys(range(100), placed((0, "ab"), write=2, ack=2)))
-    assert [*entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH)] == [
+    assert [*control_entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH)] == [
         (ledger_id, 0, ("a", "b")) for ledger_id in reversed(range(36, 100))
     ]
 
@@ -63,7 +63,7 @@ def test_reading_ends_when_each_bookie_is_named_often_enough(store: MemoryStore)
     _put(store, Layout.HIERARCHICAL, dict.fromkeys(range(2_000), placed((0, "ab"), write=2, ack=2, last=9)))
     read: list[str] = []
     store.faults.before(lambda operation, paths: read.extend(paths) if operation == "read_many" else None)
-    assert len([*entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH)]) == 8
+    assert len([*control_entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH)]) == 8
     assert len(read) == 500
 
 
@@ -71,7 +71,7 @@ def test_a_bookie_without_a_ledger_costs_a_bounded_number_of_reads(store: Memory
     _put(store, Layout.HIERARCHICAL, dict.fromkeys(range(6_000), placed((0, "ab"), write=2, ack=2, last=9)))
     read: list[str] = []
     store.faults.before(lambda operation, paths: read.extend(paths) if operation == "read_many" else None)
-    assert len([*entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH | {"new"})]) == 8
+    assert len([*control_entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH | {"new"})]) == 8
     assert len(read) == 5_000
 
 
@@ -81,4 +81,4 @@ def test_it_is_no_answer_that_zookeeper_is_away(store: MemoryStore) -> None:
 
     store.faults.before(away)
     with pytest.raises(UnavailableError):
-        next(entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH))
+        next(control_entries_on(store, Layout.HIERARCHICAL, ROOT, BOTH))
