@@ -52,11 +52,29 @@ def test_kubernetes_knows_every_field(path: Path, version: str) -> None:
 def test_a_kustomization_names_every_file_beside_it() -> None:
     for folder in (BASE, EXECUTORS):
         whole = manifest(folder / "kustomization.yaml")
-        named = {*whole["resources"], *(each["path"] for each in whole.get("patches", ()))}
+        named = {*whole["resources"], *(each["path"] for each in whole.get("patches", ()) if "path" in each)}
         named |= {name for each in whole.get("configMapGenerator", ()) for name in each["files"]}
         here = {path.name for path in folder.iterdir()} - {"kustomization.yaml"}
         assert {each for each in named if (folder / each).is_file()} == here
         assert all((folder / each).exists() for each in named)
+
+
+def test_the_policy_opens_the_ports_of_the_configuration_to_all_pods(settings: Settings) -> None:
+    policy = manifest(BASE / "networkpolicy.yaml")["spec"]
+    driver = manifest(BASE / "statefulset.yaml")["spec"]["template"]["metadata"]["labels"]
+    executor = manifest(EXECUTORS / "executor.yaml")["metadata"]["labels"]
+    everyone = {"podSelector": policy["podSelector"]}
+    assert policy["podSelector"]["matchLabels"].items() <= driver.items() & executor.items()
+    assert {"from": [everyone]} in policy["ingress"]
+    assert {"to": [everyone]} in policy["egress"]
+    services = {each["port"] for rule in policy["egress"] for each in rule.get("ports", ())}
+    addresses = (settings.pulsar.service_url, settings.pulsar.admin_url, *settings.zookeeper.hosts.split(","))
+    assert {int(address.rpartition(":")[2]) for address in addresses} <= services
+
+
+def test_kubernetes_replaces_a_pod_that_is_not_ready() -> None:
+    """With the default, OrderedReady, a pod that is not ready (a paused service) is never updated."""
+    assert manifest(BASE / "statefulset.yaml")["spec"]["podManagementPolicy"] == "Parallel"
 
 
 @pytest.fixture
@@ -241,6 +259,14 @@ def _settings_of_the_unit() -> dict[str, list[str]]:
         if is_setting and not line.startswith("#"):
             found.setdefault(key, []).append(value)
     return found
+
+
+def test_systemd_gives_up_a_service_that_fails_at_each_start_even_a_slow_one() -> None:
+    unit = _settings_of_the_unit()
+    (interval,), (burst,), (pause,) = (unit[key] for key in ("StartLimitIntervalSec", "StartLimitBurst", "RestartSec"))
+    slowest_start = 90  # seconds; brokers keep the subscription of a killed run for so long
+    assert int(burst) * (int(pause) + slowest_start) <= int(interval.removesuffix("h")) * 3600
+    assert int(burst) * int(pause) >= 1800  # an outage of half an hour must not end the service
 
 
 def test_the_lines_for_systemd_make_what_the_unit_asks_for(tmp_path: Path) -> None:
