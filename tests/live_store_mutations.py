@@ -167,7 +167,7 @@ LIVE_STORE = (
     (
         "repairs of snapshots refuse a cluster that leaves ZooKeeper",
         REPAIRS,
-        "    require_live_store(clients_for(settings).store, partial(metadata_stores_of, settings))\n",
+        "    require_live_store(process_store(settings), partial(metadata_stores_of, settings))\n",
         "",
     ),
     (

@@ -14,7 +14,7 @@ COMMAND, LEDGERS_COMMAND = "streaming/snapshots/audit/snapshot_command.py", "str
 PUT_BACK, STOPPING = "streaming/snapshots/repair/restore.py", "streaming/audit/stopping.py"
 UNDO_MIGRATION, FORMS = "streaming/snapshots/parts/undo_migration.py", "udfs/snapshots/migration.py"
 SCHEMA, TOPICS = "udfs/snapshots/avro_schemas.py", "streaming/adapters/pulsar/snapshots/snapshot_topics.py"
-READ, FACTS = (f"streaming/snapshots/audit/{name}.py" for name in ("snapshot_messages", "facts"))
+NAMESPACES, FACTS = "streaming/snapshots/snapshot_namespaces.py", "streaming/snapshots/audit/facts.py"
 CHECK = "streaming/snapshots/guard/check_line.py"
 CLI, FINDINGS = "streaming/cli/snapshots.py", "streaming/snapshots/audit/snapshot_audit.py"
 _UNIT = "tests/unit/snapshots"
@@ -34,7 +34,7 @@ SNAPSHOTS_TESTS = {
     SCHEMA: ("tests/unit/udfs/snapshots/test_avro_schemas.py",),
     TOPICS: (f"{_UNIT}/audit/test_snapshot_messages.py",),
     CLI: ("tests/unit/cli/test_snapshots.py",),
-    READ: (f"{_UNIT}/audit/test_snapshot_messages.py",),
+    NAMESPACES: (f"{_UNIT}/test_snapshot_namespaces.py",),
     FACTS: (f"{_UNIT}/audit/test_facts.py",),
     CHECK: (f"{_UNIT}/audit/test_facts.py",),
     FINDINGS: ("tests/unit/snapshots/audit/test_snapshot_joins.py",),
@@ -658,13 +658,13 @@ SNAPSHOTS_LINES = (
     ),
     (
         "a namespace whose snapshot topics are not all loaded is left out",
-        READ,
+        NAMESPACES,
         "        elif not view.is_loaded:\n",
         "        elif False:\n",
     ),
     (
         "a namespace without an answering broker is left out and named",
-        READ,
+        NAMESPACES,
         "        if view.presence is Presence.UNREADABLE:\n",
         "        if False:\n",
     ),

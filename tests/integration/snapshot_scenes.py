@@ -16,7 +16,7 @@ from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster, up
 from streaming.sandbox.home import Part
 from streaming.sandbox.parts import part_clients
-from streaming.snapshots.audit.snapshot_messages import snapshot_topics
+from streaming.snapshots.snapshot_namespaces import snapshot_topics
 from tests.integration.conftest import Deployment, running_cluster
 from tests.integration.transactions import Transactions, TxnId, admin
 from udfs.records import LedgerComponent

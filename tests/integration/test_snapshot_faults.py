@@ -19,9 +19,9 @@ from streaming.errors import SafetyError, UnavailableError
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.parts import part_clients
-from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.repair.topic_session import ledgers_of
 from streaming.snapshots.repair.wiring import migrations_for, repairs_for
+from streaming.snapshots.snapshot_namespaces import snapshot_topics
 from tests.integration.conftest import Deployment, _deployment
 from tests.integration.snapshot_scenes import (
     PATIENCE_SECONDS,

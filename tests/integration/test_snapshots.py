@@ -25,9 +25,9 @@ from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.snapshots.audit.publication import request_of
-from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.parts.topic import PartsTopic, ensure
 from streaming.snapshots.repair.wiring import restore_removed
+from streaming.snapshots.snapshot_namespaces import snapshot_topics
 from tests.integration.conftest import Deployment, _deployment, leak, payload
 from tests.integration.java_commands import JavaError
 from tests.integration.snapshot_scenes import (

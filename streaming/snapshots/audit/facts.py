@@ -20,7 +20,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import Broker, MetadataStore, Znode
 from streaming.snapshots.audit import snapshot_columns as s
-from streaming.snapshots.audit.snapshot_messages import IN_ORDER
+from streaming.snapshots.snapshot_namespaces import IN_ORDER
 from udfs import columns as c
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position

@@ -29,9 +29,10 @@ from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_joins
 from streaming.snapshots.audit.advice import NOT_LOADED
 from streaming.snapshots.audit.facts import NamespaceTask, SchemaTask, SegmentsTopicTask, TopicTask
-from streaming.snapshots.audit.snapshot_messages import ReadTask, loaded, namespaces_with_snapshots
+from streaming.snapshots.audit.snapshot_messages import ReadTask
 from streaming.snapshots.audit.snapshot_owners import SnapshotOwnersTask
 from streaming.snapshots.audit.snapshot_report import GRAVE, totals
+from streaming.snapshots.snapshot_namespaces import loaded, namespaces_with_snapshots
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 from udfs.snapshots.values import Fault

@@ -16,9 +16,8 @@ from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import Unreadable, Znode
 from streaming.snapshots.audit import snapshot_columns as s
+from streaming.snapshots.snapshot_namespaces import listed
 from udfs import columns as c
-from udfs.formats.errors import FormatError
-from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.records import Presence
 
@@ -56,18 +55,6 @@ def owner_rows(clients: Clients, admin: SnapshotAdmin, topics: Sequence[str]) ->
             row |= _buffer(admin, topic)
         rows.append(row)
     return rows
-
-
-def listed(node: Znode | Unreadable | None) -> tuple[Presence, list[int], str]:
-    """Read a topic's znode: whether the topic exists, the ledgers of its list, and why they are not known (or "")."""
-    if node is None:
-        return Presence.GONE, [], ""
-    if isinstance(node, Unreadable):
-        return Presence.UNREADABLE, [], node.detail
-    try:
-        return Presence.PRESENT, [each.ledger_id for each in parse_managed_ledger(node.data).ledgers], ""
-    except FormatError as error:
-        return Presence.UNREADABLE, [], f"its list of ledgers: {error}"
 
 
 def _row(topic: str, node: Znode | Unreadable | None) -> dict[str, Any]:

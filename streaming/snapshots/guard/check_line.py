@@ -13,7 +13,7 @@ from streaming.errors import ReaperError
 from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.facts import segments_topics
-from streaming.snapshots.audit.snapshot_messages import loaded, namespaces_with_snapshots, snapshot_topics
+from streaming.snapshots.snapshot_namespaces import loaded, namespaces_with_snapshots, snapshot_topics
 from udfs import columns as c
 
 _WHAT = "guards of snapshots"

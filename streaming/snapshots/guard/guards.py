@@ -19,7 +19,7 @@ from streaming.clients import clients_for, metadata_stores_of
 from streaming.config.settings import Settings
 from streaming.coordination.live_store import require_live_store
 from streaming.errors import ReaperError, SafetyError, UnavailableError
-from streaming.snapshots.audit.snapshot_messages import namespaces_with_snapshots, snapshot_topics
+from streaming.snapshots.snapshot_namespaces import namespaces_with_snapshots, snapshot_topics
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.snapshots.guard_rules import Bound, Holds, index_bound, is_perhaps_needed, lowest_of, segment_bound
 from udfs.snapshots.keys import SnapshotKind

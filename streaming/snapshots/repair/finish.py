@@ -55,11 +55,11 @@ def finish(session: Session, name: str, states: Sequence[TopicState], new: bytes
     not_written, loads = loading.first_index()
     _refuse_doubled(session)
     buffer = loading.ready()
-    ids = all_known_ids(state.known_ids() for state in states)
+    ids = all_known_ids([state.known_ids() for state in states])
     delivered, why = Verification(session.topics, session.loader, session.say).read(topic, ids.known)
     if buffer.aborted < len(ids.certain):  # some markers may have gone during the replay
         ledgers = session.ledgers()
-        ids = all_known_ids(state.known_ids(ledgers) for state in states)
+        ids = all_known_ids([state.known_ids(ledgers) for state in states])
     if buffer.aborted < len(ids.certain):
         shortfall = f"{buffer.aborted} aborted ids, and its old snapshot has {len(ids.certain)} that must be there"
         read = why or f"a reader gets {delivered} entries, none of them aborted"

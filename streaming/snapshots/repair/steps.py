@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import Clock
 from streaming.errors import SafetyError
-from streaming.ports import Broker, MetadataStore
+from streaming.ports import MetadataStore
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.blocking import refuse_blocked
 from streaming.snapshots.repair.finish import finish, silent
@@ -65,7 +65,6 @@ class Repairs:
 
     topics: SnapshotTopics
     store: MetadataStore
-    broker: Broker
     loader: TopicLoader
     sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
     journal: RepairJournal  # its folder outlives the process
@@ -127,7 +126,6 @@ class Repairs:
             topic=topic,
             topics=self.topics,
             store=self.store,
-            broker=self.broker,
             loader=self.loader,
             sender=self.sender,
             journal=self.journal,

@@ -14,11 +14,11 @@ from typing import Protocol
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import Clock
 from streaming.errors import RefusedError, SafetyError, UnavailableError
-from streaming.ports import Broker, MetadataStore
-from streaming.snapshots.audit.snapshot_owners import listed
+from streaming.ports import MetadataStore
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
+from streaming.snapshots.snapshot_namespaces import listed
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import managed_ledger_path, namespace_of
@@ -83,7 +83,6 @@ class Session:
     topic: str
     topics: SnapshotTopics
     store: MetadataStore
-    broker: Broker
     loader: TopicLoader
     sender: Callable[[str], AbstractContextManager[Sender]]  # opens a producer on a system topic
     journal: RepairJournal

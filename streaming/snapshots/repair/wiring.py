@@ -11,14 +11,13 @@ from streaming.adapters.pulsar.readers.frames import ReceiveTimeout, opened
 from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
 from streaming.adapters.pulsar.snapshots.snapshot_store import SnapshotStore
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
-from streaming.clients import clients_for, metadata_stores_of
+from streaming.clients import metadata_stores_of, process_store
 from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from
 from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.coordination.live_store import require_live_store
 from streaming.errors import ConfigError, UnavailableError
-from streaming.snapshots.audit.snapshot_messages import snapshot_topics
 from streaming.snapshots.guard.guards import Guards
 from streaming.snapshots.parts.migrate import Migrations
 from streaming.snapshots.parts.undo_migration import MigrationUndo, Removed
@@ -28,6 +27,7 @@ from streaming.snapshots.repair.finish import silent
 from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.snapshots.repair.restore import Restored, Restores
 from streaming.snapshots.repair.steps import JOURNAL, Repairs
+from streaming.snapshots.snapshot_namespaces import snapshot_topics
 from streaming.state.filesystem import below, folder_of
 from streaming.state.journal import snapshot_entries
 from udfs.formats.entry import parse_entry
@@ -110,7 +110,7 @@ def _transaction_of(data: bytes) -> tuple[int, int] | None:
 @contextmanager
 def _live_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> Iterator[SnapshotTopics]:
     """Open the snapshot topics for changes. Raises SafetyError if the cluster leaves ZooKeeper, UnavailableError."""
-    require_live_store(clients_for(settings).store, partial(metadata_stores_of, settings))
+    require_live_store(process_store(settings), partial(metadata_stores_of, settings))
     with snapshot_topics(settings, is_unknown_foreign=is_unknown_foreign) as topics:
         yield topics
 
@@ -118,13 +118,11 @@ def _live_topics(settings: Settings, *, is_unknown_foreign: bool = False) -> Ite
 @contextmanager
 def repairs_for(settings: Settings, say: Callable[[str], object] = silent) -> Iterator[Repairs]:
     """Open the repairs; the block's end closes the connections. say: receives progress messages."""
-    clients = clients_for(settings)
     clock = SystemClock()
     with _live_topics(settings) as topics:
         yield Repairs(
             topics=topics,
-            store=clients.store,
-            broker=clients.broker,
+            store=process_store(settings),
             loader=BrokerLoader(settings.pulsar, topics.admin),
             sender=lambda topic: KeyedSender(settings.pulsar, topic),
             journal=RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), clock),
@@ -165,12 +163,11 @@ def compact_segments(settings: Settings, namespace: str) -> int:
 @contextmanager
 def migrations_for(settings: Settings) -> Iterator[Migrations]:
     """Open the migrations; the block's end closes the connections."""
-    clients = clients_for(settings)
     with _live_topics(settings) as topics, SnapshotStore(settings.pulsar, topics) as store:
         guards = Guards(topics)
         yield Migrations(
             topics=topics,
-            store=clients.store,
+            store=process_store(settings),
             guards=guards,
             sender=lambda topic: KeyedSender(settings.pulsar, topic),
             journal=RepairJournal(folder_of(below(settings.state_dir, JOURNAL)), SystemClock()),

@@ -9,7 +9,7 @@ from streaming.adapters.pulsar.snapshots.snapshot_store import GUARD
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.clock import ManualClock
 from streaming.errors import RefusedError, UnavailableError
-from streaming.ports import Broker, MetadataStore, Unreadable, Znode
+from streaming.ports import MetadataStore, Unreadable, Znode
 from streaming.snapshots.parts.topic import Sender
 from streaming.snapshots.repair.repair_journal import RepairJournal
 from streaming.snapshots.repair.steps import Repairs
@@ -217,7 +217,6 @@ def repairs(world: World, journal: Folder, clock: ManualClock | None = None) -> 
     return Repairs(
         topics=cast(SnapshotTopics, world),
         store=cast(MetadataStore, world),
-        broker=cast(Broker, world),
         loader=world,
         sender=world.sender,
         journal=RepairJournal(journal, clock),

@@ -9,17 +9,12 @@ import pytest
 from streaming.adapters.pulsar.snapshots import snapshot_topics as topics_module
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, as_brokers_read, system_topic
 from streaming.audit.audit_columns import PATH
-from streaming.audit.audit_options import FindingFilters
-from streaming.ports import Broker, MetadataStore, Unreadable, Znode
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit import snapshot_messages as module
-from streaming.snapshots.audit.snapshot_messages import Loaded, loaded, namespaces_with_snapshots, read_namespace
-from tests.unit.snapshots import fakes
-from tests.unit.snapshots.fakes import Store, Topics
+from streaming.snapshots.audit.snapshot_messages import read_namespace
+from tests.unit.snapshots.fakes import Topics
 from udfs import columns as c
 from udfs.formats.entry import Content
-from udfs.paths import managed_ledger_name, managed_ledger_path
-from udfs.records import Presence
 from udfs.snapshots.aborts import aborts_of, ids_of
 from udfs.snapshots.avro_schemas import SCHEMAS
 from udfs.snapshots.codec import Index, Segment, Snapshot, encode_index, entries_of
@@ -52,8 +47,6 @@ TORN = ReadValue(
     detail="torn",
 )
 MESSAGES = {SnapshotKind.INDEX: [INDEX], SnapshotKind.SEGMENT: [SEGMENT], SnapshotKind.SINGLE: [SINGLE, TORN]}
-
-LOADED = [system_topic(space, SnapshotKind.INDEX) for space in ("t/a", "t/b")]
 
 
 def _rows(topics: Topics) -> list[dict[str, Any]]:
@@ -151,60 +144,3 @@ def _fault_of(is_unknown_foreign: bool) -> Fault:
 )
 def test_a_broker_can_read_a_segment_only_where_it_lies_as_it_is(content: Content, why: Undeliverable | None) -> None:
     assert as_brokers_read(UndeliveredMessage(batch_index=-1, content=content)).why is why
-
-
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
-        (FindingFilters(), ["t/a", "u/a"]),
-        (FindingFilters(tenant="t"), ["t/a"]),
-        (FindingFilters(namespace="u/a"), ["u/a"]),
-        (FindingFilters(namespace="t/b"), []),
-    ],
-)
-def test_namespaces_with_a_snapshot_topic_are_found_in_zookeeper(filters: FindingFilters, expected: list[str]) -> None:
-    node = Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0)
-    root = "/managed-ledgers"
-    store = Store(
-        {
-            f"{root}/t/a/persistent/{SnapshotKind.SINGLE}": node,
-            f"{root}/u/a/persistent/{SnapshotKind.SEGMENT}": node,
-            f"{root}/t/b/persistent/orders": node,
-        },
-        {
-            root: ["t", "u", "v"],
-            f"{root}/t": ["a", "b"],
-            f"{root}/u": ["a"],
-            f"{root}/v": Unreadable("no right"),
-            **{f"{root}/{each}": ["persistent"] for each in ("t/a", "t/b", "u/a")},
-        },
-    )
-    found, problems = namespaces_with_snapshots(cast(MetadataStore, store), filters)
-    assert found == expected
-    assert problems == [(f"{root}/v", "no right")]
-
-
-@pytest.mark.parametrize(
-    ("broker", "expected"),
-    [
-        (fakes.Broker(Presence.PRESENT), Loaded(["t/a", "t/b"], [], [])),
-        (
-            fakes.Broker(Presence.PRESENT, frozenset(managed_ledger_name(topic) for topic in LOADED)),
-            Loaded(["t/a"], ["t/b"], []),
-        ),
-        (fakes.Broker(Presence.PRESENT, frozenset()), Loaded([], ["t/a", "t/b"], [])),
-        (
-            fakes.Broker(Presence.UNREADABLE),
-            Loaded([], ["t/a", "t/b"], [(f"/managed-ledgers/{each}", "said so") for each in ("t/a", "t/b")]),
-        ),
-    ],
-    ids=["all", "not all of b", "none", "no answer"],
-)
-def test_a_namespace_is_read_without_loading_a_topic_only_if_all_its_snapshot_topics_are_loaded(
-    broker: fakes.Broker, expected: Loaded
-) -> None:
-    topics = [*LOADED, system_topic("t/b", SnapshotKind.SINGLE)]
-    store = fakes.Store(
-        {managed_ledger_path(topic): Znode(data=b"", version=0, ctime_ms=0, mtime_ms=0) for topic in topics}
-    )
-    assert loaded(cast(MetadataStore, store), cast(Broker, broker), ["t/a", "t/b"]) == expected
