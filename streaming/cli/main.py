@@ -13,6 +13,7 @@ import typer
 from typer.core import MarkupMode, TyperCommand, TyperGroup
 from typer.main import get_command
 
+from streaming.cli.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel, choose_log
 from streaming.terminal import say
 
 # name of the command: its module in streaming.cli, and its function (of a group: the callback of the module's `app`)
@@ -108,6 +109,19 @@ def ledger_reaper(
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
     ] = False,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            "--log-level",
+            envvar=LEVEL_VARIABLE,
+            case_sensitive=False,
+            help="Log what is at least as severe; libraries and Spark log one level less",
+        ),
+    ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", envvar=FORMAT_VARIABLE, case_sensitive=False, help="Log text or JSON lines"),
+    ] = LogFormat.TEXT,
 ) -> None:
     """Delete what Apache Pulsar has stopped using in BookKeeper and tiered storage, and never anything else.
 
@@ -118,3 +132,5 @@ def ledger_reaper(
     missing or in danger, an incomplete audit or `space`, or only requests left that wait for an operator; 130 or 143
     stopped by Ctrl-C or SIGTERM.
     """
+    if (log_level, log_format) != (LogLevel.INFO, LogFormat.TEXT):
+        choose_log(log_level, log_format)

@@ -13,7 +13,7 @@ from streaming.config.settings import Settings
 PREFIX = "LEDGER_REAPER__"
 _ONE_UNDERSCORE = "LEDGER_REAPER_"
 # Variables of this program that are no configuration keys, and the prefixes of those of tests and benchmarks.
-_OTHERS = ("CONFIG", "JARS", "PYTHON", "IVY_SETTINGS", "PROCESS_TOKEN", "COMPLETE")
+_OTHERS = ("CONFIG", "JARS", "PYTHON", "IVY_SETTINGS", "PROCESS_TOKEN", "COMPLETE", "LOG_LEVEL", "LOG_FORMAT")
 _TESTS = ("TEST_", "MODEL_", "FUZZ_", "BENCH_", "LOAD_", "WATCH_SEEDS", "CRASH_", "ROCKETMQ_", "ROLLBACK_")
 _SHOWN = 24  # a longer text may be a token in the wrong variable
 _SECRETS = "@?#"  # a value with one of these may be a URL with a password

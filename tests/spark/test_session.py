@@ -1,5 +1,6 @@
 """A start of Spark changes neither our process nor the options of spark-submit."""
 
+import json
 import os
 import socket
 import subprocess
@@ -153,6 +154,17 @@ def test_the_ui_listens_on_the_configured_address(
     tmp_path: Path, address: str, expected: tuple[str, list[str]]
 ) -> None:
     assert _of_the_ui(_started(tmp_path, f'ui_address = "{address}"')) == (*expected, NOT_ENDED)
+
+
+@pytest.mark.long
+def test_the_jvm_logs_json_of_the_chosen_level_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER_REAPER_LOG_FORMAT", "JSON")
+    monkeypatch.setenv("LEDGER_REAPER_LOG_LEVEL", "debug")
+    records = [json.loads(line) for line in _started(tmp_path).errors if line.startswith("{")]
+    first, second, _third = (record for record in records if record["logger"] == "B")
+    assert first["message"] == "topic a\n2026 INFO forged\x1b[2J\u202e"
+    assert "key b\n2026 INFO forged" in second["exception"]
+    assert {record["level"] for record in records} >= {"INFO", "ERROR"}
 
 
 def test_a_master_with_remote_workers_requires_spark_submit(tmp_path: Path) -> None:

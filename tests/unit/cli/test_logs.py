@@ -1,14 +1,18 @@
 """Java and Python write one log: the same layout, the same names of levels, in UTC."""
 
 import io
+import json
 import logging
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from streaming.cli.logs import Log4jFormatter, start_logging
+from streaming.cli.logs import Log4jFormatter, LogFormat, LogLevel, start_logging
 from streaming.config.load import CONF
 
 HARMLESS = r"%replace{%replace{%m}{[\\p{C}\\u2028\\u2029&&[^\\n\\t]]}{?}}{\\n}{\n    }"
@@ -38,7 +42,52 @@ def test_a_line_of_python_is_in_utc_and_names_its_level_as_log4j_does(level: int
 
 def test_java_has_the_same_layout() -> None:
     lines = (CONF / "log4j2.properties").read_text().splitlines()
-    assert f"appender.stderr.layout.pattern = {PATTERN}" in lines
+    assert f"property.text = {PATTERN}" in lines
+    chosen = {line.partition(" = ")[0].removeprefix("property.") for line in lines if line.startswith("property.")}
+    assert chosen == {*LogLevel, *LogFormat}
+
+
+def test_json_has_a_line_for_each_record_with_its_exception() -> None:
+    root, out = logging.getLogger(), io.StringIO()
+    before, level = root.handlers[:], root.level
+    try:
+        start_logging(out, level=LogLevel.WARNING, form=LogFormat.JSON)
+        logging.getLogger("ledger-reaper").info("not logged")
+        try:
+            raise KeyError("k\x1b")
+        except KeyError:
+            logging.getLogger("ledger-reaper").warning("a\n%s", "\u202e", exc_info=True)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+        logging.getLogger("ledger-reaper").setLevel(logging.INFO)
+    [line] = out.getvalue().splitlines()
+    record = json.loads(line)
+    assert line.isprintable()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record.pop("time"))
+    assert "KeyError: 'k\\x1b'" in record.pop("exception")
+    assert record == {"level": "WARN", "logger": "ledger-reaper", "message": "a\n\u202e"}
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"), [(["--log-format", "json"], {}), ([], {"LEDGER_REAPER_LOG_FORMAT": "JSON"})], ids=str
+)
+def test_an_option_or_a_variable_chooses_the_format_also_for_the_processes_below(
+    options: list[str], variables: dict[str, str]
+) -> None:
+    program = f"""
+import atexit, os, sys
+from streaming.__main__ import main
+atexit.register(lambda: print(os.environ["LEDGER_REAPER_LOG_FORMAT"]))
+sys.argv = ["ledger-reaper", *{options}, "config", "show"]
+main()
+"""
+    environment = os.environ | variables | {"LEDGER_REAPER_NOTHING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == "json"
+    assert json.loads(done.stderr.splitlines()[0])["level"] == "WARN"
 
 
 def test_information_of_this_program_is_logged_and_that_of_libraries_is_not() -> None:
