@@ -10,7 +10,7 @@ JSON stays JSON: its own escapes do the same.
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
@@ -69,6 +69,12 @@ def say_json_line(line: str) -> None:
 def count_of(number: int, singular: str, many: str = "") -> str:
     """Return a number with its noun: "1 line", "2 lines". many: the plural, if it is not the singular with an s."""
     return f"{number:,} {singular if number == 1 else many or f'{singular}s'}"
+
+
+def some_of(names: Sequence[object], most: int) -> str:
+    """Return up to `most` names, and how many others there are: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def size_text(size_bytes: float) -> str:

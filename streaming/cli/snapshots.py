@@ -20,7 +20,7 @@ from streaming.cli.options import (
     settings_of,
 )
 from streaming.errors import ConfigError, SafetyError, UnavailableError
-from streaming.terminal import say, say_json
+from streaming.terminal import say, say_json, some_of
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
@@ -290,11 +290,8 @@ def trim(
             else:
                 say(done.describe())
     if left:
-        names = ", ".join(unfinished.topic for unfinished in left[:_NAMED])
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        raise UnavailableError(
-            f"{len(left)} of {len(chosen)} topics were not trimmed, run the command again: {names}{more}"
-        )
+        names = some_of([unfinished.topic for unfinished in left], _NAMED)
+        raise UnavailableError(f"{len(left)} of {len(chosen)} topics were not trimmed, run the command again: {names}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from streaming.errors import ConfigError
 from streaming.ports import Bookies, MetadataStore, Unreadable, Znode
 from streaming.space.reading.ledger_reading import LedgerReading
 from streaming.sweep.jobs import Limiter
+from streaming.terminal import some_of
 from udfs.formats.errors import FormatError
 from udfs.formats.ledger_placement import Placement, placement_of
 from udfs.paths import topic_of
@@ -190,5 +191,4 @@ def _unknown(bookie: str, known: set[str]) -> str:
 
 def some(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _BOOKIES_SHOWN} more" if len(names) > _BOOKIES_SHOWN else ""
-    return ", ".join(names[:_BOOKIES_SHOWN]) + more
+    return some_of(names, _BOOKIES_SHOWN)

@@ -18,6 +18,7 @@ from streaming.terminal import (
     say_json_line,
     say_lines,
     size_text,
+    some_of,
 )
 
 ESCAPE, OVERRIDE = "\x1b[2J\x1b]0;title\x07", "\u202egnp.exe\u2066"
@@ -116,3 +117,8 @@ def test_sizes_have_the_unit_that_fits(size: int, text: str) -> None:
 )
 def test_ages_have_at_most_two_units(seconds: int, text: str) -> None:
     assert age_text(seconds) == text
+
+
+def test_the_names_after_the_first_few_are_counted() -> None:
+    shown = [some_of([1, "b", 3], most) for most in (1, 2, 3, 4)]
+    assert shown == ["1 and 2 more", "1, b and 1 more", "1, b, 3", "1, b, 3"]

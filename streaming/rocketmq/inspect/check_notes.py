@@ -7,14 +7,14 @@ from streaming.rocketmq.store.inventory import Inventory, Queue
 from streaming.rocketmq.store.log_files import CommitLog
 from streaming.rocketmq.store.store_paths import StorePaths
 from streaming.rocketmq.workspace.rollback_plan import unfinished_rollback
+from streaming.terminal import some_of
 from udfs.rocketmq.compare import Finding
 from udfs.rocketmq.dispatch import SCHEDULE_TOPIC
 
 
 def shortened(names: Sequence[bytes]) -> str:
     """Join names for a message: the first three, and the number of the others."""
-    shown = ", ".join(name.decode("utf-8", "replace") for name in names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    return some_of([name.decode("utf-8", "replace") for name in names], 3)
 
 
 def store_notes(paths: StorePaths, findings: Sequence[Finding], *, earlier: int) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """The line of `check` about snapshots: whether every namespace with segments has a guard or unlimited retention."""
 
-from collections.abc import Sequence
-
 from streaming.adapters.pulsar.snapshots.snapshot_store import is_guarded
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics
 from streaming.audit import audit_columns as a
@@ -14,6 +12,7 @@ from streaming.ports import Broker, MetadataStore
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.facts import segments_topics
 from streaming.snapshots.snapshot_namespaces import loaded, namespaces_with_snapshots, snapshot_topics
+from streaming.terminal import some_of
 from udfs import columns as c
 
 _WHAT = "guards of snapshots"
@@ -57,10 +56,9 @@ def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Lin
                 late.append(namespace)
         except ReaperError as error:
             problems.append((namespace, str(error)))
-    says = (
-        [f"{len(without)} of {len(rows)} namespaces with segments have no guard: {_some(without)}"] if without else []
-    )
-    says += [f"{len(late)} have a guard that is after segments which indexes name: {_some(late)}"] if late else []
+    no_guard = f"{len(without)} of {len(rows)} namespaces with segments have no guard: {some_of(without, _NAMED)}"
+    too_late = f"{len(late)} have a guard that is after segments which indexes name: {some_of(late, _NAMED)}"
+    says = [no_guard] * bool(without) + [too_late] * bool(late)
     says += [f"{problems[0][0]}: {problems[0][1]}"] if problems else []
     left_out = len(readable.left_out) - len(readable.problems)
     unread = f"{left_out} namespaces with snapshots were left out, since brokers do not have them loaded"
@@ -77,7 +75,3 @@ def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Lin
         )
     guarded = f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments"
     return Line(what=_WHAT, status=Status.OK, says="; ".join([*([guarded] if rows or not says else []), *says]))
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -16,6 +16,7 @@ from typing import Protocol
 from streaming.adapters.pulsar.snapshots.snapshot_topics import SnapshotTopics, system_topic
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.snapshots.repair.repair_journal import Act, RepairEntry, RepairJournal
+from streaming.terminal import some_of
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import namespace_of
 from udfs.snapshots.aborts import aborts_of
@@ -89,8 +90,7 @@ def _chosen(
 
 def named(messages: Sequence[ReadValue]) -> str:
     """Name some of the messages."""
-    more = f" and {len(messages) - _NAMED} more" if len(messages) > _NAMED else ""
-    return ", ".join(map(describe, messages[:_NAMED])) + more
+    return some_of([describe(message) for message in messages], _NAMED)
 
 
 def describe(read: ReadValue) -> str:

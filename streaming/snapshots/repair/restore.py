@@ -9,7 +9,7 @@
 4. Nothing is deleted, and nothing is published that is not in the journal. Run an interrupted undo again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from streaming.adapters.pulsar.snapshots.snapshot_topics import system_topic
 from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.snapshots.parts.topic import Sender
+from streaming.terminal import some_of
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.paths import managed_ledger_name, namespace_of
@@ -136,8 +137,8 @@ class Restores:
         ]
         if lost:
             raise SafetyError(
-                f"{topic}: segments {_some(lost)} that its index names are neither in the segments topic nor in the "
-                f"journal, so the topic would not load with the index: nothing was sent. {remedy}"
+                f"{topic}: segments {some_of(lost, _NAMED)} that its index names are neither in the segments topic nor "
+                f"in the journal, so the topic would not load with the index: nothing was sent. {remedy}"
             )
 
     def _stored(self, topic: str, guard: Position) -> dict[Position, Named]:
@@ -158,8 +159,8 @@ class Restores:
         gone = [(number, marker) for number, position, marker in rows if not _is_at(position, number, stored)]
         if lost := [named[0] for named in gone if named not in now]:
             raise SafetyError(
-                f"{topic}: segments {_some(lost)} were published again and can't be read at their positions, so its "
-                "index was not restored. Run the command again"
+                f"{topic}: segments {some_of(lost, _NAMED)} were published again and can't be read at their positions, "
+                "so its index was not restored. Run the command again"
             )
         is_whole = not old.tail.rows and list(named_segments(index)) == list(named_segments(old))
         return moved_index(old if is_whole else index, {named: now[named] for named in gone})
@@ -173,11 +174,6 @@ def _by_key(what: tuple[SnapshotKind, str]) -> tuple[bool, str]:
     # the part `end` of a snapshot goes last: without it, the other parts do not count
     part = part_key_of(what[1])
     return part is not None and part.number is None, what[1]
-
-
-def _some(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
-    return ", ".join(map(str, numbers[:_NAMED])) + more
 
 
 def _index(topic: str, value: bytes) -> Index:
