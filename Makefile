@@ -65,11 +65,12 @@ soak: setup ## Load, and something dies every minute, for 20 minutes; prints the
 	@$(BIN)/python -m bench.soak --minutes $${MINUTES:-20}
 
 .PHONY: check
-check: setup ## Lint, format, types, import rules
+check: setup tools ## Lint, format, types, import rules; render the chart and the manifests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest --quiet tests/architecture/test_chart.py
 
 .PHONY: tools
 tools: setup ## Build promtool, helm and kustomize into the user's cache, where there is Go (once, a few minutes)
