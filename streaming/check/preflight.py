@@ -118,7 +118,7 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
         lambda: questions.owned_topics(
             clients.store, settings, (*settings.topics.owned, *matched_topics(pulsar.admin, settings))
         ),
-        "no two services may read the same topic: docs/operating.md, `Move a topic to another service`",
+        "no two services may read the same topic: docs/move-topics.md",
     )
     yield _line(
         "accounts",
@@ -135,7 +135,7 @@ def _witnesses(settings: Settings, clients: CommandClients) -> Iterator[Line]:
         (
             "brokers' sessions",
             lambda: questions.broker_sessions(clients.store, clients.pulsar.admin),
-            "docs/operating.md, `A cluster that leaves ZooKeeper`",
+            "docs/holds.md, `A cluster that leaves ZooKeeper`",
         ),
         ("loaded topics", lambda: _loaded(clients), SUPERUSER),
         (
@@ -170,7 +170,7 @@ def _metadata_store(settings: Settings, store: MetadataStore, clock: Clock) -> I
     yield _line(
         "still the brokers' metadata store",
         lambda: questions.no_migration(store),
-        "docs/operating.md, `A cluster that leaves ZooKeeper`",
+        "docs/holds.md, `A cluster that leaves ZooKeeper`",
     )
     yield _line(
         "whose BookKeeper it is",

@@ -1,6 +1,6 @@
 """The settings of brokers that are said to help with missing ledgers, each alone and all together, on a real broker.
 
-The table in docs/space.md has the same outcomes.
+The table in docs/missing-data.md has the same outcomes.
 """
 
 import json

@@ -30,7 +30,7 @@ CLASS_NEXT = {
     FindingClass.OPEN: "wait, then audit again: it becomes an orphan when its cursor or list names a newer ledger or "
     "is gone, and its metadata has not changed for safety.open_quiet_period and for "
     "safety.above_newest_quarantine_seconds",
-    FindingClass.ORPHAN_SEGMENT: "delete the segment by a broker (docs/operating.md, orphan segments)",
+    FindingClass.ORPHAN_SEGMENT: "delete the segment by a broker (docs/audit.md, orphan segments)",
 }
 _MEANING = {
     Reason.UNREFERENCED: "Its topic does not refer to it, it is old enough, and it is closed (or open, but quiet for "

@@ -104,7 +104,8 @@ def in_doubt(namespace: str, messages: Sequence[ReadValue]) -> str:
         f"{namespace}: kept {len(messages)} messages that brokers may be unable to decode, because a topic, or brokers "
         f"of another version, may need them: {named(messages)}. If topics of the namespace do not load, and no broker "
         f"of another version ever used it, `ledger-reaper snapshots repair --unknown-schemas --namespace {namespace}` "
-        "removes those that are not a value of their own topic; docs/snapshots.md shows how to remove such a value"
+        "removes those that are not a value of their own topic; docs/snapshots-repair.md shows how to remove such a "
+        "value"
     )
 
 

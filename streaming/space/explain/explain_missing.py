@@ -53,7 +53,7 @@ def journal_of(
 
 
 def missing_fields(need: NeededLedger, settings: RecoverySettings | None, journal: RestorableLedgers) -> dict[str, Any]:
-    """Return a missing ledger as --json prints it (docs/space.md)."""
+    """Return a missing ledger as --json prints it (docs/json.md)."""
     outlook = outlook_of(need, settings)
     return needed_fields(need) | {
         "broker": {

@@ -70,7 +70,7 @@ def recovery_of(settings: Settings) -> tuple[RecoverySettings | None, str]:
 
 
 def topic_document(shown: Shown, recovery: RecoverySettings | None, journal: RestorableLedgers) -> Mapping[str, Any]:
-    """Return what --json prints (docs/space.md)."""
+    """Return what --json prints (docs/json.md)."""
     space = document(shown)
     return {
         "version": VERSION,

@@ -1,4 +1,4 @@
-"""The result of `space --json`: one document, described in docs/space.md."""
+"""The result of `space --json`: one document, described in docs/json.md."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -120,7 +120,7 @@ def test_a_migration_to_another_metadata_store_is_a_problem_for_an_operator(worl
     assert (line.status, line.exit_code) == (Status.PROBLEM, SafetyError.exit_code)
     assert "to oxia://oxia1:6648/default has phase FAILED" in line.says
     assert "delete the znode" in line.says
-    assert "operating.md" in line.do
+    assert "holds.md" in line.do
     assert world.look()["brokers' sessions"].status is Status.NOTE, "the text is long enough for one line"
 
 
