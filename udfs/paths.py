@@ -285,16 +285,6 @@ def ledger_id_of(layout: Layout, root: str, path: str) -> int | None:
     return ledger_id if ledger_id <= MAX_LEDGER_ID and ledger_path(layout, root, ledger_id) == path else None
 
 
-def parent_paths(layout: Layout, root: str, ledger_ids: Iterable[int]) -> dict[str, dict[str, int]]:
-    """Return {parent path: {child name: ledger id}}: the znodes whose children show which of the ledgers exist."""
-    checked_root = _checked_root(root)
-    parents: dict[str, dict[str, int]] = {}
-    for ledger_id in ledger_ids:
-        parent, leaf = _ledger_node(layout, ledger_id)
-        parents.setdefault(f"{checked_root}/{parent}", {})[leaf] = ledger_id
-    return parents
-
-
 def _ledger_node(layout: Layout, ledger_id: int) -> tuple[str, str]:
     """Return (parent below the root, child name)."""
     if not 0 <= ledger_id <= MAX_LEDGER_ID:

@@ -128,11 +128,6 @@ def fill_buckets(cluster: Cluster, topic: str, subscription: str, entries: int, 
         wait_for(lambda: _seen_by(cluster, topic, cursor) >= entries, f"dispatch of {topic}")
 
 
-def enable_deduplication(cluster: Cluster, topic: str) -> None:
-    """Let the broker drop a message that a producer of the same name sends twice."""
-    admin(cluster, "POST", f"{resource(topic)}/deduplicationEnabled", True)
-
-
 def create_partitioned(cluster: Cluster, topic: str, partitions: int) -> None:
     """Create a partitioned topic; each `<topic>-partition-<n>` is then a topic for the other functions."""
     admin(cluster, "PUT", f"{resource(topic)}/partitions", partitions)

@@ -396,8 +396,6 @@ def test_ledger_paths(ledger_id: int, hierarchical: str, long_hierarchical: str)
 def test_an_impossible_id_has_no_path(layout: Layout, ledger_id: int) -> None:
     with pytest.raises(ValueError, match="not a ledger id"):
         paths.ledger_path(layout, "/ledgers", ledger_id)
-    with pytest.raises(ValueError, match="not a ledger id"):
-        paths.parent_paths(layout, "/ledgers", [1, ledger_id])
 
 
 @settings(max_examples=150, deadline=None)
@@ -407,9 +405,6 @@ def test_an_impossible_id_has_no_path(layout: Layout, ledger_id: int) -> None:
 def test_a_path_leads_back_to_its_ledger(layout: Layout, root: str, ledger_id: int) -> None:
     path = paths.ledger_path(layout, root, ledger_id)
     assert paths.ledger_id_of(layout, root, path) == ledger_id
-    [(parent, children)] = paths.parent_paths(layout, root, [ledger_id]).items()
-    [(leaf, child_id)] = children.items()
-    assert (f"{parent}/{leaf}", child_id) == (path, ledger_id)
 
 
 @pytest.mark.parametrize(
@@ -438,13 +433,6 @@ def test_a_path_leads_back_to_its_ledger(layout: Layout, root: str, ledger_id: i
 )
 def test_a_path_that_is_no_ledgers_has_no_id(path: str) -> None:
     assert paths.ledger_id_of(Layout.HIERARCHICAL, "/ledgers", path) is None
-
-
-def test_parents_are_listed_once() -> None:
-    assert paths.parent_paths(Layout.HIERARCHICAL, "/ledgers", [1, 10_002, 2]) == {
-        "/ledgers/00/0000": {"L0001": 1, "L0002": 2},
-        "/ledgers/00/0001": {"L0002": 10_002},
-    }
 
 
 @pytest.mark.parametrize("root", ["ledgers", "", "//ledgers"])

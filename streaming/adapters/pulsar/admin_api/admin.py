@@ -213,11 +213,6 @@ class PulsarAdmin:
         if answer.status != HTTPStatus.CONFLICT:  # 409: an offload is running
             self._done(answer, f"offload {topic}")
 
-    def offload_status(self, topic: str) -> tuple[str, str]:
-        """Return (NOT_RUN | RUNNING | SUCCESS | ERROR, last error) of a partition."""
-        body = self._get(f"{topic_path(topic)}/offload", f"read the offload status of {topic}")
-        return str(body.get("status")), str(body.get("lastError") or "")
-
     def retention(self, topic: str) -> tuple[int, int]:
         """Return the retention in force as (minutes, megabytes); -1: no limit."""
         retention = self._retentions.of(topic)
