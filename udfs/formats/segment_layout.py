@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from udfs.formats.errors import FormatError
 from udfs.paths import MAX_LEDGER_ID, SegmentName
 
-_LAYOUT_FIELDS = frozenset({"epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy"})
+_LAYOUT_FIELDS = frozenset({"epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy", "deleted"})
 _SEGMENT_FIELDS = frozenset(
     {
         "segmentId",
@@ -50,7 +50,8 @@ class SegmentLayout:
 
     epoch: int  # grows with each change
     next_segment_id: int  # the id of the next segment to be created; a broker creates it before the layout names it
-    segments: Mapping[int, Segment]  # by id
+    # by id; a topic that is being deleted ("deleted", since 5.0.1) keeps them until its broker has deleted them all
+    segments: Mapping[int, Segment]
 
     def names(self, segment: SegmentName) -> bool:
         """Whether the layout names the segment. Raises FormatError if it gives the segment's id to another."""
@@ -70,6 +71,8 @@ def parse_layout(data: bytes) -> SegmentLayout:
         raise FormatError(f"a layout is no JSON: {str(error)[:100]!a}") from error
     _check_fields(fields, _LAYOUT_FIELDS, required=("epoch", "nextSegmentId", "segments"))
     next_id = _number(fields, "nextSegmentId")
+    if not isinstance(fields.get("deleted", False), bool):
+        _refuse("deleted is neither true nor false")
     if not isinstance(fields["segments"], dict):
         _refuse("segments are no object")
     segments = {_id_of(key, each, next_id): _segment(each) for key, each in fields["segments"].items()}

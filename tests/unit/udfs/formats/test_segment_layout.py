@@ -73,6 +73,13 @@ def test_layouts_that_5_0_0_m1_wrote_after_a_split_and_a_migration_are_read() ->
     }
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_topic_that_a_5_0_1_broker_is_deleting_still_has_its_segments(is_deleted: bool) -> None:
+    layout = parse_layout(_changed(["deleted"], is_deleted))
+    assert layout == parse_layout(layout_znode(0))
+    assert layout.names(SegmentName("public/default/orders", 0, 0x7FFF, 0))
+
+
 def test_an_empty_layout_names_no_segment() -> None:
     assert parse_layout(b'{"epoch":3,"nextSegmentId":7,"segments":{}}').segments == {}
 
@@ -131,6 +138,7 @@ _IN_SEGMENT = ["segments", "0"]
         pytest.param(b'{"epoch":0,"epoch":0,"nextSegmentId":0,"segments":{}}', id="a field twice"),
         pytest.param(b'{"epoch":NaN,"nextSegmentId":0,"segments":{}}', id="NaN"),
         pytest.param(_changed(["merged"], True), id="an unknown field"),
+        pytest.param(_changed(["deleted"], "false"), id="deleted in quotes"),
         pytest.param(_changed(["epoch"], ...), id="no epoch"),
         pytest.param(_changed(["epoch"], -1), id="a negative epoch"),
         pytest.param(_changed(["nextSegmentId"], "1"), id="the next id in quotes"),
