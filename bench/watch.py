@@ -36,12 +36,12 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import SystemClock
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.deletable_ledgers import DeletableLedgers, SweepAccess
-from streaming.phase_one.watcher.mark_removal import Tools
-from streaming.phase_one.watcher.marking import Marking
-from streaming.phase_one.watcher.marking_thread import MarkingThread
+from streaming.phase_one.watcher.marks.mark_removal import Tools
+from streaming.phase_one.watcher.marks.marking import Marking
+from streaming.phase_one.watcher.marks.marking_thread import MarkingThread
+from streaming.phase_one.watcher.marks.signs import SignCollector
 from streaming.phase_one.watcher.request_outbox import Knows, RequestOutbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
-from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher

@@ -57,7 +57,7 @@ MODEL = "tests/model/test_safety.py"
 MODEL_EXAMPLES = "250"
 AUDIT_PUBLICATION_TESTS = "tests/contract/test_audit_publication.py"
 JUDGE_TESTS = ("tests/unit/udfs/verdicts/test_judge.py", "tests/model/test_windows.py")
-MARKING_TESTS = "tests/unit/phase_one/watcher/test_marking.py"
+MARKING_TESTS = "tests/unit/phase_one/watcher/marks/test_marking.py"
 WATCHER_TESTS = "tests/unit/phase_one/watcher/test_watcher.py"
 PAUSE_TESTS = ("tests/contract/test_coordination.py", "tests/unit/cli/test_control.py", "-m", "not cluster")
 

@@ -4,9 +4,7 @@
 - scan.py             reads everything, or the znodes that a hint names
 - unlisted.py         ledgers that were created and never listed
 - request_outbox.py   publishes requests; pulsar_publication.py is its port on Pulsar
-- marking.py          marks what brokers are about to drop: signs.py finds loaded topics, due_topics.py orders them,
-                      mark_removal.py removes marks, and marking_thread.py runs it
-- agenda.py           topics by due time; failing.py topics that wait after errors
+- marks/              marks what brokers are about to drop
 - watch_loop.py       runs the watcher by itself or in the service, and starts it again after errors
 The state is streaming/state/watched.py; the rules are udfs/phase_one/vanished_names.py and kept_names.py.
 """

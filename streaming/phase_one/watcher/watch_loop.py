@@ -35,13 +35,13 @@ from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
 from streaming.phase_one.deletable_ledgers import deletable_ledgers_on
-from streaming.phase_one.watcher.mark_removal import Tools
-from streaming.phase_one.watcher.marking import Marking
-from streaming.phase_one.watcher.marking_thread import MarkingThread
+from streaming.phase_one.watcher.marks.mark_removal import Tools
+from streaming.phase_one.watcher.marks.marking import Marking
+from streaming.phase_one.watcher.marks.marking_thread import MarkingThread
+from streaming.phase_one.watcher.marks.signs import SignCollector
 from streaming.phase_one.watcher.pulsar_publication import PulsarPublication
 from streaming.phase_one.watcher.request_outbox import RequestOutbox
 from streaming.phase_one.watcher.scan import ZnodeScan
-from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers, broker_sessions
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher

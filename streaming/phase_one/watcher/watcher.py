@@ -19,9 +19,9 @@ from threading import Event
 from streaming.clock import Clock
 from streaming.errors import StopRequestedError
 from streaming.phase_one.watcher import unlisted
+from streaming.phase_one.watcher.marks.signs import SignCollector
 from streaming.phase_one.watcher.request_outbox import LedgerName, RequestOutbox
 from streaming.phase_one.watcher.scan import MOST_UNCLEAR, Node, ZnodeScan
-from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode

@@ -14,9 +14,9 @@ from streaming.audit.walk.suspects import LedgerReader
 from streaming.clock import ManualClock
 from streaming.errors import UnavailableError
 from streaming.in_use.loader import InUseLoader
+from streaming.phase_one.watcher.marks.signs import SignCollector
 from streaming.phase_one.watcher.request_outbox import Knows, OlderStateError, RequestOutbox, Send
 from streaming.phase_one.watcher.scan import ZnodeScan
-from streaming.phase_one.watcher.signs import SignCollector
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher

@@ -1,8 +1,8 @@
 """The topics that may have something to mark, in the order in which brokers are asked about them."""
 
-from streaming.phase_one.watcher.agenda import Agenda
-from streaming.phase_one.watcher.failing import Failing
-from streaming.phase_one.watcher.signs import TopicSigns
+from streaming.phase_one.watcher.marks.agenda import Agenda
+from streaming.phase_one.watcher.marks.failing import Failing
+from streaming.phase_one.watcher.marks.signs import TopicSigns
 
 # A sign that a topic is loaded is valid for two scans, and at least two minutes.
 _SCANS_VALID, _LEAST_VALID_MS = 2, 120_000

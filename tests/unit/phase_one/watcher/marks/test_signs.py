@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.phase_one.watcher.signs import SignCollector, TopicSigns
+from streaming.phase_one.watcher.marks.signs import SignCollector, TopicSigns
 from streaming.ports import Unreadable, Znode
 from tests.builders import CURSOR, SCHEMA, TOPIC, cursor_znode, list_znode, locator_znode
 from udfs.formats.compression import Compression

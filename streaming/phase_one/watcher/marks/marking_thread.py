@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from streaming.errors import ReaperError
-from streaming.phase_one.watcher.mark_removal import Tools
-from streaming.phase_one.watcher.marking import Marking
-from streaming.phase_one.watcher.signs import TopicSigns
+from streaming.phase_one.watcher.marks.mark_removal import Tools
+from streaming.phase_one.watcher.marks.marking import Marking
+from streaming.phase_one.watcher.marks.signs import TopicSigns
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 
 log = logging.getLogger("ledger-reaper")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streaming.phase_one.watcher.failing import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Failing, FailureStreak
+from streaming.phase_one.watcher.marks.failing import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Failing, FailureStreak
 
 TOPIC, OTHER = "t/ns/persistent/a", "t/ns/persistent/b"
 EVER_MS = 1 << 50

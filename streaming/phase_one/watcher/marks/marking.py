@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 
 from streaming.errors import ForbiddenError, RefusedError, UnavailableError
-from streaming.phase_one.watcher.due_topics import DueTopics
-from streaming.phase_one.watcher.failing import FailureStreak
-from streaming.phase_one.watcher.mark_removal import MarkRemoval, Tools
-from streaming.phase_one.watcher.signs import TopicSigns
+from streaming.phase_one.watcher.marks.due_topics import DueTopics
+from streaming.phase_one.watcher.marks.failing import FailureStreak
+from streaming.phase_one.watcher.marks.mark_removal import MarkRemoval, Tools
+from streaming.phase_one.watcher.marks.signs import TopicSigns
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import TrimFacts
 from udfs.formats.managed_ledger import ManagedLedgerInfo

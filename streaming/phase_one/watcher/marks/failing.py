@@ -6,7 +6,7 @@ A failed topic comes after all others until the broker answers.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from streaming.phase_one.watcher.agenda import Agenda
+from streaming.phase_one.watcher.marks.agenda import Agenda
 from udfs.units import HOUR_MS
 
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 15_000, HOUR_MS

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from streaming.phase_one.deletable_ledgers import DeletableLedgers, Removal
 from streaming.phase_one.requested import Requested
-from streaming.phase_one.watcher.agenda import Agenda
-from streaming.phase_one.watcher.signs import TopicSigns
+from streaming.phase_one.watcher.marks.agenda import Agenda
+from streaming.phase_one.watcher.marks.signs import TopicSigns
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import TrimFacts
 from udfs.units import HOUR_MS

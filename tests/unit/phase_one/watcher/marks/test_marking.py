@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from streaming.adapters.memory.trims import MemoryTrimFacts
 from streaming.errors import ForbiddenError, UnavailableError
-from streaming.phase_one.watcher import mark_removal, marking, marking_thread
-from streaming.phase_one.watcher.mark_removal import Tools
-from streaming.phase_one.watcher.marking import Marking
-from streaming.phase_one.watcher.marking_thread import MarkingThread
-from streaming.phase_one.watcher.signs import SignCollector, TopicSigns
+from streaming.phase_one.watcher.marks import mark_removal, marking, marking_thread
+from streaming.phase_one.watcher.marks.mark_removal import Tools
+from streaming.phase_one.watcher.marks.marking import Marking
+from streaming.phase_one.watcher.marks.marking_thread import MarkingThread
+from streaming.phase_one.watcher.marks.signs import SignCollector, TopicSigns
 from streaming.phase_one.watcher.unlisted import broker_sessions
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put

@@ -1,7 +1,7 @@
 """Topics come in the order of their times, however often the times change."""
 
-from streaming.phase_one.watcher import agenda
-from streaming.phase_one.watcher.agenda import Agenda
+from streaming.phase_one.watcher.marks import agenda
+from streaming.phase_one.watcher.marks.agenda import Agenda
 
 
 def test_topics_come_in_the_order_of_their_times_and_never_early() -> None:
