@@ -41,7 +41,7 @@ from streaming.snapshots.repair.topic_session import (
     interruption,
     unfinished,
 )
-from udfs.snapshots.codec import Index, decode_index
+from udfs.snapshots.codec import Index, decode_index, encode_segment
 from udfs.snapshots.keys import SegmentKey, SnapshotKind
 from udfs.snapshots.repair_rules import (
     Remedy,
@@ -174,7 +174,8 @@ def _republished(session: Session, state: TopicState) -> bytes:
     with interruption(topic, "repair", left), session.sender(segments) as sender:
         places = {
             (segment.sequence, segment.marker): sender.send(
-                str(SegmentKey(segment.sequence, topic)), state.values[segment.sequence, segment.marker]
+                str(SegmentKey(segment.sequence, topic)),
+                encode_segment(state.values[segment.sequence, segment.marker]),
             )
             for segment in lost
         }

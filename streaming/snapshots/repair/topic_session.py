@@ -24,7 +24,7 @@ from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import managed_ledger_path, namespace_of
 from udfs.records import Presence
 from udfs.snapshots.aborts import ids_of
-from udfs.snapshots.codec import Index, Segment, decode_index, decode_segment, encode_segment
+from udfs.snapshots.codec import Index, Segment, decode_index
 from udfs.snapshots.keys import SnapshotKind
 from udfs.snapshots.repair_rules import KnownIds, Named, known_ids_of, lost_segments_of
 from udfs.snapshots.sealed_segments import named_segments
@@ -38,13 +38,13 @@ class TopicState:
 
     facts: TopicFacts
     index: ReadValue | None  # the latest message under the topic's key; None: there is none
-    values: Mapping[Named, bytes]  # segments that the index names, from their positions or from the compacted topic
+    values: Mapping[Named, Segment]  # that the index names, from their positions or from the compacted topic
 
     def known_ids(self, ledgers: frozenset[int] | None = None) -> KnownIds:
         """Return the aborted ids in the index and its segments. ledgers: the topic's now; None: as in `facts`."""
         value = self.index.value if self.index is not None else None
         tail = value.tail if isinstance(value, Index) else ids_of([])
-        ids = {name: decode_segment(data).ids for name, data in self.values.items()}
+        ids = {name: segment.ids for name, segment in self.values.items()}
         facts = self.facts if ledgers is None else replace(self.facts, ledgers=ledgers)
         return known_ids_of(facts, ids, tail)
 
@@ -101,14 +101,11 @@ class Session:
 
     def state_with(self, index: ReadValue | None) -> TopicState:
         """Read the state of the topic as if `index` were its latest index."""
-        value = index.value if index is not None else None
-        rows = named_segments(value) if isinstance(value, Index) else ()
-        places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
-        stored = self._stored(places) if places else {}
+        places = _places_of(index.value) if index is not None else {}
+        stored = self._stored(places)
         values = self._values(set(places.values()))
-        values |= {
-            places[position]: segment for position, segment in stored.items()
-        }  # a broker reads these, not the compacted topic
+        # a broker reads these, not the compacted topic
+        values |= {places[position]: segment for position, segment in stored.items()}
         named = tuple(NamedSegment(number, at, marker, at in stored) for at, (number, marker) in places.items())
         (node,) = self.store.read_many([managed_ledger_path(self.topic)])
         presence, ledgers, why = listed(node)
@@ -123,7 +120,7 @@ class Session:
             doubled_ids=_doubled(values.values()),
             buffer=self.topics.more.buffer(self.topic),
         )
-        return TopicState(facts, index, {name: encode_segment(segment) for name, segment in values.items()})
+        return TopicState(facts, index, values)
 
     def latest_index(self) -> ReadValue | None:
         """Return the latest message under the topic's key, valid or not; None if there is none or it is a tombstone."""
@@ -144,9 +141,8 @@ class Session:
 
     def lost_in(self, index: object) -> int:
         """Count the segments that an index names, that the topic still needs, and that can't be read."""
-        rows = list(named_segments(index)) if isinstance(index, Index) else []
-        places: dict[Position, Named] = {position: (sequence, marker) for sequence, position, marker in rows}
-        stored = self._stored(places) if places else {}
+        places = _places_of(index)
+        stored = self._stored(places)
         ledgers = self.ledgers() if places else frozenset()
         return sum(position not in stored and marker[0] in ledgers for position, (_number, marker) in places.items())
 
@@ -211,7 +207,7 @@ class Session:
         """Return the segments that a broker reads at these positions."""
         return {
             read.position: read.value
-            for read in self.topics.stored(self.namespace, SnapshotKind.SEGMENT)
+            for read in (self.topics.stored(self.namespace, SnapshotKind.SEGMENT) if places else ())
             if isinstance(read.value, Segment)
             and read.topic == self.topic
             and read.position in places
@@ -242,6 +238,12 @@ class Session:
         """Return the last position of the indexes topic, in the ledger that is being written even if that is empty."""
         ledgers = self._index_ledgers()
         return (ledgers[-1][0], ledgers[-1][1] - 1) if ledgers else BEFORE_ALL
+
+
+def _places_of(index: object) -> dict[Position, Named]:
+    """Return the positions that an index names, each with the segment that it names there; none without an index."""
+    rows = named_segments(index) if isinstance(index, Index) else ()
+    return {position: (sequence, marker) for sequence, position, marker in rows}
 
 
 def ledgers_of(store: MetadataStore, topic: str) -> frozenset[int]:
