@@ -1,4 +1,4 @@
-"""What audits, guards and repairs read before anything else: namespaces with snapshot topics, and a topic's ledgers."""
+"""Finds namespaces with snapshot topics, opens these, and reads lists of ledgers: for audits, guards and repairs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -73,7 +73,7 @@ def is_half(index: Index) -> bool:
 
 
 def missing_in(index: Index | None, sealed: Collection[Position]) -> str:
-    """Describe what the latest index lacks of the broker's memory; "" if a broker could load the index as it is.
+    """Name what the broker has in memory and the latest index does not contain; "" if a broker could load the index.
 
     A broker also writes indexes during a replay, with the maxReadPosition (-1, -1). If it loaded such an index, it
     would replay the whole topic, and seal every id again.
