@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.arrow import load_datasets
+from streaming.cli.history import Why, record
 from streaming.cli.options import Config, Yes, confirm, require_terminal, settings_of, settings_with_state, state_fault
 from streaming.clock import SystemClock
 from streaming.errors import ConfigError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _LATELY_MS = 7 * DAY_MS
 
 
-def accept(
+def accept(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, for example shop/prod/carts")] = None,
     *,
@@ -28,6 +29,7 @@ def accept(
     gaps: Annotated[
         bool, typer.Option("--gaps", help="Request messages that Pulsar deleted before the service read them")
     ] = False,
+    why: Why = "",
     yes: Yes = False,
 ) -> None:
     """Confirm that a suspicious change, which you have checked, is right.
@@ -49,11 +51,13 @@ def accept(
         shrunk = "" if yes else f" ({_shrunk(settings, config)})"
         confirm(f"Accept the lists of all topics as they are now, however short they have become{shrunk}?", yes=yes)
     with command_clients(settings) as clients:
-        say(
+        done = (
             control.accept_vanished(settings, clients.pulsar)
             if gaps
             else control.accept(settings, clients.store, topic or [])
         )
+        say(done)
+        record(settings, "accept", done, why=why, store=clients.store)
 
 
 def _shrunk(settings: "Settings", config: Path) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from streaming.arrow import load_datasets
+from streaming.cli.history import record
 from streaming.cli.options import (
     READS_PER_SECOND,
     Config,
@@ -156,9 +157,12 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         require_terminal(yes=yes)
     if publish and every_seconds:
         confirm(f"Request the deletion of all orphans that each audit finds, in {topic}?", yes=yes)
+        record(settings, "audit --publish", f"every {watch}, all orphans that the audit finds, to {topic}")
 
     def confirm_count(orphans: str) -> None:
         confirm(f"Request the deletion of {orphans}, in {topic}?", yes=yes)
+        if not every_seconds:
+            record(settings, "audit --publish", f"asked for the deletion of {orphans}, in {topic}")
 
     from streaming.snapshots.audit import snapshot_command
     from streaming.space.output import chapter

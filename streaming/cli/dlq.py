@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from streaming.arrow import load_datasets
+from streaming.cli.history import Why, record
 from streaming.cli.options import Config, DryRun, Json, Yes, completes, confirm, require_terminal, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
@@ -119,6 +120,7 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
         str, typer.Option("--to", help="Request topic for dead letters whose own request topic is in no receipt")
     ] = "",
     dry_run: DryRun = False,
+    why: Why = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -142,6 +144,14 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
             would = work.replay(settings, clients, chosen, to=to, dry_run=True)
             confirm(f"Publish {count_of(would.settled, 'dead letter')} again as requests?", yes=yes)
         report = work.replay(settings, clients, None if only_finish else chosen, to=to, dry_run=dry_run)
+        if not dry_run:
+            record(
+                settings,
+                "dlq replay",
+                "; ".join(_summary("replayed", report, dry_run=False)),
+                why=why,
+                store=clients.store,
+            )
     _say("replayed", report, dry_run=dry_run, as_json=as_json)
 
 
@@ -178,6 +188,9 @@ def write_off(  # noqa: PLR0913  typer reads each option from a parameter
             would = work.write_off(settings, clients, chosen, why, dry_run=True)
             confirm(f"Write off {count_of(would.settled, 'dead letter')}?", yes=yes)
         report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
+        if not dry_run:
+            summary = "; ".join(_summary("written off", report, dry_run=False))
+            record(settings, "dlq write-off", summary, why=why, store=clients.store)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "accept": "accept.accept",
     "pause": "pause.pause",
     "resume": "pause.resume",
+    "history": "history.history",
     "release": "release.release",
     "config": "config.config",
     "jars": "run_service.jars",

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.history import Why, record
 from streaming.cli.options import Config, settings_of
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
@@ -31,7 +32,9 @@ def pause(
         raise ConfigError(f"--for {lasts}: the pause must last longer than 0")
     settings = settings_of(config)
     with command_clients(settings) as clients:
-        say(control.pause(settings, clients.store, why, for_ms=for_ms, force=force))
+        done = control.pause(settings, clients.store, why, for_ms=for_ms, force=force)
+        record(settings, "pause", done, why=why, store=clients.store)
+    say(done)
 
 
 def resume(
@@ -40,6 +43,7 @@ def resume(
         bool, typer.Option("--limit", help="Let this service delete again after it reached a limit of [limits]")
     ] = False,
     tenant: Annotated[str, typer.Option("--tenant", help="Let this service delete again for this tenant")] = "",
+    why: Why = "",
 ) -> None:
     """End the pause of every service of the cluster, or, with an option, end a hold of this service.
 
@@ -56,10 +60,12 @@ def resume(
     settings = settings_of(config)
     with command_clients(settings) as clients:
         if limit:
-            say(control.resume_limit(settings, clients.store))
+            done = control.resume_limit(settings, clients.store)
         elif tenant:
-            say(control.resume_tenant(settings, clients.store, tenant))
+            done = control.resume_tenant(settings, clients.store, tenant)
         else:
-            say(control.resume(settings, clients.store))
+            done = control.resume(settings, clients.store)
+        say(done)
+        record(settings, "resume", done, why=why, store=clients.store)
         for hold in holds_of(settings, clients.store):
             say(f"another hold remains, {hold.what}: {hold.why}{f' -> {hold.do}' if hold.do else ''}")

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.history import Why, record
 from streaming.cli.options import Config, Yes, confirm, settings_of
 from streaming.errors import ConfigError
 from streaming.terminal import count_of, say
 
 
-def release(
+def release(  # noqa: PLR0913  typer reads each option from a parameter
     config: Config,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="This topic, for example shop/prod/carts")] = None,
     *,
@@ -17,6 +18,7 @@ def release(
     state: Annotated[
         bool, typer.Option("--state", help="Instead of topics, the state directory, if it is lost for good")
     ] = False,
+    why: Why = "",
     yes: Yes = False,
 ) -> None:
     """Release topics of this service, so that another service may read them; or forget its lost state directory.
@@ -33,8 +35,10 @@ def release(
     with command_clients(settings) as clients, control.stopped(settings, clients.store):
         if state:
             confirm("Is the state directory lost for good?", yes=yes)
-            say(control.release_state(settings, clients.store))
-            return
-        topics = control.releasable(settings, clients.store, topic or [])
-        confirm(f"Release {count_of(len(topics), 'topic')} of service {settings.service.name}?", yes=yes)
-        say(control.release(settings, clients.store, topics))
+            done = control.release_state(settings, clients.store)
+        else:
+            topics = control.releasable(settings, clients.store, topic or [])
+            confirm(f"Release {count_of(len(topics), 'topic')} of service {settings.service.name}?", yes=yes)
+            done = control.release(settings, clients.store, topics)
+        say(done)
+        record(settings, "release", done, why=why, store=clients.store)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.arrow import load_datasets
+from streaming.cli.history import record
 from streaming.cli.options import Config, Json, refuse_ignored, settings_of
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import count_of, say, say_json
@@ -62,7 +63,9 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
         else:
             with command_clients(settings) as clients:
                 report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
-    say(f"{count_of(report.published, 'request')} published to {settings.topics.requests[0]}", err=True)
+    done = f"{count_of(report.published, 'request')} published to {settings.topics.requests[0]}"
+    say(done, err=True)
+    record(settings, "request", done)
     dead = _shown(receipts, json_lines=json_lines)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.arrow import load_datasets
+from streaming.cli.history import record
 from streaming.cli.options import (
     Config,
     Json,
@@ -213,6 +214,7 @@ def repair(  # noqa: PLR0913  typer reads each option from a parameter
     confirm(question, yes=yes)
     with repairs_for(settings, lambda text: say(text, err=True)) as repairs:
         done = repairs.repair(topic, Remedy.REPUBLISH if republish else Remedy.REPLAY)
+    record(settings, "snapshots repair", done.describe())
     if json_lines:
         say_json({**asdict(done), "is_verified": not done.not_verified})
     else:
@@ -240,6 +242,7 @@ def _repair_namespace(
         if messages:
             confirm(f"Remove these {len(messages)} messages of {namespace}, {which}?", yes=yes)
             blocking.remove(namespace, messages)
+            record(settings, "snapshots repair", f"{namespace}: {len(messages)} messages removed")
         kept = blocking.doubtful(namespace)
     if json_lines:
         say_json({"namespace": namespace, "removed": len(messages), "in_doubt": len(kept)})
@@ -289,6 +292,7 @@ def trim(
                 left += [] if done.is_refused else [done]
             else:
                 say(done.describe())
+                record(settings, "snapshots trim", done.describe())
     if left:
         names = some_of([unfinished.topic for unfinished in left], _NAMED)
         raise UnavailableError(f"{len(left)} of {len(chosen)} topics were not trimmed, run the command again: {names}")
@@ -312,7 +316,9 @@ def compact(
 
     confirm(f"Compact the segments topic of {namespace}?", yes=yes)
     taken = compact_segments(settings, namespace)
-    say(f"{namespace}: {taken} tombstones are gone" if taken else f"{namespace}: no tombstone can be read")
+    done = f"{namespace}: {taken} tombstones are gone" if taken else f"{namespace}: no tombstone can be read"
+    say(done)
+    record(settings, "snapshots compact", done)
 
 
 @app.command()
@@ -342,6 +348,8 @@ def migrate(  # noqa: PLR0913  typer reads each option from a parameter
         confirm(f"Migrate the snapshot of {topic} to {to}? The topic must have no clients", yes=yes)
     with migrations_for(settings) as migrations:
         done = migrations.migrate(topic, to, is_dry=dry_run)
+    if not dry_run:
+        record(settings, "snapshots migrate", done.describe())
     if json_lines:
         say_json(asdict(done))
     else:
@@ -389,6 +397,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         with blocking_for(settings) as blocking:
             count, others = blocking.undo(namespace)
         say(f"{namespace}: {count} messages published again")
+        record(settings, "snapshots undo", f"{namespace}: {count} messages published again")
         for key in others:
             say(f"{key}: has another message by now, which was left as it is")
         return
@@ -399,13 +408,17 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         confirm(f"Undo the last migration of the snapshot of {topic}? The topic must have no clients", yes=yes)
         for changed in undo_migration(settings, topic):
             say(changed.describe())
+        record(settings, "snapshots undo", f"the last migration of {topic}")
         return
     if removed:
         confirm(f"Publish again all snapshots of {topic} that the service removed?", yes=yes)
         for put_back in restore_removed(settings, topic):
             say(put_back.describe())
+        record(settings, "snapshots undo", f"the removed snapshots of {topic}")
         return
     confirm(f"Restore the index that the last repair of {topic} replaced?", yes=yes)
     with repairs_for(settings) as repairs:
         name, kept = repairs.undo(topic)
-    say(f"restored the index of {name}; the journal has the previous index as {kept}, and another undo restores that")
+    done = f"restored the index of {name}; the journal has the previous index as {kept}, and another undo restores that"
+    say(done)
+    record(settings, "snapshots undo", done)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from streaming.cli.history import Why, record
 from streaming.cli.options import (
     Config,
     DryRun,
@@ -35,6 +36,7 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         bool, typer.Option("--objects", help="Restore objects of tiered storage, if the bucket keeps versions")
     ] = False,
     dry_run: DryRun = False,
+    why: Why = "",
     yes: Yes = False,
     json_lines: Json = False,
 ) -> None:
@@ -63,6 +65,10 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
             would = undo_selected(settings, clients, selection, dry_run=True)
             confirm(_question(would, topic, since, objects=objects), yes=yes)
         report = undo_selected(settings, clients, selection, dry_run=dry_run)
+        if not dry_run:
+            chosen = f"ledger {ledger}" if ledger is not None else _selected(topic, since)
+            what = ", ".join(f"{report.count(status)} {status}" for status in Undone if report.count(status))
+            record(settings, "undo", f"what was {chosen}: {what or 'nothing found'}", why=why, store=clients.store)
     _show(report, objects=objects, json_lines=json_lines)
     _raise_fault(report, None if objects else ledger)
 

@@ -11,7 +11,7 @@ from streaming.errors import ConfigError, RefusedError, UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
 from udfs.formats.acl import READ, acl_entries
 
-INSTANCES, TOPICS, PAUSE, SECRET, CHECK = "instances", "topics", "pause", "secret", "check-"
+INSTANCES, TOPICS, PAUSE, SECRET, HISTORY, CHECK = "instances", "topics", "pause", "secret", "history", "check-"
 
 
 def read_own(store: MetadataStore, path: str) -> Znode | None:
@@ -110,4 +110,4 @@ def _children(store: MetadataStore, path: str) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (INSTANCES, TOPICS, PAUSE, SECRET) or name.startswith(CHECK)
+    return name in (INSTANCES, TOPICS, PAUSE, SECRET, HISTORY) or name.startswith(CHECK)

@@ -73,6 +73,7 @@ COVERED = {
     "streaming.coordination.epoch": "tests/contract/test_coordination.py",
     "streaming.coordination.live_store": "tests/contract/test_live_store.py",
     "streaming.coordination.lock": "tests/contract/test_coordination.py",
+    "streaming.coordination.operator_log": "tests/contract/test_operator_log.py",
     "streaming.coordination.ownership": "tests/contract/test_ownership.py",
     "streaming.coordination.own_znodes": "tests/contract/test_own_znodes.py",
     "streaming.coordination.pause": "tests/contract/test_coordination.py",

@@ -1,0 +1,76 @@
+"""`ledger-reaper history`: what operators did; and the note that a command leaves there."""
+
+import contextlib
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streaming.cli.options import Config, Json, settings_of, utc
+from streaming.clock import SystemClock
+from streaming.config.amounts import time_of
+from streaming.errors import ReaperError
+from streaming.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from streaming.config.settings import Settings
+    from streaming.ports import MetadataStore
+
+log = logging.getLogger("ledger-reaper")
+
+Why = Annotated[str, typer.Option("--why", help="Your reason, for `ledger-reaper history`")]
+
+
+def history(
+    config: Config,
+    since: Annotated[str, typer.Option("--since", help="Only since this time: 2h (ago), 2026-11-28T17:05 (UTC)")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Only the newest of these")] = 100,
+    json_lines: Json = False,
+) -> None:
+    """Show what operators did on this cluster, oldest first: who paused, resumed, accepted, requested or undid what.
+
+    ZooKeeper keeps the newest 1,000 entries below zookeeper.own_root, with its own time of each.
+    """
+    from streaming.clients import command_clients
+    from streaming.coordination.operator_log import OperatorLog
+
+    settings = settings_of(config)
+    since_ms = time_of(since, "--since", SystemClock().now_ms()) if since else 0
+    with command_clients(settings) as clients:
+        entries = OperatorLog(clients.store, settings.zookeeper.own_root).entries()
+    entries = [entry for entry in entries if entry.at_ms >= since_ms][-limit:]
+    for entry in entries:
+        if json_lines:
+            say_json(asdict(entry))
+        else:
+            why = f" (why: {entry.why})" if entry.why else ""
+            say(f"{utc(entry.at_ms)}  {entry.who}  {entry.service}  {entry.command}: {entry.what}{why}")
+    if not entries and not json_lines:
+        say("No operator has changed anything yet." if not since else "No operator has changed anything since then.")
+
+
+def record(
+    settings: "Settings", command: str, what: str, *, why: str = "", store: "MetadataStore | None" = None
+) -> None:
+    """Add what a command did to the history. A failure is logged only, because the command has acted.
+
+    Args:
+        settings: of the command.
+        command: its name.
+        what: what it did, as it printed it.
+        why: the operator's reason.
+        store: the command's own client; without one, a new one is opened.
+    """
+    from streaming.clients import open_store
+    from streaming.coordination.operator_log import OperatorLog
+
+    try:
+        with contextlib.ExitStack() as stack:
+            if store is None:
+                store = open_store(settings)
+                stack.callback(store.close)
+            entries = OperatorLog(store, settings.zookeeper.own_root)
+            entries.add(service=settings.service.name, command=command, what=what, why=why)
+    except ReaperError as error:
+        log.warning("`ledger-reaper history` will not show this command: %s", error)

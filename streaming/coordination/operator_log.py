@@ -1,0 +1,76 @@
+"""The operator log: what operators did with this service's commands, in <root>/history, for all instances of a cluster.
+
+Each entry is a znode of its own with JSON, so that two commands at once both have theirs. ZooKeeper's time of its
+creation is the entry's time. The newest entries stay; a new entry removes those that are too many.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from streaming.coordination.identity import operator_name
+from streaming.coordination.own_znodes import HISTORY
+from streaming.errors import UnavailableError
+from streaming.ports import MetadataStore, Unreadable, Znode
+
+KEPT = 1000
+_SLACK = 50  # so that not every entry has to read all others
+_LONGEST = 2000  # characters of a text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorEntry:
+    """One action of an operator; the fields of `history --json`."""
+
+    at_ms: int  # ZooKeeper's time, in ms since 1970
+    who: str  # user@host
+    service: str  # service.name of the operator's configuration
+    command: str  # such as "pause" or "dlq replay"
+    what: str  # the outcome, as the command printed it
+    why: str  # the reason that the operator gave; "": none
+
+
+class OperatorLog:
+    """The entries below a root."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store, self._folder = store, f"{root}/{HISTORY}"
+
+    def add(self, *, service: str, command: str, what: str, why: str = "") -> None:
+        """Add an entry of this moment, by this process's user. Raises UnavailableError, RefusedError."""
+        fields = {"who": operator_name(), "service": service, "command": command, "what": what, "why": why}
+        data = json.dumps({name: text[:_LONGEST] for name, text in fields.items()}).encode()
+        # the name orders entries of the same millisecond
+        self._store.create(f"{self._folder}/{time.time_ns():020}-{uuid4().hex}", data, parents=True)
+        if len(self._names()) > KEPT + _SLACK:
+            for path in [path for _at_ms, path, _data in self._read()][:-KEPT]:
+                self._store.delete(path)
+
+    def entries(self) -> list[OperatorEntry]:
+        """Return all entries, the oldest first. Raises UnavailableError."""
+        return [_parsed(at_ms, data) for at_ms, _path, data in self._read()]
+
+    def _read(self) -> list[tuple[int, str, bytes]]:
+        """Return (time, path, data) of each entry, the oldest first."""
+        paths = [f"{self._folder}/{name}" for name in self._names()]
+        nodes = zip(paths, self._store.read_many(paths), strict=True) if paths else ()
+        return sorted((node.ctime_ms, path, node.data) for path, node in nodes if isinstance(node, Znode))
+
+    def _names(self) -> list[str]:
+        (names,) = self._store.children_many([self._folder])
+        if isinstance(names, Unreadable):
+            raise UnavailableError(f"{self._folder} can't be listed: {names.detail}")
+        return list(names or ())
+
+
+def _parsed(at_ms: int, data: bytes) -> OperatorEntry:
+    try:
+        fields: dict[str, Any] = dict(json.loads(data))
+    except (ValueError, TypeError):  # written by something else
+        fields = {"what": repr(data[:_LONGEST])}
+    who, service, command, what, why = (
+        str(fields.get(name, "")) for name in ("who", "service", "command", "what", "why")
+    )
+    return OperatorEntry(at_ms=at_ms, who=who, service=service, command=command, what=what, why=why)
