@@ -91,7 +91,7 @@ proto: setup ## Generate udfs/proto/*_pb2.py anew
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. udfs/proto/*.proto
 
 .PHONY: pages
-pages: setup ## Write the generated parts of docs/: configuration keys, commands
+pages: setup ## Write the generated parts of docs/: configuration keys, commands, metrics
 	@$(BIN)/python -m tests.doc_site pages
 
 .PHONY: site

@@ -25,7 +25,6 @@ from threading import Event
 
 import psutil
 from kazoo.client import KazooClient
-from prometheus_client import CollectorRegistry
 
 from bench.session import command_line
 from streaming.adapters.memory.store import MemoryBroker
@@ -45,6 +44,7 @@ from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
+from streaming.prometheus.registry import Registry
 from streaming.sandbox.home import LEDGERS_ROOT
 from streaming.sandbox.ledger_list import LAYOUT
 from streaming.state.watched import Watched
@@ -205,7 +205,7 @@ def watcher_on(hosts: str, state: Path, hints_roots: Sequence[str]) -> tuple[Wat
         hints=ZooKeeperChanges(settings, hints_roots),
         unlisted=made,
         outbox=outbox,
-        metrics=WatchMetrics(CollectorRegistry()),
+        metrics=WatchMetrics(Registry()),
         clock=clock,
     )
     return Watcher(parts, 60.0, Event()), parts
@@ -233,7 +233,7 @@ def counted(parts: Parts, name: str) -> float:
     """Return a counter of the watcher."""
     for metric in parts.metrics.registry.collect():
         for sample in metric.samples:
-            if sample.name == f"ledger_deletion_watch_{name}":
+            if sample.name == f"ledger_reaper_watcher_{name}":
                 return float(sample.value)
     return 0.0
 
@@ -241,7 +241,7 @@ def counted(parts: Parts, name: str) -> float:
 def run_for(what: str, seconds: float, watcher: Watcher, parts: Parts, zookeeper: psutil.Process) -> None:
     """Run the watcher, a turn a second, and print its work and its cost."""
     here = psutil.Process()
-    names = ("events_total", "reads_total", "changes_total", "requests_noticed_total", "looks_total")
+    names = ("events_total", "znodes_read_total", "changes_total", "requests_noticed_total", "scans_total")
     before = {name: counted(parts, name) for name in names}
     began_s, mine_s, theirs_s = time.monotonic(), cpu_s(here), cpu_s(zookeeper)
     turns: list[float] = []

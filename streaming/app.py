@@ -3,13 +3,14 @@
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import SparkSession
 
-from streaming.assembly import Assembly, build_service
+from streaming.assembly import Assembly, Process, build_service
 from streaming.beside import Beside, Work
 from streaming.clients import admin_for, clients_for
 from streaming.config.settings import Settings
@@ -21,11 +22,16 @@ from streaming.deletion.supervision.idle import is_idle, only_retries_wait, stuc
 from streaming.deletion.supervision.operator_action import OperatorAction
 from streaming.deletion.supervision.supervisor import Checks, Supervisor
 from streaming.errors import StopRequestedError
+from streaming.metrics import Metrics
+from streaming.prometheus import table
+from streaming.prometheus.server import serving
+from streaming.prometheus.table import Group
 from streaming.queries.checkpoints import refuse_changes, what_is_left
 from streaming.queries.names import queries_of
 from streaming.queries.short_names import adopt_short_name
 from streaming.signals import on_signals
 from streaming.spark import classes
+from streaming.spark.jars import versions
 from streaming.spark.java_errors import raise_failure
 from streaming.spark.jvm_signals import jvm_signals
 from streaming.spark.s3a import faults_named
@@ -40,32 +46,44 @@ _MOST_FAILURES = 4  # with --until-idle, a query (or the retries) is given up af
 
 
 def run(
-    settings: Settings, take_spark: Callable[[], SparkSession], *, until_idle: bool = False, config: str = ""
+    settings: Settings,
+    take_spark: Callable[[], SparkSession],
+    listener: socket.socket | None,
+    *,
+    until_idle: bool = False,
+    config: str = "",
 ) -> None:
     """Run the service until a signal stops it, or, with until_idle, until no request is waiting.
 
     Args:
         take_spark: waits until Spark has started. It is called only after the lock is held and all checks have passed.
+        listener: listens for Prometheus and probes; closed at the end. None: nothing is served.
         config: the configuration file, for the log.
 
     Returns normally after a clean stop. Raises ReaperError or a subclass; with until_idle, SafetyError if all requests
     that are left wait for the operator.
     """
-    stop = threading.Event()
+    stop, metrics = threading.Event(), Metrics()
+    metrics.registry.open(Group.PROCESS)
+    metrics.starting("it does not read requests yet")
     try:
-        _run(settings, take_spark, stop, until_idle=until_idle, config=config)
+        with serving(metrics.registry, metrics.health, listener) as server:
+            _run(settings, take_spark, Process(stop, metrics, server), until_idle=until_idle, config=config)
     except StopRequestedError:
         log.info("stopped before the service started")
 
 
 def _run(
-    settings: Settings, take_spark: Callable[[], SparkSession], stop: threading.Event, *, until_idle: bool, config: str
+    settings: Settings, take_spark: Callable[[], SparkSession], process: Process, *, until_idle: bool, config: str
 ) -> None:
+    stop, metrics = process.stop, process.metrics
     with (
         on_signals(partial(_on_signal, stop)),
         faults_named(settings.checkpoints),
         begin_instance(settings, clients_for(settings), admin_for(settings), stop, config) as instance,
     ):
+        metrics.registry.identify(settings.service.name, settings.metrics.cluster or instance.pulsar_cluster)
+        metrics.registry.set(table.BUILD_INFO, 1, *versions())
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)
         partition = f"{settings.topics.retry}-partition-0"
         instance.admin.internal_stats(partition)  # loads it, so that its broker can be compared with ZooKeeper
@@ -80,8 +98,10 @@ def _run(
         spark = _taken(take_spark, stop)
         try:
             spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
+            if process.server is not None:
+                process.server.spark_ui = spark.sparkContext.uiWebUrl or ""
             who = Identity(instance.rules, retry_partitions, dead_letter_partitions)
-            service = build_service(spark, settings, instance, who, stop)
+            service = build_service(spark, settings, instance, who, process)
             with jvm_signals(partial(_on_signal, stop)), classes.kept():
                 try:
                     service.outbox.publish_again()
@@ -91,6 +111,8 @@ def _run(
                     raise_failure("of what was left to publish", error)
                 _work(spark, settings, service, instance, until_idle=until_idle)
         finally:
+            if process.server is not None:
+                process.server.spark_ui = ""
             spark.stop()
 
 
@@ -123,7 +145,10 @@ def _work(
     queries = assembly.queries()
     upkeep = assembly.upkeep(queries)
     duties = Beside(Work(name="upkeep", run=upkeep.do_what_is_due, every_s=_UPKEEP_S))
-    supervisor = Supervisor(queries=queries, due=due, upkeep=duties, find_gaps=upkeep.find_gaps)
+    metrics = service.outages.metrics
+    supervisor = Supervisor(
+        queries=queries, due=due, upkeep=duties, find_gaps=upkeep.find_gaps, beat=metrics.health.beat
+    )
     accepted = service.follow_up.watch.accepted
     operator = OperatorAction(
         state_dir=settings.state_dir,
@@ -135,6 +160,7 @@ def _work(
     )
     try:
         queries.start()
+        metrics.starting("")
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
         with contextlib.ExitStack() as stack:
             besides = [stack.enter_context(beside) for beside in assembly.companions()]
@@ -155,6 +181,7 @@ def _work(
             supervisor.watch(stop, checks)
     finally:
         stop.set()
+        metrics.health.end("the service stops, or has failed; its log names the reason")
         supervisor.stop(spark)
         if supervisor.was_idle and not supervisor.failed:
             board.clear()  # it may still show a query as parked although the fallback has processed its messages

@@ -1,4 +1,4 @@
-"""Builds the service's parts and connects them; of them, it starts only the server of the metrics."""
+"""Builds the service's parts and connects them; it starts none of them."""
 
 import logging
 import threading
@@ -13,7 +13,6 @@ from streaming.adapters.pulsar.readers.last_message import reports_last_message
 from streaming.beside import Beside
 from streaming.clients import reader_for
 from streaming.clock import Clock, StartedClock
-from streaming.config.listening import not_served
 from streaming.config.policies import limits_of
 from streaming.config.settings import Settings
 from streaming.coordination import identity
@@ -29,6 +28,8 @@ from streaming.deletion.instance import Identity, Instance, coordination_of
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.supervision.board import Board
+from streaming.deletion.supervision.facts import facts_of, reading
+from streaming.deletion.supervision.holds import HoldWatch
 from streaming.deletion.supervision.upkeep import Upkeep, tidy_up
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
 from streaming.in_use.cache import InUseCache
@@ -42,6 +43,7 @@ from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar
+from streaming.prometheus.server import MetricsServer
 from streaming.queries.checkpoints import root_of
 from streaming.queries.delivery.completion import Completion
 from streaming.queries.delivery.fallback_reads import ReadRows
@@ -70,11 +72,20 @@ from udfs.units import HOUR_MS
 log = logging.getLogger("ledger-reaper")
 
 
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What lives as long as the service's process."""
+
+    stop: threading.Event
+    metrics: Metrics
+    server: MetricsServer | None  # None: no metrics are served
+
+
 def build_service(
-    spark: SparkSession, settings: Settings, instance: Instance, who: Identity, stop: threading.Event
+    spark: SparkSession, settings: Settings, instance: Instance, who: Identity, process: Process
 ) -> LedgerDeletionService:
     """Return the service that processes batches. Raises SafetyError, ConfigError, UnavailableError."""
-    metrics, store = Metrics(), instance.clients.store
+    stop, metrics, store = process.stop, process.metrics, instance.clients.store
     agreed = AgreedClock(store, settings.zookeeper.own_root, settings.service.name)
     clock = PacedClock(agreed)
     loader = InUseLoader(store, instance.clients.broker if settings.safety.ask_broker else None, clock)
@@ -88,7 +99,6 @@ def build_service(
     receipts = Receipts(spark, settings.state_dir)
     identity.hold_state(receipts.table_id, root_of(settings))
     instance.ownership.hold_state(receipts.table_id, settings.state_dir)
-    _serve(settings, metrics)
     log.info("Spark UI: %s", spark.sparkContext.uiWebUrl or NO_UI)
     coordination = coordination_of(settings, instance, agreed)
     watch = _source_watch(settings, instance)
@@ -183,17 +193,6 @@ def build_service(
     )
 
 
-def _serve(settings: Settings, metrics: Metrics) -> None:
-    if settings.metrics.port < 0:
-        return
-    address = settings.metrics.address
-    try:
-        port = metrics.serve(address, settings.metrics.port)
-    except OSError as error:
-        raise not_served(settings.metrics, error) from error
-    log.info("metrics: http://%s:%s/metrics", address, port)
-
-
 def _source_watch(settings: Settings, instance: Instance) -> SourceWatch:
     zookeeper = settings.zookeeper
     accepted = Accepted(instance.clients.store, accepted_path(zookeeper.own_root, settings.service.name))
@@ -275,21 +274,25 @@ class Assembly:
         """Return the periodic duties."""
         settings, service, markers = self.settings, self.service, Markers()
         pulsar, clock = Pulsar(self.instance.admin, reader_for(settings)), service.clock
-
-        def log_holds() -> None:
-            service.gate.log_hold()
-            service.follow_up.tenants.now()
-
         return Upkeep(
             partial(tidy_up, settings, pulsar, table=service.receipts, lock=service.lock, clock=clock),
             lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
             service.outages.metrics,
-            log_holds=log_holds,
         )
 
     def companions(self) -> Iterator[Beside]:
-        """Yield what runs beside the service by its configuration. Modules are loaded only if they are needed."""
-        settings = self.settings
+        """Yield what runs beside the service. Modules are loaded only if the configuration needs them."""
+        settings, service = self.settings, self.service
+        yield HoldWatch(
+            gate=service.gate,
+            pause=self.instance.pause,
+            tenants=service.follow_up.tenants,
+            metrics=service.outages.metrics,
+            clock=service.clock,
+        ).beside()
+        pulsar = Pulsar(self.instance.admin, reader_for(settings))
+        registry = service.outages.metrics.registry
+        yield reading(facts_of(settings, pulsar, service.retries.waiting, registry, service.clock))
         if settings.audit.every_seconds:
             from streaming.audit.repeat.audit_thread import auditing
 
@@ -301,7 +304,7 @@ class Assembly:
         if settings.watch.enabled:
             from streaming.phase_one.watcher.watch_loop import watching
 
-            yield watching(settings, self.service.outages.metrics.registry)
+            yield watching(settings, registry)
 
 
 def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception | None, failures: int) -> None:

@@ -1,118 +1,87 @@
-"""Every metric of the service, including those that PIP-186 lists, served for Prometheus."""
+"""The service's metrics, and what /readyz reports of it."""
 
-from collections.abc import Iterable
-
-from prometheus_client import CollectorRegistry, Counter, Gauge
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from streaming.in_use.cache import InUseCache
-from streaming.prometheus import serve
+from streaming.prometheus import table
+from streaming.prometheus.health import Health
+from streaming.prometheus.registry import Registry
+from streaming.prometheus.table import Group
 from streaming.reconcile.gaps import Reconciliation
+from streaming.schemas import REQUESTS, RETRY
+from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.receipts import ChunkSummary
-from udfs.phase_one.pip_186_metrics import HELP, SENT, Metric, counted_as
+from udfs.phase_one.pip_186_metrics import counted_as
+
+_STARTING = "start"
+_NAMED = 5
 
 
-def pip_186_counters(registry: CollectorRegistry, metrics: Iterable[Metric]) -> dict[Metric, Counter]:
-    """Create counters for some of PIP-186's metrics, `ledger_deletion_<name>_total`."""
-    return {metric: Counter(f"ledger_deletion_{metric}", HELP[metric], registry=registry) for metric in metrics}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """Why nothing, or nothing of some tenants, is deleted now."""
+
+    paused: str = ""  # the pause; "": none
+    paused_since_ms: int = 0
+    limit: str = ""  # the limit that was reached; "": none
+    limit_since_ms: int = 0
+    migration: str = ""  # why the cluster's metadata can't be used; "": it can
+    tenants_since_ms: int = 0  # when a tenant was last held or released; 0: none is held
 
 
+@dataclass(slots=True)
 class Metrics:
-    """Counts since the start. One per process."""
+    """One per process. Any thread may call it.
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()  # of its own, so that tests can have two
-        self._requests = Counter(
-            "ledger_deletion_requests",
-            "Processed requests, by query, outcome and reason",
-            ["query", "outcome", "reason"],
-            registry=self.registry,
-        )
-        self._bytes = Counter("ledger_deletion_deleted_bytes", "Bytes of deleted ledgers", registry=self.registry)
-        self._copies = Counter(
-            "ledger_deletion_copies_published", "Copies sent to RETRY and DLQ", ["topic"], registry=self.registry
-        )
-        self._chunks = Counter(
-            "ledger_deletion_chunks_committed",
-            "Chunks of requests whose receipts are committed",
-            ["query"],
-            registry=self.registry,
-        )
-        self._outages = Counter(
-            "ledger_deletion_outages_waited", "How often the work waited for a service", registry=self.registry
-        )
-        self._waiting = Gauge(
-            "ledger_deletion_retries_waiting", "Requests that wait for their next try", registry=self.registry
-        )
-        self._unaccounted = Gauge(
-            "ledger_deletion_unaccounted",
-            "ALARM unless 0: messages that were read and have no receipt, ledgers of request topics that were deleted "
-            "before we read them, requests that should be retried and wait nowhere",
-            ["what"],
-            registry=self.registry,
-        )
-        self._of_pip_186 = pip_186_counters(self.registry, [metric for metric in Metric if metric not in SENT])
-        self._gaps: dict[str, int] = {}
-        self._reconciled = Gauge(
-            "ledger_deletion_accounts_looked_at_seconds",
-            "When ledger_deletion_unaccounted was last counted in full, in seconds since 1970; 0: not since the start",
-            registry=self.registry,
-        )
-        self._tripped = Gauge(
-            "ledger_deletion_limit_reached",
-            "1 while a limit is reached, and an operator must decide before more is deleted",
-            registry=self.registry,
-        )
-        self._held_tenants = Gauge(
-            "ledger_deletion_tenant_held",
-            "1 while no ledger of this tenant is deleted, until an operator decides",
-            ["tenant"],
-            registry=self.registry,
-        )
-        self._parked = Gauge(
-            "ledger_deletion_lane_parked",
-            "1 while a query can't read its topic with the connector, by query; the log and `check` name the reason",
-            ["query"],
-            registry=self.registry,
-        )
-        self._cache = Gauge(
-            "ledger_deletion_in_use_cache",
-            "Cache of owners' references: hits, misses, refreshes and stale since the start; owners and bytes now",
-            ["what"],
-            registry=self.registry,
-        )
+    Counters count since the start of the process. What ZooKeeper and state.dir hold is read from there.
+    """
 
-    def serve(self, address: str, port: int) -> int:
-        """Serve on this address of the machine, and return the port; 0 takes a free port."""
-        return serve(self.registry, address, port)
+    registry: Registry = field(default_factory=lambda: Registry(Group.SERVICE, Group.PIP_186))
+    health: Health = field(default_factory=Health)
+    _gaps: dict[str, int] = field(default_factory=dict)
+    _cache: dict[table.Metric, int] = field(default_factory=dict)  # as counted last
+
+    def starting(self, why: str) -> None:
+        """Show that the service does not read requests yet; "": it does."""
+        self.health.not_ready(_STARTING, why and f"starting: {why}")
 
     def count(self, query: str, summary: ChunkSummary) -> None:
         """Count a committed chunk."""
-        self._chunks.labels(query).inc()
+        registry = self.registry
+        registry.inc(table.CHUNKS_COMMITTED, 1, query)
         for (outcome, reason), n in summary.outcomes.items():
-            self._requests.labels(query, outcome, reason).inc(n)
+            registry.inc(table.REQUESTS, n, query, outcome, reason)
         for topic, n in summary.copies.items():
-            self._copies.labels(topic).inc(n)
-        self._bytes.inc(summary.deleted_bytes)
+            registry.inc(table.COPIES_PUBLISHED, n, topic)
+        registry.inc(table.DELETED_BYTES, summary.deleted_bytes)
         for (ledger_type, outcome, reason), n in summary.by_type.items():
             for metric in counted_as(ledger_type, outcome, reason):
-                self._of_pip_186[metric].inc(n)
+                registry.inc(table.PIP_186[metric], n)
+
+    def took(self, metric: table.Metric, query: str, seconds: float) -> None:
+        """Show how long a batch or a chunk of a query took."""
+        # max: the agreed clock may be set back
+        self.registry.observe(metric, max(0.0, seconds), RETRY if query == RETRY else REQUESTS)
 
     def cache(self, cache: InUseCache) -> None:
         """Show the in-use cache as it is now."""
         counts = cache.counts
-        for name, value in (
-            ("hits", counts.hits),
-            ("misses", counts.misses),
-            ("refreshes", counts.refreshes),
-            ("stale", counts.stale),
-            ("owners", len(cache)),
-            ("bytes", cache.size_bytes),
+        for metric, n in (
+            (table.CACHE_HITS, counts.hits),
+            (table.CACHE_MISSES, counts.misses),
+            (table.CACHE_REFRESHES, counts.refreshes),
+            (table.CACHE_STALE, counts.stale),
         ):
-            self._cache.labels(name).set(value)
+            self.registry.inc(metric, n - self._cache.get(metric, 0))
+            self._cache[metric] = n
+        self.registry.set(table.CACHE_OWNERS, len(cache))
+        self.registry.set(table.CACHE_BYTES, cache.size_bytes)
 
     def waiting(self, retries: int) -> None:
         """Show how many retries wait."""
-        self._waiting.set(retries)
+        self.registry.set(table.RETRIES_WAITING, retries)
 
     def unaccounted(self, accounts: Reconciliation) -> None:
         """Show what is unaccounted for."""
@@ -125,26 +94,50 @@ class Metrics:
             # an incomplete reconciliation never lowers a number
             gaps = {what: max(n, self._gaps.get(what, 0)) for what, n in gaps.items()}
         else:
-            self._reconciled.set_to_current_time()
+            self.registry.set(table.ACCOUNTS_CHECKED, time.time())
         self._gaps = gaps
         for what, n in gaps.items():
-            self._unaccounted.labels(what).set(n)
+            self.registry.set(table.UNACCOUNTED, n, what)
 
-    def tripped(self, is_tripped: bool) -> None:
-        """Show whether a limit holds the work until an operator decides."""
-        self._tripped.set(int(is_tripped))
+    def tripped(self, limit: str) -> None:
+        """Show which limit holds the work until an operator decides; "": none."""
+        self.registry.set(table.LIMIT_REACHED, int(bool(limit)))
+        self.health.not_ready("limit", limit and f"LIMIT REACHED: {limit}; see `ledger-reaper status`")
 
-    def held_tenants(self, tenants: Iterable[str], *, no_more: Iterable[str] = ()) -> None:
-        """Show which tenants are held until an operator decides, and which are held no longer."""
-        for tenant in tenants:
-            self._held_tenants.labels(tenant).set(1)
-        for tenant in no_more:
-            self._held_tenants.labels(tenant).set(0)
+    def held_tenants(self, tenants: Collection[str]) -> None:
+        """Show which tenants are held until an operator decides."""
+        self.registry.set(table.TENANTS_HELD, len(tenants))
+        self.registry.show(table.TENANT_HELD, dict.fromkeys(tenants, 1))
+        named = ", ".join(sorted(tenants)[:_NAMED]) + (", …" if len(tenants) > _NAMED else "")
+        self.health.not_ready("tenants", f"TENANT HELD: {named}; see `ledger-reaper status`" if tenants else "")
 
-    def parked(self, query: str, *, is_parked: bool) -> None:
-        """Show whether a query is parked."""
-        self._parked.labels(query).set(int(is_parked))
+    def holds(self, holds: Holds, now_s: float) -> None:
+        """Show all holds, as read at that time (in seconds since 1970)."""
+        self.tripped(holds.limit)
+        self.health.not_ready("paused", holds.paused and f"PAUSED: {holds.paused}")
+        self.health.not_ready("migration", holds.migration)
+        for metric, value in (
+            (table.PAUSED, int(bool(holds.paused))),
+            (table.PAUSED_SINCE, holds.paused_since_ms / 1000),
+            (table.LIMIT_REACHED_SINCE, holds.limit_since_ms / 1000),
+            (table.TENANTS_HELD_SINCE, holds.tenants_since_ms / 1000),
+            (table.METADATA_MIGRATION, int(bool(holds.migration))),
+            (table.HOLDS_READ, now_s),
+        ):
+            self.registry.set(metric, value)
+
+    def parked(self, query: str, parked: ParkedQuery | None) -> None:
+        """Show that a query is parked; None: it is no longer parked."""
+        self.registry.set(table.QUERY_PARKED, int(parked is not None), query)
+        # the service does its job as long as the fallback processes the topic's requests
+        waits = parked is not None and not parked.is_read
+        why = f"PARKED: {parked.topic} is not read: {parked.why}" if parked is not None and waits else ""
+        self.health.not_ready(f"query {query}", why)
 
     def outage(self) -> None:
         """Count a wait for a service."""
-        self._outages.inc()
+        self.registry.inc(table.OUTAGES_WAITED)
+
+    def outages(self, steps: int) -> None:
+        """Show how many steps wait for a service now."""
+        self.registry.set(table.OUTAGES, steps)

@@ -2,7 +2,7 @@
 
 The site consists of the pages of the repository. docs/README.md is its table of contents: a section of navigation for
 each of its headings. Below a line with MARK, a page is generated: the keys of the configuration from conf/default.toml,
-commands and options from the commands themselves.
+commands and options from the commands themselves, metrics from their table.
 """
 
 import os
@@ -23,6 +23,7 @@ from markdown_it import MarkdownIt
 from typer.main import get_command
 
 from streaming.cli.main import COMMANDS, Listed, app
+from streaming.prometheus.table import TABLE, Group
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -52,8 +53,28 @@ def generated_pages() -> dict[Path, str]:
         page: page.read_text(encoding="utf-8").partition(MARK)[0]
         + MARK
         + re.sub("\n{3,}", "\n\n", "\n".join(["", *lines]))
-        for page, lines in ((DOCS / "configuration.md", _keys()), (DOCS / "commands.md", _commands()))
+        for page, lines in (
+            (DOCS / "configuration.md", _keys()),
+            (DOCS / "commands.md", _commands()),
+            (DOCS / "metrics.md", _metrics()),
+        )
     }
+
+
+def _metrics() -> Iterator[str]:
+    """Yield a table of each group of metrics."""
+    for group in Group:
+        yield from (f"## {group}", "", "| metric | type | labels | meaning | since |", "|---|---|---|---|---|")
+        for metric in TABLE.values():
+            if metric.group is group:
+                labels = "; ".join(
+                    f"`{label.name}`: {label.values}" + (f" (at most {label.at_most})" if label.at_most else "")
+                    for label in metric.labels
+                )
+                buckets = ", ".join(f"{bound:g}" for bound in metric.buckets)
+                text = f"{metric.text}. Buckets: {buckets}" if buckets else metric.text
+                yield f"| `{metric.series}` | {metric.kind} | {labels} | {text} | {metric.since} |"
+        yield ""
 
 
 def _keys() -> Iterator[str]:

@@ -91,7 +91,7 @@ class Output(Folder):
                 yield from file.iter_batches()
 
 
-def output_of(settings: Settings, out: Path | str | None) -> Output:
-    """Return the folder of --out, or `audit` in the state directory. Raises UnavailableError."""
-    folder = folder_of(str(out) if out else below(settings.state_dir, "audit"))
+def output_of(settings: Settings, out: Path | str | None, name: str = "audit") -> Output:
+    """Return the folder of --out, or the folder of this name in the state directory. Raises UnavailableError."""
+    folder = folder_of(str(out) if out else below(settings.state_dir, name))
     return Output(folder.location, folder.filesystem, folder.root)

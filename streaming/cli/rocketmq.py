@@ -213,30 +213,36 @@ def follow(  # noqa: PLR0913  typer reads each option from a parameter
     """Create RocksDB while the broker continues in file mode; `backfill` then takes seconds."""
     why = "no metrics are served. Add --metrics-port"
     refuse_ignored(context, (metrics_port is None, ("--metrics-address",), why))
+    from streaming.config.listening import listen_on
+    from streaming.prometheus import table
+    from streaming.prometheus.health import Health
+    from streaming.prometheus.server import serving
     from streaming.rocketmq.follow.follow_metrics import FollowMetrics
     from streaming.rocketmq.follow.lag import Lag
     from streaming.rocketmq.follow.run import Follow
     from streaming.rocketmq.local_spark import local_spark
     from streaming.rocketmq.store.store_paths import store_paths
     from streaming.signals import on_signals
+    from streaming.spark.jars import versions
 
     def print_lag(lag: Lag) -> None:
         say_json(lag._asdict() | {"bytes_behind": lag.bytes_behind})
 
     paths = store_paths(store, broker_conf, lmq=lmq)
-    metrics = FollowMetrics()
+    metrics, health, listener = FollowMetrics(), Health(), None
     if metrics_port is not None:
-        try:
-            port = metrics.serve(metrics_address, metrics_port)
-        except OSError as error:
-            raise ConfigError(
-                f"metrics can't be served on {metrics_address}, port {metrics_port}: {error.strerror}: name a free "
-                "port with --metrics-port (0: any), and an address of this machine with --metrics-address"
-            ) from error
-        _say(f"metrics: http://{metrics_address}:{port}/metrics")
+        advice = "Name a free port with --metrics-port (0: any), and an address of this machine with --metrics-address"
+        listener = listen_on(metrics_address, metrics_port, advice)
+        _say(f"metrics: http://{metrics_address}:{listener.getsockname()[1]}/metrics")
+    metrics.registry.identify(str(paths.store), paths.conf.cluster)
+    metrics.registry.set(table.BUILD_INFO, 1, *versions())
     report = print_lag if json_lines else None
     work = Follow(paths=paths, clock=SystemClock(), say=_say, report=report, export=metrics.export)
-    with local_spark() as spark, on_signals(lambda _number: work.is_stopping.set()):
+    with (
+        serving(metrics.registry, health, listener),
+        local_spark() as spark,
+        on_signals(lambda _number: work.is_stopping.set()),
+    ):
         lag = work.run(spark, until_caught_up=until_caught_up)
     if json_lines:
         print_lag(lag)

@@ -1,13 +1,14 @@
 """`ledger-reaper run` and `jars`."""
 
 import contextlib
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streaming.cli.options import Config, OptionalConfig, settings_of
-from streaming.config.listening import require_free_port
+from streaming.config.listening import listen
 from streaming.errors import ConfigError, UnavailableError
 from streaming.terminal import say
 
@@ -26,19 +27,22 @@ def run(
 ) -> None:
     """Run the service until it gets SIGTERM or SIGINT."""
     settings = settings_of(config)
-    require_port(settings, settings.service.name)
+    listener = listen_alone(settings, settings.service.name)
     from streaming.queries.early_start import starting_spark
 
     with starting_spark(settings) as spark:  # Spark starts while the rest of the program is loaded
         from streaming import app
 
-        app.run(settings, spark, until_idle=until_idle, config=str(config))
+        app.run(settings, spark, listener, until_idle=until_idle, config=str(config))
 
 
-def require_port(settings: "Settings", lock: str) -> None:
-    """Raise an error if metrics can't be served: SafetyError if another instance has the lock, else ConfigError."""
+def listen_alone(settings: "Settings", lock: str) -> socket.socket | None:
+    """Listen for Prometheus; None if the configuration disables it.
+
+    Raises SafetyError if that is impossible and another instance has the lock, else ConfigError.
+    """
     try:
-        require_free_port(settings.metrics)
+        return listen(settings.metrics)
     except ConfigError:
         from streaming.clients import command_clients
         from streaming.coordination.lock import refuse_second

@@ -1,7 +1,7 @@
 """`ledger-reaper watch`."""
 
 from streaming.cli.options import Config, settings_of
-from streaming.cli.run_service import require_port
+from streaming.cli.run_service import listen_alone
 
 
 def watch(config: Config) -> None:
@@ -12,7 +12,7 @@ def watch(config: Config) -> None:
     settings = settings_of(config)
     from streaming.coordination.lock import WATCH
 
-    require_port(settings, settings.service.name + WATCH)
+    listener = listen_alone(settings, settings.service.name + WATCH)
     from streaming.arrow import load_datasets
 
     load_datasets()
@@ -23,4 +23,4 @@ def watch(config: Config) -> None:
 
     stop = threading.Event()
     with on_signals(lambda _number: stop.set()):
-        watch_until(settings, stop)
+        watch_until(settings, stop, listener)

@@ -1,32 +1,31 @@
-"""Checks that the configured port for metrics is free, before anything else starts."""
+"""Listens on the port for metrics before anything else starts, so that no other process can take the port."""
 
+import os
 import socket
 
 from streaming.config.sections import MetricsSettings
 from streaming.errors import ConfigError
 
 
-def require_free_port(metrics: MetricsSettings) -> None:
-    """Raise ConfigError if metrics can't be served: the port is in use, or the address is not this machine's.
+def listen(metrics: MetricsSettings) -> socket.socket | None:
+    """Listen for Prometheus; None if metrics.port is -1. The caller closes the socket.
 
-    The probe binds the port like the server, and releases it at once.
+    Raises ConfigError if the port is in use, or the address is not this machine's.
     """
     if metrics.port < 0:
-        return
-    family = socket.AF_INET6 if ":" in metrics.address else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((metrics.address, metrics.port))
-            probe.listen(1)
-    except OSError as error:
-        raise not_served(metrics, error) from error
-
-
-def not_served(metrics: MetricsSettings, error: OSError) -> ConfigError:
-    """Return the error for a metrics server that can't listen."""
-    return ConfigError(
-        f"metrics can't be served on {metrics.address}, port {metrics.port}: {error.strerror}. Set metrics.port to a "
-        "free port (-1: no metrics) and metrics.address to an address of this machine; `ledger-reaper status` shows "
-        "whether this service runs already"
+        return None
+    advice = (
+        "Set metrics.port to a free port (-1: no metrics) and metrics.address to an address of this machine; "
+        "`ledger-reaper status` shows whether this service runs already"
     )
+    return listen_on(metrics.address, metrics.port, advice)
+
+
+def listen_on(address: str, port: int, advice: str) -> socket.socket:
+    """Listen on a port of an address of this machine; port 0 takes a free one. Raises ConfigError, with the advice."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, dualstack_ipv6=family == socket.AF_INET6)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise ConfigError(f"metrics can't be served on {address}, port {port}: {why}. {advice}") from error

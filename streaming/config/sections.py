@@ -393,3 +393,4 @@ class MetricsSettings(_Part):
 
     address: ListenAddress
     port: Annotated[int, Field(ge=-1, le=65_535)]
+    cluster: str

@@ -4,7 +4,7 @@ import getpass
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,6 +42,9 @@ class ClusterIdentity:
     layout: str
     pulsar_cluster: str
     service_name: str  # of our instance
+
+
+_KEYS = tuple(each.name for each in fields(ClusterIdentity))
 
 
 def read_layout(store: MetadataStore, ledgers_root: str) -> Layout:
@@ -104,10 +107,10 @@ def compare(identity: ClusterIdentity, directory: str) -> bool:
     return True
 
 
-def known_instance_id(directory: str) -> str | None:
-    """Return the INSTANCEID recorded in the directory, if any. Raises SafetyError, UnavailableError."""
+def known(directory: str) -> ClusterIdentity | None:
+    """Return the identity recorded in the directory, if any. Raises SafetyError, UnavailableError."""
     recorded = _read(folder_of(directory), _FILE)
-    return None if recorded is None else str(recorded.get("instance_id"))
+    return None if recorded is None else ClusterIdentity(**{key: str(recorded.get(key)) for key in _KEYS})
 
 
 def hold_state(receipts_id: str, checkpoints: str) -> None:

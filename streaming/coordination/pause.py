@@ -22,6 +22,7 @@ class PauseNote:
     text: str  # the reason, the operator, the start and the end
     version: int  # of the znode
     until_ms: int | None  # ends at this time of ZooKeeper's; None: an operator ends it
+    since_ms: int  # when it was set, by ZooKeeper's time
 
 
 class Pause:
@@ -91,8 +92,8 @@ class Pause:
             until = "" if until_ms is None else f", until {_iso(until_ms)}"
         except (ValueError, KeyError, TypeError, OverflowError):
             # an operator created it by hand, so it lasts until it is deleted by hand or by `resume`
-            return PauseNote(f"{self.path} exists", node.version, None)
-        return PauseNote(f"{text}{until})", node.version, until_ms)
+            return PauseNote(f"{self.path} exists", node.version, None, node.mtime_ms)
+        return PauseNote(f"{text}{until})", node.version, until_ms, node.mtime_ms)
 
 
 def _iso(at_ms: int) -> str:

@@ -106,13 +106,13 @@ class Gate:
 
     def _hold(self, why: str, query: str, doubt: str = "") -> None:
         self.blast_radius.trip(why, query, doubt)
-        self.metrics.tripped(True)
+        self.metrics.tripped(why)
         self.wait_until_open()
 
     def _held(self) -> str:
         """Return for the log why nothing may be deleted now; "" if deleting is allowed."""
         limit = self.blast_radius.held()
-        self.metrics.tripped(bool(limit))
+        self.metrics.tripped(limit)
         return self._reason(limit)
 
     def _reason(self, limit: str) -> str:
@@ -141,6 +141,8 @@ class Outages:
     backoff: Backoff = _BACKOFF  # between the tries of a step
     # failures that need the operator: they set stop, and the service exits with the first of them
     fatal: list[Exception] = field(default_factory=list)
+    _waiting: int = 0
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def wait_through(self, step: Callable[[], None]) -> None:
         """Repeat a step until no service is unavailable. A step may be repeated after it was partly done.
@@ -164,8 +166,21 @@ class Outages:
                 wait_s = self.backoff.pause_s(failures)
                 self.log(f"waiting {wait_s} s: {failure}")
                 self.metrics.outage()
-                if self.stop.wait(wait_s):
+                if self._wait(wait_s):
                     raise StopRequestedError from error
+
+    def _wait(self, wait_s: float) -> bool:
+        """Wait before the next try of a step; return whether the service is to stop."""
+        self._show(1)
+        try:
+            return self.stop.wait(wait_s)
+        finally:
+            self._show(-1)
+
+    def _show(self, change: int) -> None:
+        with self._guard:
+            self._waiting += change
+            self.metrics.outages(self._waiting)
 
     def fail(self, failure: Exception) -> None:
         """Stop the service if the failure is a SafetyError: to continue could delete live data."""

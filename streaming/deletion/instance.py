@@ -39,6 +39,7 @@ class Instance:
     pause: Pause
     rules: SweepRules
     ownership: Ownership
+    pulsar_cluster: str  # the names of the clusters that Pulsar knows, separated by commas
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,13 @@ def begin_instance(
         )
         own_znodes.create_key(store, root)
         yield Instance(
-            clients=clients, admin=admin, epoch=epoch, pause=Pause(store, root), rules=rules, ownership=ownership
+            clients=clients,
+            admin=admin,
+            epoch=epoch,
+            pause=Pause(store, root),
+            rules=rules,
+            ownership=ownership,
+            pulsar_cluster=cluster.pulsar_cluster,
         )
 
 

@@ -22,6 +22,7 @@ from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.retries import Retries
 from streaming.errors import SafetyError
+from streaming.prometheus import table
 from streaming.queries.delivery.completion import Completed, Extent, Spans
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.streams import Describe, chunks_of, messages
@@ -105,11 +106,13 @@ class LedgerDeletionService:
         The caller persists the rows, because they are read several times.
         """
         self.gate.check_stop()
+        started_ms = self.clock.now_ms()
         try:
             if query == RETRY:
                 self.retries.keep(rows, batch_id)
             else:
                 self._take_requests(query, rows, batch_id, extent)
+            self.follow_up.metrics.took(table.BATCH_SECONDS, query, (self.clock.now_ms() - started_ms) / 1000)
         except SafetyError as error:
             # here, because Spark reports a query's failure as text, and that text may quote a sender
             self.outages.fail(error)
@@ -175,6 +178,7 @@ class LedgerDeletionService:
             summary = self.outbox.finish(chunk)
         ended_ms = self.clock.now_ms()
         took = f"swept in {(swept_ms - started_ms) / 1000:.1f} s, in all {(ended_ms - started_ms) / 1000:.1f} s"
+        self.follow_up.metrics.took(table.CHUNK_SECONDS, query, (ended_ms - started_ms) / 1000)
         self.follow_up.report(query, chunk, summary, took)
         self.follow_up.look_after(chunk, summary)
 

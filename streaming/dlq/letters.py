@@ -1,5 +1,6 @@
 """Dead letters for the operator: decoded, filtered, grouped, with their state."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.state import receipts
-from streaming.state.settlements import Position, SettlementFolder, Settlements
+from streaming.state.settlements import WAITING, Position, SettlementFolder, Settlements, position_of
 from udfs import columns as c
 from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
 from udfs.records import PendingDelete, Reason, Rejection
@@ -43,7 +44,7 @@ class DeadLetter:
     @property
     def position(self) -> Position:
         """Its columns.POSITION."""
-        return self.message.partition, self.message.ledger_id, self.message.entry_id, self.message.batch_index
+        return position_of(self.message)
 
     @property
     def id(self) -> str:
@@ -58,13 +59,7 @@ class DeadLetter:
     @property
     def reason(self) -> str:
         """The name of a Reason, NO_REASON or OTHER_REASON."""
-        text = self.message.properties.get(REASON)
-        if text is None:
-            return NO_REASON
-        name = text.partition(":")[0]
-        # any writer to the topic can forge a letter's reason: it is shown and selects letters, and the only decision
-        # that reads it (origins.py) can take rights from a letter, and give it none
-        return name if name in set(Reason) else OTHER_REASON
+        return _reason_of(self.message)
 
     @property
     def owner(self) -> str:
@@ -153,11 +148,25 @@ def filters(ids: Iterable[str], reason: str, owner: str, older_than_ms: int) -> 
 
 def dead_letters(settings: Settings, pulsar: Pulsar) -> Iterator[DeadLetter]:
     """Yield every stored dead letter, oldest first in each partition. Raises UnavailableError, ConfigError."""
+    for message in _stored(settings, pulsar):
+        yield DeadLetter(message, decode(message.payload, settings.service.max_request_bytes))
+
+
+def _stored(settings: Settings, pulsar: Pulsar) -> Iterator[StoredMessage]:
     topic = settings.topics.dead_letter
     if pulsar.admin.partitions(topic) is None:
         raise ConfigError(f"there is no {topic}: the service creates it at its first start")
-    for message in pulsar.reader.read(pulsar.admin.last_positions(topic)):
-        yield DeadLetter(message, decode(message.payload, settings.service.max_request_bytes))
+    yield from pulsar.reader.read(pulsar.admin.last_positions(topic))
+
+
+def _reason_of(message: StoredMessage) -> str:
+    text = message.properties.get(REASON)
+    if text is None:
+        return NO_REASON
+    name = text.partition(":")[0]
+    # any writer to the topic can forge a letter's reason: it is shown and selects letters, and the only decision
+    # that reads it (origins.py) can take rights from a letter, and give it none
+    return name if name in set(Reason) else OTHER_REASON
 
 
 def selected(
@@ -167,6 +176,29 @@ def selected(
     for letter in dead_letters(settings, pulsar):
         if chosen.match(letter, now_ms):
             yield letter, settlements.of(letter.position)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLetters:
+    """Dead letters that were neither replayed nor written off."""
+
+    by_reason: Mapping[str, int]
+    oldest_ms: int | None  # when the oldest was published; None: there are none
+    is_all: bool  # False: the topic has more letters than were read
+
+
+def waiting_letters(settings: Settings, pulsar: Pulsar, most: int) -> WaitingLetters:
+    """Count the waiting dead letters among the first `most` of the topic. Raises UnavailableError, ConfigError."""
+    settled = SettlementFolder(settings.state_dir).settled()
+    counts: Counter[str] = Counter()
+    oldest_ms, read = None, 0
+    for read, message in enumerate(_stored(settings, pulsar), 1):
+        if read > most:
+            break
+        if settled.of(position_of(message)) == WAITING:
+            counts[_reason_of(message)] += 1
+            oldest_ms = min(message.publish_ms, oldest_ms or message.publish_ms)
+    return WaitingLetters(counts, oldest_ms, read <= most)
 
 
 def groups(settings: Settings, pulsar: Pulsar, chosen: DeadLetterFilters, now_ms: int) -> list[LetterGroup]:

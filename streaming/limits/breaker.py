@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streaming.coordination.own_znodes import read_own, write_own
-from streaming.ports import MetadataStore
+from streaming.ports import MetadataStore, Znode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,12 @@ class Breaker:
     def reason(self) -> str:
         """Return why the breaker tripped; "" if it has not. Raises UnavailableError if that is unknown."""
         return str(self._read().get("why", ""))
+
+    def tripped(self) -> tuple[str, int]:
+        """Return why the breaker tripped, and when (ms since 1970); ("", 0) if it has not. Raises UnavailableError."""
+        node = read_own(self.store, self.path)
+        why = str(_parsed(self.path, node).get("why", ""))
+        return why, node.mtime_ms if node is not None and why else 0
 
     def granted_ms(self) -> int:
         """Return when an operator last resumed; 0: never."""
@@ -46,17 +52,20 @@ class Breaker:
         return granted
 
     def _read(self) -> dict[str, Any]:
-        node = read_own(self.store, self.path)
-        if node is None or not node.data:
-            return {}
-        try:
-            return dict(json.loads(node.data))
-        except (ValueError, TypeError):
-            # what can't be read holds all deletes
-            return {"why": f"{self.path} can't be parsed; find out why, then `ledger-reaper resume --limit`"}
+        return _parsed(self.path, read_own(self.store, self.path))
 
     def _write(self, state: dict[str, Any]) -> None:
         write_own(self.store, self.path, json.dumps(state).encode())
+
+
+def _parsed(path: str, node: Znode | None) -> dict[str, Any]:
+    if node is None or not node.data:
+        return {}
+    try:
+        return dict(json.loads(node.data))
+    except (ValueError, TypeError):
+        # what can't be read holds all deletes
+        return {"why": f"{path} can't be parsed; find out why, then `ledger-reaper resume --limit`"}
 
 
 def breaker_path(own_root: str, name: str) -> str:

@@ -24,6 +24,11 @@ class TenantHolds:
         """Return why each held tenant is held; None if the znode can't be parsed. Raises UnavailableError."""
         return self._read()[0]
 
+    def since_ms(self) -> int:
+        """Return when a tenant was last held or released (ms since 1970); 0: none is held. Raises UnavailableError."""
+        node = read_own(self.store, self.path)
+        return node.mtime_ms if node is not None and node.data not in (b"", b"{}") else 0
+
     def hold(self, tenants: Mapping[str, str]) -> dict[str, str]:
         """Add these tenants and reasons, and return all held tenants. Raises UnavailableError."""
         _before, after = self._change(lambda held: self._parsed(held) | dict(tenants))

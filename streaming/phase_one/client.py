@@ -19,9 +19,10 @@ from prometheus_client import CollectorRegistry
 from streaming.clients import admin_for, open_sender, reader_for
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
-from streaming.metrics import pip_186_counters
 from streaming.phase_one.receipts_by_message import NewestReceipts, Receipt, await_receipts, newest_receipts
 from streaming.ports import Pulsar, RequestSender
+from streaming.prometheus.registry import counter
+from streaming.prometheus.table import PIP_186
 from streaming.reconcile.backlog_count import backlog_of
 from streaming.topics.requests import owner_key
 from streaming.topics.setup import ensure_request_topic
@@ -93,7 +94,7 @@ class LedgerDeletionClient:
         self.services = services or services_of(settings)
         self._sender: RequestSender | None = None
         self.registry = registry or CollectorRegistry()
-        self._sent = pip_186_counters(self.registry, SENT)
+        self._sent = {metric: counter(PIP_186[metric], self.registry) for metric in SENT}
 
     def start(self) -> None:
         """Create the topic if it is missing, and connect a producer. A second call does nothing.

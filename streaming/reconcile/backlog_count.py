@@ -14,11 +14,11 @@ estimate only if a partition has over 1,000 unread entries of several messages e
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from streaming.config.settings import Settings
-from streaming.ports import MessageReader, Pulsar
+from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.names import queries_of
 from streaming.state import receipts, waiting
@@ -30,6 +30,13 @@ from udfs.requests.retry import ORIGIN_MESSAGE_ID
 _ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB if its producer batches
 
 
+class Unread(NamedTuple):
+    """The messages of a topic that no committed batch has read."""
+
+    messages: int = 0
+    oldest_ms: int | None = None  # when the oldest was published; None: there are none
+
+
 def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], int] | None = None) -> dict[str, Any]:
     """Count the requests without a final receipt: {"messages": total, "topics": {topic: messages}}.
 
@@ -37,6 +44,33 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
         count_retries: counts the retries that are not due yet; by default the rows of the waiting table.
 
     Raises UnavailableError.
+    """
+    retries = 0
+
+    def count() -> None:
+        nonlocal retries
+        retries = count_retries() if count_retries else sum(1 for _ in waiting.outstanding(settings.state_dir))
+        retries += _unpublished(settings.state_dir)
+
+    counts = {topic: unread.messages for topic, unread in unread_of(settings, pulsar, meanwhile=count).items()}
+    counts[settings.topics.retry] += retries
+    return {"messages": sum(counts.values()), "topics": counts}
+
+
+def unread_of(
+    settings: Settings,
+    pulsar: Pulsar,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+    most_entries: int = _ENTRIES_READ,
+) -> dict[str, Unread]:
+    """Return topic -> its unread messages, for every request topic and the retry topic. Raises UnavailableError.
+
+    Args:
+        settings: of the service.
+        pulsar: reads topics and their positions.
+        meanwhile: counts what was read from the topics, between the reads of their positions and of their ends.
+        most_entries: of a partition, that are read; if more are unread, their messages are estimated.
     """
     queries = queries_of(settings, matched_topics(pulsar.admin, settings))
     topics = [topic for query in queries for topic in query.topics]
@@ -47,11 +81,8 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
     for query in queries:
         committed |= committed_positions(location_of(settings, query.name))
     before_first = {topic: _acknowledged(settings, pulsar, topic, committed) for topic in topics}
-    retries = count_retries() if count_retries else sum(1 for _ in waiting.outstanding(settings.state_dir))
-    retries += _unpublished(settings.state_dir)
-    counts = {topic: _waiting(pulsar, topic, committed | before_first[topic]) for topic in topics}
-    counts[settings.topics.retry] += retries
-    return {"messages": sum(counts.values()), "topics": counts}
+    meanwhile()
+    return {topic: _unread(pulsar, topic, committed | before_first[topic], most_entries) for topic in topics}
 
 
 def _acknowledged(
@@ -78,29 +109,33 @@ def _unpublished(state_dir: str) -> int:
     return sum(n for n in retries.values() if n > 0)
 
 
-def _waiting(pulsar: Pulsar, topic: str, done: Mapping[str, Position]) -> int:
+def _unread(pulsar: Pulsar, topic: str, done: Mapping[str, Position], most_entries: int) -> Unread:
     """Count the messages of a topic after these positions, and all messages of partitions without a position."""
     if pulsar.admin.partitions(topic) is None:
-        return 0
-    messages = 0
+        return Unread()
+    partitions = []
     for partition, newest in pulsar.admin.last_positions(topic).items():
         after = done.get(partition, BEFORE_ALL)
         entries = pulsar.admin.internal_stats(partition).entries_after(after)
         if entries:
-            messages += _messages(pulsar.reader, partition, entries, after, newest)
-    return messages
+            found = pulsar.reader.read({partition: newest}, after={partition: after})
+            partitions.append(_counted(found, entries, most_entries))
+    oldest = [unread.oldest_ms for unread in partitions if unread.oldest_ms is not None]
+    return Unread(sum(unread.messages for unread in partitions), min(oldest, default=None))
 
 
-def _messages(reader: MessageReader, partition: str, entries: int, after: Position, newest: Position) -> int:
-    """Count, or estimate, the messages of so many entries after one position and up to another."""
+def _counted(found: Iterable[StoredMessage], entries: int, most_entries: int) -> Unread:
+    """Count, or estimate, the messages of so many entries of a partition; its oldest message is the first."""
     entries_read = 0
     messages = 0
+    oldest_ms = None
     last: Position = (-1, -1)
-    for message in reader.read({partition: newest}, after={partition: after}):
+    for message in found:
         position = (message.ledger_id, message.entry_id)
         entries_read += position != last
-        if entries_read > _ENTRIES_READ:
-            return max(entries, messages * entries // _ENTRIES_READ)
+        if entries_read > most_entries:
+            return Unread(max(entries, messages * entries // most_entries), oldest_ms)
+        oldest_ms = message.publish_ms if oldest_ms is None else oldest_ms
         messages += 1
         last = position
-    return messages
+    return Unread(messages, oldest_ms)

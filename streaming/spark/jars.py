@@ -5,8 +5,10 @@ streaming.spark.ivy fetches them.
 """
 
 import os
+import platform
 import shutil
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from streaming.errors import ConfigError
@@ -105,6 +107,12 @@ def connector(spark_version: str) -> Artifact:
         supported = ", ".join(sorted(CONNECTORS))
         raise ConfigError(f"no Pulsar connector is known for Spark {spark_version}: install PySpark {supported}")
     return CONNECTORS[minor]
+
+
+def versions() -> tuple[str, str, str, str]:
+    """Return the versions of this program, of PySpark, of the connector and of Python."""
+    spark = _installed_spark()
+    return version("ledger-reaper"), spark, connector(spark).revision, platform.python_version()
 
 
 def _installed_spark() -> str:

@@ -44,6 +44,9 @@ NEEDED = {
     connector_clients.TIMEOUT: connector_clients.CACHED_IN_EXECUTORS,
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.metrics.namespace": "ledger_reaper",
+    # /metrics/spark shows them (streaming/prometheus/server.py)
+    "spark.metrics.conf.*.sink.prometheusServlet.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+    "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.killEnabled": "false",  # the UI's users may view jobs, but not end them
 }

@@ -13,7 +13,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,6 +24,9 @@ from streaming import schemas
 from streaming.errors import UnavailableError
 from streaming.state.filesystem import folder_of
 from udfs import columns as c
+
+if TYPE_CHECKING:  # `receipts` reads no messages
+    from streaming.ports import StoredMessage
 
 # not in the receipts' table, because the service must be the only writer of that table
 FOLDER = "dead-letters"
@@ -46,6 +49,11 @@ _PLAN = pa.schema(
     ]
 )
 _PUBLISHED = pa.schema([pa.field(c.ROW, pa.int64()), pa.field(c.ORIGIN_MESSAGE_ID, pa.string())])
+
+
+def position_of(message: "StoredMessage") -> Position:
+    """Return a dead letter's position."""
+    return message.partition, message.ledger_id, message.entry_id, message.batch_index
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,12 @@ def outstanding(state_dir: str, *more: str) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+def times(state_dir: str, done_ms: int) -> Iterator[pa.Array]:
+    """Yield, in arrays, when each row is due (ms since 1970) that is due after done_ms. Raises UnavailableError."""
+    for batch in _scan(opened(state_dir, TABLE), ds.field(c.READY_MS) > done_ms, [c.READY_MS]):
+        yield batch.column(0)
+
+
 def origins(state_dir: str, done_ms: int) -> Iterator[list[str]]:
     """Yield, in batches, the original requests' message ids of rows due after done_ms; "" if a message names none.
 

@@ -124,8 +124,11 @@ def test_probes_and_prometheus_ask_where_the_service_answers(pod: dict[str, Any]
     (port,) = container["ports"]
     assert port["containerPort"] == settings.metrics.port
     assert settings.metrics.address == "0.0.0.0"
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"] == {"path": "/metrics", "port": port["name"]}
+    for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+    # a pod that is not ready, of a paused service, is replaced, and leaves a node that is drained
+    assert manifest(BASE / "statefulset.yaml")["spec"]["podManagementPolicy"] == "Parallel"
+    assert manifest(BASE / "poddisruptionbudget.yaml")["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     (endpoint,) = manifest(BASE / "podmonitor.yaml")["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
     labels = manifest(BASE / "statefulset.yaml")["spec"]["template"]["metadata"]["labels"]

@@ -12,7 +12,6 @@ from threading import Event
 from uuid import uuid4
 
 from kazoo.client import KazooClient
-from prometheus_client import CollectorRegistry
 
 from streaming.adapters.memory.store import MemoryBroker
 from streaming.adapters.zookeeper.changes import ZooKeeperChanges
@@ -27,6 +26,7 @@ from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
+from streaming.prometheus.registry import Registry
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.builders import ROOT, list_znode
@@ -139,7 +139,7 @@ def watcher_on(store: ZooKeeperStore, hints: ZooKeeperChanges, state: Path, topi
         hints=hints,
         unlisted=UnlistedLedgers(store, reader, loader, named, 3_600_000),
         outbox=RequestOutbox(watched, topic, named, 500),
-        metrics=WatchMetrics(CollectorRegistry()),
+        metrics=WatchMetrics(Registry()),
         clock=clock,
     )
     return Watcher(parts, 1.0, Event())

@@ -271,7 +271,7 @@ def served(url: str) -> dict[Metric, float]:
 
 
 def parsed(text: str) -> dict[Metric, float]:
-    values = dict(re.findall(r"^ledger_deletion_(\w+)_total (\S+)$", text, re.MULTILINE))
+    values = dict(re.findall(r"^ledger_deletion_(\w+)_total(?:\{.*\})? (\S+)$", text, re.MULTILINE))
     return {name: float(values[name]) for name in Metric if name in values}
 
 

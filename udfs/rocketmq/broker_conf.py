@@ -37,6 +37,7 @@ class BrokerConf(NamedTuple):
     clean_forcibly_percent: int = CLEAN_FORCIBLY_PERCENT
     queue_file_units: int = 0  # units in a file of a queue; 0 if no configuration was read
     log_file_bytes: int = 0  # bytes in a file of the commitlog; 0 if no configuration was read
+    cluster: str = ""
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -73,6 +74,7 @@ def broker_conf(properties: Mapping[str, str]) -> BrokerConf:
         clean_forcibly_percent=_percent(properties.get("diskSpaceCleanForciblyRatio", "")),
         queue_file_units=_units(properties.get("mappedFileSizeConsumeQueue", "")),
         log_file_bytes=_log_file_bytes(properties.get("mappedFileSizeCommitLog", "")),
+        cluster=properties.get("brokerClusterName", ""),
     )
 
 

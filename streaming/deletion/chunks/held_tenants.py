@@ -39,6 +39,6 @@ class HeldTenants:
             )
         for tenant in self._shown.keys() - held.keys():
             self.log(f"tenant {tenant} resumed")
-        self.metrics.held_tenants(held, no_more=self._shown.keys() - held.keys())
+        self.metrics.held_tenants(held)
         self._shown = held
         return held

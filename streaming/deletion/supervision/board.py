@@ -29,5 +29,5 @@ class Board:
             else:
                 self._parked[name] = parked
             # metric and note under the same guard, so that they name the same queries
-            self.metrics.parked(name, is_parked=parked is not None)
+            self.metrics.parked(name, parked)
             parked_queries.note(self.state_dir, self._parked)

@@ -39,6 +39,7 @@ class Supervisor:
     due: DueLoop
     upkeep: Beside
     find_gaps: Callable[[], Sequence[str]]
+    beat: Callable[[], None] = lambda: None  # called at each pass of the loop
     failed: Mapping[Query, Exception] = field(default_factory=dict)
     broken: Exception | None = None
     gaps: list[str] = field(default_factory=list)
@@ -54,6 +55,7 @@ class Supervisor:
 
     def _watch(self, stop: threading.Event, checks: Checks) -> None:
         while not stop.wait(_POLL_S):
+            self.beat()
             if checks.is_spark_over():  # no query could start again, and each would stay parked for ever
                 self.broken = UnavailableError(
                     "Spark has ended this application: its master or one of its users removed it; start again"

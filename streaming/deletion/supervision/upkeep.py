@@ -3,7 +3,6 @@
 A message that was read is accounted for if it has a receipt, or waits as a retry (streaming.reconcile).
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.deletion.fair_lock import FairLock
 from streaming.dlq.expiry import expire
-from streaming.errors import ReaperError, StopRequestedError, UnavailableError
+from streaming.errors import ReaperError, StopRequestedError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar
 from streaming.reconcile.gaps import Reconciliation
@@ -24,7 +23,6 @@ log = logging.getLogger("ledger-reaper")
 
 _TIDY_S = 3600.0
 _RECONCILE_S = 300.0
-_HOLDS_S = 5.0
 
 
 class Upkeep:
@@ -33,7 +31,6 @@ class Upkeep:
     Args:
         tidy: removes data that is older than the configuration keeps it.
         reconcile: checks whether all messages are accounted for.
-        log_holds: logs what holds the work now (a limit, say), and when a hold ends, even if no chunk waits for that.
     """
 
     def __init__(
@@ -42,25 +39,17 @@ class Upkeep:
         reconcile: Callable[[], Reconciliation],
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
-        *,
-        log_holds: Callable[[], object] = lambda: None,
     ) -> None:
         self._tidy = tidy
-        self._log_holds = log_holds
         self._reconcile = reconcile
         self._metrics = metrics
         self._monotonic = monotonic
         self._gaps: dict[tuple[str, str], str] = {}
         self._tidied_s = monotonic()
-        self._logged_s = monotonic() - _HOLDS_S
         self._reconciled_s = monotonic() - _RECONCILE_S  # check at once: messages may have gone since the last run
 
     def do_what_is_due(self) -> None:
         """Run each duty that is due. It may be called at any rate."""
-        if self._monotonic() - self._logged_s >= _HOLDS_S:
-            with contextlib.suppress(UnavailableError):  # the next chunk waits for ZooKeeper and logs that
-                self._log_holds()
-            self._logged_s = self._monotonic()
         if self._monotonic() - self._reconciled_s >= _RECONCILE_S:
             self.find_gaps()
             self._reconciled_s = self._monotonic()

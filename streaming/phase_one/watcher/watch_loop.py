@@ -6,14 +6,13 @@ watcher, or two services with the same name, never publish twice.
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-
-from prometheus_client import CollectorRegistry
 
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.beside import Beside, Work
@@ -46,8 +45,13 @@ from streaming.phase_one.watcher.unlisted import UnlistedLedgers, broker_session
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
 from streaming.ports import ChangeHints, MetadataStore, TopicAdmin
-from streaming.prometheus import serve
-from streaming.state.notes.watcher_note import note
+from streaming.prometheus import table
+from streaming.prometheus.health import Health
+from streaming.prometheus.registry import Registry
+from streaming.prometheus.server import serving
+from streaming.prometheus.table import Group
+from streaming.spark.jars import versions
+from streaming.state.notes.watcher_note import note, noted
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from udfs.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
@@ -68,8 +72,19 @@ class Connections:
     admin: Callable[[Settings], AbstractContextManager[TopicAdmin]] = admin_for
 
 
-def watch(settings: Settings, stop: threading.Event) -> None:
-    """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; retries after temporary errors."""
+def watch(settings: Settings, stop: threading.Event, listener: socket.socket | None = None) -> None:
+    """Watch until stop is set. Raises ConfigError, SafetyError, FencedError; retries after temporary errors.
+
+    listener: listens for Prometheus; None: no metrics are served.
+    """
+    health = Health()
+    metrics = WatchMetrics(Registry(Group.PROCESS), health)
+    metrics.not_watching("starting: the watcher does not watch yet")
+    with serving(metrics.registry, health, listener):
+        _watch(settings, stop, metrics)
+
+
+def _watch(settings: Settings, stop: threading.Event, metrics: WatchMetrics) -> None:
     if faults := watch_faults(settings.topics):
         raise ConfigError("; ".join(faults))
     try:
@@ -79,14 +94,10 @@ def watch(settings: Settings, stop: threading.Event) -> None:
         return
     except UnavailableError as error:  # ZooKeeper or the brokers may only be late
         log.warning("the watcher starts without what it needs, and asks again: %s", error)
-    metrics = WatchMetrics(registry := CollectorRegistry())
-    if settings.metrics.port >= 0:
-        address = settings.metrics.address
-        log.info("metrics: http://%s:%s/metrics", address, serve(registry, address, settings.metrics.port))
     repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
 
 
-def watching(settings: Settings, registry: CollectorRegistry) -> Beside:
+def watching(settings: Settings, registry: Registry) -> Beside:
     """Return the watcher's thread, not started yet. It logs and retries after every error; the service continues."""
     stop = threading.Event()
     metrics = WatchMetrics(registry)
@@ -96,7 +107,7 @@ def watching(settings: Settings, registry: CollectorRegistry) -> Beside:
             repeat(lambda: watch_once(settings, metrics, stop, Connections()), metrics, stop)
 
     def on_failure(error: Exception) -> None:
-        metrics.failures.inc()
+        metrics.count(table.WATCH_FAILURES)
         log.error("ALARM: the watcher does not run; next try in a minute: %s", error, exc_info=error)
 
     return Beside(Work(name="watch", run=run, every_s=_AGAIN_S[-1], leave_s=_LEAVE_S, on_failure=on_failure), stop)
@@ -117,7 +128,7 @@ def repeat(
         except StopRequestedError:
             return
         except (UnavailableError, RefusedError) as error:
-            metrics.failures.inc()
+            metrics.count(table.WATCH_FAILURES)
             log.warning("the watcher starts again: %s", error)
             if monotonic() - started_s > _AGAIN_S[-1]:
                 failures = 0  # it ran for a while before this error
@@ -139,6 +150,7 @@ def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event,
         stack.enter_context(InstanceLock(store, settings.zookeeper.own_root, name, on_lost=over.set, stop=stop))
         stop_at_migration(store)
         _hold(settings, store, connections.admin)
+        _identify(settings, metrics)
         hints = connections.hints(settings, (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT))
         stack.callback(hints.close)
         parts = parts_of(settings, store, hints, metrics, lambda: stop.is_set() or over.is_set())
@@ -149,7 +161,14 @@ def watch_once(settings: Settings, metrics: WatchMetrics, stop: threading.Event,
         count = f"{len(parts.watched.nodes)} are known"
         first = "this is the first start, and the audit finds what has leaked before"
         log.info("watching the names in topics, cursors and schemas; %s", first if parts.watched.is_new else count)
-        take_turns(watcher, settings.state_dir, stop, over, partial(stop_at_migration, store))
+        metrics.not_watching("")
+        stack.callback(metrics.not_watching, "the watcher does not watch now; its log names the reason")
+
+        def check() -> None:
+            metrics.beat()
+            stop_at_migration(store)
+
+        take_turns(watcher, settings.state_dir, stop, over, check)
 
 
 def take_turns(
@@ -204,9 +223,18 @@ def _hold(
         with open_admin(settings) as admin:
             identity.hold(identity.of_cluster(settings, store, admin), settings.state_dir)
     except UnavailableError:
-        recorded_id = identity.known_instance_id(settings.state_dir)
-        if recorded_id != identity.instance_id_of(store, settings.zookeeper.ledgers_root):
+        known = identity.known(settings.state_dir)
+        if known is None or known.instance_id != identity.instance_id_of(store, settings.zookeeper.ledgers_root):
             raise
+
+
+def _identify(settings: Settings, metrics: WatchMetrics) -> None:
+    """Name the cluster in the metrics, unless a service has done so, and show the last scan of an earlier run."""
+    known = identity.known(settings.state_dir)
+    if not metrics.registry.is_identified and known is not None:
+        metrics.registry.identify(settings.service.name, settings.metrics.cluster or known.pulsar_cluster)
+        metrics.registry.set(table.BUILD_INFO, 1, *versions())
+    metrics.recall(noted(settings.state_dir))
 
 
 def parts_of(

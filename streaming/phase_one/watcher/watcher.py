@@ -25,6 +25,7 @@ from streaming.phase_one.watcher.scan import MOST_UNCLEAR, Node, ZnodeScan
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths, ChangeHints, Unreadable, Znode
+from streaming.prometheus import table
 from streaming.state.notes.watcher_note import WatcherNote
 from streaming.state.watched import Watched, cost_of, tenant_of
 from udfs.formats.errors import FormatError
@@ -111,7 +112,7 @@ class Watcher:
     def turn(self) -> None:
         """Compare what has changed, and publish what is due. Raises UnavailableError, FencedError, SafetyError."""
         changes = self._parts.hints.take()
-        self._parts.metrics.notified(len(changes.paths))
+        self._parts.metrics.count(table.WATCH_EVENTS, len(changes.paths))
         if self._is_time(changes):
             self._scan()
         elif changes.paths:
@@ -119,9 +120,9 @@ class Watcher:
                 self._compare(nodes, self._parts.clock.now_ms())
         self._publish()
         if self._parts.watched.fold_if_due(at_ms=self._parts.clock.now_ms()):
-            self._parts.metrics.folds.inc()
+            self._parts.metrics.count(table.WATCH_REWRITES)
         self._parts.metrics.show(self.note())
-        self._parts.metrics.is_watching.set(int(changes.is_watching))
+        self._parts.metrics.watching(is_watching=changes.is_watching)
 
     def scan_soon(self) -> None:
         """Let the next turn make a complete scan."""
@@ -178,8 +179,8 @@ class Watcher:
             added = [(f"unlisted ledger {request.ledger_id}", encode(request)) for request in requests]
             parts.watched.save({}, added, notes={unlisted.NOTE: note}, at_ms=now_ms)
         self._requested.clear()
-        parts.metrics.unlisted.inc(len(requests))
-        parts.metrics.unlisted_left.inc(parts.unlisted.left_to_audit)
+        parts.metrics.count(table.WATCH_UNLISTED, len(requests))
+        parts.metrics.count(table.WATCH_UNLISTED_LEFT, parts.unlisted.left_to_audit)
         ended_s = self._monotonic()
         took_s = ended_s - started_s
         self._next_scan_s = ended_s + max(self._poll_seconds, took_s * _PAUSE_PER_SCAN)
@@ -234,7 +235,7 @@ class Watcher:
             self._stamps.pop(path, None)
 
     def _delay(self, path: str, count: int) -> None:
-        self._parts.metrics.put_off.inc(count)
+        self._parts.metrics.count(table.WATCH_DELAYED, count)
         tenant = tenant_of(path)
         if self._full_at_scan.get(tenant, -1) < self.scans - 1:
             log.warning(
@@ -250,7 +251,8 @@ class Watcher:
             return
         self._published_ms = now_ms
         published = self._parts.outbox.publish_due(now_ms)
-        self._parts.metrics.sent(published.sent, published.dropped)
+        self._parts.metrics.count(table.WATCH_SENT, published.sent)
+        self._parts.metrics.count(table.WATCH_DROPPED, published.dropped)
         if published.why and not self._why_not_sent:
             log.warning("the watcher's requests wait in its state, and are sent later: %s", published.why)
         elif published.sent and self._why_not_sent:

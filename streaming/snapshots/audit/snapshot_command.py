@@ -11,6 +11,7 @@ from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions, FindingFilters
 from streaming.audit.command import Further, Section
 from streaming.audit.output import FINDINGS, Output
+from streaming.audit.output import output_of as folder_for
 from streaming.audit.phase_progress import Phases
 from streaming.audit.result import FILE as SUMMARY
 from streaming.audit.result import AuditResult, remember, remembered, remembered_filters
@@ -24,7 +25,6 @@ from streaming.snapshots.audit import snapshot_report
 from streaming.snapshots.audit.advice import LEFT_OUT, NOT_LOADED
 from streaming.snapshots.audit.snapshot_report import GRAVE, totals
 from streaming.spark.java_errors import one_line
-from streaming.state.filesystem import below, folder_of
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
 from udfs.records import LedgerComponent
 
@@ -47,8 +47,7 @@ class SnapshotRequest:
 
 def output_of(settings: Settings, out: Path | str | None) -> Output:
     """--out, or `snapshots` in the state directory. Raises UnavailableError."""
-    folder = folder_of(str(out) if out else below(settings.state_dir, "snapshots"))
-    return Output(folder.location, folder.filesystem, folder.root)
+    return folder_for(settings, out, "snapshots")
 
 
 def audit(settings: Settings, request: SnapshotRequest) -> None:

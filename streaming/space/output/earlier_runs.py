@@ -20,6 +20,12 @@ def read(folder: Folder, cluster: str) -> list[PastRun]:
     return sorted((run for run in runs if run and run.cluster == cluster), key=lambda run: run.at_ms)
 
 
+def newest(folder: Folder) -> PastRun | None:
+    """Return the newest run, if any. Raises UnavailableError."""
+    runs = [run for line in _lines(folder) if (run := _parsed(line))]
+    return max(runs, key=lambda run: run.at_ms, default=None)
+
+
 def compared(folder: Folder, shown: Shown) -> tuple[Shown, list[PastRun]]:
     """Return the result with its growth, and the runs up to this one. Raises UnavailableError.
 

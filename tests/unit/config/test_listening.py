@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from streaming import clients
 from streaming.adapters.memory.store import MemoryStore
 from streaming.cli.main import app
-from streaming.config.listening import require_free_port
+from streaming.config.listening import listen
 from streaming.config.sections import MetricsSettings
 from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import ConfigError, SafetyError
@@ -39,10 +39,29 @@ def test_a_port_that_is_in_use_ends_the_start_in_one_line_that_names_the_instanc
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(ConfigError, match="an address of this machine"):
-        require_free_port(MetricsSettings(address="192.0.2.1", port=0))
+    with pytest.raises(ConfigError, match=r"Cannot assign requested address\. .* an address of this machine"):
+        listen(MetricsSettings(address="192.0.2.1", port=0, cluster=""))
 
 
-@pytest.mark.parametrize("port", [-1, 0])
-def test_no_port_and_any_port_are_free(port: int) -> None:
-    require_free_port(MetricsSettings(address="127.0.0.1", port=port))
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_the_port_is_taken_from_here_on(address: str) -> None:
+    taken = listen(MetricsSettings(address=address, port=0, cluster=""))
+    assert taken is not None
+    with taken, pytest.raises(ConfigError, match="Address already in use"):
+        listen(MetricsSettings(address=address, port=taken.getsockname()[1], cluster=""))
+
+
+def test_no_port_is_no_listener() -> None:
+    assert listen(MetricsSettings(address="127.0.0.1", port=-1, cluster="")) is None
+
+
+# other tests listen on 127.0.0.1, maybe at the same port
+@pytest.mark.parametrize(("address", "other"), [("127.0.0.1", "127.0.0.3"), ("127.0.0.2", "127.0.0.3")])
+def test_it_listens_on_one_address_only(address: str, other: str) -> None:
+    listener = listen(MetricsSettings(address=address, port=0, cluster=""))
+    assert listener is not None
+    with listener:
+        port = listener.getsockname()[1]
+        socket.create_connection((address, port), 5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((other, port), 5)

@@ -24,7 +24,7 @@ def test_the_first_start_records_the_identity_and_later_starts_compare(tmp_path:
     identity.hold(HERE, state)
     identity.hold(HERE, state)
     assert identity.compare(HERE, state)
-    assert (identity.known_instance_id(state), identity.known_instance_id(str(tmp_path))) == ("id", None)
+    assert (identity.known(state), identity.known(str(tmp_path))) == (HERE, None)
     for other in (replace(HERE, instance_id="another"), replace(HERE, service_name="second")):
         with pytest.raises(SafetyError, match="belongs to another"):
             identity.hold(other, state)

@@ -73,7 +73,7 @@ class Run:
         self.stop = Operator((lambda: breaker.clear(now_ms=NOW_MS)) if resumes else None)
         metrics = Metrics()
         self.shown: Callable[[], float] = lambda: cast(
-            "float", metrics.registry.get_sample_value("ledger_deletion_limit_reached")
+            "float", metrics.registry.get_sample_value("ledger_reaper_limit_reached")
         )
         self.stop.look = self.shown
         self.gate = service_of(
@@ -348,7 +348,7 @@ def test_a_step_is_tried_until_no_service_is_away() -> None:
     outages = _outages(stop)
     outages.wait_through(step)
     assert stop.waits == [1, 2, 2]
-    assert outages.metrics.registry.get_sample_value("ledger_deletion_outages_waited_total") == 3
+    assert outages.metrics.registry.get_sample_value("ledger_reaper_outages_waited_total") == 3
     assert not stop.is_set()
 
 

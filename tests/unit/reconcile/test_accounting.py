@@ -372,10 +372,10 @@ def test_a_gap_is_an_alarm_and_a_failed_check_is_none(caplog: pytest.LogCaptureF
     )
     assert len(care.find_gaps()) == 1
     assert "ALARM" in caplog.text
-    assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 1
+    assert metrics.registry.get_sample_value("ledger_reaper_unaccounted", {"what": "messages"}) == 1
     seen.answer = Reconciliation(partitions=(), delayed=0)
     care.find_gaps()
-    assert metrics.registry.get_sample_value("ledger_deletion_unaccounted", {"what": "messages"}) == 0
+    assert metrics.registry.get_sample_value("ledger_reaper_unaccounted", {"what": "messages"}) == 0
 
 
 def test_a_run_ends_with_every_gap_that_it_saw() -> None:
@@ -409,8 +409,8 @@ def test_an_incomplete_check_ends_no_alarm_and_does_not_count_as_a_check() -> No
         )
     )
     metrics.unaccounted(Reconciliation(partitions=(), delayed=0, unchecked={SOURCE: "away"}))
-    assert shown("ledger_deletion_unaccounted", what="ledgers") == 1
-    assert shown("ledger_deletion_accounts_looked_at_seconds") == 0
+    assert shown("ledger_reaper_unaccounted", what="ledgers") == 1
+    assert shown("ledger_reaper_accounts_checked_timestamp_seconds") is None
     metrics.unaccounted(Reconciliation(partitions=(), delayed=0))
-    assert shown("ledger_deletion_unaccounted", what="ledgers") == 0
-    assert shown("ledger_deletion_accounts_looked_at_seconds")
+    assert shown("ledger_reaper_unaccounted", what="ledgers") == 0
+    assert shown("ledger_reaper_accounts_checked_timestamp_seconds")

@@ -13,6 +13,7 @@ from streaming.phase_one.watcher.marks.agenda import Agenda
 from streaming.phase_one.watcher.marks.signs import TopicSigns
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import TrimFacts
+from streaming.prometheus import table
 from udfs.units import HOUR_MS
 
 _CHECK_AGAIN_MS = 60_000  # the first pause between two checks whether what is marked is gone
@@ -85,7 +86,7 @@ class MarkRemoval:
             receipts_since_ms=now_ms - _RECEIPTS_OF_MS,
             requested=marked.requested,
         )
-        self._metrics.marks_worked_off.inc(removal.gone)
+        self._metrics.count(table.WATCH_MARKS_REMOVED, removal.gone)
         if not (removal.asked or removal.later):
             self.drop(topic)
             return removal

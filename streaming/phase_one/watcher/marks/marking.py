@@ -19,6 +19,7 @@ from streaming.phase_one.watcher.marks.mark_removal import MarkRemoval, Tools
 from streaming.phase_one.watcher.marks.signs import TopicSigns
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import TrimFacts
+from streaming.prometheus import table
 from udfs.formats.managed_ledger import ManagedLedgerInfo
 from udfs.phase_one.marks import Marks
 from udfs.phase_one.trim_forecast import NO_LIMIT, Outlook, about_to_drop, has_unmarked, marks_for
@@ -90,7 +91,7 @@ class Marking:
         """Count and log a failure of a topic while ZooKeeper answers. Raises the error if it looks like an outage."""
         if streak.failed(topic):
             raise error
-        self._metrics.marking_failures.inc()
+        self._metrics.count(table.WATCH_MARKING_FAILURES)
         self._warnings.log(topic, f"{topic} waits, and other topics are not affected: {error}")
 
     def _unless_refused(self, topic: str, process: Callable[[], None]) -> None:
@@ -98,7 +99,7 @@ class Marking:
         try:
             process()
         except (RefusedError, ValueError) as error:
-            self._metrics.marking_failures.inc()
+            self._metrics.count(table.WATCH_MARKING_FAILURES)
             self._due.set_forecast(topic, None)
             self._removal.drop(topic)
             self._warnings.log(_RIGHTS if isinstance(error, ForbiddenError) else topic, f"{topic}: {error}")
@@ -121,7 +122,7 @@ class Marking:
             outlook = self._outlook(tools.facts, topic, info, marked, now_ms)
             return marks_for(info, outlook.ids)
 
-        self._metrics.marks_set.inc(tools.marks.mark_chosen(topic, choose))
+        self._metrics.count(table.WATCH_MARKS_SET, tools.marks.mark_chosen(topic, choose))
         self._due.set_forecast(topic, outlook.next_ms)
 
     def _outlook(self, facts: TrimFacts, topic: str, info: ManagedLedgerInfo, marked: Marks, now_ms: int) -> Outlook:

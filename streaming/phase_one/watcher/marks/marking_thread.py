@@ -11,6 +11,7 @@ from streaming.phase_one.watcher.marks.mark_removal import Tools
 from streaming.phase_one.watcher.marks.marking import Marking
 from streaming.phase_one.watcher.marks.signs import TopicSigns
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
+from streaming.prometheus import table
 
 log = logging.getLogger("ledger-reaper")
 
@@ -68,7 +69,7 @@ class MarkingThread:
             try:
                 self._until_it_fails()
             except Exception as error:  # the watcher continues, however the marking fails
-                self._metrics.marking_failures.inc()
+                self._metrics.count(table.WATCH_MARKING_FAILURES)
                 if str(error) != self._last_error:
                     log.warning(
                         "watch.mark_ahead: no mark is set or removed at the moment: %s",

@@ -85,7 +85,7 @@ class Scene:
             del self.bench.broker.topics[name]
 
     def held(self, tenant: str) -> float | None:
-        return self.metrics.registry.get_sample_value("ledger_deletion_tenant_held", {"tenant": tenant})
+        return self.metrics.registry.get_sample_value("ledger_reaper_tenant_held", {"tenant": tenant})
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_tenant_that_lost_most_of_its_topics_is_held_alone_by_name_until_a_per
     known = scene.owners("requests", asked(*topics("shop")))
     assert known.held == {}
     assert {each.presence for each in known.references.values()} == {Presence.GONE}
-    assert (scene.held("shop"), scene.lines[-1]) == (0, "tenant shop resumed")
+    assert (scene.held("shop"), scene.lines[-1]) == (None, "tenant shop resumed")
 
 
 def test_a_held_tenants_owners_are_not_read_also_by_a_later_run(scene: Scene) -> None:

@@ -15,7 +15,7 @@ class Run:
         self.tenants = HeldTenants(holds, self.metrics, self.lines.append)
 
     def shown(self, tenant: str) -> float | None:
-        return self.metrics.registry.get_sample_value("ledger_deletion_tenant_held", {"tenant": tenant})
+        return self.metrics.registry.get_sample_value("ledger_reaper_tenant_held", {"tenant": tenant})
 
 
 def test_a_tenant_is_named_when_it_is_held_and_when_it_is_let_go_and_not_in_between() -> None:
@@ -28,7 +28,7 @@ def test_a_tenant_is_named_when_it_is_held_and_when_it_is_let_go_and_not_in_betw
     assert holds.release("shop")
     assert holds.release("bank")
     assert run.tenants.now() == run.tenants.now() == {}
-    assert [run.shown("shop"), run.shown("bank")] == [0, 0]
+    assert [run.shown("shop"), run.shown("bank")] == [None, None]
     held = "TENANT HELD, nothing of {} is deleted: {}. Find out why, then `ledger-reaper resume --tenant {}`."
     assert run.lines[:2] == [held.format("shop", "161 of 200", "shop"), held.format("bank", "all", "bank")]
     assert sorted(run.lines[2:]) == ["tenant bank resumed", "tenant shop resumed"]

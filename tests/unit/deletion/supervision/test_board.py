@@ -15,7 +15,7 @@ def test_a_parked_query_is_shown_until_it_is_read_again(tmp_path: Path) -> None:
     board = Board(str(tmp_path), metrics)
 
     def shown(query: str) -> float | None:
-        return metrics.registry.get_sample_value("ledger_deletion_lane_parked", {"query": query})
+        return metrics.registry.get_sample_value("ledger_reaper_query_parked", {"query": query})
 
     board.show("requests", LANE)
     board.show("retry", LANE)

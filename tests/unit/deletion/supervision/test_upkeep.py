@@ -17,10 +17,7 @@ class World:
         self.now_s = 0.0
         self.results = list(results)
         self.done: list[tuple[str, float]] = []
-        self.holds_fail = False
-        self.upkeep = Upkeep(
-            self._noting("tidy"), self._reconcile, Metrics(), lambda: self.now_s, log_holds=self._log_holds
-        )
+        self.upkeep = Upkeep(self._noting("tidy"), self._reconcile, Metrics(), lambda: self.now_s)
 
     def _noting(self, duty: str) -> Callable[[], None]:
         return lambda: self.done.append((duty, self.now_s))
@@ -31,11 +28,6 @@ class World:
         if isinstance(result, Exception):
             raise result
         return result
-
-    def _log_holds(self) -> None:
-        self._noting("holds")()
-        if self.holds_fail:
-            raise UnavailableError("no ZooKeeper")
 
     def times_of(self, duty: str) -> list[float]:
         return [at_s for name, at_s in self.done if name == duty]
@@ -55,14 +47,6 @@ def test_each_duty_comes_at_its_interval_and_the_accounts_are_checked_at_once() 
     world.run(7200)
     assert world.times_of("reconcile") == [float(at_s) for at_s in range(0, 7201, 300)]
     assert world.times_of("tidy") == [3600, 7200]
-    assert world.times_of("holds")[:3] == [0, 5, 10]
-
-
-def test_zookeeper_that_does_not_answer_stops_no_duty() -> None:
-    world = World(_found())
-    world.holds_fail = True
-    world.run(300)
-    assert len(world.times_of("reconcile")) == 2
 
 
 def test_a_check_that_fails_finds_no_gap_and_the_next_one_comes_at_its_time(caplog: pytest.LogCaptureFixture) -> None:

@@ -361,4 +361,4 @@ def test_a_ledger_that_the_last_scan_found_is_requested_once_though_the_watcher_
 
 
 def watcher_metric(world: World, name: str) -> float:
-    return world.parts.metrics.registry.get_sample_value(f"ledger_deletion_watch_{name}") or 0.0
+    return world.parts.metrics.registry.get_sample_value(f"ledger_reaper_watcher_{name}") or 0.0

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from streaming.adapters.memory.changes import MemoryChanges
 from streaming.adapters.memory.pulsar import MemoryPulsar
@@ -18,7 +17,8 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, StopRequest
 from streaming.phase_one.watcher import watch_loop
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths
-from streaming.state.notes.watcher_note import noted
+from streaming.prometheus.registry import Registry
+from streaming.state.notes.watcher_note import WatcherNote, note, noted
 from tests.builders import ROOT, put
 from tests.unit.phase_one.watcher.watching import World
 from udfs.formats.store_migration import MIGRATION_PATH
@@ -45,10 +45,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_temporary_errors_are_retried_until_a_stop() -> None:
     errors: list[Exception] = [UnavailableError("a"), RefusedError("b"), UnavailableError("c"), StopRequestedError()]
-    metrics = WatchMetrics(registry := CollectorRegistry())
+    metrics = WatchMetrics(registry := Registry())
     watch_loop.repeat(raising(errors), metrics, threading.Event())
     assert errors == []
-    assert registry.get_sample_value("ledger_deletion_watch_failures_total") == 3
+    assert registry.get_sample_value("ledger_reaper_watcher_failures_total") == 3
 
 
 def test_after_it_has_watched_for_a_while_an_error_costs_a_second_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_after_it_has_watched_for_a_while_an_error_costs_a_second_again(monkeypa
 
     ran_s = iter([0.0, 1.0, 1.0, 2.0, 2.0, 100.0, 100.0, 101.0, 101.0])
     errors: list[Exception] = [*(UnavailableError("a") for _ in range(4)), StopRequestedError()]
-    watch_loop.repeat(raising(errors), WatchMetrics(CollectorRegistry()), Stop(), ran_s.__next__)
+    watch_loop.repeat(raising(errors), WatchMetrics(Registry()), Stop(), ran_s.__next__)
     assert waits == [1.0, 60.0, 1.0, 60.0]
 
 
@@ -75,7 +75,7 @@ def test_a_topic_that_no_watcher_may_use_is_refused_before_anything(tmp_path: Pa
 
 def test_an_error_that_an_operator_must_see_ends_the_watcher() -> None:
     with pytest.raises(SafetyError):
-        watch_loop.repeat(raising([SafetyError("a")]), WatchMetrics(CollectorRegistry()), threading.Event())
+        watch_loop.repeat(raising([SafetyError("a")]), WatchMetrics(Registry()), threading.Event())
 
 
 @pytest.mark.parametrize("is_in_a_look", [False, True])
@@ -122,7 +122,7 @@ def test_beside_a_service_nothing_ends_it_but_the_service(
         raise errors.pop(0)
 
     monkeypatch.setattr(watch_loop, "watch_once", once)
-    with watch_loop.watching(load(None), CollectorRegistry()):
+    with watch_loop.watching(load(None), Registry()):
         assert is_over.wait(10)
     assert caplog.text.count("ALARM: the watcher does not run") == 2
 
@@ -137,6 +137,7 @@ class Cluster:
         put(self.tree, f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1")
         put(self.tree, f"{ROOT}/INSTANCEID", instance_id)
         self.pulsar = MemoryPulsar()
+        self.metrics = WatchMetrics(Registry())
         (folder / "config.toml").write_text(f'[state]\ndir = "{folder / "state"}"\n')
         self.settings = load(folder / "config.toml")
         self.lock = lock_path(self.settings.zookeeper.own_root, self.settings.service.name + WATCH)
@@ -148,7 +149,7 @@ class Cluster:
             hints=lambda _settings, roots: MemoryChanges(self.tree, roots),
             admin=lambda _settings: nullcontext(self.pulsar),
         )
-        watch_loop.watch_once(self.settings, WatchMetrics(CollectorRegistry()), stop, doors)
+        watch_loop.watch_once(self.settings, self.metrics, stop, doors)
 
 
 @pytest.fixture
@@ -233,3 +234,23 @@ def test_without_a_broker_it_watches_a_cluster_that_it_knows_and_no_other(
     cluster.watch(stopped)
     cluster.pulsar.faults.away = True
     cluster.watch(stopped)
+
+
+def test_the_metrics_name_the_cluster_also_without_a_broker_and_show_the_scan_before_the_restart(
+    tmp_path: Path, stopped: threading.Event
+) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.watch(stopped)
+    note(cluster.settings.state_dir, WatcherNote(at_ms=7_000, znodes=3, waiting=2, unreadable=0))
+    cluster.pulsar.faults.away = True
+    cluster.metrics = WatchMetrics(Registry())
+    cluster.watch(stopped)
+    (sample,) = [
+        sample
+        for family in cluster.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "ledger_reaper_watcher_last_scan_timestamp_seconds"
+    ]
+    assert sample.labels == {"instance_name": "main", "cluster": "standalone"}
+    assert sample.value == 7
+    assert cluster.metrics.registry.get_sample_value("ledger_reaper_watcher_requests_waiting") == 2

@@ -374,7 +374,7 @@ def test_a_tenant_with_too_many_requests_waits_for_itself_and_loses_none(
             break
     assert world.topic.ids == [1, *range(100, 200)], "each of them once"
     assert most < 15, "so few waited at once"
-    assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_requests_put_off_total")
+    assert world.parts.metrics.registry.get_sample_value("ledger_reaper_watcher_requests_delayed_total")
     assert caplog.text.count("of tenant rival or of all tenants, is used up") == 1
     assert his not in world.parts.watched.nodes
 
@@ -462,7 +462,7 @@ def test_owners_that_no_request_could_name_are_named_and_make_nothing_unreadable
     assert (note.unwatched, note.unreadable) == (2, 0)
     assert note.unwatched_names == (long[:200], unclear)
     assert unclear in caplog.text
-    assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_unwatched") == 2
+    assert world.parts.metrics.registry.get_sample_value("ledger_reaper_watcher_unwatched_names") == 2
     caplog.clear()
     world.turns(watcher, 300)
     assert "can't be watched" not in caplog.text, "once"
@@ -489,4 +489,4 @@ def test_each_kind_of_owner_that_no_request_could_name_is_in_log_metric_and_chec
     assert path[:200] in caplog.text
     assert watcher.note().unwatched_names == (path[:200],)
     assert watcher.note().unreadable == 0
-    assert world.parts.metrics.registry.get_sample_value("ledger_deletion_watch_unwatched") == 1
+    assert world.parts.metrics.registry.get_sample_value("ledger_reaper_watcher_unwatched_names") == 1

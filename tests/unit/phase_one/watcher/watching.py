@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from prometheus_client import CollectorRegistry
-
 from streaming.adapters.memory.changes import MemoryChanges
 from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
@@ -20,6 +18,7 @@ from streaming.phase_one.watcher.scan import ZnodeScan
 from streaming.phase_one.watcher.unlisted import UnlistedLedgers
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.phase_one.watcher.watcher import Parts, StillNames, Watcher
+from streaming.prometheus.registry import Registry
 from streaming.state.watched import Watched
 from streaming.sweep.pace import Pace
 from tests.builders import NOW_MS, ROOT, TOPIC, list_znode, put
@@ -137,7 +136,7 @@ class World:
             hints=self.hints,
             unlisted=UnlistedLedgers(self.store, reader, loader, named, PATIENCE_MS),
             outbox=RequestOutbox(watched, self.topic, named, DELAY_MS),
-            metrics=WatchMetrics(CollectorRegistry()),
+            metrics=WatchMetrics(Registry()),
             clock=self.clock,
             signs=self.signs,
         )

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from streaming.adapters.memory.trims import MemoryTrimFacts
 from streaming.errors import ForbiddenError, UnavailableError
@@ -20,6 +19,7 @@ from streaming.phase_one.watcher.marks.marking_thread import MarkingThread
 from streaming.phase_one.watcher.marks.signs import SignCollector, TopicSigns
 from streaming.phase_one.watcher.unlisted import broker_sessions
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
+from streaming.prometheus.registry import Registry
 from tests.builders import CURSOR, MINUTE_MS, TOPIC, UUID, cursor_znode, put
 from tests.unit.phase_one.marked_topic import OFFLOAD, OURS, Topic
 from tests.unit.phase_one.watcher.watching import World
@@ -54,7 +54,7 @@ class Scene:
 
     def start(self) -> None:
         """Start a watcher that has not scanned yet."""
-        self.registry = CollectorRegistry()
+        self.registry = Registry()
         self.marking = Marking(POLL_S, DELAY_S, WatchMetrics(self.registry))
         self.world.signs = SignCollector(lambda seen: self.marking.take(seen, self.now_ms))
         store = self.world.store
@@ -104,7 +104,7 @@ class Scene:
         return self.topic.api().get_all_deletable_ledgers(TOPIC)
 
     def metric(self, name: str) -> float | None:
-        return self.registry.get_sample_value(f"ledger_deletion_watch_{name}_total")
+        return self.registry.get_sample_value(f"ledger_reaper_watcher_{name}_total")
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_watcher_without_state_processes_the_marks_of_its_predecessor(scene: S
     assert not scene.topic.exists(5)
     assert scene.topic.objects == set()
     assert scene.topic.keys() == set()
-    assert scene.metric("marks_worked_off") == 3
+    assert scene.metric("marks_removed") == 3
     assert scene.world.topic.requests == [], "the watcher itself knew nothing of them"
 
 
@@ -294,7 +294,7 @@ def test_when_a_broker_deletes_it_by_itself_the_mark_goes_and_marking_sends_noth
     scene.world.tree.remove("/ledgers/00/0000/L0005")
     scene.looks(4)
     assert scene.topic.sent == []
-    assert (scene.topic.keys(), scene.metric("marks_worked_off")) == (set(), 1)
+    assert (scene.topic.keys(), scene.metric("marks_removed")) == (set(), 1)
     assert 5 in scene.world.topic.ids, "the watcher's own request, as ever"
 
 
@@ -629,7 +629,7 @@ def run(scene: Scene, opened: list[Exception]) -> Iterator[MarkingThread]:
             raise opened.pop(0)
         yield scene.tools
 
-    metrics = WatchMetrics(registry := CollectorRegistry())
+    metrics = WatchMetrics(registry := Registry())
     scene.registry = registry
     with MarkingThread(scene.marking, tools, metrics, lambda: scene.now_ms, 10) as thread:
         yield thread

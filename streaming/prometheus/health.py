@@ -1,0 +1,53 @@
+"""What /healthz and /readyz report: whether the process works, and why it does not do its job now."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# A pass of the main loop asks brokers, each with time limits of up to a minute.
+STALLED_S = 600.0
+
+
+@dataclass(slots=True)
+class Health:
+    """One per process. Any thread may call it."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    _waits_for: dict[str, str] = field(default_factory=dict)  # subject -> why the process is not ready
+    _beat_s: float | None = None  # None: the main loop has not started
+    _ended: str = ""
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def not_ready(self, subject: str, why: str) -> None:
+        """Record why the process is not ready, as far as a subject is concerned; "": it is ready."""
+        with self._guard:
+            if why:
+                self._waits_for[subject] = why
+            else:
+                self._waits_for.pop(subject, None)
+
+    def beat(self) -> None:
+        """Record that the main loop works."""
+        self._beat_s = self.monotonic()
+
+    def end(self, why: str) -> None:
+        """Record that the main loop has ended."""
+        self._ended = why
+
+    @property
+    def stalled(self) -> str:
+        """Why the process is not alive; "" if it is."""
+        if self._ended:
+            return self._ended
+        beat_s = self._beat_s
+        if beat_s is not None and self.monotonic() - beat_s > STALLED_S:
+            return f"the main loop has not come round for {self.monotonic() - beat_s:.0f} s"
+        return ""
+
+    @property
+    def waits_for(self) -> str:
+        """Why the process is not ready, a line for each reason; "" if it is."""
+        with self._guard:
+            reasons = list(self._waits_for.values())
+        return "\n".join([*filter(None, [self.stalled]), *reasons])
