@@ -81,6 +81,14 @@ tools: setup ## Build promtool, helm and kustomize into the user's cache, where 
 dist: setup ## Build what a Spark cluster needs into dist/: wheel, packed environment, jars
 	@VENV_PACK=$(CURDIR)/$(BIN)/venv-pack deploy/dist.sh dist
 
+.PHONY: man
+man: setup ## Write the man pages into dist/man, from the help of the commands
+	@$(BIN)/python deploy/man_pages.py dist/man
+
+.PHONY: release
+release: setup ## Build a release into dist/ and verify it (DRAFT=1: although the changelog is not complete)
+	@PATH=$(CURDIR)/$(BIN):$$PATH deploy/release.sh dist $(if $(DRAFT),--draft)
+
 .PHONY: format
 format: setup ## Format the code
 	@$(BIN)/ruff check --fix --quiet . || true

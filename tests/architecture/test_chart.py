@@ -6,7 +6,6 @@ Kubernetes' schemas take what they render, both render the same objects, and the
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -193,9 +192,6 @@ def test_the_notes_name_a_pod_that_exists_and_remind_of_the_example(tmp_path: Pa
         assert ("example.com" in notes) == is_example
 
 
-def test_the_chart_has_the_version_and_the_example_of_the_program() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    assert (chart["version"], chart["appVersion"]) == (version, version)
+def test_the_chart_has_the_example_of_the_kustomization() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     assert values["config"] == (KUSTOMIZATIONS / "base" / "config.toml").read_text(encoding="utf-8")

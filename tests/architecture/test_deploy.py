@@ -233,7 +233,7 @@ def test_the_line_for_docker_mounts_where_the_image_writes_and_java_can_load_lib
 
 def test_shellcheck_finds_nothing_in_the_scripts() -> None:
     scripts = [path for path in DEPLOY.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!")]
-    assert len(scripts) == 6
+    assert len(scripts) == 7
     done = subprocess.run([BIN / "shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 

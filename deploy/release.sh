@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Builds a release and verifies it (CONTRIBUTING.md); `make release` calls it with the development environment in PATH.
+#
+#   deploy/release.sh dist             # refuses while changes/ has fragments that are not in the changelog
+#   deploy/release.sh dist --draft     # does not
+#
+# The folder DIST/ledger-reaper-VERSION then contains
+#   ledger_reaper-VERSION-….whl        the program, with its man pages; for pip and pipx
+#   ledger_reaper-VERSION.tar.gz       the sources that an installation needs, with deploy/ and docs/
+#   constraints.txt                    the versions of all packages with which it was tested
+#   ledger-reaper-VERSION.tgz          the Helm chart
+#   kubernetes.yaml, kubernetes-executors.yaml    the manifests, as kustomize builds them
+#   man.tar.gz                         the man pages
+#   sbom.cdx.json                      all packages and Java archives of an installation (CycloneDX)
+#   SHA256SUMS
+set -euo pipefail
+
+source=$(cd "$(dirname "$0")/.." && pwd)
+into=${1:?name the folder to build into, for example dist}
+draft=${2:-}
+cd "$source"
+version=$(python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
+base_python=$(python -c 'import sys; print(sys._base_executable)')
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fragments=$(find changes -name '*.md' ! -name README.md)
+if [ -n "$fragments" ] && [ "$draft" != --draft ]; then
+  echo "changes/ has fragments that are not in the changelog: towncrier build --version $version" >&2
+  exit 1
+fi
+
+mkdir -p "$into"
+into=$(cd "$into" && pwd)/ledger-reaper-$version
+rm -rf "$into"
+mkdir "$into"
+# the same commit gives the same files
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+
+echo "tools: helm and kustomize"
+tools=$(python -m tests.go_tools --required helm kustomize)
+helm=$(head -1 <<< "$tools")
+kustomize=$(tail -1 <<< "$tools")
+
+echo "wheel, source archive, man pages"
+mkdir "$scratch/source"
+cp -R pyproject.toml MANIFEST.in README.md LICENSE SECURITY.md CHANGELOG.md CONTRIBUTING.md constraints.txt conf deploy \
+  docs streaming udfs "$scratch/source"
+find "$scratch/source" -name __pycache__ -prune -exec rm -r {} +
+PYTHONPATH=. python deploy/man_pages.py "$scratch/source/man"
+python -m build --outdir "$into" "$scratch/source" > "$scratch/build.log" 2>&1 || { cat "$scratch/build.log" >&2; exit 1; }
+wheel=("$into"/ledger_reaper-"$version"-*.whl)
+check-wheel-contents --config pyproject.toml "${wheel[0]}"
+tar --create --gzip --file "$into/man.tar.gz" --directory "$scratch/source" --sort=name --owner=0 --group=0 \
+  --mtime="@$SOURCE_DATE_EPOCH" man
+cp constraints.txt "$into"
+
+echo "installation into an empty environment"
+venv=$scratch/venv
+"$base_python" -m venv --without-pip "$venv"
+python -m pip --quiet --disable-pip-version-check --python "$venv/bin/python" install --constraint constraints.txt "${wheel[0]}"
+python -m pip --quiet --disable-pip-version-check --python "$venv/bin/python" check
+mkdir "$scratch/home" "$scratch/elsewhere"
+elsewhere() { # runs a command outside the checkout, without its environment
+  (cd "$scratch/elsewhere" && env -i PATH="$PATH" HOME="$scratch/home" LANG=C.UTF-8 \
+    XDG_CACHE_HOME="${XDG_CACHE_HOME:-$HOME/.cache}" ${JAVA_HOME:+JAVA_HOME="$JAVA_HOME"} "$@")
+}
+reaper() { elsewhere "$venv/bin/ledger-reaper" "$@"; }
+[ "$(reaper --version)" = "ledger-reaper $version" ]
+reaper init --untried --out my.toml > "$scratch/said"
+reaper config validate --config my.toml >> "$scratch/said"
+reaper config show --config my.toml > "$scratch/shown.toml"
+elsewhere "$venv/bin/ledger-reaper" config validate --config "$scratch/shown.toml" >> "$scratch/said"
+reaper jars --to "$scratch/jars" > "$scratch/said"
+(cd "$scratch/jars" && sha512sum --check --quiet --strict SHA512SUMS)
+# the help of every command, from the wheel alone
+cp deploy/man_pages.py "$scratch/elsewhere"
+elsewhere "$venv/bin/python" man_pages.py man
+diff --recursive "$scratch/elsewhere/man" "$venv/share/man/man1"
+
+echo "list of packages"
+cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file "$scratch/python.json" \
+  "$venv/bin/python"
+PYTHONPATH=. python deploy/sbom.py "$scratch/python.json" "$into/sbom.cdx.json"
+
+echo "chart and manifests"
+python -m pytest --quiet tests/architecture/test_chart.py
+"$helm" package deploy/helm/ledger-reaper --destination "$into" > "$scratch/said"
+"$helm" template ledger-reaper "$into/ledger-reaper-$version.tgz" --kube-version 1.29.0 > "$scratch/said"
+"$kustomize" build deploy/kubernetes/base > "$into/kubernetes.yaml"
+"$kustomize" build deploy/kubernetes/executors > "$into/kubernetes-executors.yaml"
+
+(cd "$into" && sha256sum -- *) > "$scratch/SHA256SUMS"
+mv "$scratch/SHA256SUMS" "$into"
+echo "$into"
+cat "$into/SHA256SUMS"
