@@ -18,6 +18,7 @@ from streaming.audit import reference_join
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import Completeness, unjudged
 from streaming.audit.checks.twice import check_twice
+from streaming.audit.cluster_label import cluster_label
 from streaming.audit.findings import findings, in_use_by_namespace, totals, unjudged_by_namespace
 from streaming.audit.output import FINDINGS, Output
 from streaming.audit.phase_progress import Phases
@@ -71,6 +72,7 @@ class Audit:
         result = AuditResult(
             audit_id=audit_id_at(started_ms),
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
+            cluster=cluster_label(self.settings, tools.store),
             started_ms=started_ms,
             ended_ms=self.clock.now_ms(),
             certificate=tools.completeness.certificate(zxid_start, zxid_end),

@@ -35,6 +35,7 @@ class AuditResult:
     certificate: Certificate
     totals: Mapping[str, Any]  # how much was listed, how much is in use, and class -> count and bytes
     in_use: tuple[InUse, ...]
+    cluster: str = ""  # the cluster's name and ZooKeeper, as cluster_label() gives them; "": an older audit's
 
 
 def remember(output: Output, result: AuditResult, filters: FindingFilters) -> None:
@@ -48,6 +49,7 @@ def remember(output: Output, result: AuditResult, filters: FindingFilters) -> No
     content = {
         "audit_id": result.audit_id,
         "instance_id": result.instance_id,
+        "cluster": result.cluster,
         "started_ms": result.started_ms,
         "ended_ms": result.ended_ms,
         "filters": asdict(filters),
@@ -65,6 +67,7 @@ def remembered(output: Output) -> AuditResult:
         return AuditResult(
             audit_id=fields["audit_id"],
             instance_id=fields["instance_id"],
+            cluster=fields.get("cluster", ""),
             started_ms=fields["started_ms"],
             ended_ms=fields["ended_ms"],
             certificate=Certificate.from_json(fields["certificate"]),

@@ -146,6 +146,7 @@ class SpaceReport:
     at_ms: int
     seconds: float
     cluster: str = ""
+    zookeeper: str = ""  # the address of its servers
     ledgers: int  # in BookKeeper's metadata
     topics: int
     shares: tuple[Share, ...]

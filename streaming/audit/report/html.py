@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from streaming.audit.cluster_label import program
 from streaming.audit.history import PastAudit
 from streaming.audit.report.certificate_table import certificate
 from streaming.audit.report.descriptions import CLASS_MEANING, CLASS_NEXT, INTRODUCTION, amount_text
@@ -13,7 +14,7 @@ from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
 from streaming.pages import charts
 from streaming.pages.elements import document, section, stamp, table, time_text
-from streaming.terminal import age_text, size_text
+from streaming.terminal import age_text, plain, size_text
 from udfs.records import LedgerComponent, LedgerType
 from udfs.verdicts.finding_classes import FindingClass
 
@@ -65,9 +66,11 @@ def page(result: AuditResult, summary: Summary, context: ReportContext) -> str:
 def _head(result: AuditResult, scope: str) -> str:
     took = (result.ended_ms - result.started_ms) / 1000
     only = f" · only {escape(scope)}" if scope else ""
+    where = escape(plain(" · ".join(filter(None, (result.cluster, program())))))
     return (
         f"<header><h1>Ledger audit {stamp(is_complete=result.certificate.is_complete)}</h1>"
         f"<p class='dim'>{time_text(result.started_ms)} UTC · took {took:.0f} s · {escape(result.audit_id)}{only}</p>"
+        f"<p class='dim'>{where}</p>"
         f"<p>{escape(INTRODUCTION)} The audit itself deletes nothing.</p></header>"
     )
 

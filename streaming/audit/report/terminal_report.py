@@ -12,7 +12,7 @@ from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, amo
 from streaming.audit.report.summary import FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from streaming.terminal import Terminal, age_text, cell, count_of, size_text
+from streaming.terminal import Terminal, age_text, cell, count_of, plain, size_text
 from udfs.verdicts.finding_classes import FindingClass
 
 _TOPICS = 40
@@ -81,8 +81,9 @@ def propose(console: Terminal, summary: Summary, commands: Commands, *, publishe
 def _head(console: Terminal, result: AuditResult, scope: str) -> None:
     started = datetime.fromtimestamp(result.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     took = age_text((result.ended_ms - result.started_ms) / 1000)
-    head = Text.assemble(("Ledger audit", "bold"), f" of {started} UTC; it took {took}.")
-    console.print(head)
+    where = f" of {plain(result.cluster)}" if result.cluster else ""
+    head = Text.assemble(("Ledger audit", "bold"), f"{where}, {started} UTC; it took {took}.")
+    console.print(head, soft_wrap=True)
     console.print(INTRODUCTION, style="dim", highlight=False)
     if scope:
         only = f"Only {scope}. The rows `in use` and `listed`, and completeness, refer to the whole cluster."

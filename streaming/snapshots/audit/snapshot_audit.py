@@ -13,6 +13,7 @@ from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.certificate import Completeness
 from streaming.audit.checks.twice import WAITING
+from streaming.audit.cluster_label import cluster_label
 from streaming.audit.ledger_audit import audit_id_at, tools_for
 from streaming.audit.output import FINDINGS, Output
 from streaming.audit.phase_progress import Phases
@@ -81,6 +82,7 @@ class SnapshotAudit:
         return AuditResult(
             audit_id=audit_id_at(started_ms),
             instance_id=instance_id_of(tools.store, self.settings.zookeeper.ledgers_root),
+            cluster=cluster_label(self.settings, tools.store),
             started_ms=started_ms,
             ended_ms=self.clock.now_ms(),
             certificate=tools.completeness.certificate(zxid_start, zxid_end),

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streaming.audit import audit_columns as a
+from streaming.audit.cluster_label import program
 from streaming.audit.report.certificate_table import certificate
 from streaming.audit.report.terminal_report import show_certificate
 from streaming.audit.result import AuditResult
@@ -17,7 +18,7 @@ from streaming.audit.tables import Rows
 from streaming.pages.elements import document, section, sentence, stamp, table, time_text
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.advice import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
-from streaming.terminal import Terminal, age_text, cell, count_of, size_text
+from streaming.terminal import Terminal, age_text, cell, count_of, plain, size_text
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 
@@ -160,7 +161,8 @@ def html_section(groups: Sequence[FindingGroup], result: AuditResult) -> str:
 def page(result: AuditResult, groups: Sequence[FindingGroup]) -> str:
     """Return the whole report as a page that loads no other files."""
     mark = stamp(is_complete=result.certificate.is_complete)
-    started = f"{time_text(result.started_ms)} UTC · {escape(result.audit_id)}"
+    where = escape(plain(" · ".join(filter(None, (result.cluster, program())))))
+    started = f"{time_text(result.started_ms)} UTC · {escape(result.audit_id)} · {where}"
     meanings = [
         (str(each), meaning, f"{result.totals[str(each)]['count']:,}") for each, meaning in CLASS_MEANING.items()
     ]

@@ -23,6 +23,7 @@ def document(shown: Shown) -> dict[str, Any]:
         "at_ms": report.at_ms,
         "seconds": round(report.seconds, 3),
         "cluster": report.cluster,
+        "zookeeper": report.zookeeper,
         "complete": report.is_complete,
         "filters": asdict(shown.filters),
         "ledgers": report.ledgers,

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 
+from streaming.audit.cluster_label import label as cluster_text
+from streaming.audit.cluster_label import program
 from streaming.pages.charts import COLOURS, Point, Step, lines, waterfall
 from streaming.pages.elements import document, nothing, section, sentence, stamp, table, time_text
 from streaming.pages.treemap import treemap
@@ -44,7 +46,8 @@ def page(shown: Shown, runs: Sequence[PastRun]) -> str:
     """Return the page; runs: the history, this run included, oldest first."""
     report = shown.report
     mark = stamp(is_complete=report.is_complete)
-    head = f"<h1>Space {mark}</h1><p class='dim'>{time_text(report.at_ms)} UTC</p>{_totals(shown)}"
+    where = escape(plain(" · ".join(filter(None, (cluster_text(report.cluster, report.zookeeper), program())))))
+    head = f"<h1>Space {mark}</h1><p class='dim'>{time_text(report.at_ms)} UTC · {where}</p>{_totals(shown)}"
     return document(f"Space {time_text(report.at_ms)} UTC", f"<header>{head}</header>{_sections(shown, runs)}")
 
 

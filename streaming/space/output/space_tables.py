@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
+from streaming.audit.cluster_label import label
 from streaming.space.output.fixes import Fix, fixes
 from streaming.space.output.space_texts import (
     CAUSE_TEXT,
@@ -81,7 +82,8 @@ def show_causes(console: Terminal, shown: Shown) -> None:
 def headline(shown: Shown) -> Iterator[str]:
     """Yield what was read, and the filters."""
     report = shown.report
-    cluster = f" of {report.cluster}" if report.cluster else ""
+    where = label(report.cluster, report.zookeeper)
+    cluster = f" of {where}" if where else ""
     yield (
         f"Space{cluster}: {count_of(report.ledgers, 'ledger')} in BookKeeper, {count_of(report.topics, 'topic')}; "
         f"read in {age_text(report.seconds)}, no topic was loaded"

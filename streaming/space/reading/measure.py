@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
+from streaming.audit.cluster_label import cluster_name
 from streaming.audit.walk.owner_listing import find_namespaces
 from streaming.audit.workers import Workers, workers_for
 from streaming.clients import bookies_for, broker_for, open_retention_policies, process_store
@@ -39,8 +40,6 @@ from udfs.space.space_report import SpaceReport
 from udfs.space.unreferenced import unreferenced_shares
 from udfs.space.view import Filters, partitioned_name
 
-_CLUSTERS = "/admin/clusters"
-_NO_CLUSTER = "global"
 _ALL = Filters()
 
 Progress = Callable[[str, int], None]  # what is being read, and how many of them were read so far
@@ -65,6 +64,7 @@ class Scope:
     ledgers_root: str
     min_age_ms: int  # if a ledger changed more recently than this, its owner may still come to name it
     cluster: str = ""  # Pulsar's name of the cluster; "": the only name in the metadata store
+    zookeeper: str = ""  # its address, for the report
     bookies: Sequence[str] = ()  # ids or HTTP addresses; empty: all
     filters: Filters = field(default_factory=Filters)
 
@@ -118,6 +118,7 @@ def space_of(  # noqa: PLR0913  all but the first have names at the call
         ledgers_root=settings.zookeeper.ledgers_root,
         min_age_ms=settings.safety.min_age_seconds * 1000,
         cluster=settings.tiered_storage.pulsar_cluster,
+        zookeeper=settings.zookeeper.hosts,
         bookies=bookies,
         filters=filters,
     )
@@ -169,7 +170,8 @@ def measure(sources: Sources, scope: Scope, pace: Pace, progress: Progress = lam
     return SpaceReport(
         at_ms=at_ms,
         seconds=time.monotonic() - started_s,
-        cluster=scope.cluster or _cluster(store),
+        cluster=scope.cluster or cluster_name(store),
+        zookeeper=scope.zookeeper,
         ledgers=len(table),
         topics=found.topics,
         shares=tuple(found.shares),
@@ -212,10 +214,3 @@ def _is_unread(unread: Unread, owner: str, kind: Kind) -> bool:
     if kind is Kind.SCHEMA:
         return unread.is_unread([schema_path(owner.replace("/persistent/", "/"))])
     return unread.is_unread([managed_ledger_path(owner)])
-
-
-def _cluster(store: MetadataStore) -> str:
-    """Return the name of the only cluster that the metadata store has; "" if it has several."""
-    (names,) = store.children_many([_CLUSTERS])
-    clusters = [name for name in names if name != _NO_CLUSTER] if isinstance(names, list) else []
-    return clusters[0] if len(clusters) == 1 else ""

@@ -15,6 +15,7 @@ CERTIFICATE = Certificate(zxid_start=0x1A, zxid_end=0x2B, listed={"ledgers": 4, 
 RESULT = AuditResult(
     audit_id="20261121T010203004Z",
     instance_id="instance",
+    cluster="cluster <east> (ZooKeeper zk:2181)",
     started_ms=1_700_000_000_000,
     ended_ms=1_700_000_009_000,
     certificate=CERTIFICATE,

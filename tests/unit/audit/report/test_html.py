@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from importlib.metadata import version
 
 from streaming.audit.report.html import page
 from streaming.audit.report.summary import Amount
@@ -17,6 +18,7 @@ def test_names_in_the_report_cannot_become_markup() -> None:
     text = page(RESULT, SUMMARY, replace(ALONE, scope="tenant <i>"))
 
     assert "a&lt;b&gt;" in text
+    assert f"cluster &lt;east&gt; (ZooKeeper zk:2181) · Ledger Reaper {version('ledger-reaper')}" in text
     assert not re.search(r"a<b>|<i>", text)
 
 

@@ -16,7 +16,8 @@ from udfs.space.space_report import SpaceReport
 from udfs.space.view import Filters, View, selected
 
 FIELDS = {
-    *("version", "at_ms", "seconds", "cluster", "complete", "filters", "ledgers", "topics", "totals", "currency"),
+    *("version", "at_ms", "seconds", "cluster", "zookeeper", "complete", "filters", "ledgers", "topics", "totals"),
+    "currency",
     *("causes", "by", "rows", "rows_left_out", "disks", "bookies", "fixes", "growth", "unknown"),
 }
 AMOUNT = {
