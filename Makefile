@@ -94,6 +94,10 @@ format: setup ## Format the code
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
+.PHONY: credentials-jar
+credentials-jar: setup ## Compile streaming/spark/java into credentials.jar
+	@$(BIN)/python -m tests.credentials_jar
+
 .PHONY: proto
 proto: setup ## Generate udfs/proto/*_pb2.py anew
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. udfs/proto/*.proto

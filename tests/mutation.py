@@ -114,19 +114,19 @@ MUTATIONS = (
     Mutation(
         "a token follows no redirect in clear text",
         "streaming/adapters/pulsar/http.py",
-        "        if not may_carry_token(url):",
+        "        if credentials.sends_secret and not may_carry_secret(url):",
         "        if False:",
     ),
     Mutation(
         "Pulsar's clients get a token in clear text only for brokers on this machine",
         "streaming/adapters/pulsar/publish.py",
-        "    require_safe_token(settings)\n",
+        "    require_safe_secret(settings)\n",
         "",
     ),
     Mutation(
         "our own clients compare a broker's name with its certificate",
-        "streaming/adapters/pulsar/http.py",
-        "context.check_hostname = check_hostname",
+        "streaming/adapters/pulsar/tls.py",
+        "context.check_hostname = tls.check_hostname",
         "context.check_hostname = False",
     ),
     Mutation(
@@ -144,8 +144,20 @@ MUTATIONS = (
     Mutation(
         "a token over pulsar+ssl needs a named authority",
         "streaming/config/combinations.py",
-        'if pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:',
+        'if not is_certificate and pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:',
         "if False:",
+    ),
+    Mutation(
+        "a client secret goes over TLS or to this machine",
+        "streaming/adapters/pulsar/oauth2.py",
+        "    if not may_carry_secret(url):",
+        "    if False:",
+    ),
+    Mutation(
+        "the reader of frames sends a secret over TLS or to this machine",
+        "streaming/adapters/pulsar/readers/frames.py",
+        "        if self._credentials.sends_secret and not may_carry_secret(self._url):",
+        "        if False:",
     ),
     Mutation(
         "a ledger in use is kept", JUDGE, "    if refers_to(case.reference, case.request.ledger_id):", "    if False:"
@@ -1477,6 +1489,10 @@ NARROWED |= {
     "our own clients compare a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
     "pulsar-client compares a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
     "a token over pulsar+ssl needs a named authority": ("tests/unit/config/test_load.py",),
+    "a client secret goes over TLS or to this machine": ("tests/unit/adapters/pulsar/test_oauth2.py",),
+    "the reader of frames sends a secret over TLS or to this machine": (
+        "tests/unit/adapters/pulsar/readers/test_span_reader.py",
+    ),
     "a pause that another operator set is not taken over": PAUSE_TESTS,
     "an operator ends only the pause that was read": PAUSE_TESTS,
     "a pause lasts until its end by the agreed time": PAUSE_TESTS,

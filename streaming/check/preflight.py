@@ -229,7 +229,7 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
         admin.check_health()
         return f"{pulsar.admin_url}: clusters {', '.join(sorted(admin.clusters()))}"
 
-    answers = _line("Pulsar admin", healthy, "see pulsar.admin_url, token_file and tls_trust_certs_file")
+    answers = _line("Pulsar admin", healthy, "see admin_url, tls_trust_certs_file and the credentials in [pulsar]")
     yield answers
     if answers.status is Status.PROBLEM:
         return
@@ -261,7 +261,7 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
     yield _line(
         "Pulsar service",
         lambda: questions.service_url(settings, admin, topics),
-        "see pulsar.service_url, token_file, and the role's right to consume from and produce to the topics",
+        "see service_url and the credentials in [pulsar], and their right to consume from and produce to the topics",
     )
 
 

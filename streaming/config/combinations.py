@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from streaming.config.hosts import each_url, may_carry_token
+from streaming.config.hosts import each_url, is_tls, may_carry_secret
 from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
 from streaming.config.settings import Settings
 from udfs.formats.metadata_url import other_store
@@ -24,7 +24,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_tenant_faults(settings.topics),
         *(watch_faults(settings.topics) if settings.watch.enabled else ()),
         *_delay_faults(settings),
-        *_token_faults(settings.pulsar),
+        *_credential_faults(settings.pulsar),
     ]
 
 
@@ -46,21 +46,45 @@ def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
         yield "zookeeper.sasl_mechanism needs zookeeper.digest_file (a file that holds user:password)"
 
 
-def _token_faults(pulsar: PulsarSettings) -> Iterator[str]:
-    if not pulsar.token_file:
-        return
+def _credential_faults(pulsar: PulsarSettings) -> Iterator[str]:
+    keys = pulsar.credential_keys
+    if len(keys) > 1:
+        yield f"{' and '.join(keys)}: give only one of them: each authenticates by itself"
+    if bool(pulsar.tls_cert_file) != bool(pulsar.tls_key_file):
+        yield "pulsar.tls_cert_file and pulsar.tls_key_file belong together: give both or neither"
+    yield from _oauth2_faults(pulsar)
+    for key in keys[:1]:
+        yield from _tls_faults(pulsar, key)
+
+
+def _oauth2_faults(pulsar: PulsarSettings) -> Iterator[str]:
+    if not pulsar.oauth2_key_file:
+        others = ("oauth2_issuer_url", "oauth2_audience", "oauth2_scope")
+        for key in (key for key in others if getattr(pulsar, key)):
+            yield f"pulsar.{key} needs pulsar.oauth2_key_file, a file with client_id and client_secret"
+    elif not pulsar.oauth2_issuer_url:
+        yield "pulsar.oauth2_key_file needs pulsar.oauth2_issuer_url"
+    elif not may_carry_secret(pulsar.oauth2_issuer_url):
+        yield "pulsar.oauth2_issuer_url: the client secret would go over the network unencrypted; use an https:// URL"
+
+
+def _tls_faults(pulsar: PulsarSettings, credentials: str) -> Iterator[str]:
+    """Yield why these credentials would reach no broker, or others too."""
+    is_certificate = credentials == "pulsar.tls_cert_file"
     for key, url, secure in (
         ("admin_url", pulsar.admin_url, "an https://"),
         ("service_url", pulsar.service_url, "a pulsar+ssl://"),
     ):
-        if not all(may_carry_token(host_url) for host_url in each_url(url)):
-            yield f"pulsar.token_file: the token would go over the network unencrypted; use {secure} {key}"
-    # the connector's Java client compares the name only after it has sent the token (docs/findings.md)
-    if pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:
+        if is_certificate and not is_tls(url):
+            yield f"{credentials}: a client sends its certificate over TLS only; use {secure} {key}"
+        elif not all(may_carry_secret(host_url) for host_url in each_url(url)):
+            yield f"{credentials}: the secret would go over the network unencrypted; use {secure} {key}"
+    # the connector's Java client compares the name only after it has sent the secret (docs/findings.md)
+    if not is_certificate and pulsar.service_url.startswith("pulsar+ssl:") and not pulsar.tls_trust_certs_file:
         yield (
-            "pulsar.token_file: a token over pulsar+ssl:// needs pulsar.tls_trust_certs_file, a file with the "
+            f"{credentials}: a secret over pulsar+ssl:// needs pulsar.tls_trust_certs_file, a file with the "
             "certificate of the authority that signed the brokers' certificates: otherwise a server with a certificate "
-            "of any public authority can get the token"
+            "of any public authority can get the secret"
         )
 
 

@@ -29,8 +29,8 @@ def is_tls(url: str) -> bool:
     return urlsplit(url).scheme in _TLS
 
 
-def may_carry_token(url: str) -> bool:
-    """True if a token may be sent to this URL of a single host: over TLS, or unencrypted to this machine itself."""
+def may_carry_secret(url: str) -> bool:
+    """True if a secret may be sent to this URL of a single host: over TLS, or unencrypted to this machine itself."""
     return is_tls(url) or _is_this_machine(urlsplit(url).hostname or "")
 
 

@@ -58,7 +58,8 @@ def _holds_no_secret(credentials: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-_PULSAR = _holds_no_secret("the file of pulsar.token_file")
+_PULSAR = _holds_no_secret("the file of pulsar.token_file or pulsar.basic_file")
+_ISSUER = _holds_no_secret("the file of pulsar.oauth2_key_file")
 _BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
 _AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
 
@@ -114,9 +115,22 @@ class PulsarSettings(_Part):
         str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$", examples=["https://broker.example.com:8443"])
     ]
     token_file: LocalPath
+    basic_file: LocalPath
+    oauth2_key_file: LocalPath
+    oauth2_issuer_url: Annotated[str, _ISSUER, Field(pattern=r"^(https?://[^/]+(/.*)?)?$")]
+    oauth2_audience: str
+    oauth2_scope: str
+    tls_cert_file: LocalPath
+    tls_key_file: LocalPath
     tls_trust_certs_file: LocalPath
     tls_check_hostname: bool
     timeout_seconds: PositiveInt
+
+    @property
+    def credential_keys(self) -> tuple[str, ...]:
+        """The keys that name credentials; a valid configuration has one at most."""
+        kinds = ("token_file", "basic_file", "oauth2_key_file", "tls_cert_file")
+        return tuple(f"pulsar.{key}" for key in kinds if getattr(self, key))
 
 
 class ZooKeeperSettings(_Part):

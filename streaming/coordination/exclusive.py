@@ -15,9 +15,7 @@ from udfs.records import BrokerView, Presence
 
 log = logging.getLogger("ledger-reaper")
 
-SUPERUSER = (
-    "give the role of pulsar.token_file the rights of a superuser, and make every broker's web address reachable"
-)
+SUPERUSER = "give this service's role the rights of a superuser, and make every broker's web address reachable"
 _ATTEMPTS = 5  # a ledger that was created between the two answers is in the next list
 _PAUSE_S = 1.0
 

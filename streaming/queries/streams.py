@@ -18,7 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from streaming import schemas
-from streaming.adapters.pulsar.http import answering, require_safe_token
+from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.http import answering, require_safe_secret
 from streaming.clients import admin_settings
 from streaming.config.hosts import is_tls
 from streaming.config.settings import Settings
@@ -69,7 +70,7 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
     client: options that only this query has (spark.connector_clients).
     """
     pulsar = settings.pulsar
-    require_safe_token(pulsar)
+    require_safe_secret(pulsar)
     options = {
         "service.url": pulsar.service_url,
         # the connector takes a single broker; when that broker dies, the query fails, and its next start takes another
@@ -95,9 +96,9 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         "pulsar.reader.receiverQueueSize": _QUEUE,
     }
     for side, url in (("client", pulsar.service_url), ("admin", options["admin.url"])):
-        if pulsar.token_file:
-            options[f"pulsar.{side}.authPluginClassName"] = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-            options[f"pulsar.{side}.authParams"] = f"file://{pulsar.token_file}"
+        if ours := Credentials.of(pulsar).of_connector():
+            # the parameters name files, and contain no secret: Spark may log them
+            options[f"pulsar.{side}.authPluginClassName"], options[f"pulsar.{side}.authParams"] = ours
         if pulsar.tls_trust_certs_file:
             options[f"pulsar.{side}.tlsTrustCertsFilePath"] = pulsar.tls_trust_certs_file
         # by default Pulsar's Java client verifies no host names; with this option and without TLS it closes connections

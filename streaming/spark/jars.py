@@ -17,6 +17,8 @@ from streaming.spark.ivy import Artifact, Progress, are_fetched, fetch, sha512_o
 # This variable names a folder with all archives (`ledger-reaper jars --to` creates it): then nothing is fetched.
 FOLDER_VARIABLE = "LEDGER_REAPER_JARS"
 SUMS = "SHA512SUMS"
+# Our own: classes for kinds of credentials that the connector's Pulsar client does not know (`make credentials-jar`).
+CREDENTIALS = Path(__file__).parent / "credentials.jar"
 
 # The connector is a Scala 2.12 build for one minor version of Spark; another one needs another coordinate here.
 CONNECTORS = {
@@ -94,8 +96,8 @@ def copied(into: Path, progress: Progress | None = None) -> list[Path]:
     """Copy all archives that any configuration needs into a folder, together with a file of their SHA-512."""
     artifacts = [connector(_installed_spark()), *S3A]
     into.mkdir(parents=True, exist_ok=True)
-    copies = [Path(shutil.copy(path, into)) for path in found(artifacts, progress=progress)]
-    sums = "".join(f"{artifact.sha512}  {artifact.file_name}\n" for artifact in artifacts)
+    copies = [Path(shutil.copy(path, into)) for path in (*found(artifacts, progress=progress), CREDENTIALS)]
+    sums = "".join(f"{sha512_of(path)}  {path.name}\n" for path in copies)
     (into / SUMS).write_text(sums, encoding="utf-8")
     return copies
 

@@ -209,15 +209,17 @@ def _for_checkpoints(settings: Settings) -> Sequence[ivy.Artifact]:
 
 
 def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
-    """Return the connector, and S3A for checkpoints on S3: from a folder that has them, else from the cache.
+    """Return the connector, S3A for checkpoints on S3, and our classes for OAuth2 and passwords, as far as needed.
 
-    The folder is the one that LEDGER_REAPER_JARS names, or `provided`. Jars that are not in the cache are fetched.
+    The first two come from a folder that has them, which LEDGER_REAPER_JARS names, or `provided`, else from the cache;
+    those that are not there are fetched.
     """
     from streaming.spark import jars as artifacts
 
     progress = fetches_logged()
     driver = artifacts.found(_for_checkpoints(settings), progress=progress, provided=provided)
-    return Jars(artifacts.jars(progress=progress, provided=provided), driver)
+    own = [artifacts.CREDENTIALS] if settings.pulsar.basic_file or settings.pulsar.oauth2_key_file else []
+    return Jars([*artifacts.jars(progress=progress, provided=provided), *own], driver)
 
 
 def fetches_logged() -> ivy.Progress:

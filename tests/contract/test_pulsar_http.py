@@ -14,14 +14,16 @@ import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.admin_api.segments import layout_in
-from streaming.adapters.pulsar.http import Answer, PulsarHttp, answering, require_safe_token, topic_path
+from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.http import Answer, PulsarHttp, answering, require_safe_secret, topic_path
 from streaming.adapters.pulsar.publish import new_client
+from streaming.adapters.pulsar.tls import Tls
 from streaming.config.hosts import hosts_of
-from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, ForbiddenError, RefusedError, UnavailableError
 from streaming.ports import Unreadable
 from tests.builders import layout_znode
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
+from tests.pulsar_settings import pulsar_settings
 from udfs.formats.internal_stats import InternalStats
 from udfs.paths import segment_of
 from udfs.records import BrokerView, Presence
@@ -650,7 +652,9 @@ def test_a_redirect_to_another_broker_keeps_token_method_body_and_query(stub: Ht
         location = f"{owner.url}{path}?messageTTL=0&authoritative=true"
         stub.answer_with(path, CannedAnswer(307, headers=(("Location", location),)))
         owner.answer_with(path, CannedAnswer(204))
-        with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
+        with PulsarAdmin(
+            PulsarAdminSettings(admin_url=stub.url, credentials=Credentials(token_file=str(token)))
+        ) as admin:
             admin.set_message_ttl("persistent://t/ns/x", seconds=0)
 
         (request,) = owner.requests
@@ -666,7 +670,7 @@ def test_the_token_follows_no_redirect_to_another_machine_without_tls(
     token.write_text("abc")
     stub.answer_with("/admin/v2/x", CannedAnswer(307, headers=(("Location", f"{target}/admin/v2/x"),)))
 
-    with PulsarHttp(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as http:
+    with PulsarHttp(PulsarAdminSettings(admin_url=stub.url, credentials=Credentials(token_file=str(token)))) as http:
         with pytest.raises(UnavailableError, match="not reached over TLS"):
             http.get("v2/x")
         with pytest.raises(UnavailableError, match="not reached over TLS"):
@@ -683,17 +687,15 @@ def test_pulsars_clients_send_a_token_in_clear_text_only_on_this_machine(
     token = tmp_path / "token"
     token.write_text("abc")
     stub.answer_with("/admin/v2/brokers", _json(brokers))
-    pulsar = PulsarSettings(
+    pulsar = pulsar_settings(
         service_url="pulsar://127.0.0.1:6650",
         admin_url=stub.url,
         token_file=str(token),
-        tls_trust_certs_file="",
-        tls_check_hostname=True,
         timeout_seconds=1,
     )
 
     if is_safe:
-        require_safe_token(pulsar)
+        require_safe_secret(pulsar)
     else:
         with pytest.raises(ConfigError, match=r"use pulsar\+ssl"):
             new_client(pulsar)
@@ -702,7 +704,7 @@ def test_pulsars_clients_send_a_token_in_clear_text_only_on_this_machine(
 def test_a_rotated_token_is_used_by_the_next_request(stub: HttpStub, tmp_path: Path) -> None:
     token = tmp_path / "token"
     stub.answer_with("/admin/v2/clusters", _json(["c"]))
-    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, token_file=str(token))) as admin:
+    with PulsarAdmin(PulsarAdminSettings(admin_url=stub.url, credentials=Credentials(token_file=str(token)))) as admin:
         for text in ("first", "second"):
             token.write_text(text)
             assert admin.clusters() == ["c"]
@@ -863,15 +865,19 @@ def test_an_entry_is_requested_from_the_next_broker_if_one_is_unreachable(stub: 
     [
         pytest.param(PulsarAdminSettings(admin_url="127.0.0.1:8080"), "must start with http", id="no scheme"),
         pytest.param(
-            PulsarAdminSettings(admin_url="http://h", tls_ca_file="/no/such"), "tls_trust_certs_file", id="no CA file"
+            PulsarAdminSettings(admin_url="http://h", tls=Tls(trust_certs_file="/no/such")),
+            "tls_trust_certs_file",
+            id="no CA file",
         ),
         pytest.param(
-            PulsarAdminSettings(admin_url="http://h", tls_ca_file=__file__),
+            PulsarAdminSettings(admin_url="http://h", tls=Tls(trust_certs_file=__file__)),
             "tls_trust_certs_file",
             id="CA file is none",
         ),
         pytest.param(
-            PulsarAdminSettings(admin_url="https://h", token_file="/no/such"), "token_file", id="no token file"
+            PulsarAdminSettings(admin_url="https://h", credentials=Credentials(token_file="/no/such")),
+            "token_file",
+            id="no token file",
         ),
     ],
 )
@@ -881,7 +887,7 @@ def test_invalid_settings_are_named(settings: PulsarAdminSettings, text: str) ->
 
 
 def test_settings_can_be_sent_to_a_worker() -> None:
-    settings = PulsarAdminSettings(admin_url="http://h", token_file="f")
+    settings = PulsarAdminSettings(admin_url="http://h", credentials=Credentials(token_file="f"))
 
     assert pickle.loads(pickle.dumps(settings)) == settings
 

@@ -58,7 +58,7 @@ def test_a_refusal_contains_advice(real: Real) -> None:
     assert not real.adapter.remove(TOPIC, "a")
     real.stub.answers.clear()
     real.stub.answer_with(PATH, CannedAnswer(401))
-    with pytest.raises(ForbiddenError, match="token_file"):
+    with pytest.raises(ForbiddenError, match=r"renew its credentials"):
         real.adapter.remove(TOPIC, "a")
 
 

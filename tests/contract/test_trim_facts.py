@@ -99,7 +99,7 @@ def test_a_brokers_recovery_settings_are_those_that_it_reports(
 @pytest.mark.parametrize(
     ("answer", "error", "remedy"),
     [
-        pytest.param(CannedAnswer(401), RefusedError, "token_file the rights of a superuser", id="a wrong token"),
+        pytest.param(CannedAnswer(401), RefusedError, "role the rights of a superuser", id="a wrong token"),
         pytest.param(CannedAnswer(500), UnavailableError, "500", id="a fault"),
         pytest.param(NOTHING, UnavailableError, "unknown format", id="nothing"),
         pytest.param(CannedAnswer(200, b"[" * 100_000), UnavailableError, "unknown format", id="nested"),

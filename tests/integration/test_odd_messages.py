@@ -12,13 +12,13 @@ import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.readers.entries import fallback_entries
-from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 from streaming.sandbox import cluster_faults
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from tests.integration.conftest import payload
 from tests.integration.odd_messages import ODD, Senders, senders
+from tests.pulsar_settings import pulsar_settings
 from udfs.entry_ranges import Range, spans_of
 from udfs.formats.internal_stats import BEFORE_ALL
 from udfs.undelivered import Undeliverable, UndeliveredMessage
@@ -89,12 +89,9 @@ def send(transactional: Cluster) -> Iterator[Senders]:
 
 def _read(cluster: Cluster, topic: str) -> list[UndeliveredMessage]:
     addresses = cluster.addresses
-    settings = PulsarSettings(
+    settings = pulsar_settings(
         service_url=addresses.pulsar,
         admin_url=addresses.admin,
-        token_file="",
-        tls_trust_certs_file="",
-        tls_check_hostname=True,
         timeout_seconds=30,
     )
     with PulsarAdmin(PulsarAdminSettings(admin_url=addresses.admin)) as admin:

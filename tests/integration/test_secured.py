@@ -1,22 +1,29 @@
-"""The whole service on a separate cluster that requires tokens and TLS; takes minutes."""
+"""The whole service on a separate cluster that requires TLS and credentials of any kind; takes minutes."""
 
 import base64
-import hmac
 import json
 import ssl
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
+import pulsar as library
 import pytest
 
+from streaming.adapters.pulsar import oauth2
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.http import PulsarHttp
+from streaming.adapters.pulsar.publish import client
+from streaming.adapters.pulsar.readers.read import check_connection
+from streaming.adapters.pulsar.tls import Tls
 from streaming.config.load import load
+from streaming.config.sections import PulsarSettings
 from streaming.errors import ReaperError, RefusedError
 from streaming.phase_one.client import LedgerDeletionClient
 from streaming.sandbox import cluster as sandbox
@@ -25,9 +32,11 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part, Spec
 from streaming.sandbox.parts import process
 from streaming.sandbox.parts.part_clients import read_znodes
-from tests.certificates import certificate
+from tests.certificates import certificate, client_certificate
 from tests.contract.zookeeper_server import free_port
 from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until
+from tests.oauth2_server import OAuth2Server, jwt, oauth2_server
+from tests.pulsar_settings import pulsar_settings
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.marks import read_marks
@@ -42,18 +51,17 @@ _ACME = "persistent://acme/own/.*"
 WATCH = "\n[watch]\nenabled = true\npoll_seconds = 5\nmark_ahead = true\n"
 
 
-def _token(role: str) -> str:
-    def part(content: dict[str, str]) -> bytes:
-        return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
+PASSWORD, CLIENT_SECRET = "pass word of the reaper", "secret+of/the client"
+KINDS = ("token", "basic", "oauth2", "tls")
 
-    signed = part({"alg": "HS256"}) + b"." + part({"sub": role})
-    mac = base64.urlsafe_b64encode(hmac.new(KEY, signed, sha256).digest()).rstrip(b"=")
-    return (signed + b"." + mac).decode()
+
+def _token(role: str, life_seconds: float | None = None) -> str:
+    return jwt(KEY, role, life_seconds=life_seconds)
 
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster whose broker requires a token, and its TLS addresses."""
+    """A cluster whose broker requires credentials of some kind, and its TLS addresses."""
 
     cluster: Cluster
     service_url: str
@@ -62,11 +70,13 @@ class Secured:
     folder: Path
     topic: str
     leaked: list[int]  # ledgers of the topic
+    authority: tuple[Path, Path]  # signs the certificates of clients
+    issuer: OAuth2Server
 
-    def deployment(self, role: str, extra: str = "") -> Deployment:
+    def deployment(self, role: str, extra: str = "", *, kind: str = "token") -> Deployment:
         here = self.folder / f"service-{role}{uuid.uuid4().hex[:4]}"
         here.mkdir()
-        (here / "token").write_text(_token(role))
+        keys = self.credentials(here, kind, role)
         text = CONFIG.format(
             name=f"t{uuid.uuid4().hex[:10]}",
             chunk_rows=1_000,
@@ -80,9 +90,34 @@ class Secured:
             limits="",
             classes="",
         )
-        secrets = f'token_file = "{here}/token"\ntls_trust_certs_file = "{self.ca}"\n'
+        secrets = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+        secrets += f'tls_trust_certs_file = "{self.ca}"\n'
         (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]") + extra)
         return Deployment(here / "config.toml")
+
+    def credentials(self, here: Path, kind: str, role: str, state: str = "valid") -> dict[str, str]:
+        """Write the files of a kind of credentials; return the keys of [pulsar] that name them.
+
+        state: "valid", "expired", or "wrong", which is what another one has.
+        """
+        if kind == "token":
+            token = _token(role, -60 if state == "expired" else None)
+            (here / "token").write_text(token if state != "wrong" else token[:-6] + "AAAAAA")
+            return {"token_file": f"{here}/token"}
+        if kind == "basic":
+            (here / "basic").write_text(f"{role}:{PASSWORD if state == 'valid' else 'another'}\n")
+            return {"basic_file": f"{here}/basic"}
+        if kind == "oauth2":
+            key = self.issuer.key_file(here / "key.json", role, None if state == "valid" else "another")
+            issuer = {"oauth2_issuer_url": self.issuer.url, "oauth2_audience": self.issuer.audience}
+            return {"oauth2_key_file": str(key), **issuer, "oauth2_scope": self.issuer.scope}
+        authority = self.authority
+        if state == "wrong":
+            (here / "other").mkdir(exist_ok=True)
+            authority = certificate(here / "other", "127.0.0.1")
+        life = timedelta(hours=-1) if state == "expired" else timedelta(hours=1)
+        cert, key = client_certificate(here, role, authority, life=life)
+        return {"tls_cert_file": str(cert), "tls_key_file": str(key)}
 
     def admin(self, method: str, path: str, body: object = None) -> str:
         """Send an admin request as a superuser."""
@@ -102,21 +137,29 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         topic = "persistent://public/default/secured"
         topics.fill(running, topic, 3, ["s"])
         topics.fill(running, WATCHED, 9, ["s"])
-        leaked = list(ledger_list.make_synthetic(running, topic, count=20, first_id=5_000_000))
-        yield _with_tokens(running, folder, topic, leaked)
+        leaked = list(ledger_list.make_synthetic(running, topic, count=40, first_id=5_000_000))
+        with oauth2_server(KEY, {"reaper": CLIENT_SECRET}) as issuer:
+            yield _requiring_credentials(running, folder, topic, leaked, issuer)
     finally:
         sandbox.down(folder / "home")
 
 
-def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) -> Secured:
+def _requiring_credentials(
+    running: Cluster, folder: Path, topic: str, leaked: list[int], issuer: OAuth2Server
+) -> Secured:
     """Start the broker again with authentication, authorization and TLS."""
     ca, key = certificate(folder, "127.0.0.1")
+    hashed = subprocess.run(["openssl", "passwd", "-apr1", PASSWORD], capture_output=True, text=True, check=True)
+    (folder / ".htpasswd").write_text(f"reaper:{hashed.stdout.strip()}\n")
+    providers = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
     port, web_port = free_port(), free_port()
     settings = {
         **running.spec.broker_settings,
         "authenticationEnabled": True,
         "authorizationEnabled": True,
-        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "authenticationProviders": ",".join(providers + kind for kind in ("Token", "Basic", "Tls")),
+        "authenticationRefreshCheckSeconds": 1,
+        "basicAuthConf": f"file://{folder}/.htpasswd",
         "tokenSecretKey": f"data:;base64,{base64.b64encode(KEY).decode()}",
         "superUserRoles": "broker,reaper",
         "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
@@ -133,7 +176,9 @@ def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) 
     token = folder / "token"
     token.write_text(_token("reaper"))
     admin_url = f"https://127.0.0.1:{web_port}"
-    _wait_healthy(running, PulsarAdminSettings(admin_url=admin_url, token_file=str(token), tls_ca_file=str(ca)))
+    by_token = Credentials(token_file=str(token))
+    tls = Tls(trust_certs_file=str(ca))
+    _wait_healthy(running, PulsarAdminSettings(admin_url=admin_url, credentials=by_token, tls=tls))
     return Secured(
         cluster=running,
         service_url=f"pulsar+ssl://127.0.0.1:{port}",
@@ -142,6 +187,8 @@ def _with_tokens(running: Cluster, folder: Path, topic: str, leaked: list[int]) 
         folder=folder,
         topic=topic,
         leaked=leaked,
+        authority=(ca, key),
+        issuer=issuer,
     )
 
 
@@ -180,6 +227,54 @@ def test_the_service_works_with_a_token_over_tls_and_prints_no_token(secured: Se
     assert KEY.decode() not in output
 
 
+@pytest.mark.parametrize("kind", ["basic", "oauth2", "tls"])
+def test_the_service_works_with_any_kind_of_credentials_and_shows_no_secret(secured: Secured, kind: str) -> None:
+    service = secured.deployment("reaper", kind=kind)
+    leaked = secured.leaked[20:][KINDS.index(kind) * 5 :][:5]
+    output = service.run("request", stdin=b"\n".join(payload(secured.topic, ledger_id) for ledger_id in leaked))
+    output += service.run("check")
+    output += service.run("run", "--until-idle")
+    assert service.outcomes() == {("DELETED", "UNREFERENCED"): 5}
+    assert "fallback" not in output, output
+    stored = b"".join(file.read_bytes() for file in (service.config.parent / "state").rglob("*") if file.is_file())
+    for secret in (PASSWORD, CLIENT_SECRET, base64.b64encode(f"reaper:{PASSWORD}".encode()).decode(), "eyJ"):
+        assert secret not in output
+        assert secret.encode() not in stored
+
+
+def _by_admin(settings: PulsarSettings) -> None:
+    with PulsarHttp(PulsarAdminSettings.of(settings)) as http:
+        if (answer := http.get("v2/brokers/ready")).status in (401, 403):
+            raise RefusedError(str(answer.status))
+
+
+def _by_client(settings: PulsarSettings) -> None:
+    with client(settings) as opened:
+        try:
+            opened.get_topic_partitions(WATCHED)
+        except library.PulsarException as error:
+            raise RefusedError(str(error)) from error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ask", [_by_admin, check_connection, _by_client])
+def test_wrong_and_expired_credentials_are_refused_until_the_file_has_valid_ones(
+    secured: Secured, tmp_path: Path, kind: str, ask: Callable[[PulsarSettings], object]
+) -> None:
+    keys = secured.credentials(tmp_path, kind, "reaper")
+    addresses = {"service_url": secured.service_url, "admin_url": secured.admin_url, "timeout_seconds": 5}
+    settings = pulsar_settings(**addresses, **keys, tls_trust_certs_file=str(secured.ca))
+    for state in ("wrong", "expired", "valid", "wrong", "valid"):
+        oauth2._tokens.clear()
+        secured.credentials(tmp_path, kind, "reaper", state)
+        if state == "valid":
+            ask(settings)
+        else:
+            with pytest.raises(ReaperError) as raised:
+                ask(settings)
+            assert PASSWORD not in str(raised.value)
+
+
 def test_a_tenants_roles_send_to_its_own_topic_according_to_their_rights(secured: Secured) -> None:
     own, later = "persistent://acme/own/deletions", "persistent://acme/own/later"
     cluster_name = json.loads(secured.admin("GET", "clusters"))[0]
@@ -215,7 +310,7 @@ def test_a_role_without_rights_deletes_nothing_and_gets_a_hint(secured: Secured,
     )
     assert completed.returncode in (1, 2)
     assert "rights" in completed.stderr
-    assert "pulsar.token_file" in service.run("check", code=2)
+    assert "credentials in [pulsar]" in service.run("check", code=2)
     assert set(secured.leaked[10:]) <= ledger_list.listed_by_bookie(secured.cluster)
 
 
@@ -227,7 +322,7 @@ def test_a_token_with_a_foreign_signature_is_refused(secured: Secured) -> None:
         service.command("run", "--until-idle"), capture_output=True, text=True, timeout=240, check=False
     )
     assert completed.returncode in (1, 2)
-    assert "check pulsar.token_file" in completed.stderr
+    assert "check the credentials in [pulsar]" in completed.stderr
 
 
 def test_a_watcher_whose_role_may_not_change_topics_warns_once_and_still_watches(
@@ -252,7 +347,7 @@ def test_a_watcher_whose_role_may_not_change_topics_warns_once_and_still_watches
         stop(running)
     warnings = [line for line in log.read_text().splitlines() if "watch.mark_ahead" in line]
     assert len(warnings) == 1, warnings
-    assert "give the role of pulsar.token_file permission to change the topic" in warnings[0]
+    assert "give this service's role permission to change the topic" in warnings[0]
     info = parse_managed_ledger(read_znodes(secured.cluster.addresses.zookeeper, [_PATH])[_PATH])
     assert not read_marks(info.properties).all.ledgers
 

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1budfs/proto/pulsar_api.proto\x12\x18ledger_reaper.pulsar_api\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x1d\n\x0e\x45ncryptionKeys\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xdb\x04\n\x0fMessageMetadata\x12\x15\n\rproducer_name\x18\x01 \x01(\x0c\x12\x13\n\x0bsequence_id\x18\x02 \x01(\x04\x12\x14\n\x0cpublish_time\x18\x03 \x01(\x04\x12\x36\n\nproperties\x18\x04 \x03(\x0b\x32\".ledger_reaper.pulsar_api.KeyValue\x12\x15\n\rpartition_key\x18\x06 \x01(\x0c\x12\x44\n\x0b\x63ompression\x18\x08 \x01(\x0e\x32).ledger_reaper.pulsar_api.CompressionType:\x04NONE\x12\x1c\n\x11uncompressed_size\x18\t \x01(\r:\x01\x30\x12 \n\x15num_messages_in_batch\x18\x0b \x01(\x05:\x01\x31\x12\x41\n\x0f\x65ncryption_keys\x18\r \x03(\x0b\x32(.ledger_reaper.pulsar_api.EncryptionKeys\x12\x16\n\x0eschema_version\x18\x10 \x01(\x0c\x12!\n\x19partition_key_b64_encoded\x18\x11 \x01(\x05\x12\x13\n\x0bmarker_type\x18\x14 \x01(\x05\x12\x18\n\x10txnid_least_bits\x18\x16 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x17 \x01(\x04\x12\x12\n\nnull_value\x18\x19 \x01(\x05\x12\x0c\n\x04uuid\x18\x1a \x01(\x0c\x12\x1b\n\x13num_chunks_from_msg\x18\x1b \x01(\x05\x12\x10\n\x08\x63hunk_id\x18\x1d \x01(\x05\x12\x1a\n\x12null_partition_key\x18\x1e \x01(\x05\"\xe6\x01\n\x15SingleMessageMetadata\x12\x36\n\nproperties\x18\x01 \x03(\x0b\x32\".ledger_reaper.pulsar_api.KeyValue\x12\x15\n\rpartition_key\x18\x02 \x01(\x0c\x12\x14\n\x0cpayload_size\x18\x03 \x01(\x05\x12\x15\n\rcompacted_out\x18\x04 \x01(\x05\x12!\n\x19partition_key_b64_encoded\x18\x06 \x01(\x05\x12\x12\n\nnull_value\x18\t \x01(\x05\x12\x1a\n\x12null_partition_key\x18\n \x01(\x05\"`\n\tMessageId\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x04\x12\x15\n\tpartition\x18\x03 \x01(\x05:\x02-1\x12\x17\n\x0b\x62\x61tch_index\x18\x04 \x01(\x05:\x02-1\"\x8c\x01\n\x0e\x43ommandConnect\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x11\n\tauth_data\x18\x03 \x01(\x0c\x12\x18\n\x10protocol_version\x18\x04 \x01(\x05\x12\x18\n\x10\x61uth_method_name\x18\x05 \x01(\t\x12\x1b\n\x13proxy_to_broker_url\x18\x06 \x01(\t\",\n\x10\x43ommandConnected\x12\x18\n\x10max_message_size\x18\x03 \x01(\x05\"\xfe\x01\n\x10\x43ommandSubscribe\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\x12\x10\n\x08sub_type\x18\x03 \x01(\x05\x12\x13\n\x0b\x63onsumer_id\x18\x04 \x01(\x04\x12\x12\n\nrequest_id\x18\x05 \x01(\x04\x12\x0f\n\x07\x64urable\x18\x08 \x01(\x08\x12=\n\x10start_message_id\x18\t \x01(\x0b\x32#.ledger_reaper.pulsar_api.MessageId\x12\x16\n\x0eread_compacted\x18\x0b \x01(\x08\x12\"\n\x14\x66orce_topic_creation\x18\x0f \x01(\x08:\x04true\"N\n\x12\x43ommandLookupTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12\x15\n\rauthoritative\x18\x03 \x01(\x08\"\xc4\x01\n\x1a\x43ommandLookupTopicResponse\x12\x1a\n\x12\x62roker_service_url\x18\x01 \x01(\t\x12\x1e\n\x16\x62roker_service_url_tls\x18\x02 \x01(\t\x12\x10\n\x08response\x18\x03 \x01(\x05\x12\x15\n\rauthoritative\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\x05\x12\x0f\n\x07message\x18\x07 \x01(\t\x12!\n\x19proxy_through_service_url\x18\x08 \x01(\x08\"I\n\x0e\x43ommandMessage\x12\x37\n\nmessage_id\x18\x02 \x01(\x0b\x32#.ledger_reaper.pulsar_api.MessageId\";\n\x0b\x43ommandFlow\x12\x13\n\x0b\x63onsumer_id\x18\x01 \x01(\x04\x12\x17\n\x0fmessage_permits\x18\x02 \x01(\r\"B\n\x17\x43ommandGetLastMessageId\x12\x13\n\x0b\x63onsumer_id\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\"_\n\x1f\x43ommandGetLastMessageIdResponse\x12<\n\x0flast_message_id\x18\x01 \x01(\x0b\x32#.ledger_reaper.pulsar_api.MessageId\".\n\x0c\x43ommandError\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x0e\n\x0c\x43ommandEmpty\"K\n\rCommandNewTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x17\n\x0ftxn_ttl_seconds\x18\x02 \x01(\x04\x12\r\n\x05tc_id\x18\x03 \x01(\x04\"~\n\x15\x43ommandNewTxnResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\r\n\x05\x65rror\x18\x04 \x01(\x05\x12\x0f\n\x07message\x18\x05 \x01(\t\"u\n\x18\x43ommandAddPartitionToTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\x12\n\npartitions\x18\x04 \x03(\t\"j\n\rCommandEndTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\x12\n\ntxn_action\x18\x04 \x01(\x05\"{\n\x12\x43ommandTxnResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\r\n\x05\x65rror\x18\x04 \x01(\x05\x12\x0f\n\x07message\x18\x05 \x01(\t\"B\n\x1d\x43ommandTcClientConnectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05tc_id\x18\x02 \x01(\x04\"T\n\x1e\x43ommandTcClientConnectResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x99\x0b\n\x0b\x42\x61seCommand\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x39\n\x07\x63onnect\x18\x02 \x01(\x0b\x32(.ledger_reaper.pulsar_api.CommandConnect\x12=\n\tconnected\x18\x03 \x01(\x0b\x32*.ledger_reaper.pulsar_api.CommandConnected\x12=\n\tsubscribe\x18\x04 \x01(\x0b\x32*.ledger_reaper.pulsar_api.CommandSubscribe\x12\x39\n\x07message\x18\t \x01(\x0b\x32(.ledger_reaper.pulsar_api.CommandMessage\x12\x33\n\x04\x66low\x18\x0b \x01(\x0b\x32%.ledger_reaper.pulsar_api.CommandFlow\x12\x35\n\x05\x65rror\x18\x0e \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandError\x12\x34\n\x04ping\x18\x12 \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandEmpty\x12\x34\n\x04pong\x18\x13 \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandEmpty\x12\x42\n\x0clookup_topic\x18\x17 \x01(\x0b\x32,.ledger_reaper.pulsar_api.CommandLookupTopic\x12S\n\x15lookup_topic_response\x18\x18 \x01(\x0b\x32\x34.ledger_reaper.pulsar_api.CommandLookupTopicResponse\x12N\n\x13get_last_message_id\x18\x1d \x01(\x0b\x32\x31.ledger_reaper.pulsar_api.CommandGetLastMessageId\x12_\n\x1cget_last_message_id_response\x18\x1e \x01(\x0b\x32\x39.ledger_reaper.pulsar_api.CommandGetLastMessageIdResponse\x12\x38\n\x07new_txn\x18\x32 \x01(\x0b\x32\'.ledger_reaper.pulsar_api.CommandNewTxn\x12I\n\x10new_txn_response\x18\x33 \x01(\x0b\x32/.ledger_reaper.pulsar_api.CommandNewTxnResponse\x12P\n\x14\x61\x64\x64_partition_to_txn\x18\x34 \x01(\x0b\x32\x32.ledger_reaper.pulsar_api.CommandAddPartitionToTxn\x12S\n\x1d\x61\x64\x64_partition_to_txn_response\x18\x35 \x01(\x0b\x32,.ledger_reaper.pulsar_api.CommandTxnResponse\x12\x38\n\x07\x65nd_txn\x18\x38 \x01(\x0b\x32\'.ledger_reaper.pulsar_api.CommandEndTxn\x12\x46\n\x10\x65nd_txn_response\x18\x39 \x01(\x0b\x32,.ledger_reaper.pulsar_api.CommandTxnResponse\x12Z\n\x19tc_client_connect_request\x18> \x01(\x0b\x32\x37.ledger_reaper.pulsar_api.CommandTcClientConnectRequest\x12\\\n\x1atc_client_connect_response\x18? \x01(\x0b\x32\x38.ledger_reaper.pulsar_api.CommandTcClientConnectResponse*D\n\x0f\x43ompressionType\x12\x08\n\x04NONE\x10\x00\x12\x07\n\x03LZ4\x10\x01\x12\x08\n\x04ZLIB\x10\x02\x12\x08\n\x04ZSTD\x10\x03\x12\n\n\x06SNAPPY\x10\x04')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1budfs/proto/pulsar_api.proto\x12\x18ledger_reaper.pulsar_api\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x1d\n\x0e\x45ncryptionKeys\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xdb\x04\n\x0fMessageMetadata\x12\x15\n\rproducer_name\x18\x01 \x01(\x0c\x12\x13\n\x0bsequence_id\x18\x02 \x01(\x04\x12\x14\n\x0cpublish_time\x18\x03 \x01(\x04\x12\x36\n\nproperties\x18\x04 \x03(\x0b\x32\".ledger_reaper.pulsar_api.KeyValue\x12\x15\n\rpartition_key\x18\x06 \x01(\x0c\x12\x44\n\x0b\x63ompression\x18\x08 \x01(\x0e\x32).ledger_reaper.pulsar_api.CompressionType:\x04NONE\x12\x1c\n\x11uncompressed_size\x18\t \x01(\r:\x01\x30\x12 \n\x15num_messages_in_batch\x18\x0b \x01(\x05:\x01\x31\x12\x41\n\x0f\x65ncryption_keys\x18\r \x03(\x0b\x32(.ledger_reaper.pulsar_api.EncryptionKeys\x12\x16\n\x0eschema_version\x18\x10 \x01(\x0c\x12!\n\x19partition_key_b64_encoded\x18\x11 \x01(\x05\x12\x13\n\x0bmarker_type\x18\x14 \x01(\x05\x12\x18\n\x10txnid_least_bits\x18\x16 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x17 \x01(\x04\x12\x12\n\nnull_value\x18\x19 \x01(\x05\x12\x0c\n\x04uuid\x18\x1a \x01(\x0c\x12\x1b\n\x13num_chunks_from_msg\x18\x1b \x01(\x05\x12\x10\n\x08\x63hunk_id\x18\x1d \x01(\x05\x12\x1a\n\x12null_partition_key\x18\x1e \x01(\x05\"\xe6\x01\n\x15SingleMessageMetadata\x12\x36\n\nproperties\x18\x01 \x03(\x0b\x32\".ledger_reaper.pulsar_api.KeyValue\x12\x15\n\rpartition_key\x18\x02 \x01(\x0c\x12\x14\n\x0cpayload_size\x18\x03 \x01(\x05\x12\x15\n\rcompacted_out\x18\x04 \x01(\x05\x12!\n\x19partition_key_b64_encoded\x18\x06 \x01(\x05\x12\x12\n\nnull_value\x18\t \x01(\x05\x12\x1a\n\x12null_partition_key\x18\n \x01(\x05\"`\n\tMessageId\x12\x11\n\tledger_id\x18\x01 \x01(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x04\x12\x15\n\tpartition\x18\x03 \x01(\x05:\x02-1\x12\x17\n\x0b\x62\x61tch_index\x18\x04 \x01(\x05:\x02-1\"\xcb\x01\n\x0e\x43ommandConnect\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x11\n\tauth_data\x18\x03 \x01(\x0c\x12\x18\n\x10protocol_version\x18\x04 \x01(\x05\x12\x18\n\x10\x61uth_method_name\x18\x05 \x01(\t\x12\x1b\n\x13proxy_to_broker_url\x18\x06 \x01(\t\x12=\n\rfeature_flags\x18\n \x01(\x0b\x32&.ledger_reaper.pulsar_api.FeatureFlags\"-\n\x0c\x46\x65\x61tureFlags\x12\x1d\n\x15supports_auth_refresh\x18\x01 \x01(\x08\"7\n\x08\x41uthData\x12\x18\n\x10\x61uth_method_name\x18\x01 \x01(\t\x12\x11\n\tauth_data\x18\x02 \x01(\x0c\"}\n\x13\x43ommandAuthResponse\x12\x16\n\x0e\x63lient_version\x18\x01 \x01(\t\x12\x34\n\x08response\x18\x02 \x01(\x0b\x32\".ledger_reaper.pulsar_api.AuthData\x12\x18\n\x10protocol_version\x18\x03 \x01(\x05\",\n\x10\x43ommandConnected\x12\x18\n\x10max_message_size\x18\x03 \x01(\x05\"\xfe\x01\n\x10\x43ommandSubscribe\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\x12\x10\n\x08sub_type\x18\x03 \x01(\x05\x12\x13\n\x0b\x63onsumer_id\x18\x04 \x01(\x04\x12\x12\n\nrequest_id\x18\x05 \x01(\x04\x12\x0f\n\x07\x64urable\x18\x08 \x01(\x08\x12=\n\x10start_message_id\x18\t \x01(\x0b\x32#.ledger_reaper.pulsar_api.MessageId\x12\x16\n\x0eread_compacted\x18\x0b \x01(\x08\x12\"\n\x14\x66orce_topic_creation\x18\x0f \x01(\x08:\x04true\"N\n\x12\x43ommandLookupTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\x12\x15\n\rauthoritative\x18\x03 \x01(\x08\"\xc4\x01\n\x1a\x43ommandLookupTopicResponse\x12\x1a\n\x12\x62roker_service_url\x18\x01 \x01(\t\x12\x1e\n\x16\x62roker_service_url_tls\x18\x02 \x01(\t\x12\x10\n\x08response\x18\x03 \x01(\x05\x12\x15\n\rauthoritative\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\x05\x12\x0f\n\x07message\x18\x07 \x01(\t\x12!\n\x19proxy_through_service_url\x18\x08 \x01(\x08\"I\n\x0e\x43ommandMessage\x12\x37\n\nmessage_id\x18\x02 \x01(\x0b\x32#.ledger_reaper.pulsar_api.MessageId\";\n\x0b\x43ommandFlow\x12\x13\n\x0b\x63onsumer_id\x18\x01 \x01(\x04\x12\x17\n\x0fmessage_permits\x18\x02 \x01(\r\"B\n\x17\x43ommandGetLastMessageId\x12\x13\n\x0b\x63onsumer_id\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\x04\"_\n\x1f\x43ommandGetLastMessageIdResponse\x12<\n\x0flast_message_id\x18\x01 \x01(\x0b\x32#.ledger_reaper.pulsar_api.MessageId\".\n\x0c\x43ommandError\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x0e\n\x0c\x43ommandEmpty\"K\n\rCommandNewTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x17\n\x0ftxn_ttl_seconds\x18\x02 \x01(\x04\x12\r\n\x05tc_id\x18\x03 \x01(\x04\"~\n\x15\x43ommandNewTxnResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\r\n\x05\x65rror\x18\x04 \x01(\x05\x12\x0f\n\x07message\x18\x05 \x01(\t\"u\n\x18\x43ommandAddPartitionToTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\x12\n\npartitions\x18\x04 \x03(\t\"j\n\rCommandEndTxn\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\x12\n\ntxn_action\x18\x04 \x01(\x05\"{\n\x12\x43ommandTxnResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\x18\n\x10txnid_least_bits\x18\x02 \x01(\x04\x12\x17\n\x0ftxnid_most_bits\x18\x03 \x01(\x04\x12\r\n\x05\x65rror\x18\x04 \x01(\x05\x12\x0f\n\x07message\x18\x05 \x01(\t\"B\n\x1d\x43ommandTcClientConnectRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05tc_id\x18\x02 \x01(\x04\"T\n\x1e\x43ommandTcClientConnectResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x9f\x0c\n\x0b\x42\x61seCommand\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x39\n\x07\x63onnect\x18\x02 \x01(\x0b\x32(.ledger_reaper.pulsar_api.CommandConnect\x12=\n\tconnected\x18\x03 \x01(\x0b\x32*.ledger_reaper.pulsar_api.CommandConnected\x12=\n\tsubscribe\x18\x04 \x01(\x0b\x32*.ledger_reaper.pulsar_api.CommandSubscribe\x12\x39\n\x07message\x18\t \x01(\x0b\x32(.ledger_reaper.pulsar_api.CommandMessage\x12\x33\n\x04\x66low\x18\x0b \x01(\x0b\x32%.ledger_reaper.pulsar_api.CommandFlow\x12\x35\n\x05\x65rror\x18\x0e \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandError\x12\x34\n\x04ping\x18\x12 \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandEmpty\x12\x34\n\x04pong\x18\x13 \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandEmpty\x12\x42\n\x0clookup_topic\x18\x17 \x01(\x0b\x32,.ledger_reaper.pulsar_api.CommandLookupTopic\x12S\n\x15lookup_topic_response\x18\x18 \x01(\x0b\x32\x34.ledger_reaper.pulsar_api.CommandLookupTopicResponse\x12N\n\x13get_last_message_id\x18\x1d \x01(\x0b\x32\x31.ledger_reaper.pulsar_api.CommandGetLastMessageId\x12_\n\x1cget_last_message_id_response\x18\x1e \x01(\x0b\x32\x39.ledger_reaper.pulsar_api.CommandGetLastMessageIdResponse\x12>\n\x0e\x61uth_challenge\x18$ \x01(\x0b\x32&.ledger_reaper.pulsar_api.CommandEmpty\x12\x44\n\rauth_response\x18% \x01(\x0b\x32-.ledger_reaper.pulsar_api.CommandAuthResponse\x12\x38\n\x07new_txn\x18\x32 \x01(\x0b\x32\'.ledger_reaper.pulsar_api.CommandNewTxn\x12I\n\x10new_txn_response\x18\x33 \x01(\x0b\x32/.ledger_reaper.pulsar_api.CommandNewTxnResponse\x12P\n\x14\x61\x64\x64_partition_to_txn\x18\x34 \x01(\x0b\x32\x32.ledger_reaper.pulsar_api.CommandAddPartitionToTxn\x12S\n\x1d\x61\x64\x64_partition_to_txn_response\x18\x35 \x01(\x0b\x32,.ledger_reaper.pulsar_api.CommandTxnResponse\x12\x38\n\x07\x65nd_txn\x18\x38 \x01(\x0b\x32\'.ledger_reaper.pulsar_api.CommandEndTxn\x12\x46\n\x10\x65nd_txn_response\x18\x39 \x01(\x0b\x32,.ledger_reaper.pulsar_api.CommandTxnResponse\x12Z\n\x19tc_client_connect_request\x18> \x01(\x0b\x32\x37.ledger_reaper.pulsar_api.CommandTcClientConnectRequest\x12\\\n\x1atc_client_connect_response\x18? \x01(\x0b\x32\x38.ledger_reaper.pulsar_api.CommandTcClientConnectResponse*D\n\x0f\x43ompressionType\x12\x08\n\x04NONE\x10\x00\x12\x07\n\x03LZ4\x10\x01\x12\x08\n\x04ZLIB\x10\x02\x12\x08\n\x04ZSTD\x10\x03\x12\n\n\x06SNAPPY\x10\x04')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'udfs.proto.pulsar_api_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COMPRESSIONTYPE']._serialized_start=4302
-  _globals['_COMPRESSIONTYPE']._serialized_end=4370
+  _globals['_COMPRESSIONTYPE']._serialized_start=4730
+  _globals['_COMPRESSIONTYPE']._serialized_end=4798
   _globals['_KEYVALUE']._serialized_start=57
   _globals['_KEYVALUE']._serialized_end=95
   _globals['_ENCRYPTIONKEYS']._serialized_start=97
@@ -44,41 +44,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGEID']._serialized_start=967
   _globals['_MESSAGEID']._serialized_end=1063
   _globals['_COMMANDCONNECT']._serialized_start=1066
-  _globals['_COMMANDCONNECT']._serialized_end=1206
-  _globals['_COMMANDCONNECTED']._serialized_start=1208
-  _globals['_COMMANDCONNECTED']._serialized_end=1252
-  _globals['_COMMANDSUBSCRIBE']._serialized_start=1255
-  _globals['_COMMANDSUBSCRIBE']._serialized_end=1509
-  _globals['_COMMANDLOOKUPTOPIC']._serialized_start=1511
-  _globals['_COMMANDLOOKUPTOPIC']._serialized_end=1589
-  _globals['_COMMANDLOOKUPTOPICRESPONSE']._serialized_start=1592
-  _globals['_COMMANDLOOKUPTOPICRESPONSE']._serialized_end=1788
-  _globals['_COMMANDMESSAGE']._serialized_start=1790
-  _globals['_COMMANDMESSAGE']._serialized_end=1863
-  _globals['_COMMANDFLOW']._serialized_start=1865
-  _globals['_COMMANDFLOW']._serialized_end=1924
-  _globals['_COMMANDGETLASTMESSAGEID']._serialized_start=1926
-  _globals['_COMMANDGETLASTMESSAGEID']._serialized_end=1992
-  _globals['_COMMANDGETLASTMESSAGEIDRESPONSE']._serialized_start=1994
-  _globals['_COMMANDGETLASTMESSAGEIDRESPONSE']._serialized_end=2089
-  _globals['_COMMANDERROR']._serialized_start=2091
-  _globals['_COMMANDERROR']._serialized_end=2137
-  _globals['_COMMANDEMPTY']._serialized_start=2139
-  _globals['_COMMANDEMPTY']._serialized_end=2153
-  _globals['_COMMANDNEWTXN']._serialized_start=2155
-  _globals['_COMMANDNEWTXN']._serialized_end=2230
-  _globals['_COMMANDNEWTXNRESPONSE']._serialized_start=2232
-  _globals['_COMMANDNEWTXNRESPONSE']._serialized_end=2358
-  _globals['_COMMANDADDPARTITIONTOTXN']._serialized_start=2360
-  _globals['_COMMANDADDPARTITIONTOTXN']._serialized_end=2477
-  _globals['_COMMANDENDTXN']._serialized_start=2479
-  _globals['_COMMANDENDTXN']._serialized_end=2585
-  _globals['_COMMANDTXNRESPONSE']._serialized_start=2587
-  _globals['_COMMANDTXNRESPONSE']._serialized_end=2710
-  _globals['_COMMANDTCCLIENTCONNECTREQUEST']._serialized_start=2712
-  _globals['_COMMANDTCCLIENTCONNECTREQUEST']._serialized_end=2778
-  _globals['_COMMANDTCCLIENTCONNECTRESPONSE']._serialized_start=2780
-  _globals['_COMMANDTCCLIENTCONNECTRESPONSE']._serialized_end=2864
-  _globals['_BASECOMMAND']._serialized_start=2867
-  _globals['_BASECOMMAND']._serialized_end=4300
+  _globals['_COMMANDCONNECT']._serialized_end=1269
+  _globals['_FEATUREFLAGS']._serialized_start=1271
+  _globals['_FEATUREFLAGS']._serialized_end=1316
+  _globals['_AUTHDATA']._serialized_start=1318
+  _globals['_AUTHDATA']._serialized_end=1373
+  _globals['_COMMANDAUTHRESPONSE']._serialized_start=1375
+  _globals['_COMMANDAUTHRESPONSE']._serialized_end=1500
+  _globals['_COMMANDCONNECTED']._serialized_start=1502
+  _globals['_COMMANDCONNECTED']._serialized_end=1546
+  _globals['_COMMANDSUBSCRIBE']._serialized_start=1549
+  _globals['_COMMANDSUBSCRIBE']._serialized_end=1803
+  _globals['_COMMANDLOOKUPTOPIC']._serialized_start=1805
+  _globals['_COMMANDLOOKUPTOPIC']._serialized_end=1883
+  _globals['_COMMANDLOOKUPTOPICRESPONSE']._serialized_start=1886
+  _globals['_COMMANDLOOKUPTOPICRESPONSE']._serialized_end=2082
+  _globals['_COMMANDMESSAGE']._serialized_start=2084
+  _globals['_COMMANDMESSAGE']._serialized_end=2157
+  _globals['_COMMANDFLOW']._serialized_start=2159
+  _globals['_COMMANDFLOW']._serialized_end=2218
+  _globals['_COMMANDGETLASTMESSAGEID']._serialized_start=2220
+  _globals['_COMMANDGETLASTMESSAGEID']._serialized_end=2286
+  _globals['_COMMANDGETLASTMESSAGEIDRESPONSE']._serialized_start=2288
+  _globals['_COMMANDGETLASTMESSAGEIDRESPONSE']._serialized_end=2383
+  _globals['_COMMANDERROR']._serialized_start=2385
+  _globals['_COMMANDERROR']._serialized_end=2431
+  _globals['_COMMANDEMPTY']._serialized_start=2433
+  _globals['_COMMANDEMPTY']._serialized_end=2447
+  _globals['_COMMANDNEWTXN']._serialized_start=2449
+  _globals['_COMMANDNEWTXN']._serialized_end=2524
+  _globals['_COMMANDNEWTXNRESPONSE']._serialized_start=2526
+  _globals['_COMMANDNEWTXNRESPONSE']._serialized_end=2652
+  _globals['_COMMANDADDPARTITIONTOTXN']._serialized_start=2654
+  _globals['_COMMANDADDPARTITIONTOTXN']._serialized_end=2771
+  _globals['_COMMANDENDTXN']._serialized_start=2773
+  _globals['_COMMANDENDTXN']._serialized_end=2879
+  _globals['_COMMANDTXNRESPONSE']._serialized_start=2881
+  _globals['_COMMANDTXNRESPONSE']._serialized_end=3004
+  _globals['_COMMANDTCCLIENTCONNECTREQUEST']._serialized_start=3006
+  _globals['_COMMANDTCCLIENTCONNECTREQUEST']._serialized_end=3072
+  _globals['_COMMANDTCCLIENTCONNECTRESPONSE']._serialized_start=3074
+  _globals['_COMMANDTCCLIENTCONNECTRESPONSE']._serialized_end=3158
+  _globals['_BASECOMMAND']._serialized_start=3161
+  _globals['_BASECOMMAND']._serialized_end=4728
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,6 @@
 """HTTP client of Pulsar's admin API: follows redirects with the token, distinguishes faults, and bounds every call.
 
-1. A broker that does not own a topic answers 307. After a redirect, too, the token is only sent over TLS, or to this
+1. A broker that does not own a topic answers 307. After a redirect, too, a secret is only sent over TLS, or to this
    machine.
 2. Connection failures, timeouts, 429 and 5xx are retried for a limited time; then the outcome is unknown
    (UnavailableError).
@@ -10,13 +10,12 @@
 
 import json
 import re
-import ssl
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -30,8 +29,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from streaming.adapters.pulsar.credentials import Credentials
 from streaming.adapters.pulsar.silence import TRY_SECONDS, silence
-from streaming.config.hosts import hosts_of, may_carry_token
+from streaming.adapters.pulsar.tls import Tls, tls_context
+from streaming.config.hosts import hosts_of, may_carry_secret
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError, UnavailableError
 from udfs.paths import SEGMENT_DOMAIN, is_v1, topic_of
@@ -55,9 +56,8 @@ class PulsarAdminSettings:
     """How to reach the admin API of any broker. Picklable, hashable, and free of secrets."""
 
     admin_url: str  # may name several brokers: http://a:8080,b:8080
-    token_file: str = ""  # read for every request, so that a rotated token is used
-    tls_ca_file: str = ""
-    tls_check_hostname: bool = True
+    credentials: Credentials = field(default_factory=Credentials)
+    tls: Tls = field(default_factory=Tls)
     # After this time there are no retries, except at brokers that were not tried yet; an attempt that has started by
     # then may take as long again.
     timeout_seconds: float = 30.0
@@ -68,9 +68,8 @@ class PulsarAdminSettings:
         """Create the settings from the configuration's section."""
         return cls(
             admin_url=pulsar.admin_url,
-            token_file=pulsar.token_file,
-            tls_ca_file=pulsar.tls_trust_certs_file,
-            tls_check_hostname=pulsar.tls_check_hostname,
+            credentials=Credentials.of(pulsar),
+            tls=Tls.of(pulsar),
             timeout_seconds=pulsar.timeout_seconds,
         )
 
@@ -157,14 +156,10 @@ class PulsarHttp:
         self._least_patience = min(settings.timeout_seconds, TRY_SECONDS) / 2
         if urlsplit(settings.admin_url).scheme not in ("http", "https"):
             raise ConfigError(f"pulsar.admin_url = {settings.admin_url!r} must start with http:// or https://")
-        self._client = httpx.Client(
-            timeout=httpx.Timeout(settings.timeout_seconds, connect=min(_CONNECT_SECONDS, settings.timeout_seconds)),
-            # no limit: a host that hangs must not use up the connections to others, and callers bound their requests
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
-            verify=tls_context(settings.tls_ca_file, check_hostname=settings.tls_check_hostname),
-            headers={"Accept-Encoding": "identity"},  # a few compressed bytes could decompress to more than the memory
-            trust_env=False,  # a proxy from the environment would see the token
-        )
+        self._lock = Lock()
+        self._context = tls_context(settings.tls)
+        self._http = self._new_client()
+        self._former: httpx.Client | None = None
 
     def get(self, path: str, **params: str) -> Answer:
         """GET /admin/<path>. Raises UnavailableError."""
@@ -213,7 +208,9 @@ class PulsarHttp:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        for client in (self._http, self._former):
+            if client is not None:
+                client.close()
 
     def __enter__(self) -> Self:
         """Return itself; `with` closes it."""
@@ -222,6 +219,30 @@ class PulsarHttp:
     def __exit__(self, *_: object) -> None:
         """Close the connections."""
         self.close()
+
+    @property
+    def _client(self) -> httpx.Client:
+        """The client with the certificates as they are now."""
+        with self._lock:
+            context = tls_context(self._settings.tls)
+            if context is not self._context:
+                # other threads may still use the former client, but none any more the one before that
+                if self._former is not None:
+                    self._former.close()
+                self._context = context
+                self._http, self._former = self._new_client(), self._http
+            return self._http
+
+    def _new_client(self) -> httpx.Client:
+        seconds = self._settings.timeout_seconds
+        return httpx.Client(
+            timeout=httpx.Timeout(seconds, connect=min(_CONNECT_SECONDS, seconds)),
+            # no limit: a host that hangs must not use up the connections to others, and callers bound their requests
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT_CONNECTIONS),
+            verify=self._context,
+            headers={"Accept-Encoding": "identity"},  # a few compressed bytes could decompress to more than the memory
+            trust_env=False,  # a proxy from the environment would see the token
+        )
 
     def _body_from(self, host: str, path: str, most_bytes: int, patience_seconds: float) -> Body | None:
         location = f"{host}/admin/{path}"
@@ -275,7 +296,7 @@ class PulsarHttp:
         host = _host(url)
         tenant = "" if what else _tenant(url)
         what = what or host
-        # computed for this URL: after a redirect to another machine without TLS, the token must not be sent
+        # computed for this URL: after a redirect to another machine without TLS, no secret must be sent
         own_headers = self._headers(url)
         try:
             patience = silence.patience(what, max(0.0, deadline - time.monotonic()), tenant)
@@ -303,15 +324,10 @@ class PulsarHttp:
         return received
 
     def _headers(self, url: str) -> dict[str, str]:
-        name = self._settings.token_file
-        if not name:
-            return {}
-        if not may_carry_token(url):
-            raise UnavailableError(f"{_host(url)} is not reached over TLS; the token is not sent there")
-        try:
-            return {"Authorization": f"Bearer {Path(name).read_text().strip()}"}
-        except OSError as error:
-            raise ConfigError(f"pulsar.token_file {name} can't be read: {error.strerror}") from error
+        credentials = self._settings.credentials
+        if credentials.sends_secret and not may_carry_secret(url):
+            raise UnavailableError(f"{_host(url)} is not reached over TLS; no secret is sent there")
+        return credentials.headers()
 
 
 def _host(url: str) -> str:
@@ -337,20 +353,20 @@ def answering(settings: PulsarAdminSettings) -> str:
     return hosts.in_order[0]
 
 
-def require_safe_token(pulsar: PulsarSettings) -> None:
-    """Raise ConfigError unless Pulsar's own clients send the token over TLS, or every broker is on this machine.
+def require_safe_secret(pulsar: PulsarSettings) -> None:
+    """Raise ConfigError unless Pulsar's own clients send secrets over TLS, or every broker is on this machine.
 
     A plain service_url that names this machine may be a tunnel: the clients look up a topic through it, and then
     connect to the address that the topic's broker advertises. Raises UnavailableError.
     """
-    if not pulsar.token_file or pulsar.service_url.startswith("pulsar+ssl:"):
+    if not Credentials.of(pulsar).sends_secret or pulsar.service_url.startswith("pulsar+ssl:"):
         return
     with PulsarHttp(PulsarAdminSettings.of(pulsar)) as http:
         brokers = http.get("v2/brokers").body
-    if not isinstance(brokers, list) or not all(may_carry_token(f"pulsar://{broker}") for broker in brokers):
+    if not isinstance(brokers, list) or not all(may_carry_secret(f"pulsar://{broker}") for broker in brokers):
         raise ConfigError(
-            f"pulsar.service_url {pulsar.service_url} leads to brokers on other machines, to which the token would go "
-            "unencrypted: use pulsar+ssl://"
+            f"pulsar.service_url {pulsar.service_url} leads to brokers on other machines, to which the secret of "
+            f"{pulsar.credential_keys[0]} would go unencrypted: use pulsar+ssl://"
         )
 
 
@@ -405,13 +421,3 @@ def _whole(parts: Iterable[bytes], until: float, url: str) -> bytes:
         if len(read) > _MOST_BYTES:
             raise AnswerTooLargeError(f"{url} answered with more than {_MOST_BYTES // MIB} MiB")
     return bytes(read)
-
-
-def tls_context(ca_file: str, *, check_hostname: bool) -> ssl.SSLContext:
-    """Create the TLS context for brokers; without a file it trusts the system's authorities. Raises ConfigError."""
-    try:
-        context = ssl.create_default_context(cafile=ca_file or None)
-        context.check_hostname = check_hostname
-        return context
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"pulsar.tls_trust_certs_file {ca_file} can't be used: {error}") from error

@@ -10,14 +10,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain, islice
-from pathlib import Path
 from threading import Condition
 from typing import Any
 
 import pulsar
 from pulsar.exceptions import ProducerFenced
 
-from streaming.adapters.pulsar.http import require_safe_token
+from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.http import require_safe_secret
+from streaming.adapters.pulsar.tls import Tls, tls_context
 from streaming.config.sections import PulsarSettings
 from streaming.errors import FencedError, UnavailableError
 from streaming.ports import Copy
@@ -51,14 +52,21 @@ def client(settings: PulsarSettings) -> Iterator[Any]:
 
 def new_client(settings: PulsarSettings) -> Any:
     """Open a Pulsar client; the caller closes it. Raises ConfigError, UnavailableError."""
-    require_safe_token(settings)
+    require_safe_secret(settings)
+    credentials = Credentials.of(settings)
     options: dict[str, Any] = {
         "operation_timeout_seconds": settings.timeout_seconds,
         "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     }
-    if settings.token_file:
-        token = Path(settings.token_file)
-        options["authentication"] = pulsar.AuthenticationToken(lambda: token.read_text().strip())
+    if credentials.basic_file:
+        # unlike the others, this client keeps user and password for as long as it is open
+        options["authentication"] = pulsar.AuthenticationBasic(*credentials.user_and_password())
+    elif credentials.tls_cert_file:
+        tls_context(Tls.of(settings))  # names faults of the files better than the client does
+        options["authentication"] = pulsar.AuthenticationTLS(credentials.tls_cert_file, credentials.tls_key_file)
+    elif credentials.sends_secret:
+        credentials.secret()  # names a fault of it; the client could not
+        options["authentication"] = pulsar.AuthenticationToken(credentials.secret)
     if settings.tls_trust_certs_file:
         options["tls_trust_certs_file_path"] = settings.tls_trust_certs_file
     options["tls_validate_hostname"] = settings.tls_check_hostname

@@ -71,7 +71,7 @@ def line_of(store: MetadataStore, broker: Broker, topics: SnapshotTopics) -> Lin
             what=_WHAT,
             status=Status.NOTE,
             says="; ".join(says),
-            do="give the role of pulsar.token_file permission to list the topics and to read their indexes",
+            do="give this service's role permission to list the topics and to read their indexes",
         )
     guarded = f"{len(rows)} namespaces with segments, all guarded" if rows else "no segments"
     return Line(what=_WHAT, status=Status.OK, says="; ".join([*([guarded] if rows or not says else []), *says]))

@@ -100,7 +100,7 @@ def test_the_rights_of_a_superuser_are_asked_for_before_the_first_start(world: W
     lines = world.look()
     line = lines["loaded topics"]
     assert (line.status, line.exit_code) == (Status.PROBLEM, ConfigError.exit_code)
-    assert line.do.startswith("give the role of pulsar.token_file the rights of a superuser")
+    assert line.do.startswith("give this service's role the rights of a superuser")
     assert "the brokers' metadata store" not in lines, "its advice would mislead"
     assert worst(list(lines.values())) == ConfigError.exit_code
 

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from streaming.config.hosts import Hosts, each_url, may_carry_token
+from streaming.config.hosts import Hosts, each_url, may_carry_secret
 from streaming.errors import UnavailableError
 
 
@@ -92,4 +92,4 @@ def test_a_token_goes_over_tls_or_to_this_machine(url: str, may: bool, monkeypat
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
-    assert may_carry_token(url) is may
+    assert may_carry_secret(url) is may

@@ -54,6 +54,36 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://pulsar.example.com"', "unencrypted", id="token in clear"
         ),
         pytest.param(
+            '[pulsar]\nbasic_file = "b"\nadmin_url = "http://pulsar.example.com"',
+            "pulsar.basic_file: the secret would go over the network unencrypted",
+            id="password in clea",
+        ),
+        pytest.param(
+            '[pulsar]\nbasic_file = "b"\ntoken_file = "t"',
+            "pulsar.token_file and pulsar.basic_file: give only one",
+            id="two kinds of credentials",
+        ),
+        pytest.param('[pulsar]\ntls_key_file = "k"', "belong togethe", id="a key without a certificate"),
+        pytest.param(
+            '[pulsar]\ntls_cert_file = "c"\ntls_key_file = "k"\nadmin_url = "https://h"',
+            "over TLS only; use a pulsar+ssl:// service_url",
+            id="a certificate without TLS",
+        ),
+        pytest.param(
+            '[pulsar]\noauth2_scope = "s"', "oauth2_scope needs pulsar.oauth2_key_file", id="OAuth2 without a key"
+        ),
+        pytest.param('[pulsar]\noauth2_key_file = "k"', "needs pulsar.oauth2_issuer_url", id="OAuth2 without an issue"),
+        pytest.param(
+            '[pulsar]\noauth2_key_file = "k"\noauth2_issuer_url = "http://issuer.example.com"',
+            "the client secret would go over the network unencrypted",
+            id="an issuer in clea",
+        ),
+        pytest.param(
+            '[pulsar]\noauth2_key_file = "k"\noauth2_issuer_url = "https://me:hunter2@issue"',
+            "pulsar.oauth2_key_file",
+            id="a secret in the issuer's URL",
+        ),
+        pytest.param(
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://127.0.0.1:8080,pulsar.example.com:8080"',
             "unencrypted",
             id="token in clear to the second of two",

@@ -10,7 +10,14 @@ from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 
 PATHS = {
-    "pulsar": ("token_file", "tls_trust_certs_file"),
+    "pulsar": (
+        "token_file",
+        "basic_file",
+        "oauth2_key_file",
+        "tls_cert_file",
+        "tls_key_file",
+        "tls_trust_certs_file",
+    ),
     "zookeeper": ("digest_file", "tls_ca_file", "tls_cert_file", "tls_key_file"),
     "tiered_storage": ("credentials_file",),
     "state": ("dir",),
@@ -40,11 +47,25 @@ def value(settings: Settings, section: str, key: str) -> str:
     return str(getattr(getattr(settings, section), key))
 
 
+_TLS = 'service_url = "pulsar+ssl://h"\nadmin_url = "https://h"'
+# what a file with this key of [pulsar] needs besides
+_BESIDE = {
+    "oauth2_key_file": 'oauth2_issuer_url = "https://issuer"',
+    "tls_cert_file": f'tls_key_file = "k"\n{_TLS}',
+    "tls_key_file": f'tls_cert_file = "c"\n{_TLS}',
+}
+
+
+def _only(section: str, key: str, path: str) -> str:
+    beside = _BESIDE.get(key, "") if section == "pulsar" else ""
+    return f'[{section}]\n{key} = "{path}"\n{beside}'
+
+
 @pytest.mark.parametrize(("section", "key"), KEYS)
 def test_a_relative_path_counts_from_the_folder_of_its_file(
     tmp_path: Path, elsewhere: Path, section: str, key: str
 ) -> None:
-    file = write(tmp_path / "etc", f'[{section}]\n{key} = "below/it"')
+    file = write(tmp_path / "etc", _only(section, key, "below/it"))
     assert value(load(file), section, key) == str(tmp_path / "etc/below/it")
     assert value(load(os.path.relpath(file)), section, key) == str(tmp_path / "etc/below/it")
 
@@ -53,7 +74,7 @@ def test_a_relative_path_counts_from_the_folder_of_its_file(
 def test_a_relative_path_of_the_environment_counts_from_the_working_directory(
     tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, section: str, key: str
 ) -> None:
-    file = write(tmp_path / "etc", f'[{section}]\n{key} = "of/the/file"')
+    file = write(tmp_path / "etc", _only(section, key, "of/the/file"))
     monkeypatch.setenv(f"LEDGER_REAPER__{section}__{key}".upper(), "below/it")
     assert value(load(file), section, key) == str(elsewhere / "below/it")
 

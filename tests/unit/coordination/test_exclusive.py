@@ -137,5 +137,5 @@ def test_a_start_needs_a_superusers_rights_but_not_every_brokers_answer() -> Non
     broker.faults.away = True
     require_superuser(broker)
     broker.is_refused = True
-    with pytest.raises(ConfigError, match=r"give the role of pulsar\.token_file the rights of a superuser"):
+    with pytest.raises(ConfigError, match=r"give this service's role the rights of a superuser"):
         require_superuser(broker)

@@ -1,6 +1,8 @@
 """Archives from a folder that the operator names: nothing is fetched, and none is taken that was not tested."""
 
 import hashlib
+import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from streaming.errors import ConfigError
 from streaming.spark import jars as artifacts
 from streaming.spark.ivy import Artifact
+from tests.credentials_jar import SOURCE, compiled
 
 CONTENT = b"a jar"
 JAR = Artifact(
@@ -48,5 +51,21 @@ def test_what_every_configuration_needs_is_copied_with_its_sums(
     monkeypatch.setattr(artifacts, "S3A", ())
     monkeypatch.setattr(artifacts, "CONNECTORS", dict.fromkeys(artifacts.CONNECTORS, JAR))
     into = tmp_path / "into" / "jars"
-    assert artifacts.copied(into) == [into / "thing-1.0.jar"]
-    assert (into / "SHA512SUMS").read_text() == f"{JAR.sha512}  thing-1.0.jar\n"
+    assert artifacts.copied(into) == [into / "thing-1.0.jar", into / "credentials.jar"]
+    own = hashlib.sha512((into / "credentials.jar").read_bytes()).hexdigest()
+    assert (into / "SHA512SUMS").read_text() == f"{JAR.sha512}  thing-1.0.jar\n{own}  credentials.jar\n"
+
+
+@pytest.mark.slow  # javac
+def test_our_jar_is_what_its_source_compiles_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert _content(artifacts.CREDENTIALS)["ledgerreaper/FileAuthentication.java"] == SOURCE.read_bytes()
+    if shutil.which("javac") is None:
+        pytest.skip("there is no javac")
+    compiled(tmp_path / "credentials.jar")
+    assert _content(tmp_path / "credentials.jar") == _content(artifacts.CREDENTIALS)
+
+
+def _content(jar: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(jar) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}

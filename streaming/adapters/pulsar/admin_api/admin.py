@@ -25,7 +25,9 @@ _LAST_BYTES = 1024  # limit for the answer of lastMessageId, which contains a fe
 _METADATA_STORES = ("metadataStoreUrl", "bookkeeperMetadataServiceUri")
 _EARLIEST = {"ledgerId": -1, "entryId": -1}
 _ADVICE: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "check pulsar.token_file, and the permissions of its role (docs/rights.md lists them)",
+    HTTPStatus.UNAUTHORIZED: (
+        "check the credentials in [pulsar], and the permissions of their role (docs/rights.md lists them)"
+    ),
     HTTPStatus.FORBIDDEN: "give this service's role the permissions that docs/rights.md lists",
     HTTPStatus.NOT_FOUND: "check the name",
     HTTPStatus.METHOD_NOT_ALLOWED: "check that the brokers have topicLevelPoliciesEnabled and systemTopicEnabled",

@@ -48,6 +48,6 @@ def refusal(answer: Answer, what: str, *, right: str = "permission to change the
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         # brokers answer 401 both to a wrong token and to a role without the right
         return ForbiddenError(
-            f"{text}; give the role of pulsar.token_file {right}, or renew its token if that is wrong or has expired"
+            f"{text}; give this service's role {right}, or renew its credentials if they are wrong or have expired"
         )
     return RefusedError(f"{text}; check the name (of a partition, if the topic is partitioned)")

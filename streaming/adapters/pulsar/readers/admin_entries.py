@@ -109,8 +109,8 @@ class AdminEntries:
             raise UnavailableError(f"{self.partition}: the broker answered a request for an entry with {answer.status}")
         if answer is not None and answer.status in _NO_PERMISSION:
             raise RefusedError(
-                f"{self.partition}: the broker refuses to return an entry ({answer.status}); give the role of "
-                "pulsar.token_file permission to read messages of this topic through the admin API"
+                f"{self.partition}: the broker refuses to return an entry ({answer.status}); give this "
+                "service's role permission to read messages of this topic through the admin API"
             )
         return answer
 

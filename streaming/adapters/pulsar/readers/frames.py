@@ -11,17 +11,17 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 
-from streaming.adapters.pulsar.http import tls_context
-from streaming.config.hosts import hosts_of, may_carry_token
+from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.tls import Tls, tls_context
+from streaming.config.hosts import hosts_of, may_carry_secret
 from streaming.config.sections import PulsarSettings
-from streaming.errors import ConfigError, RefusedError, UnavailableError
+from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
@@ -29,6 +29,7 @@ from udfs.requests.retry import DEFAULT_MESSAGE_BYTES
 
 CONNECT, CONNECTED, SUBSCRIBE, MESSAGE, FLOW, SUCCESS, ERROR = 2, 3, 4, 9, 11, 13, 14
 CLOSE_CONSUMER, PING, PONG, LOOKUP, LOOKED_UP, GET_LAST, LAST = 16, 18, 19, 23, 24, 29, 30
+AUTH_CHALLENGE, AUTH_RESPONSE = 36, 37
 
 _PROTOCOL_VERSION = 19
 _REDIRECT, _FAILED = 0, 2
@@ -63,6 +64,7 @@ class Connection:
 
     def __init__(self, settings: PulsarSettings, url: str, proxied_to: str = "") -> None:
         self._settings = settings
+        self._credentials = Credentials.of(settings)
         self._url = url
         self._proxied_to = proxied_to
         self._requests = 0
@@ -106,6 +108,10 @@ class Connection:
                 ) from error
             if command.type == PING:
                 self.send(api.BaseCommand(type=PONG, pong=api.CommandEmpty()))
+            elif command.type == AUTH_CHALLENGE:  # our token has expired, and the file may have a new one
+                data = api.AuthData(auth_method_name=self._credentials.method, auth_data=self._secret())
+                response = api.CommandAuthResponse(response=data, protocol_version=_PROTOCOL_VERSION)
+                self.send(api.BaseCommand(type=AUTH_RESPONSE, auth_response=response))
             elif command.type == ERROR:
                 raise _refusal(f"{self._url} returns an error", command.error.error, command.error.message)
             else:
@@ -145,15 +151,19 @@ class Connection:
 
     def _introduce(self) -> None:
         connect = api.CommandConnect(client_version="ledger-reaper", protocol_version=_PROTOCOL_VERSION)
-        if self._settings.token_file:
-            if not may_carry_token(self._url):
-                raise UnavailableError(f"{self._url} is not reached over TLS; the token is not sent there")
-            connect.auth_method_name, connect.auth_data = "token", _token(self._settings.token_file)
+        if self._credentials.method:
+            connect.auth_method_name, connect.auth_data = self._credentials.method, self._secret()
+            connect.feature_flags.supports_auth_refresh = True
         if self._proxied_to:
             connect.proxy_to_broker_url = self._proxied_to
         connected = self.ask(api.BaseCommand(type=CONNECT, connect=connect), CONNECTED).connected
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
+
+    def _secret(self) -> bytes:
+        if self._credentials.sends_secret and not may_carry_secret(self._url):
+            raise UnavailableError(f"{self._url} is not reached over TLS; no secret is sent there")
+        return self._credentials.secret().encode()
 
     def _read(self, size: int, deadline: float) -> bytes:
         """Read exactly `size` bytes. Raises ReceiveTimeout only if none of them arrived in time."""
@@ -306,15 +316,8 @@ def _connected(settings: PulsarSettings, url: str) -> socket.socket:
 
 
 def _secured(settings: PulsarSettings, plain: socket.socket, host: str) -> socket.socket:
-    context = tls_context(settings.tls_trust_certs_file, check_hostname=settings.tls_check_hostname)
+    context = tls_context(Tls.of(settings))
     return context.wrap_socket(plain, server_hostname=host)
-
-
-def _token(name: str) -> bytes:
-    try:
-        return Path(name).read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"pulsar.token_file {name} can't be read: {error.strerror}") from error
 
 
 def _refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:

@@ -11,6 +11,7 @@ from typing import Any
 from streaming.adapters.pulsar.readers import frames
 from streaming.adapters.pulsar.snapshots import empty_transaction
 from streaming.config.sections import PulsarSettings
+from tests.pulsar_settings import pulsar_settings
 from udfs.formats.entry import messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
@@ -30,6 +31,9 @@ class Partition:
     closes_after: Position | None = None  # the first reader that has got this entry is closed
     lets_subscribe: threading.Event | None = None  # readers are answered only after it is set
     token: bytes = b""
+    method: str = "token"  # of authentication, if there is a token
+    challenges: bool = False  # it sends no entry before the client has sent the token again
+    responses: list[bytes] = field(default_factory=list)  # to its challenges
     readers: list[Position] = field(default_factory=list)  # the start of each reader
     subscribed: list[tuple[bool, bool]] = field(default_factory=list)  # read_compacted, force_topic_creation
     ended: list[tuple[int, int, int, str]] = field(default_factory=list)  # transactions: most, least, action, topic
@@ -40,14 +44,8 @@ class Partition:
 
 def settings_for(partition: Partition, **more: Any) -> PulsarSettings:
     """Return the settings of a client that reaches the broker, but no admin API."""
-    usual = {
-        "admin_url": "http://127.0.0.1:1",
-        "token_file": "",
-        "tls_trust_certs_file": "",
-        "tls_check_hostname": True,
-        "timeout_seconds": 5,
-    }
-    return PulsarSettings(service_url=partition.url, **(usual | more))
+    usual = {"admin_url": "http://127.0.0.1:1", "timeout_seconds": 5}
+    return pulsar_settings(service_url=partition.url, **(usual | more))
 
 
 @contextmanager
@@ -95,9 +93,15 @@ class _Connection:
                 empty_transaction.END,
             ):
                 self._transact(command)
-            elif command.type == frames.FLOW:
-                self._permits += command.flow.message_permits
+            else:
+                self._note(command)
                 next(to_send, None)
+
+    def _note(self, command: api.BaseCommand) -> None:
+        if command.type == frames.AUTH_RESPONSE:
+            self._partition.responses.append(command.auth_response.response.auth_data)
+        elif command.type == frames.FLOW:
+            self._permits += command.flow.message_permits
 
     def _subscribe(self, asked: api.CommandSubscribe) -> Iterator[None]:
         start = _position(asked.start_message_id)
@@ -129,7 +133,7 @@ class _Connection:
         self._send(answer)
 
     def _connected(self, who: api.CommandConnect) -> None:
-        if who.auth_data != self._partition.token:
+        if who.auth_data != self._partition.token or (who.auth_data and who.auth_method_name != self._partition.method):
             self._send(api.BaseCommand(type=frames.ERROR, error=api.CommandError(error=3, message="wrong token")))
         else:
             self._send(api.BaseCommand(type=frames.CONNECTED, connected=api.CommandConnected()))
@@ -158,6 +162,10 @@ class _Connection:
         """Send entries while permits are left, and pause without permits; like brokers, count messages."""
         is_first = len(self._partition.readers) == 1
         self._send(api.BaseCommand(type=frames.PING, ping=api.CommandEmpty()))
+        if self._partition.challenges:
+            self._send(api.BaseCommand(type=frames.AUTH_CHALLENGE, auth_challenge=api.CommandEmpty()))
+            while not self._partition.responses:
+                yield
         for position, data in sorted(self._partition.entries.items()):
             if position <= start or data is None:
                 continue

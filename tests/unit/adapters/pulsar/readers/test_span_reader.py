@@ -7,9 +7,9 @@ import pytest
 
 from streaming.adapters.pulsar.readers import frames, span_reader
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry, read_spans
-from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
 from tests.pulsar_fields import entry
+from tests.pulsar_settings import pulsar_settings
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from tests.unit.adapters.pulsar.stored_entries import ALL, LAST, ORDINARY, STORED, TOPIC
 from udfs.entry_ranges import EntrySpan
@@ -42,7 +42,7 @@ def test_a_broker_that_does_not_answer_does_not_prevent_the_use_of_another() -> 
         port = silent.getsockname()[1]
         for others in (f"127.0.0.1:{port}", "127.0.0.1:1"):
             url = partition.url.replace("pulsar://", f"pulsar://{others},")
-            settings = PulsarSettings(
+            settings = pulsar_settings(
                 **{**settings_for(partition).model_dump(), "service_url": url, "timeout_seconds": 1}
             )
             assert [sent.data for sent in read_spans(settings, TOPIC, [EntrySpan(7, 0, 0)])] == [ORDINARY]
@@ -125,6 +125,34 @@ def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
         token.write_text("wrong")
         with pytest.raises(RefusedError, match="wrong token"):
             list(read_spans(settings, TOPIC, ALL))
+
+
+def test_a_password_is_sent_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "basic"
+    file.write_text("reaper:pass word\n")
+    with serving(Partition(STORED, LAST, token=b"reaper:pass word", method="basic")) as partition:
+        settings = settings_for(partition, basic_file=str(file))
+        assert len(list(read_spans(settings, TOPIC, [EntrySpan(7, 0, 2)]))) == 3
+
+
+def test_a_broker_that_asks_again_during_a_read_gets_the_token_of_that_time(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    with serving(Partition(STORED, LAST, token=b"right", challenges=True)) as partition:
+        reads = read_spans(settings_for(partition, token_file=str(token)), TOPIC, [EntrySpan(7, 0, 2)])
+        assert len(list(reads)) == 3
+        assert set(partition.responses) == {b"right"}
+
+
+def test_no_secret_is_sent_in_clear_text_to_another_machine(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    with serving(Partition(STORED, LAST, token=b"right")) as partition:
+        connection = frames.Connection(settings_for(partition, token_file=str(token)), partition.url)
+        with connection:
+            connection._url = "pulsar://broker.example.com:6650"
+            with pytest.raises(UnavailableError, match="not reached over TLS"):
+                connection._introduce()
 
 
 @pytest.mark.parametrize("of_each", [1000, (1 << 31) - 1, -1])

@@ -8,16 +8,13 @@ import pytest
 
 from streaming.adapters.pulsar.snapshots import keyed
 from streaming.adapters.pulsar.snapshots.keyed import KeyedSender
-from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
+from tests.pulsar_settings import pulsar_settings
 
 TOPIC = "persistent://t/ns/__transaction_buffer_snapshot_segments"
-SETTINGS = PulsarSettings(
+SETTINGS = pulsar_settings(
     service_url="pulsar://127.0.0.1:1",
     admin_url="http://127.0.0.1:1",
-    token_file="",
-    tls_trust_certs_file="",
-    tls_check_hostname=True,
     timeout_seconds=5,
 )
 

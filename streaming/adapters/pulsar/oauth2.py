@@ -1,0 +1,144 @@
+"""Access tokens by OAuth2's client credentials grant (RFC 6749, 4.4), with the key file of Pulsar's own clients.
+
+A process keeps an access token until a tenth of its life is left. A client secret is sent over TLS, or to this machine,
+and follows no redirect.
+"""
+
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from streaming.config.hosts import may_carry_secret
+from streaming.errors import ConfigError, ReaperError, RefusedError, UnavailableError
+
+_TIMEOUT_SECONDS = 10.0
+_MOST_BYTES = 1 << 20
+_RETRY_SECONDS = 10.0
+_LIFE_SECONDS = 60.0  # of a token whose life the issuer does not state
+# what RFC 6749 allows in an error's name; other text of the answer may quote the secret
+_ERROR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuth2:
+    """Who requests which access tokens from whom."""
+
+    key_file: str  # JSON with client_id and client_secret
+    issuer_url: str
+    audience: str = ""
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    renew_at: float  # of time.monotonic()
+    ends_at: float
+
+
+_tokens: dict[OAuth2, _Token] = {}
+_lock = threading.Lock()
+
+
+def access_token(oauth2: OAuth2) -> str:
+    """Return an access token, from the issuer if this process has none that lasts.
+
+    Raises ConfigError for an unusable key file, RefusedError if the issuer refuses the client, UnavailableError if it
+    does not answer.
+    """
+    with _lock:
+        kept, now = _tokens.get(oauth2), time.monotonic()
+        if kept is None or now >= kept.renew_at:
+            try:
+                kept = _requested(oauth2)
+            except ReaperError:
+                # an issuer that is away, or a rotation that has reached only the issuer, costs nothing so far
+                if kept is None or now >= kept.ends_at:
+                    raise
+                kept = replace(kept, renew_at=now + _RETRY_SECONDS)
+            _tokens[oauth2] = kept
+        return kept.text
+
+
+def _requested(oauth2: OAuth2) -> _Token:
+    client = _client_of(oauth2.key_file)
+    with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as http:
+        endpoint = _token_endpoint(http, oauth2.issuer_url)
+        form = {"grant_type": "client_credentials", **client, "audience": oauth2.audience, "scope": oauth2.scope}
+        asked_at = time.monotonic()
+        status, answer = _answer(http, "POST", endpoint, {key: value for key, value in form.items() if value})
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise RefusedError(
+            f"{endpoint} refuses the client of pulsar.oauth2_key_file {oauth2.key_file} "
+            f"({_error(answer) or int(status)}): check its id, secret, audience and scope"
+        )
+    token, life = answer.get("access_token"), answer.get("expires_in")
+    if status != HTTPStatus.OK or not isinstance(token, str) or not token:
+        raise UnavailableError(f"{endpoint} answered {int(status)} without an access token")
+    seconds = float(life) if isinstance(life, int | float) and life > 0 else _LIFE_SECONDS
+    return _Token(token, asked_at + 0.9 * seconds, asked_at + seconds)
+
+
+def _client_of(key_file: str) -> dict[str, str]:
+    try:
+        key = json.loads(Path(key_file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"pulsar.oauth2_key_file {key_file} can't be read: {error.strerror}") from error
+    except ValueError:  # without the cause, which quotes the file
+        key = None
+    client = {name: key.get(name) for name in ("client_id", "client_secret")} if isinstance(key, dict) else {}
+    texts = {name: value for name, value in client.items() if isinstance(value, str) and value}
+    if len(texts) < 2:
+        raise ConfigError(
+            f"pulsar.oauth2_key_file {key_file} must be Pulsar's key file: JSON with client_id and client_secret"
+        )
+    return texts
+
+
+def _token_endpoint(http: httpx.Client, issuer_url: str) -> str:
+    url = f"{issuer_url.rstrip('/')}/.well-known/openid-configuration"
+    _require_safe(url)
+    status, answer = _answer(http, "GET", url)
+    endpoint = answer.get("token_endpoint")
+    if status != HTTPStatus.OK or not isinstance(endpoint, str):
+        raise UnavailableError(f"{url} answered {int(status)} without a token_endpoint: check pulsar.oauth2_issuer_url")
+    _require_safe(endpoint)
+    return endpoint
+
+
+def _require_safe(url: str) -> None:
+    if not may_carry_secret(url):
+        raise UnavailableError(f"{url} is not reached over TLS; the client secret is not sent there")
+
+
+def _answer(
+    http: httpx.Client, method: str, url: str, form: dict[str, str] | None = None
+) -> tuple[int, dict[str, Any]]:
+    try:
+        with http.stream(method, url, data=form, headers={"Accept": "application/json"}) as answer:
+            content = bytearray()
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > _MOST_BYTES:
+                    raise UnavailableError(f"{url} answered with more than {_MOST_BYTES} bytes")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UnavailableError(
+            f"{url} does not answer ({type(error).__name__}: {error}): check pulsar.oauth2_issuer_url"
+        ) from error
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    return answer.status_code, body if isinstance(body, dict) else {}
+
+
+def _error(answer: dict[str, Any]) -> str:
+    name = answer.get("error")
+    return name if isinstance(name, str) and _ERROR.fullmatch(name) else ""

@@ -1,0 +1,123 @@
+"""Access tokens from a real OAuth2 server on this machine: kept, renewed, refused; no secret in any error."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.pulsar import oauth2
+from streaming.adapters.pulsar.oauth2 import OAuth2, access_token
+from streaming.errors import ConfigError, ReaperError, RefusedError, UnavailableError
+from tests.oauth2_server import OAuth2Server, oauth2_server
+
+SECRET = "secret+of/the client"
+
+
+@pytest.fixture
+def server() -> Iterator[OAuth2Server]:
+    oauth2._tokens.clear()
+    with oauth2_server(b"a key", {"reaper": SECRET}) as running:
+        yield running
+    oauth2._tokens.clear()
+
+
+@pytest.fixture
+def ours(server: OAuth2Server, tmp_path: Path) -> OAuth2:
+    key = server.key_file(tmp_path / "key.json", "reaper")
+    return OAuth2(key_file=str(key), issuer_url=f"{server.url}/", audience=server.audience, scope=server.scope)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_token_is_kept_until_a_tenth_of_its_life_is_left(
+    server: OAuth2Server, ours: OAuth2, clock: list[float]
+) -> None:
+    first = access_token(ours)
+    clock[0] += 269
+    assert access_token(ours) == first
+    assert server.forms == [
+        {
+            "grant_type": "client_credentials",
+            "client_id": "reaper",
+            "client_secret": SECRET,
+            "audience": "urn:pulsar",
+            "scope": "reap",
+        }
+    ]
+    clock[0] += 1
+    access_token(ours)
+    assert len(server.forms) == 2
+
+
+def test_a_token_is_used_to_its_end_while_the_issuer_gives_no_other(
+    server: OAuth2Server, ours: OAuth2, clock: list[float]
+) -> None:
+    first = access_token(ours)
+    server.secrets["reaper"] = "rotated"
+    clock[0] += 280
+    assert access_token(ours) == first
+    assert access_token(ours) == first
+    assert len(server.forms) == 2  # not asked again at once
+    clock[0] += 25
+    with pytest.raises(RefusedError, match="invalid_client"):
+        access_token(ours)
+    server.key_file(Path(ours.key_file), "reaper")
+    assert access_token(ours)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        pytest.param((401, {"error": SECRET}), RefusedError, r"\(401\)", id="an error that is no name"),
+        pytest.param((500, {}), UnavailableError, "answered 500", id="a fault of the server"),
+        pytest.param((200, {"access_token": ""}), UnavailableError, "without an access token", id="no token"),
+    ],
+)
+def test_other_answers_are_named_without_the_secret(
+    server: OAuth2Server, ours: OAuth2, answer: tuple[int, dict[str, object]], error: type[ReaperError], text: str
+) -> None:
+    server.answer = answer
+    with pytest.raises(error, match=text) as raised:
+        access_token(ours)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_token_of_unknown_life_is_kept_for_a_minute(server: OAuth2Server, ours: OAuth2, clock: list[float]) -> None:
+    server.answer = (200, {"access_token": "abc"})
+    assert access_token(ours) == access_token(ours) == "abc"
+    clock[0] += 54
+    access_token(ours)
+    assert len(server.forms) == 2
+
+
+@pytest.mark.parametrize("endpoint", ["http://issuer.example.com/token", "ftp://127.0.0.1.example.com/token"])
+def test_no_client_secret_is_sent_in_clear_text_to_another_machine(
+    server: OAuth2Server, ours: OAuth2, endpoint: str
+) -> None:
+    server.token_endpoint = endpoint
+    with pytest.raises(UnavailableError, match="not reached over TLS"):
+        access_token(ours)
+
+
+def test_an_issuer_that_does_not_answer_or_is_none_is_named(server: OAuth2Server, ours: OAuth2) -> None:
+    for url in ("http://127.0.0.1:1", server.url.replace("realm", "other")):
+        with pytest.raises(UnavailableError, match=r"check pulsar\.oauth2_issuer_url"):
+            access_token(OAuth2(key_file=ours.key_file, issuer_url=url))
+
+
+@pytest.mark.parametrize("content", [SECRET, json.dumps([SECRET]), json.dumps({"client_secret": SECRET})])
+def test_an_unusable_key_file_is_named_and_not_quoted(ours: OAuth2, content: str) -> None:
+    Path(ours.key_file).write_text(content)
+    with pytest.raises(ConfigError, match="client_id and client_secret") as raised:
+        access_token(ours)
+    assert SECRET not in str(raised.value)
+    Path(ours.key_file).unlink()
+    with pytest.raises(ConfigError, match="can't be read"):
+        access_token(ours)
