@@ -292,7 +292,12 @@ class Assembly:
         ).beside()
         pulsar = Pulsar(self.instance.admin, reader_for(settings))
         registry = service.outages.metrics.registry
-        yield reading(facts_of(settings, pulsar, service.retries.waiting, registry, service.clock))
+        metrics = service.outages.metrics
+        yield reading(facts_of(settings, pulsar, service.retries.waiting, metrics, service.clock))
+        if settings.notify.webhook_file:
+            from streaming.deletion.supervision.notices import notifying
+
+            yield notifying(settings, metrics.health, registry.labels)
         if settings.audit.every_seconds:
             from streaming.audit.repeat.audit_thread import auditing
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from streaming.in_use.cache import InUseCache
 from streaming.prometheus import table
-from streaming.prometheus.health import Health
+from streaming.prometheus.health import STARTING, Health
 from streaming.prometheus.registry import Registry
 from streaming.prometheus.table import Group
 from streaming.reconcile.gaps import Reconciliation
@@ -15,7 +15,6 @@ from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.receipts import ChunkSummary
 from udfs.phase_one.pip_186_metrics import counted_as
 
-_STARTING = "start"
 _NAMED = 5
 
 
@@ -45,7 +44,7 @@ class Metrics:
 
     def starting(self, why: str) -> None:
         """Show that the service does not read requests yet; "": it does."""
-        self.health.not_ready(_STARTING, why and f"starting: {why}")
+        self.health.not_ready(STARTING, why and f"starting: {why}")
 
     def count(self, query: str, summary: ChunkSummary) -> None:
         """Count a committed chunk."""
@@ -98,6 +97,8 @@ class Metrics:
         self._gaps = gaps
         for what, n in gaps.items():
             self.registry.set(table.UNACCOUNTED, n, what)
+        lost = ", ".join(f"{n:,} {what}" for what, n in gaps.items() if n)
+        self.health.alarm("accounts", lost and f"UNACCOUNTED: {lost}; see `ledger-reaper check`")
 
     def tripped(self, limit: str) -> None:
         """Show which limit holds the work until an operator decides; "": none."""

@@ -70,6 +70,8 @@ def _reason(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *
     if kind == "missing":
         return "is missing"
     text = next((text for start, text in _MUST_BE.items() if kind.startswith(start)), "")
+    if kind == "literal_error":
+        text = f"must be {limits['expected']}"
     if kind in _LIMITS:
         text = f"must be {_LIMITS[kind]} {limits[_LIMIT_NAMES[kind]]}"
     if kind.startswith(("model", "dict")):

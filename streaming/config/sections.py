@@ -5,7 +5,7 @@ streaming.config.combinations checks keys of several sections together.
 
 import logging
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -400,6 +400,14 @@ class SparkSettings(_Part):
             "connector that fits the installed PySpark"
         )
         return {key: value for key, value in keys.items() if key != "connector"}
+
+
+class NotifySettings(_Part):
+    """[notify]."""
+
+    webhook_file: LocalPath
+    format: Literal["slack", "alertmanager"]
+    after_seconds: NonNegativeInt
 
 
 class MetricsSettings(_Part):

@@ -12,6 +12,7 @@ from streaming.config.sections import (
     InUseSettings,
     LimitSettings,
     MetricsSettings,
+    NotifySettings,
     PulsarSettings,
     SafetySettings,
     ServiceSettings,
@@ -59,6 +60,7 @@ class Settings(BaseSettings):
     s3: StoreSettings
     spark: SparkSettings
     metrics: MetricsSettings
+    notify: NotifySettings
 
     @property
     def state_dir(self) -> str:

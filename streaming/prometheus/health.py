@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 # A pass of the main loop asks brokers, each with time limits of up to a minute.
 STALLED_S = 600.0
+STARTING = "start"  # the subject of a process that is not ready yet
 
 
 @dataclass(slots=True)
@@ -16,6 +17,7 @@ class Health:
     monotonic: Callable[[], float] = time.monotonic
     _waits_for: dict[str, str] = field(default_factory=dict)  # subject -> why the process is not ready
     _beat_s: float | None = None  # None: the main loop has not started
+    _alarms: dict[str, str] = field(default_factory=dict)  # subject -> what an operator has to look at
     _ended: str = ""
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -26,6 +28,20 @@ class Health:
                 self._waits_for[subject] = why
             else:
                 self._waits_for.pop(subject, None)
+
+    def alarm(self, subject: str, what: str) -> None:
+        """Record what an operator has to look at although the process is ready; "": nothing, about this subject."""
+        with self._guard:
+            if what:
+                self._alarms[subject] = what
+            else:
+                self._alarms.pop(subject, None)
+
+    @property
+    def to_report(self) -> dict[str, str]:
+        """Return subject -> text of all that an operator should learn of, but not that the process is starting."""
+        with self._guard:
+            return {subject: why for subject, why in (self._waits_for | self._alarms).items() if subject != STARTING}
 
     def beat(self) -> None:
         """Record that the main loop works."""

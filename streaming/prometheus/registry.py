@@ -46,6 +46,10 @@ class Registry(Collector):
         with self._lock:
             self._labels = {INSTANCE: instance_name, CLUSTER: cluster}
 
+    def labels(self) -> Mapping[str, str]:
+        """Return the labels of identify()."""
+        return self._labels
+
     @property
     def is_identified(self) -> bool:
         """Whether identify() was called."""

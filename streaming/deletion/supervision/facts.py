@@ -20,6 +20,7 @@ from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.dlq.letters import waiting_letters
 from streaming.errors import ConfigError, ReaperError
+from streaming.metrics import Metrics
 from streaming.ports import Pulsar
 from streaming.prometheus import table
 from streaming.prometheus.registry import Registry
@@ -28,6 +29,7 @@ from streaming.reconcile.backlog_count import unread_of
 from streaming.space.output import earlier_runs as spaces
 from streaming.state import waiting
 from streaming.state.waiting import Waiting
+from udfs.verdicts.finding_classes import FindingClass
 
 log = logging.getLogger("ledger-reaper")
 
@@ -64,14 +66,15 @@ class Fact:
         self._why, self._next_s = why, ended_s + max(self.every_s, _REST * (ended_s - started_s))
 
 
-def facts_of(settings: Settings, pulsar: Pulsar, retries: Waiting, registry: Registry, clock: Clock) -> list[Fact]:
+def facts_of(settings: Settings, pulsar: Pulsar, retries: Waiting, metrics: Metrics, clock: Clock) -> list[Fact]:
     """Return the service's facts."""
+    registry = metrics.registry
     retries_shown = partial(_show_retries, settings.state_dir, retries, registry, clock)
     return [
         Fact("the waiting retries", retries_shown, 30),
         Fact("the backlog", partial(_show_backlog, settings, pulsar, registry, clock), 60),
         Fact("the waiting dead letters", partial(_show_dead_letters, settings, pulsar, registry, clock), 300),
-        Fact("the last audit", partial(show_audit, output_of(settings, None), registry, clock), 60),
+        Fact("the last audit", partial(show_audit, output_of(settings, None), metrics, clock), 60),
         Fact("the last snapshot audit", partial(_show_snapshots, output_of(settings, None, SNAPSHOTS), registry), 60),
     ]
 
@@ -113,8 +116,9 @@ def _show_dead_letters(settings: Settings, pulsar: Pulsar, registry: Registry, c
     registry.set(table.DEAD_LETTERS_READ, clock.now_ms() / 1000)
 
 
-def show_audit(output: Output, registry: Registry, clock: Clock) -> None:
+def show_audit(output: Output, metrics: Metrics, clock: Clock) -> None:
     """Show the newest audit in a folder, and the newest measurement of space there. Raises UnavailableError."""
+    registry = metrics.registry
     _show_space(output, registry)
     try:
         newest = result.remembered(output)
@@ -128,6 +132,9 @@ def show_audit(output: Output, registry: Registry, clock: Clock) -> None:
     registry.set(table.AUDIT_DURATION, (newest.ended_ms - newest.started_ms) / 1000)
     classes = {name: each for name, each in newest.totals.items() if isinstance(each, dict)}
     registry.show(table.AUDIT_FINDINGS, {name: each["count"] for name, each in classes.items()})
+    missing = classes.get(FindingClass.MISSING, {}).get("count", 0)
+    lost = f"DATA MISSING: {missing:,} ledgers or objects, according to audit {newest.audit_id}; see its report"
+    metrics.health.alarm("audit", lost if missing else "")
     registry.show(table.AUDIT_FINDING_BYTES, {name: each["bytes"] for name, each in classes.items()})
     registry.show(
         table.AUDIT_LISTED, {name: each for name, each in newest.totals.items() if isinstance(each, int | float)}

@@ -21,6 +21,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.deletion.supervision.facts import Fact, facts_of, reading
 from streaming.errors import UnavailableError
+from streaming.metrics import Metrics
 from streaming.ports import Pulsar
 from streaming.prometheus.registry import Registry
 from streaming.space.output import earlier_runs as spaces
@@ -62,7 +63,7 @@ def memory(settings: Settings) -> MemoryPulsar:
 def read_all(settings: Settings, memory: MemoryPulsar, registry: Registry, *, done_ms: int = -1) -> None:
     """Read every fact once, as the first pass after a start does."""
     retries = cast("Waiting", SimpleNamespace(done_ms=done_ms))
-    found = facts_of(settings, Pulsar(memory, memory), retries, registry, ManualClock(NOW_MS))
+    found = facts_of(settings, Pulsar(memory, memory), retries, Metrics(registry), ManualClock(NOW_MS))
     cast("Any", reading(found))._work.run()
 
 
