@@ -708,7 +708,7 @@ SNAPSHOTS_LINES = (
         "an audit reports messages that may block loads",
         FINDINGS,
         ", _doubtful(messages))",
-        "",
+        ")",
     ),
     (
         "a message that another version may have written does not block",
