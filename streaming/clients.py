@@ -19,6 +19,7 @@ from streaming.adapters.pulsar.admin_api.loaded import running_brokers
 from streaming.adapters.pulsar.admin_api.offload_policies import BrokerOffload
 from streaming.adapters.pulsar.admin_api.properties import PulsarTopicProperties
 from streaming.adapters.pulsar.admin_api.retention import Retentions
+from streaming.adapters.pulsar.admin_api.segment_removal import BrokerSegmentRemover
 from streaming.adapters.pulsar.admin_api.trims import PulsarTrimFacts
 from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.adapters.pulsar.readers.read import PulsarReader
@@ -40,6 +41,7 @@ from streaming.ports import (
     Pulsar,
     RequestSender,
     RetentionPolicies,
+    SegmentRemover,
     TopicProperties,
     TrimFacts,
 )
@@ -205,6 +207,16 @@ def broker_for(settings: Settings) -> AdminBroker:
         return AdminBroker(admin, partial(running_brokers, store, use_tls=use_tls))
 
     return _brokers.get(admin, open_broker)
+
+
+@contextlib.contextmanager
+def segment_remover(settings: Settings) -> Iterator[SegmentRemover]:
+    """Yield what lets brokers delete segments, and close it when the block ends."""
+    store, use_tls = process_store(settings), settings.pulsar.admin_url.startswith("https:")
+    with contextlib.closing(
+        BrokerSegmentRemover(admin_settings(settings), partial(running_brokers, store, use_tls=use_tls))
+    ) as remover:
+        yield remover
 
 
 def open_properties(settings: Settings) -> TopicProperties:

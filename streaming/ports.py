@@ -200,6 +200,27 @@ class Broker(Protocol):
         ...
 
 
+class SegmentRemover(Protocol):
+    """Lets brokers delete segments of scalable topics. A broker does not check whether a layout names the segment."""
+
+    def delete(self, segment: str, may_send: Callable[[], bool]) -> bool:
+        """Let the broker that owns a segment delete it; False if `may_send` forbade it and no request was sent.
+
+        The request is never repeated. Raises UnavailableError if no broker confirmed the deletion (it may happen, even
+        later), RefusedError, with advice, if a broker refused or failed, perhaps after it deleted a part. A broker
+        refuses while clients use the segment.
+
+        Args:
+            segment: its managed ledger, `tenant/ns/segment/topic/from-to-id`.
+            may_send: called right before each request: brokers redirect to the owner.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
 class LoadedTopicStats(Protocol):
     """The brokers' knowledge of the topics that they have loaded. No method loads a topic."""
 

@@ -17,6 +17,7 @@ from udfs.formats.managed_ledger import (
 from udfs.formats.schema_locator import serialize_schema_locator
 from udfs.paths import Layout, ledger_path, topic_of
 from udfs.records import (
+    ONLY_IF_NAMED,
     BrokerView,
     LedgerComponent,
     LedgerFacts,
@@ -44,7 +45,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 ROOT = "/ledgers"
-OF_LEDGERS = tuple(component for component in LedgerComponent if component is not LedgerComponent.TRANSACTION_SNAPSHOT)
+OF_LEDGERS = tuple(component for component in LedgerComponent if component not in ONLY_IF_NAMED)
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
@@ -109,6 +110,15 @@ def snapshot_request(
     )
 
 
+def segment_request(ledger_id: int = 5, segment: str = SEGMENT) -> PendingDelete:
+    return PendingDelete(
+        managed_ledger=segment,
+        component=LedgerComponent.SEGMENT,
+        ledger_type=LedgerType.SEGMENT,
+        ledger_id=ledger_id,
+    )
+
+
 def data_custom(topic: str = TOPIC) -> dict[str, bytes]:
     """Return the customMetadata of a data ledger, as LedgerMetadataUtils writes it."""
     return {"application": b"pulsar", "component": b"managed-ledger", "pulsar/managed-ledger": topic.encode()}
@@ -143,7 +153,6 @@ def bucket_custom(topic: str = "persistent://public/default/orders", cursor: str
 
 def custom_of(request: PendingDelete) -> dict[str, bytes]:
     """Return the customMetadata of the ledger for which the request is valid."""
-    topic = request.managed_ledger.replace("/persistent/", "/")
     match request.component:
         case LedgerComponent.MANAGED_LEDGER:
             return data_custom(request.managed_ledger)
@@ -152,11 +161,11 @@ def custom_of(request: PendingDelete) -> dict[str, bytes]:
         case LedgerComponent.SCHEMA_STORAGE:
             return schema_custom(str(request.schema_id))
         case LedgerComponent.COMPACTED_LEDGER:
-            return compacted_custom(f"persistent://{topic}")
+            return compacted_custom(topic_of(request.managed_ledger))
         case LedgerComponent.DELAYED_INDEX_BUCKET:
-            return bucket_custom(f"persistent://{topic}")
-        case LedgerComponent.TRANSACTION_SNAPSHOT:
-            raise AssertionError("a snapshot is a message, no ledger")
+            return bucket_custom(topic_of(request.managed_ledger))
+        case LedgerComponent.TRANSACTION_SNAPSHOT | LedgerComponent.SEGMENT:
+            raise AssertionError("no request for a ledger")
 
 
 def metadata(

@@ -11,6 +11,9 @@ MARKS = "streaming/phase_one/deletable_ledgers.py"
 LEFTOVERS = "streaming/space/leftover_znodes.py"
 VERDICTS = "udfs/verdicts/judge.py"
 JUDGE, CHECKS = "udfs/verdicts/judge_segment.py", "streaming/audit/checks/suspect_ledgers.py"
+REMOVAL, REMOVER = "streaming/sweep/segment_removal.py", "streaming/adapters/pulsar/admin_api/segment_removal.py"
+REQUESTABLE, ADMISSION = "streaming/audit/publication/segment_requests.py", "udfs/requests/admission.py"
+FORMAT = "udfs/requests/request_format.py"
 WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
 HTTP_TESTS = ("tests/contract/test_pulsar_http.py",)
 # the tests that must notice, by the changed file
@@ -26,8 +29,13 @@ TESTS = {
     PATHS: ("tests/unit/udfs/test_paths.py",),
     MARKS: ("tests/unit/phase_one/test_deletable_ledgers.py",),
     LEFTOVERS: ("tests/unit/space/test_leftover_znodes.py",),
-    JUDGE: ("tests/unit/udfs/verdicts/test_judge_segment.py",),
+    JUDGE: ("tests/unit/udfs/verdicts/test_judge_segment.py", "tests/unit/sweep/test_segment_removal.py"),
     CHECKS: ("tests/unit/audit/checks/test_suspect_ledgers.py",),
+    REMOVAL: ("tests/unit/sweep/test_segment_removal.py",),
+    REMOVER: ("tests/contract/test_segment_removal.py",),
+    REQUESTABLE: ("tests/unit/audit/publication/test_segment_requests.py",),
+    ADMISSION: ("tests/unit/udfs/requests/test_admission.py",),
+    FORMAT: ("tests/unit/udfs/requests/test_request_format.py",),
 }
 SEGMENTS = (
     (
@@ -215,5 +223,209 @@ SEGMENTS = (
         PATHS,
         " or match[1] > match[2] or",
         " or",
+    ),
+    (
+        "a segment is removed only if no layout names it",
+        JUDGE,
+        "    if check.reason is not Reason.SEGMENT_UNNAMED:\n",
+        "    if check.reason is Reason.OWNER_UNREADABLE:\n",
+    ),
+    (
+        "a segment that the next split may take over is not removed",
+        JUDGE,
+        "        reason = Reason.SEGMENT_AHEAD\n",
+        "",
+    ),
+    (
+        "a removal needs two sightings",
+        JUDGE,
+        "    if not is_second_look(absent_since_ms, policy, now_ms=now_ms):\n",
+        "    if False:\n",
+    ),
+    (
+        "a segment that was created again is another one",
+        JUDGE,
+        "    if ledger_id not in {*listed.ids, *listed.bookkeeper_free}:\n",
+        "    if False:\n",
+    ),
+    (
+        "a namespace that has lost its layouts proves nothing",
+        JUDGE,
+        "    if layout.data is None and facts.folder.data is None:\n",
+        "    if False:\n",
+    ),
+    (
+        "a removal needs the schema and the folder of layouts to be read",
+        JUDGE,
+        "for read in (facts.schema, facts.folder) if read.error]",
+        "for read in () if read.error]",
+    ),
+    (
+        "a segment whose topic's name has a schema is not removed",
+        JUDGE,
+        "    if facts.schema.data is not None:\n",
+        "    if False:\n",
+    ),
+    (
+        "a segment with offloaded ledgers is not removed",
+        JUDGE,
+        "    elif listed.offloads:\n",
+        "    elif False:\n",
+    ),
+    (
+        "a segment with too many ledgers is not removed",
+        JUDGE,
+        "    elif len(listed.ids) > MOST_LEDGERS:\n",
+        "    elif False:\n",
+    ),
+    (
+        "a znode that was created again is a change",
+        JUDGE,
+        "    segment = replace(now.segment, view=judged.segment.view)\n",
+        "    segment = replace(judged.segment, own=now.segment.own, layout=now.segment.layout)\n",
+    ),
+    (
+        "a schema that appears is a change",
+        JUDGE,
+        "    return (segment, now.schema, now.folder) == (judged.segment, judged.schema, judged.folder)",
+        "    return segment == judged.segment",
+    ),
+    (
+        "no segment is removed after a newer instance has started",
+        REMOVAL,
+        "        if self._rules.epoch not in holding:\n",
+        "        if False:\n",
+    ),
+    (
+        "no segment is removed once a migration has started",
+        REMOVAL,
+        "        if NO_MIGRATION not in holding:",
+        "        if False:",
+    ),
+    (
+        "no segment is removed while no broker has a session",
+        REMOVAL,
+        "        await_broker(self._store)\n",
+        "",
+    ),
+    (
+        "no segment is removed after a change since the judgement",
+        REMOVAL,
+        "        return is_unchanged(_facts(job), self._loader.removals([segment], ask=False)[segment])",
+        "        return bool(segment)",
+    ),
+    (
+        "the ledgers of a segment are in the journal before its removal",
+        REMOVAL,
+        "            self._journal.write(journaled)\n",
+        "            pass\n",
+    ),
+    (
+        "the ledgers of a segment's cursors are in the journal",
+        REMOVAL,
+        "                named[ledger_id] = component, cursor\n",
+        "                pass\n",
+    ),
+    (
+        "a segment that names another owner's ledger is not removed",
+        REMOVAL,
+        "            if why := mismatch(claim, metadata.custom_metadata):\n",
+        "            if why := None:\n",
+    ),
+    (
+        "a segment with a cursor that can't be read is not removed",
+        REMOVAL,
+        '                raise FormatError(f"its cursor {cursor!a} could not be read: {node.detail}")\n',
+        "                continue\n",
+    ),
+    (
+        "a segment with a ledger that can't be read is not removed",
+        REMOVAL,
+        '                raise FormatError(f"ledger {ledger_id} could not be read: {node.detail}")\n',
+        "                continue\n",
+    ),
+    (
+        "after a call without an answer nothing more is sent",
+        REMOVAL,
+        "            if not has_answer:\n",
+        "            if False:\n",
+    ),
+    (
+        "pause and limits apply to each removal of a segment",
+        REMOVAL,
+        "                limiter.wait_for(1)\n",
+        "                pass\n",
+    ),
+    (
+        "a removed segment is looked up again",
+        REMOVAL,
+        "        elif job.is_to_delete:\n            job.later(Reason.STILL_THERE",
+        "        elif False:\n            job.later(Reason.STILL_THERE",
+    ),
+    (
+        "a segment is removed once for several requests",
+        REMOVAL,
+        "lambda job: job.request.managed_ledger\n",
+        "lambda job: str(job.request.ledger_id)\n",
+    ),
+    (
+        "removals leave other requests time",
+        REMOVAL,
+        '                _postpone(removable[at:], "other requests must not wait for it")\n                break\n',
+        "                pass\n",
+    ),
+    (
+        "the caller checks right before each request for a removal",
+        REMOVER,
+        " or not may_send():",
+        ":",
+    ),
+    (
+        "the broker that removes a segment has just returned a layout that does not name it",
+        REMOVER,
+        "if not self._is_unnamed(host, layout, name, deadline) or not may_send():",
+        "if not may_send():",
+    ),
+    (
+        "a broker's layout that can't be read keeps a segment",
+        REMOVER,
+        "        if view.presence is Presence.UNREADABLE:\n",
+        "        if False:\n",
+    ),
+    (
+        "a removal follows redirects to running brokers only",
+        REMOVER,
+        "    if host not in hosts:\n",
+        "    if False:\n",
+    ),
+    (
+        "a name that may be a V1 topic's is not removed",
+        REMOVER,
+        "None if name is None or name.may_be_v1 else",
+        "None if name is None else",
+    ),
+    (
+        "segments are requested only if the operator allows it",
+        REQUESTABLE,
+        "    if not removes_segments(settings):\n",
+        "    if False:\n",
+    ),
+    (
+        "a segment that the next split may take over is not requested",
+        REQUESTABLE,
+        " AND {c.REASON} = $reason",
+        " AND $reason IS NOT NULL",
+    ),
+    (
+        "a request for a segment is admitted only if the operator names the component",
+        ADMISSION,
+        "    if request.component in ONLY_IF_NAMED and request.component not in admission.components:",
+        "    if request.component == 'TRANSACTION_SNAPSHOT' and request.component not in admission.components:",
+    ),
+    (
+        "a request for a segment names a segment",
+        FORMAT,
+        "    if component is LedgerComponent.SEGMENT and segment_of(managed_ledger) is None:\n",
+        "    if False:\n",
     ),
 )

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class LedgerComponent(StrEnum):
-    """The part of Pulsar that wrote the ledger. PIP-186 does not define the last three, but brokers write them too."""
+    """The part of Pulsar that wrote the ledger. PIP-186 defines only the first three."""
 
     MANAGED_LEDGER = "MANAGED_LEDGER"
     MANAGED_CURSOR = "MANAGED_CURSOR"
@@ -20,6 +20,12 @@ class LedgerComponent(StrEnum):
     DELAYED_INDEX_BUCKET = "DELAYED_INDEX_BUCKET"
     # no ledger, but a message of one of the compacted topics in which brokers keep the ids of aborted transactions
     TRANSACTION_SNAPSHOT = "TRANSACTION_SNAPSHOT"
+    # a whole segment of a scalable topic (Pulsar 5.0) that no layout names: its list, its cursors, and their ledgers
+    SEGMENT = "SEGMENT"
+
+
+# processed only if safety.allowed_components names them: their deletes go through brokers, not through a transaction
+ONLY_IF_NAMED = frozenset({LedgerComponent.TRANSACTION_SNAPSHOT, LedgerComponent.SEGMENT})
 
 
 class LedgerType(StrEnum):
@@ -28,6 +34,7 @@ class LedgerType(StrEnum):
     LEDGER = "LEDGER"  # BookKeeper
     OFFLOAD_LEDGER = "OFFLOAD_LEDGER"  # tiered storage
     COMPACTED_MESSAGE = "COMPACTED_MESSAGE"  # ours: a message of a compacted topic; TRANSACTION_SNAPSHOT only
+    SEGMENT = "SEGMENT"  # ours: all ledgers of a segment, which a broker deletes with it; SEGMENT only
 
 
 class LedgerState(StrEnum):
@@ -53,6 +60,7 @@ class Reason(StrEnum):
     # deleted or gone
     UNREFERENCED = "UNREFERENCED"  # CLOSED, or OPEN and quiet; old enough; its owner's current list does not name it
     OWNER_GONE = "OWNER_GONE"  # CLOSED, or OPEN and quiet; old enough; its owner does not exist any more
+    SEGMENT_UNNAMED = "SEGMENT_UNNAMED"  # no layout names its segment
     NOT_FOUND = "NOT_FOUND"  # there is no such ledger or object (any more)
     # ALREADY_GONE: another request in the batch deleted it; RETRY: another request for it was still being processed
     DUPLICATE = "DUPLICATE"
@@ -82,7 +90,9 @@ class Reason(StrEnum):
     OFFLOAD_IN_PROGRESS = "OFFLOAD_IN_PROGRESS"  # a broker may still be offloading it
     NOT_GUARDED = "NOT_GUARDED"  # no guard keeps the segments that topics need from being trimmed after a compaction
     OFFLOAD_UNCONFIRMED = "OFFLOAD_UNCONFIRMED"  # its list names it as offloaded, and we did not see both objects
-    SEGMENT_UNNAMED = "SEGMENT_UNNAMED"  # audits only: its owner is a segment that no layout names
+    SEGMENT_AHEAD = "SEGMENT_AHEAD"  # no layout names its segment, but the topic's next split may take it over
+    # a broker would delete, with the segment, what may be in use (a schema) or what `undo` could not restore
+    NOT_REMOVABLE = "NOT_REMOVABLE"
     PROOF_MISSING = "PROOF_MISSING"  # nothing that we can read proves which owner and cluster the object belongs to
 
     # refused for good (DEAD_LETTER)
@@ -135,6 +145,9 @@ class SnapshotContext:
     entry_id: int  # the message's entry in the request's ledger
 
 
+WHOLE_SEGMENT = "segment"  # PendingDelete.part of a request for a segment
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDelete:
     """One request: PIP-186's PendingDeleteLedgerInfo, checked."""
@@ -142,7 +155,7 @@ class PendingDelete:
     managed_ledger: str  # `tenant/ns/persistent/encodedName` (udfs.paths has the forms of V1 names and segments)
     component: LedgerComponent
     ledger_type: LedgerType
-    ledger_id: int
+    ledger_id: int  # of a SEGMENT: one of its ledgers; a segment that does not name it is another of the same name
     cursor_name: str | None = None  # MANAGED_CURSOR only: the encoded form, as in its znode and in `pulsar/cursor`
     schema_id: str | None = None  # SCHEMA_STORAGE only
     offload_context: OffloadContext | None = None
@@ -150,9 +163,11 @@ class PendingDelete:
 
     @property
     def part(self) -> str | None:
-        """Return what distinguishes requests for the same ledger: an upload's uuid, or a message's entry."""
+        """Return what distinguishes requests for the same ledger: an upload's uuid, a message's entry, or `segment`."""
         if self.offload_context is not None:
             return self.offload_context.uuid
+        if self.ledger_type is LedgerType.SEGMENT:
+            return WHOLE_SEGMENT
         return None if self.snapshot_context is None else f"entry {self.snapshot_context.entry_id}"
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from streaming.audit import audit_columns as a
 from streaming.audit import history
 from streaming.audit.audit_options import AuditOptions, FindingFilters
-from streaming.audit.findings import is_class
 from streaming.audit.output import FINDINGS, Output, output_of
 from streaming.audit.phase_progress import Phases
 from streaming.audit.publication import asked
 from streaming.audit.publication.orphan_requests import OrphanRequests
+from streaming.audit.publication.segment_requests import removes_segments, requestable
 from streaming.audit.report import html, terminal_report
 from streaming.audit.report.descriptions import scope_text
 from streaming.audit.report.html import ReportContext
@@ -191,8 +191,14 @@ class AuditCommand:
 
     def ask(self, findings: Findings) -> None:
         """Ask before orphans are published. Raises unless the answer is yes."""
-        if self.request.publish and (orphans := findings.summary.orphans).count:
-            self.request.confirm(f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})")
+        if not self.request.publish:
+            return
+        orphans = findings.summary.orphans
+        what = [f"{count_of(orphans.count, 'orphan')} ({size_text(orphans.size_bytes)})"] * bool(orphans.count)
+        segments = requestable(findings.selected, self.settings).count() - orphans.count
+        what += [f"{count_of(segments, 'orphan segment')}, which can't be restored"] * bool(segments)
+        if what:
+            self.request.confirm(", and of ".join(what))
 
     def conclude(self, findings: Findings) -> None:
         """Publish if requested. Raises subclasses of ReaperError; SafetyError: the operator must check the audit."""
@@ -225,6 +231,7 @@ class AuditCommand:
         return terminal_report.Commands(
             publish=f"ledger-reaper audit --config {config}{out}{chosen} --last --publish",
             explain=f"ledger-reaper explain --config {config} N",
+            removes_segments=removes_segments(self.settings),
         )
 
     def _findings(self) -> Rows:
@@ -284,11 +291,11 @@ class AuditCommand:
             is_repeated=self.request.repeats,
         )
         with self._phases() as phases, phases.phase("Publishing") as phase:
-            published = publication.publish(result.audit_id, selected.where(is_class(FindingClass.ORPHAN)))
+            published = publication.publish(result.audit_id, requestable(selected, self.settings))
             phase.processed(published.requests, "requests")
             # an incomplete audit may not have found an orphan that is still there
             if self.request.repeats and result.certificate.is_complete:
-                asked.forget(self.output, self._findings())
+                asked.forget(self.output, requestable(self._findings(), self.settings))
         log.info("%s", published.log_line(topic))
         if result.certificate.faults_within(options.filters):
             return [

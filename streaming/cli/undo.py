@@ -22,6 +22,7 @@ from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, RefusedError, SafetyError
 from streaming.terminal import count_of, say, say_json
 from streaming.undo.undo_report import NOT_READ, Undone, UndoReport, UndoResult, UndoSelection
+from udfs.paths import SEGMENT_DOMAIN
 
 _SHOWN = 100
 
@@ -146,6 +147,11 @@ def advice(report: UndoReport) -> str:
             "If no topic refers to a ledger, the next request for it (audits send requests too) deletes it again once",
             "it is safety.min_age_seconds old. So run `ledger-reaper pause` before you continue, and make sure that no",
             "client requests its deletion.",
+        ]
+    if any(result.owner.startswith(f"{SEGMENT_DOMAIN}://") for result in restored):
+        lines += [
+            "Nothing restores a segment of a scalable topic that a broker has deleted (its list of ledgers and its",
+            "subscriptions): no topic will refer to these ledgers, and only BookKeeper's tools can read them.",
         ]
     if report.waiting:
         some = ", ".join(map(str, report.waiting[:20]))

@@ -21,10 +21,10 @@ from udfs.owners.references import (
     reference_of,
 )
 from udfs.owners.segment_witness import layout_of, with_layout
-from udfs.paths import cursor_path, layout_path, managed_ledger_path, segments_among
+from udfs.paths import SegmentName, cursor_path, layout_path, managed_ledger_path, schema_path, segments_among
 from udfs.records import BrokerView, Presence, Reference
 from udfs.units import MIB
-from udfs.verdicts.judge_segment import SegmentFacts
+from udfs.verdicts.judge_segment import RemovalFacts, SegmentFacts
 
 _FIRST_AT_ONCE, _MOST_AT_ONCE = 64, 1024  # owners or znodes of a batch
 _AIM_BYTES = 16 * MIB  # of znodes in a batch
@@ -114,23 +114,30 @@ class InUseLoader:
 
     def segments(self, managed_ledgers: Iterable[str]) -> dict[str, SegmentFacts]:
         """Read segments with the layouts of their topics, from ZooKeeper and from brokers. Raises UnavailableError."""
+        return {name: facts.segment for name, facts in self.removals(managed_ledgers).items()}
+
+    def removals(self, managed_ledgers: Iterable[str], *, ask: bool = True) -> dict[str, RemovalFacts]:
+        """Read segments as segments() does, with what else a removal depends on. Raises UnavailableError.
+
+        Args:
+            managed_ledgers: of the segments.
+            ask: ask brokers, if they are asked at all.
+        """
         names = segments_among(managed_ledgers)
-        paths = {name: (managed_ledger_path(name), layout_path(segment.topic)) for name, segment in names.items()}
-        distinct = list(dict.fromkeys(path for pair in paths.values() for path in pair))
-        nodes = dict(zip(distinct, self._store.read_many(distinct), strict=True))
         views: Sequence[BrokerView | None] = [None] * len(names)
-        if self._broker is not None and names:
+        if self._broker is not None and names and ask:
             views = self._broker.layout_views(list(names))
-        return {
-            name: SegmentFacts(
-                name=segment,
-                own=znode_read(own, nodes[own]),
-                layout=znode_read(layout, nodes[layout]),
-                last_change_ms=max(_changed_ms(nodes[own]), _changed_ms(nodes[layout])),
-                view=view,
-            )
-            for (name, segment), (own, layout), view in zip(names.items(), paths.values(), views, strict=True)
-        }
+        paths = {name: _removal_paths(name, segment) for name, segment in names.items()}
+        distinct = list(dict.fromkeys(path for each in paths.values() for path in each))
+        # after the brokers, so that nothing that a broker has written by then is missed
+        nodes = dict(zip(distinct, self._store.read_many(distinct) if distinct else [], strict=True))
+        facts: dict[str, RemovalFacts] = {}
+        for (name, segment), view in zip(names.items(), views, strict=True):
+            own, layout, schema, folder = (znode_read(path, nodes[path]) for path in paths[name])
+            changed_ms = max(_changed_ms(nodes[own.path]), _changed_ms(nodes[layout.path]))
+            read = SegmentFacts(name=segment, own=own, layout=layout, last_change_ms=changed_ms, view=view)
+            facts[name] = RemovalFacts(segment=read, schema=schema, folder=folder)
+        return facts
 
     def compacted(self, keys: Iterable[str]) -> dict[str, int | None]:
         """Return, by key, the ledger from which the topic's broker serves compacted readers now.
@@ -217,6 +224,12 @@ class InUseLoader:
         existing = {name for key, name in topics.items() if znodes[paths[key][0]].data is not None} - compacted
         views = _views_by_key(topics, partial(self._broker.views, existing=existing))
         return views | _views_by_key(schemas, self._broker.schema_views)
+
+
+def _removal_paths(managed_ledger: str, segment: SegmentName) -> tuple[str, str, str, str]:
+    """Return the znodes of a segment, its layout, the schema of that name, and the folder of the layout."""
+    layout = layout_path(segment.topic)
+    return managed_ledger_path(managed_ledger), layout, schema_path(segment.topic), layout.rpartition("/")[0]
 
 
 def _next_size(size: int, read_bytes: int) -> int:

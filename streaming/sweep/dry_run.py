@@ -1,9 +1,10 @@
 """The stores of a dry run: they read the real stores, but only remember deletes."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from streaming.ports import GuardedDelete, GuardResult, GuardStatus, ObjectStore, SweepStore, Unreadable, Znode
 from streaming.state.journal import JournalEntry, ObjectEntry, SnapshotEntry
+from udfs.paths import managed_ledger_path
 from udfs.records import StoredObject, UnfinishedUpload
 
 
@@ -85,6 +86,23 @@ class DryRunObjects:
         self, keys: Sequence[str], found: Sequence[StoredObject | Unreadable | None]
     ) -> list[StoredObject | Unreadable | None]:
         return [None if key in self._deleted else stored for key, stored in zip(keys, found, strict=True)]
+
+
+class DryRunSegments:
+    """Brokers in a dry run: they delete nothing, and the store remembers the segment's own znode as deleted."""
+
+    def __init__(self, store: DryRunStore) -> None:
+        self._store = store
+
+    def delete(self, segment: str, may_send: Callable[[], bool]) -> bool:
+        """Remember the deletion if it may be sent. Raises what may_send raises."""
+        if not may_send():
+            return False
+        self._store.delete_guarded([GuardedDelete((), ((managed_ledger_path(segment), -1),))])
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class NoJournal:

@@ -78,7 +78,9 @@ class Limiter(Protocol):
 
 
 class GroupSweeper(Protocol):
-    """Sweeps the requests of one ledger type: ledgers.Sweeper, OffloadSweeper or SnapshotSweeper."""
+    """Sweeps the requests of one ledger type: ledgers.Sweeper, OffloadSweeper, SnapshotSweeper or
+    SegmentSweeper.
+    """
 
     def sweep(
         self, jobs: Sequence[Job], cached: Mapping[str, Reference], *, limiter: Limiter | None = None

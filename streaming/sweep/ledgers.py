@@ -58,6 +58,29 @@ class GuardedJobs:
     members: Sequence[LedgerJob]
 
 
+class LedgerAcls:
+    """Reads the ACLs of ledgers.
+
+    BookKeeper gives all ledgers the same ACL, so one read serves all ledgers below a parent. Only a ledger whose ACL
+    was changed (acl_version) needs a read of its own.
+    """
+
+    def __init__(self, store: SweepStore) -> None:
+        self._store = store
+        self._samples: dict[str, bytes] = {}
+
+    def of(self, path: str, node: Znode) -> bytes:
+        """Return a ledger's ACL. Raises UnavailableError, RefusedError."""
+        sample = path if node.acl_version else parent_of(path)
+        if sample in self._samples:
+            return self._samples[sample]
+        acl = self._store.acl_of(path)
+        if acl is None:
+            return b""  # the ledger is gone by now, as its delete will find; other ledgers still need an ACL
+        self._samples[sample] = acl
+        return acl
+
+
 class Sweeper:
     """Sweeps groups of BookKeeper requests. Each worker process has its own; it keeps no state between groups."""
 
@@ -187,12 +210,12 @@ class Sweeper:
 
     def _journaled(self, deletable: Sequence[LedgerJob], nodes: _Nodes) -> list[LedgerJob]:
         """Make durable what an undo of the deletes needs; return the jobs that may still delete."""
-        acls: dict[str, bytes] = {}
+        acls = LedgerAcls(self._store)
         entries, ready = [], []
         for job in deletable:
             node = read_node(nodes, job.path)
             try:
-                acl = self._acl(job.path, node, acls)
+                acl = acls.of(job.path, node)
             except RefusedError as error:
                 # no delete without its undo, which needs the ACL
                 job.later(Reason.STORE_REFUSED, f"not deleted, because the delete could not be undone: {error}")
@@ -211,21 +234,6 @@ class Sweeper:
         if entries:
             self._journal.write(entries)
         return ready
-
-    def _acl(self, path: str, node: Znode, samples: dict[str, bytes]) -> bytes:
-        """Return a ledger's ACL.
-
-        BookKeeper gives all ledgers the same ACL, so one read serves all ledgers below a parent. Only a ledger whose
-        ACL was changed (acl_version) needs a read of its own.
-        """
-        sample = path if node.acl_version else parent_of(path)
-        if sample in samples:
-            return samples[sample]
-        acl = self._store.acl_of(path)
-        if acl is None:
-            return b""  # the ledger is gone by now, as its delete will find; other ledgers still need an ACL
-        samples[sample] = acl
-        return acl
 
     def _absorb(self, guard: GuardedJobs, result: GuardResult, references: SweepReferences) -> list[LedgerJob]:
         """Apply the result of one transaction; return the members to judge again."""

@@ -5,9 +5,9 @@ A SweepTask is pickled and sent to the executors. It opens its clients there, on
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
-from streaming.clients import Clients, clients_for
+from streaming.clients import Clients, clients_for, segment_remover
 from streaming.clock import Clock, StartedClock
 from streaming.config.policies import admission_of, delays_of
 from streaming.config.settings import Settings
@@ -24,13 +24,14 @@ from streaming.coordination.own_znodes import signing_key
 from streaming.coordination.pause import Pause
 from streaming.coordination.plans import is_first_run
 from streaming.in_use.loader import InUseLoader
-from streaming.ports import ObjectStore, SweepStore
+from streaming.ports import ObjectStore, SegmentRemover, SweepStore
 from streaming.state.journal import ParquetJournal, SnapshotEntry
-from streaming.sweep.dry_run import DryRunObjects, DryRunStore, NoJournal
+from streaming.sweep.dry_run import DryRunObjects, DryRunSegments, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
 from streaming.sweep.messages import CopyTopic, Message, ReceiptWriter, RowDecoder, Run
 from streaming.sweep.pace import Capped, Pace, Pausable
+from streaming.sweep.segment_removal import SegmentSweeper
 from streaming.sweep.tiered_storage.buckets import offload_buckets, offload_policy
 from streaming.sweep.tiered_storage.offload_jobs import ObjectJournal, OffloadRules
 from streaming.sweep.tiered_storage.offloaded import OffloadedCopies
@@ -191,6 +192,7 @@ class _Effects:
 
     store: SweepStore
     objects: Callable[[ObjectStore], ObjectStore]
+    remover: Callable[[Callable[[], AbstractContextManager[SegmentRemover]]], AbstractContextManager[SegmentRemover]]
     journal: _Journals
     limiter: Limiter
     is_dry: bool = False
@@ -224,6 +226,16 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
         ),
         LedgerType.OFFLOAD_LEDGER: cache(lambda: _offload_sweeper(task, loader, effects, clock)),
         LedgerType.COMPACTED_MESSAGE: cache(lambda: _snapshot_sweeper(task, loader, effects, clock)),
+        LedgerType.SEGMENT: cache(
+            lambda: SegmentSweeper(
+                effects.store,
+                loader,
+                effects.journal,
+                clock,
+                task.rules,
+                open_remover=partial(effects.remover, partial(segment_remover, settings)),
+            )
+        ),
     }
     writer = ReceiptWriter(
         run=Run(task.rules.epoch[1], task.query, task.batch_id, task.chunk),
@@ -257,12 +269,24 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
         limiter = Capped(limiter, task.most_deletes[number] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
     journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock, ahead_ms=task.journal_ahead_ms)
-    return _Effects(store=clients.store, objects=lambda store: store, journal=journal, limiter=limiter)
+    return _Effects(
+        store=clients.store,
+        objects=lambda store: store,
+        remover=lambda opened: opened(),
+        journal=journal,
+        limiter=limiter,
+    )
 
 
 def _no_effects(clients: Clients) -> _Effects:
+    store = DryRunStore(clients.store)
     return _Effects(
-        store=DryRunStore(clients.store), objects=DryRunObjects, journal=NoJournal(), limiter=Pace(0), is_dry=True
+        store=store,
+        objects=DryRunObjects,
+        remover=lambda _opened: nullcontext(DryRunSegments(store)),
+        journal=NoJournal(),
+        limiter=Pace(0),
+        is_dry=True,
     )
 
 

@@ -1,11 +1,12 @@
 """Scalable topics on a real Pulsar 5.0.0-M1: audits find what segments leaked; what gone segments leaked is deleted.
 
 No client of 5.0 is at hand, so segments have no messages: their ledgers are real, and the leaked ones are synthetic.
+Orphan segments are removed only if the operator allows it, and nothing else with them.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from streaming.clients import clients_for
+from streaming.clients import clients_for, segment_remover
 from streaming.errors import ReaperError
 from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from tests.integration.conftest import Deployment, deployment, running_cluster
 from udfs.formats.managed_ledger import in_use_ids
 from udfs.formats.segment_layout import SegmentLayout, parse_layout
-from udfs.paths import layout_path, managed_ledger_path
+from udfs.paths import layout_path, managed_ledger_path, schema_path, topic_of
+from udfs.records import LedgerComponent, LedgerMetadata
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 
@@ -67,6 +69,12 @@ class World:
         """Return the ledgers that a segment's list names."""
         (node,) = clients_for(self.service.settings).store.read_many([managed_ledger_path(segment)])
         return set(in_use_ids(node.data).ids)  # type: ignore[union-attr]
+
+    def allow_segments(self) -> None:
+        """Let the service remove orphan segments."""
+        text = self.service.config.read_text()
+        allowed = f"allowed_components = {json.dumps(list(LedgerComponent))}"
+        self.service.config.write_text(text.replace("[safety]\n", f"[safety]\n{allowed}\n"))
 
     def ledgers(self) -> set[int]:
         return set(ledger_list.every_ledger(self.cluster))
@@ -165,7 +173,14 @@ def _unnamed(world: World, name: str) -> set[str]:
     return {each for each in segments if int(each.rpartition("-")[2]) not in named}
 
 
-def test_segments_that_dying_brokers_leave_are_reported_until_a_broker_deletes_them(world: World) -> None:
+def test_segments_that_dying_brokers_leave_are_reported_and_removed_if_the_operator_allows_it(world: World) -> None:
+    # a live topic with messages; and a persistent topic whose schema a broker deletes with a segment of the same name
+    legacy, typed = f"persistent://{NAMESPACE}/legacy", f"persistent://{NAMESPACE}/typed"
+    for topic in (legacy, typed):
+        topics.fill(world.cluster, topic, 2, ["s"])
+    world.admin("POST", f"scalable/{NAMESPACE}/legacy/migrate")
+    topics.post_schema_versions(world.cluster, typed, 1)
+    world.admin("PUT", f"segments/{NAMESPACE}/typed/0000-ffff-0", [])
     for path in ("dying?numInitialSegments=16", "split", "merge?numInitialSegments=2", "prune"):
         world.admin("PUT", f"scalable/{NAMESPACE}/{path}")
 
@@ -182,17 +197,70 @@ def test_segments_that_dying_brokers_leave_are_reported_until_a_broker_deletes_t
     _killed(world, "POST", f"scalable/{NAMESPACE}/merge/merge/0/1", lambda: has_child("merge", "0000-ffff-2"))
     _killed(world, "POST", f"scalable/{NAMESPACE}/prune/split/0", is_pruned)
     _killed(world, "DELETE", f"scalable/{NAMESPACE}/dying", lambda: world.layout(f"{NAMESPACE}/dying") is None)
-    left = {name: _unnamed(world, name) for name in ("split", "merge", "prune", "dying")}
+    left = {name: _unnamed(world, name) for name in ("split", "merge", "prune", "dying", "typed")}
     assert all(left.values()), left
+    ledgers = {segment: world.listed(segment) for each in left.values() for segment in each}
 
     findings, totals = world.audit()
 
     found = [row for row in findings if row["class"] == "ORPHAN_SEGMENT"]
-    segments = {segment for each in left.values() for segment in each}
-    assert {row["ledger_id"] for row in found} == {ledger for segment in segments for ledger in world.listed(segment)}
+    assert {row["ledger_id"] for row in found} == {ledger for each in ledgers.values() for ledger in each}
     assert totals["ORPHAN_SEGMENT"]["count"] == len(found)
+    removable = left["prune"] | left["dying"]  # the next split or merge may take the others over
+    assert {row["reason"] for row in found if row["ledger_id"] in _of(ledgers, left["split"])} == {"SEGMENT_AHEAD"}
+    before = ledger_list.every_ledger(world.cluster)
 
-    for segment in segments:
-        namespace, _, name = segment.partition("/segment/")
-        world.admin("DELETE", f"segments/{namespace}/{name}?force=true")
-    assert not [row for row in world.audit()[0] if row["class"] == "ORPHAN_SEGMENT"]
+    world.service.run("audit", "--last", "--publish", "--yes")
+    world.service.run("run", "--until-idle", seconds=600)
+    assert _of(ledgers, ledgers) <= world.ledgers(), "not allowed by default"
+
+    world.allow_segments()
+    world.audit()
+    world.service.run("audit", "--last", "--publish", "--yes")
+    world.service.run("run", "--until-idle", seconds=600)
+
+    final = [row for rows in world.service.final().values() for row in rows]
+    removals = {row["topic"]: (row["outcome"], row["reason"]) for row in final if row["ledger_type"] == "SEGMENT"}
+    assert removals == {topic_of(segment): ("DELETED", "SEGMENT_UNNAMED") for segment in removable} | {
+        topic_of(segment): ("DEAD_LETTER", "NOT_REMOVABLE") for segment in left["typed"]
+    }
+    orphans = {row["ledger_id"] for row in final if row["ledger_type"] == "LEDGER" and row["outcome"] == "DELETED"}
+    leaked = _of(ledgers, removable) & world.ledgers()  # a broker may leak the last ledger of a terminated segment
+    assert len(leaked) <= len(left["prune"])
+    gone = {ledger for ledger in before.keys() - world.ledgers() - orphans if _names_segment(before[ledger])}
+    assert gone == _of(ledgers, removable) - leaked
+    assert leaked <= {row["ledger_id"] for row in world.audit()[0] if row["class"] in {"ORPHAN", "OPEN"}}
+    assert not any(_unnamed(world, name) for name in ("prune", "dying"))
+    assert len(topics.read_all(world.cluster, legacy)) == len(topics.read_all(world.cluster, typed)) == 20
+    assert topics.schema_ledgers(world.cluster, typed)
+    text = world.service.run("undo", "--ledger", str(min(_of(ledgers, removable))), code=(0, 1))
+    assert "Nothing restores a segment" in text or "TOO_LATE" in text
+
+    topics.delete_schema(world.cluster, typed)
+    with segment_remover(world.service.settings) as remover:
+        assert all(remover.delete(segment, lambda: True) for segment in left["typed"])
+        assert not remover.delete(f"{NAMESPACE}/segment/orders/0000-7fff-0", lambda: True), "its layout names it"
+    assert not _unnamed(world, "typed")
+    assert "0000-7fff-0" in world.segments(ORDERS)
+
+
+def test_a_broker_deletes_the_schema_of_its_topics_name_with_any_segment(world: World) -> None:
+    """The reason why the service keeps such a segment."""
+    world.admin("PUT", f"scalable/{NAMESPACE}/shared?numInitialSegments=2")
+    topics.post_schema_versions(world.cluster, f"persistent://{NAMESPACE}/shared", 1)
+    store = clients_for(world.service.settings).store
+    path = schema_path(f"{NAMESPACE}/shared")
+    assert store.read_many([path]) != [None]
+
+    world.admin("DELETE", f"segments/{NAMESPACE}/shared/0000-7fff-0")
+
+    assert store.read_many([path]) == [None]
+    assert world.layout(f"{NAMESPACE}/shared") is not None, "although the topic is in use"
+
+
+def _names_segment(metadata: LedgerMetadata) -> bool:
+    return b"/segment/" in metadata.custom_metadata.get("pulsar/managed-ledger", b"")
+
+
+def _of(ledgers: Mapping[str, set[int]], segments: Iterable[str]) -> set[int]:
+    return {ledger for segment in segments for ledger in ledgers[segment]}

@@ -15,11 +15,11 @@ Rules:
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from udfs.formats.errors import FormatError
-from udfs.formats.managed_ledger import in_use_ids, parse_cursor
+from udfs.formats.managed_ledger import ManagedCursorInfo, in_use_ids, parse_cursor
 from udfs.formats.schema_locator import ledger_ids
 from udfs.paths import MAX_LEDGER_ID, cursor_path, managed_ledger_path, schema_path
 from udfs.records import BrokerView, Counts, LedgerComponent, PendingDelete, Presence, Reference
@@ -35,6 +35,7 @@ _KIND_OF = {
     LedgerComponent.COMPACTED_LEDGER: "compacted",
     LedgerComponent.DELAYED_INDEX_BUCKET: "buckets",
     LedgerComponent.TRANSACTION_SNAPSHOT: "data",  # its owner is the topic whose transactions were aborted
+    LedgerComponent.SEGMENT: "data",
 }
 _Named = tuple[set[int], set[int], int]  # ids that znodes name, ids that the broker names (-1: none), newest_id
 
@@ -236,6 +237,17 @@ def compacted_by_znodes(compaction_cursors: Sequence[bytes]) -> int | None:
     if any(cursor.cursors_ledger_id != -1 for cursor in cursors):
         return None
     return max((cursor.properties.get(COMPACTED_LEDGER_PROPERTY, -1) for cursor in cursors), default=-1)
+
+
+def named_by_cursor(cursor: ManagedCursorInfo) -> Iterator[tuple[LedgerComponent, int]]:
+    """Yield each ledger that a cursor names, with its component. Raises FormatError."""
+    ids = {
+        LedgerComponent.MANAGED_CURSOR: cursor.cursors_ledger_id,
+        LedgerComponent.COMPACTED_LEDGER: cursor.properties.get(COMPACTED_LEDGER_PROPERTY, -1),
+    }
+    yield from ((component, ledger_id) for component, ledger_id in ids.items() if ledger_id != -1)
+    for ledger_id in _buckets_in(cursor.cursor_properties.items()):
+        yield LedgerComponent.DELAYED_INDEX_BUCKET, ledger_id
 
 
 def _bucket_ids(_owner: KeyOwner, seen: Sequence[ZnodeRead], _broker: BrokerView | None) -> _Named:

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from udfs.formats.errors import FormatError
 from udfs.phase_one.vanished_names import Name, NamedThing, Names, named
-from udfs.records import LedgerComponent, OffloadContext, PendingDelete
+from udfs.records import ONLY_IF_NAMED, LedgerComponent, OffloadContext, PendingDelete
 
 # the components that a znode can name, in the order of the format
-_COMPONENTS = tuple(component for component in LedgerComponent if component is not LedgerComponent.TRANSACTION_SNAPSHOT)
+_COMPONENTS = tuple(component for component in LedgerComponent if component not in ONLY_IF_NAMED)
 # named by a cursor's properties, which the client of the subscription may write
 BY_CLIENTS = frozenset({LedgerComponent.DELAYED_INDEX_BUCKET, LedgerComponent.COMPACTED_LEDGER})
 _HEAD = struct.Struct(f"<{len(_COMPONENTS) + 1}I")

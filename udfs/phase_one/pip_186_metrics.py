@@ -53,8 +53,8 @@ def sent_as(ledger_type: str) -> Metric:
 
 def counted_as(ledger_type: str | None, outcome: str, reason: str) -> tuple[Metric, ...]:
     """Return the metrics that a receipt increments; ledger_type None: the message was no request."""
-    # PIP-186 has no metric for messages of snapshot topics
-    is_ledger = ledger_type != LedgerType.COMPACTED_MESSAGE
+    # PIP-186 has no metric for messages of snapshot topics, or for segments
+    is_ledger = ledger_type not in (LedgerType.COMPACTED_MESSAGE, LedgerType.SEGMENT)
     is_offloaded = ledger_type == LedgerType.OFFLOAD_LEDGER
     metrics = [Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED]
     if outcome == Outcome.DELETED and is_ledger:

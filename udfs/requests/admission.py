@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from udfs.paths import base_topic, namespace_of, tenant_of, topic_of
-from udfs.records import LedgerComponent, PendingDelete, Reason, Rejection
+from udfs.records import ONLY_IF_NAMED, LedgerComponent, PendingDelete, Reason, Rejection
 from udfs.requests.retry import REAL_TOPIC
 from udfs.requests.topic_pattern import TopicPattern
 
@@ -22,7 +22,7 @@ class Admission:
     request_topics: frozenset[str]
     trusted_tenants: frozenset[str]
     namespaces: frozenset[str] = frozenset()  # tenants or `tenant/ns`; empty: all
-    components: frozenset[LedgerComponent] = frozenset()  # empty: all but TRANSACTION_SNAPSHOT
+    components: frozenset[LedgerComponent] = frozenset()  # empty: all but those of ONLY_IF_NAMED
     requests_pattern: TopicPattern | None = None
 
     def is_request_topic(self, topic: str) -> bool:
@@ -52,7 +52,7 @@ def admit(request: PendingDelete, requester: str, admission: Admission) -> Pendi
         return Rejection(Reason.OTHER_TENANT, f"{requester} may request ledgers of tenant {tenant} only")
     if admission.components and request.component not in admission.components:
         return Rejection(Reason.REQUESTER_NOT_ALLOWED, f"{request.component} is not in safety.allowed_components")
-    if request.component is LedgerComponent.TRANSACTION_SNAPSHOT and request.component not in admission.components:
+    if request.component in ONLY_IF_NAMED and request.component not in admission.components:
         detail = f"{request.component} is processed only if safety.allowed_components names it, beside all others"
         return Rejection(Reason.REQUESTER_NOT_ALLOWED, detail)
     if admission.namespaces and not {tenant_of(topic), namespace_of(topic)} & admission.namespaces:

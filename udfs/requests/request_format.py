@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from udfs.formats.java_uuid import uuid_halves, uuid_text
-from udfs.paths import MAX_LEDGER_ID, encode_cursor, managed_ledger_name, schema_id_of, topic_of
+from udfs.paths import MAX_LEDGER_ID, encode_cursor, managed_ledger_name, schema_id_of, segment_of, topic_of
 from udfs.records import (
     LedgerComponent,
     LedgerType,
@@ -30,6 +30,10 @@ MAX_REQUEST_BYTES = 64 * 1024
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 _MAX_DETAIL_LENGTH = 300
+_ONLY_TYPE_OF = {
+    LedgerComponent.TRANSACTION_SNAPSHOT: LedgerType.COMPACTED_MESSAGE,
+    LedgerComponent.SEGMENT: LedgerType.SEGMENT,
+}
 BROKERS_KINDS = (SnapshotKind.SINGLE, SnapshotKind.SEGMENT, SnapshotKind.INDEX)
 _JSON_TYPES = {
     type(None): "null",
@@ -116,9 +120,11 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=_refuse
 def _request(fields: dict[str, Any]) -> PendingDelete:
     component = _component(fields)
     ledger_type = _ledger_type(fields)
-    if (component is LedgerComponent.TRANSACTION_SNAPSHOT) != (ledger_type is LedgerType.COMPACTED_MESSAGE):
+    if _ONLY_TYPE_OF.get(component) is not (ledger_type if ledger_type in _ONLY_TYPE_OF.values() else None):
         _refuse(Reason.UNKNOWN_LEDGER_TYPE, f"ledgerType {ledger_type} does not go with {component}")
     managed_ledger = _managed_ledger(fields)
+    if component is LedgerComponent.SEGMENT and segment_of(managed_ledger) is None:
+        _refuse(Reason.BAD_TOPIC_NAME, f"topicName: {_shown(managed_ledger)} is no segment of a scalable topic")
     return PendingDelete(
         managed_ledger=managed_ledger,
         component=component,

@@ -1,5 +1,5 @@
 """Decides whether a segment of a scalable topic is an orphan: a whole owner, with its list and cursors, that no layout
-names. Audits report such segments; nothing here allows a delete, because the segment's list still names its ledgers.
+names. Audits report such segments. If the operator allows it, a broker deletes them (decision 6).
 
 Brokers lose such segments: a prune or a deletion removes a segment from the layout first, and then tries once
 to delete the segment; a split or merge creates segments first, and may fail to write them into the layout. No broker
@@ -10,18 +10,28 @@ collects them later. The rules, in this order:
    layout. A segment with an id that the layout has not assigned yet waits as long as a ledger that is newer than all
    that its owner names; a later split may still take it over.
 4. Any other segment is an orphan, if a second check agrees.
+
+A broker deletes the segment that it is told to delete, whether or not a layout names it, and with it the schema that
+has the topic's name. So these further rules apply to a removal:
+5. A segment whose id the layout has not assigned yet stays, since the next split may take it over at any moment.
+6. The segment must still name the request's ledger: a segment that was created again under the same name has others.
+7. Without a layout, the namespace must have had layouts before: if all are gone, the store may have lost them.
+8. The topic's name must have no schema, and the segment neither offloaded ledgers nor too many to be undone.
+9. A second check, later, has to agree.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from udfs.formats.errors import FormatError
+from udfs.formats.managed_ledger import in_use_ids
 from udfs.formats.segment_layout import SegmentLayout, parse_layout
 from udfs.owners.references import ZnodeRead
 from udfs.paths import SegmentName
-from udfs.records import BrokerView, Presence, Reason
+from udfs.records import BrokerView, Outcome, Presence, Reason, Verdict
 from udfs.verdicts.finding_classes import FindingClass, SuspectCheck
-from udfs.verdicts.judge import Policy
+from udfs.verdicts.judge import Policy, is_second_look
 
+MOST_LEDGERS = 1_000  # of a segment that is removed: the limits count it as one delete
 _IN_USE = SuspectCheck(FindingClass.IN_USE, Reason.IN_USE)
 
 
@@ -34,6 +44,63 @@ class SegmentFacts:
     layout: ZnodeRead
     last_change_ms: int  # the latest change of the two znodes
     view: BrokerView | None  # what brokers read in the layout (Broker.layout_views); None: they are not asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalFacts:
+    """A segment, and what else decides whether a broker may delete it."""
+
+    segment: SegmentFacts
+    schema: ZnodeRead  # of the topic's name: segments, persistent and scalable topics of one name share it
+    folder: ZnodeRead  # below which the layouts of the namespace are
+
+
+def is_unchanged(judged: RemovalFacts, now: RemovalFacts) -> bool:
+    """Whether all znodes are as they were judged: content, version, and time of the last change."""
+    # the time as well, because a znode that is created again starts with the same version
+    segment = replace(now.segment, view=judged.segment.view)
+    return (segment, now.schema, now.folder) == (judged.segment, judged.schema, judged.folder)
+
+
+def judge_removal(
+    facts: RemovalFacts, ledger_id: int, policy: Policy, *, absent_since_ms: int | None, now_ms: int
+) -> Verdict:
+    """Return DELETED only if a broker may delete the segment. absent_since_ms: as in judge.Case."""
+    check = check_of_segment(facts.segment, policy, now_ms=now_ms)
+    if check.finding_class is FindingClass.GONE:
+        return Verdict(Outcome.ALREADY_GONE, check.reason)
+    if check.reason is not Reason.SEGMENT_UNNAMED:
+        return Verdict(Outcome.RETRY, check.reason, check.detail)
+    why = _kept(facts, ledger_id)
+    if why is not None:
+        return why
+    if not is_second_look(absent_since_ms, policy, now_ms=now_ms):
+        return Verdict(Outcome.RETRY, Reason.UNREFERENCED_ONCE, check.detail)
+    return Verdict(Outcome.DELETED, Reason.SEGMENT_UNNAMED, check.detail)
+
+
+def _kept(facts: RemovalFacts, ledger_id: int) -> Verdict | None:
+    own, layout = facts.segment.own, facts.segment.layout
+    unread = [f"{read.path}: {read.error}" for read in (facts.schema, facts.folder) if read.error]
+    try:
+        listed = in_use_ids(own.data or b"")
+    except FormatError as error:
+        unread.append(f"{own.path}: {error}")
+    if layout.data is None and facts.folder.data is None:
+        unread.append(f"{facts.folder.path} does not exist: ZooKeeper may have lost the namespace's layouts")
+    if unread:
+        return Verdict(Outcome.RETRY, Reason.OWNER_UNREADABLE, unread[0])
+    if ledger_id not in {*listed.ids, *listed.bookkeeper_free}:
+        return Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND, f"the segment does not name ledger {ledger_id} any more")
+    if facts.schema.data is not None:
+        why = f"a broker would delete {facts.schema.path} with it, which a topic of that name may need"
+    elif listed.offloads:
+        why = "ledgers of it are offloaded, and `undo` could not restore their objects"
+    elif len(listed.ids) > MOST_LEDGERS:
+        why = f"it names {len(listed.ids)} ledgers, more than {MOST_LEDGERS}"
+    else:
+        return None
+    return Verdict(Outcome.RETRY, Reason.NOT_REMOVABLE, why)
 
 
 def check_of_segment(facts: SegmentFacts, policy: Policy, *, now_ms: int) -> SuspectCheck:
@@ -72,13 +139,15 @@ def _by_brokers(view: BrokerView | None) -> SuspectCheck | None:
 
 
 def _orphan(name: SegmentName, layout: SegmentLayout | None) -> SuspectCheck:
+    reason = Reason.SEGMENT_UNNAMED
     if layout is None:
         why = f"topic://{name.topic} does not exist"
     elif name.segment_id < layout.next_segment_id:
         why = f"the layout of topic://{name.topic} does not name it any more"
     else:
+        reason = Reason.SEGMENT_AHEAD
         why = f"a split or merge of topic://{name.topic} failed; the next may take it over"
-    return SuspectCheck(FindingClass.ORPHAN_SEGMENT, Reason.SEGMENT_UNNAMED, why, is_candidate=True)
+    return SuspectCheck(FindingClass.ORPHAN_SEGMENT, reason, why, is_candidate=True)
 
 
 def _unknown(reason: Reason, detail: str) -> SuspectCheck:

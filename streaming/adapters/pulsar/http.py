@@ -81,6 +81,7 @@ class Answer:
     status: int
     body: Any  # parsed JSON; None if the body is empty or not JSON
     reason: str  # the broker's own message
+    location: str = ""  # of a redirect that was not followed
 
     @property
     def ok(self) -> bool:
@@ -187,15 +188,24 @@ class PulsarHttp:
 
         Args:
             host: http://broker:8080.
+            path: below /admin/.
             deadline: of time.monotonic().
             kind: requests of this kind that hang have no effect on other requests to the host.
         """
+        return self._from_host("GET", host, path, deadline, kind)
+
+    def delete_from(self, host: str, path: str, *, deadline: float, kind: str) -> Answer:
+        """DELETE /admin/<path>, otherwise like get_from: after an error, the deletion may have happened."""
+        return self._from_host("DELETE", host, path, deadline, kind)
+
+    def _from_host(self, method: str, host: str, path: str, deadline: float, kind: str) -> Answer:
         url = f"{host}/admin/{path}"
         own_deadline = min(deadline, time.monotonic() + self._settings.timeout_seconds)
-        received = self._send("GET", url, {}, None, deadline=own_deadline, what=kind and f"{host}{kind}")
+        received = self._send(method, url, {}, None, deadline=own_deadline, what=kind and f"{host}{kind}")
         if received.status in _TRY_AGAIN:
             raise FailedAnswerError(_host(url), url, received.status, received.reason)
-        return Answer(received.status, received.json(), received.reason)
+        location = received.headers.get("location", "") if received.status in _REDIRECTING else ""
+        return Answer(received.status, received.json(), received.reason, location)
 
     def body(self, path: str, *, most_bytes: int, patience_seconds: float) -> Body | None:
         """GET /admin/<path> once, and read at most so many bytes; None without a valid HTTP answer in time.

@@ -174,7 +174,7 @@ class SuspectChecker:
 
 
 def _is_of_unnamed_segment(row: Mapping[str, Any]) -> bool:
-    return bool(row[a.IS_REFERENCE]) and row[c.REASON] == Reason.SEGMENT_UNNAMED
+    return bool(row[a.IS_REFERENCE]) and row[c.REASON] in (Reason.SEGMENT_UNNAMED, Reason.SEGMENT_AHEAD)
 
 
 def _is_compacted_reference(row: Mapping[str, Any]) -> bool:

@@ -14,7 +14,6 @@ from zlib import crc32
 import pyarrow as pa
 
 from streaming.audit import audit_columns as a
-from streaming.audit.findings import is_class
 from streaming.audit.publication.publication_plan import PublicationPlan
 from streaming.audit.tables import Rows
 from streaming.audit.walk.suspects import request_of
@@ -25,7 +24,6 @@ from streaming.sweep.pace import Pace
 from streaming.topics.stored import NONE_STORED, stored_numbers
 from udfs import columns as c
 from udfs.requests.request_format import encode
-from udfs.verdicts.finding_classes import FindingClass
 
 AUDIT_ID = "AUDIT_ID"  # property of a request that an audit sent: <plan>/<number of the finding>
 _AT_ONCE = 4  # partitions that are sent to at the same time
@@ -46,9 +44,8 @@ def send(settings: Settings, orphans: Rows, plan: PublicationPlan, *, is_fresh: 
         is_fresh: no request of this plan was sent before.
         per_second: requests per second, for all partitions together.
     """
-    chosen = orphans.where(is_class(FindingClass.ORPHAN))
-    schema = _empty(chosen).append(_TARGET)
-    targeted = chosen.tables.keep_batches(_targeted(chosen, len(plan.after)), schema)
+    schema = _empty(orphans).append(_TARGET)
+    targeted = orphans.tables.keep_batches(_targeted(orphans, len(plan.after)), schema)
     # a partition without requests needs no producer
     used = [row[c.TARGET_PARTITION] for row in targeted.select(_USED).fetched()]
     publisher = _Publisher(settings, plan, per_second / max(1, min(len(used), _AT_ONCE)), is_fresh)

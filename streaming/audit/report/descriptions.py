@@ -18,7 +18,7 @@ CLASS_MEANING = {
     FindingClass.TOO_YOUNG: "no topic refers to it, but it is so new that its topic may come to refer to it",
     FindingClass.OPEN: "no topic refers to it, but it is not closed, and its broker may be alive; most are former "
     "ledgers of cursors, which brokers never close",
-    FindingClass.ORPHAN_SEGMENT: "it belongs to a segment that no scalable topic has any more; the service keeps it",
+    FindingClass.ORPHAN_SEGMENT: "it belongs to a segment that no scalable topic has any more",
 }
 CLASS_NEXT = {
     FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service then checks each again and deletes it",
@@ -30,8 +30,17 @@ CLASS_NEXT = {
     FindingClass.OPEN: "wait, then audit again: it becomes an orphan when its cursor or list names a newer ledger or "
     "is gone, and its metadata has not changed for safety.open_quiet_period and for "
     "safety.above_newest_quarantine_seconds",
-    FindingClass.ORPHAN_SEGMENT: "delete the segment by a broker (docs/audit.md, orphan segments)",
+    FindingClass.ORPHAN_SEGMENT: "let the service have brokers delete such segments, or do so yourself "
+    "(docs/audit.md, orphan segments)",
 }
+SEGMENTS_KEPT = (
+    "Orphan segments are only reported, because safety.allowed_components does not name SEGMENT. Nothing could restore "
+    "a segment (docs/audit.md, orphan segments)."
+)
+SEGMENTS_REQUESTED = (
+    "With --publish, the audit also requests the removal of each orphan segment that no split can take over, because "
+    "safety.allowed_components names SEGMENT. Nothing can restore a segment that a broker has deleted."
+)
 _MEANING = {
     Reason.UNREFERENCED: "Its topic does not refer to it, it is old enough, and it is closed (or open, but quiet for "
     "long enough): the service would delete it.",
@@ -59,7 +68,9 @@ _MEANING = {
     Reason.OFFLOAD_UNCONFIRMED: "It was offloaded according to its list, but its objects were not found: it may be the "
     "last copy, and the service would keep it.",
     Reason.SEGMENT_UNNAMED: "Its segment names it, and no layout of a scalable topic names the segment: the service "
-    "would keep it.",
+    "would keep the ledger, unless it may have a broker delete the segment (safety.allowed_components).",
+    Reason.SEGMENT_AHEAD: "Its segment names it, and the next split or merge of its topic may take the segment over: "
+    "the service would keep it.",
     Reason.PROOF_MISSING: "Nothing proves which topic it belonged to: the service would keep it.",
     Reason.NOT_PULSARS: "Pulsar did not create it: the service would refuse the request for good. Ask the other users "
     "of this BookKeeper.",

@@ -8,7 +8,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from streaming.audit.report.descriptions import CLASS_MEANING, INTRODUCTION, amount_text
+from streaming.audit.report.descriptions import (
+    CLASS_MEANING,
+    INTRODUCTION,
+    SEGMENTS_KEPT,
+    SEGMENTS_REQUESTED,
+    amount_text,
+)
 from streaming.audit.report.summary import FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
@@ -26,6 +32,7 @@ class Commands:
 
     publish: str
     explain: str
+    removes_segments: bool = False  # `publish` requests orphan segments as well
 
 
 def show(console: Terminal, result: AuditResult, summary: Summary, space: Space, scope: str = "") -> None:
@@ -61,12 +68,15 @@ def in_short(result: AuditResult, summary: Summary) -> str:
 
 def propose(console: Terminal, summary: Summary, commands: Commands, *, publishes: bool) -> None:
     """Print what the operator can do next."""
-    if summary.orphans.count and not publishes:
+    segments = summary.of(FindingClass.ORPHAN_SEGMENT).count
+    if (summary.orphans.count or (segments and commands.removes_segments)) and not publishes:
         console.print(
             "The audit deleted nothing. The next command sends a deletion request for each of these orphans; the "
             "service (`ledger-reaper run`) checks each orphan once more before it deletes the orphan:"
         )
         console.print(cell(f"  {commands.publish}"), soft_wrap=True)
+    if segments:
+        console.print(SEGMENTS_REQUESTED if commands.removes_segments else SEGMENTS_KEPT)
     if summary.of(FindingClass.OPEN).count:
         console.print(
             "Most OPEN ledgers once belonged to cursors; brokers never close such ledgers. The service deletes such a "

@@ -108,7 +108,7 @@ def request_of(row: Mapping[str, Any]) -> PendingDelete:
         ledger_id=row[c.LEDGER_ID],
         cursor_name=row[a.CURSOR],
         schema_id=row[a.SCHEMA_ID],
-        offload_context=_context(row) if row[c.UUID] else None,
+        offload_context=_context(row) if row[c.LEDGER_TYPE] == LedgerType.OFFLOAD_LEDGER else None,
     )
 
 

@@ -126,6 +126,9 @@ def test_an_undo_reports_whether_the_data_exist(
     assert told in found.detail
     # even in time: a collection that had begun may still take it
     assert "readledger" in advice(UndoReport([found]))
+    assert "Nothing restores a segment" not in advice(UndoReport([found]))
+    of_segment = replace(found, owner="segment://public/default/orders/0000-7fff-0")
+    assert "Nothing restores a segment" in advice(UndoReport([of_segment]))
 
 
 class World:

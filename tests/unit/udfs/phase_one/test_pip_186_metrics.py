@@ -62,9 +62,10 @@ def test_a_receipt_counts_once_for_each_of_its_metrics(
         assert len(counted) == len(set(counted))
 
 
-def test_a_message_of_a_snapshot_topic_is_no_ledger() -> None:
+@pytest.mark.parametrize("ledger_type", [LedgerType.COMPACTED_MESSAGE, LedgerType.SEGMENT])
+def test_a_message_of_a_snapshot_topic_and_a_segment_are_no_ledgers(ledger_type: LedgerType) -> None:
     for reason in (Reason.OWNER_GONE, Reason.STILL_THERE):
-        assert set(counted_as(LedgerType.COMPACTED_MESSAGE, Outcome.DELETED, reason)) == READ
+        assert set(counted_as(ledger_type, Outcome.DELETED, reason)) == READ
 
 
 def test_a_message_that_is_no_request_counts_as_received_and_acknowledged() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import TOPIC, cursor_request, data_request, snapshot_request
+from tests.builders import TOPIC, cursor_request, data_request, segment_request, snapshot_request
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
-from udfs.records import LedgerComponent, Reason, Rejection
+from udfs.records import LedgerComponent, PendingDelete, Reason, Rejection
 from udfs.requests.admission import Admission, admit, first_topic
 from udfs.requests.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES, as_original
 from udfs.requests.topic_pattern import parse_pattern
@@ -47,13 +47,13 @@ def test_a_request_is_refused_unless_its_topic_has_the_right_to_it(
     assert answer == data_request(5) if reason is None else isinstance(answer, Rejection) and answer.reason is reason
 
 
-def test_a_snapshot_is_removed_only_if_the_configuration_names_its_component() -> None:
-    request = snapshot_request(SnapshotKind.SINGLE, 0, (100, 0))
+@pytest.mark.parametrize("asked", [snapshot_request(SnapshotKind.SINGLE, 0, (100, 0)), segment_request()])
+def test_what_brokers_delete_is_removed_only_if_the_configuration_names_its_component(asked: PendingDelete) -> None:
     for components in (frozenset[LedgerComponent](), frozenset({LedgerComponent.MANAGED_LEDGER})):
-        answer = admit(request, SYSTEM, replace(RULES, components=components))
+        answer = admit(asked, SYSTEM, replace(RULES, components=components))
         assert isinstance(answer, Rejection)
         assert answer.reason is Reason.REQUESTER_NOT_ALLOWED
-    assert admit(request, SYSTEM, replace(RULES, components=frozenset(LedgerComponent))) == request
+    assert admit(asked, SYSTEM, replace(RULES, components=frozenset(LedgerComponent))) == asked
 
 
 @pytest.mark.parametrize("topic", ["pulsar/x/persistent/t", "publicx/y/persistent/t"])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import segment_request
 from udfs.paths import encode_cursor, managed_ledger_name, schema_id_of, topic_of
 from udfs.records import LedgerComponent, LedgerType, OffloadContext, PendingDelete, Reason, Rejection, SnapshotContext
 from udfs.requests.request_format import MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES, _object_of, _RefusedError, decode, encode
@@ -47,6 +48,12 @@ SEGMENT = {
     "kind": "__transaction_buffer_snapshot_segments",
     "key": "multiple-3-persistent://tenant/ns/topic-partition-0",
     "entryId": 7,
+}
+WHOLE_SEGMENT: dict[str, Any] = {
+    "topicName": "segment://tenant/ns/b/0000-ffff-0",
+    "ledgerComponent": "SEGMENT",
+    "ledgerType": "SEGMENT",
+    "ledgerId": 7,
 }
 SNAPSHOT = DATA | {
     "ledgerComponent": "TRANSACTION_SNAPSHOT",
@@ -368,9 +375,25 @@ def test_a_wrong_snapshot_context_is_refused(context: Any, reason: Reason) -> No
     assert refused(payload(SNAPSHOT | {"snapshotContext": context})).reason is reason
 
 
-def test_a_snapshot_is_no_ledger_and_a_ledger_no_snapshot() -> None:
-    for fields in (SNAPSHOT | {"ledgerType": "LEDGER"}, DATA | {"ledgerType": "COMPACTED_MESSAGE"}):
-        assert refused(payload(fields)).reason is Reason.UNKNOWN_LEDGER_TYPE
+@pytest.mark.parametrize(
+    "fields",
+    [
+        SNAPSHOT | {"ledgerType": "LEDGER"},
+        SNAPSHOT | {"ledgerType": "SEGMENT"},
+        DATA | {"ledgerType": "COMPACTED_MESSAGE"},
+        DATA | {"ledgerType": "SEGMENT"},
+        WHOLE_SEGMENT | {"ledgerType": "LEDGER"},
+        WHOLE_SEGMENT | {"ledgerType": "COMPACTED_MESSAGE"},
+    ],
+)
+def test_snapshots_and_segments_have_ledger_types_of_their_own(fields: dict[str, Any]) -> None:
+    assert refused(payload(fields)).reason is Reason.UNKNOWN_LEDGER_TYPE
+
+
+def test_a_request_for_a_segment_names_a_segment() -> None:
+    assert decode(payload(WHOLE_SEGMENT)) == segment_request(7, "tenant/ns/segment/b/0000-ffff-0")
+    for name in ("tenant/ns/persistent/b", "persistent://tenant/ns/b", "tenant/cluster/segment/persistent/b"):
+        assert refused(payload(WHOLE_SEGMENT | {"topicName": name})).reason is Reason.BAD_TOPIC_NAME
 
 
 CONTEXTS = st.builds(
@@ -388,10 +411,13 @@ LOCAL_NAMES = st.text("abc-+%ü", min_size=1, max_size=10)
 @st.composite
 def requests(draw: st.DrawFn) -> PendingDelete:
     component = draw(st.sampled_from(LedgerComponent))
-    is_message = component is LedgerComponent.TRANSACTION_SNAPSHOT
+    is_message, is_segment = component is LedgerComponent.TRANSACTION_SNAPSHOT, component is LedgerComponent.SEGMENT
     in_ledgers = st.sampled_from((LedgerType.LEDGER, LedgerType.OFFLOAD_LEDGER))
     ledger_type = LedgerType.COMPACTED_MESSAGE if is_message else draw(in_ledgers)
     managed_ledger = managed_ledger_name(f"persistent://t/ns/{draw(LOCAL_NAMES)}")
+    if is_segment:
+        ledger_type = LedgerType.SEGMENT
+        managed_ledger = managed_ledger_name(f"segment://t/ns/{draw(LOCAL_NAMES)}/0000-7fff-3")
     cursor = encode_cursor(draw(LOCAL_NAMES)) if component is LedgerComponent.MANAGED_CURSOR else None
     schema = schema_id_of(managed_ledger) if component is LedgerComponent.SCHEMA_STORAGE else None
     context = draw(CONTEXTS) if ledger_type is LedgerType.OFFLOAD_LEDGER else None
