@@ -27,8 +27,8 @@ CHART = ROOT / "deploy" / "helm" / "ledger-reaper"
 VALUES = (None, *sorted(CHART.glob("ci/*.yaml")))
 FOR_EXECUTORS = CHART / "ci" / "executors.yaml"
 WITH_EXECUTORS = ("executors", "executors-s3", "full")
-# a resource of Prometheus' operator, which Kubernetes' own schemas do not contain
-_OF_OTHERS = {"PodMonitor"}
+# resources of Prometheus' operator, which Kubernetes' own schemas do not contain
+_OF_OTHERS = {"PodMonitor", "PrometheusRule"}
 
 
 def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -104,8 +104,9 @@ def _with_templates(documents: Sequence[dict[str, Any]]) -> Iterator[dict[str, A
 def test_the_chart_and_the_kustomization_create_the_same_objects(folder: str, values: Path | None) -> None:
     of_chart = {(each["kind"], each["metadata"]["name"]): _comparable(each) for each in rendered(values)}
     of_base = {(each["kind"], each["metadata"]["name"]): _comparable(each) for each in built(folder)}
-    if values is None:  # the chart creates the monitor if it is asked to
-        del of_base["PodMonitor", "ledger-reaper"]
+    if values is None:  # the chart creates the monitor and the alerts if it is asked to
+        for kind in _OF_OTHERS:
+            del of_base[kind, "ledger-reaper"]
     assert of_chart.keys() == of_base.keys()
     for key, expected in of_base.items():
         assert of_chart[key] == expected, key
@@ -171,6 +172,13 @@ def test_helm_refuses_a_value_that_the_chart_does_not_have(wrong: str) -> None:
     done = _helm("template", "ledger-reaper", CHART, "--kube-version", "1.29.0", "--set", wrong)
     assert done.returncode != 0
     assert "schema" in done.stderr, done.stderr
+
+
+def test_alerts_lead_to_the_runbook_that_the_values_name() -> None:
+    spec = of_kind(rendered(CHART / "ci" / "full.yaml"), "PrometheusRule")["spec"]
+    urls = [rule["annotations"]["runbook_url"] for group in spec["groups"] for rule in group["rules"]]
+    assert urls
+    assert [url for url in urls if not url.startswith("https://example.com/runbook.html#ledgerreaper")] == []
 
 
 # `helm template` shows no notes
