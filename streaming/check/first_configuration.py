@@ -22,7 +22,11 @@ from udfs.formats.metadata_url import other_store
 Key = tuple[str, str]  # section and key
 Answers = Mapping[Key, Any]
 ADMIN_URL, SERVICE_URL = ("pulsar", "admin_url"), ("pulsar", "service_url")
-TOKEN_FILE, CA_FILE = ("pulsar", "token_file"), ("pulsar", "tls_trust_certs_file")
+CA_FILE = ("pulsar", "tls_trust_certs_file")
+CREDENTIALS = ("pulsar", "credentials_file")  # no key of the configuration: credentials_in() returns the key
+TOKEN_FILE, BASIC_FILE, OAUTH2_FILE = ("pulsar", "token_file"), ("pulsar", "basic_file"), ("pulsar", "oauth2_key_file")
+ISSUER, AUDIENCE, SCOPE = ("pulsar", "oauth2_issuer_url"), ("pulsar", "oauth2_audience"), ("pulsar", "oauth2_scope")
+CERT_FILE, KEY_FILE = ("pulsar", "tls_cert_file"), ("pulsar", "tls_key_file")
 HOSTS, DIGEST_FILE = ("zookeeper", "hosts"), ("zookeeper", "digest_file")
 EXCLUSIVE, STATE, CHECKPOINTS = ("safety", "exclusive_bookkeeper"), ("state", "dir"), ("checkpoints", "dir")
 _PORT, _TLS_PORT = 6650, 6651
@@ -64,7 +68,14 @@ STEPS = (
         {
             ADMIN_URL: "Admin API of the brokers (http://host:8080, https://host:8443; several: http://a:8080,b:8080)",
             CA_FILE: _CA_TEXT,
-            TOKEN_FILE: "File with a token for the brokers (JWT; empty: none)",
+            CREDENTIALS: (
+                "File with credentials for the brokers: a token, user:password, OAuth2's key file, or a client "
+                "certificate (empty: none)"
+            ),
+            KEY_FILE: "Key of the client certificate (RSA, PKCS #8)",
+            ISSUER: "OAuth2's issuer (https://host/…)",
+            AUDIENCE: "Audience that the issuer expects (empty: none)",
+            SCOPE: "Scope that the issuer expects (empty: none)",
         },
         brokers_answer,
     ),
@@ -79,13 +90,34 @@ STEPS = (
 )
 
 
+def credentials_in(file: str) -> tuple[Key, dict[Key, str]]:
+    """Return the key for a file with credentials, according to its content, and what it proposes for other keys."""
+    try:
+        text = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return TOKEN_FILE, {}  # the trial names the fault
+    if text.startswith("{"):
+        issuer = re.search(r'"issuer_url"\s*:\s*"([^"]+)"', text)
+        return OAUTH2_FILE, {ISSUER: issuer[1]} if issuer else {}
+    if "-----BEGIN " in text:
+        return CERT_FILE, {KEY_FILE: file} if "PRIVATE KEY-----" in text else {}
+    return (BASIC_FILE if ":" in text else TOKEN_FILE), {}
+
+
 def is_needed(key: Key, answers: Answers) -> bool:
-    """Whether a key needs an answer: the certificate only if an address uses TLS."""
+    """Whether a key needs an answer: an authority only if an address uses TLS, others only with their credentials."""
+    if key in (ISSUER, AUDIENCE, SCOPE):
+        return OAUTH2_FILE in answers
+    if key == KEY_FILE:
+        return CERT_FILE in answers
     return key != CA_FILE or any(is_tls(str(answers.get(url, ""))) for url in (ADMIN_URL, SERVICE_URL))
 
 
 def settings_of(answers: Answers, folder: Path) -> Settings:
     """Return the settings that a file with these answers in this folder would give. Raises ConfigError."""
+    if CERT_FILE in answers and SERVICE_URL not in answers:
+        # the default has no TLS, without which a certificate is refused
+        answers = {**answers, SERVICE_URL: _service_url(str(answers[ADMIN_URL]))}
     values: dict[str, dict[str, Any]] = {}
     for (section, key), value in answers.items():
         values.setdefault(section, {})[key] = value

@@ -25,7 +25,17 @@ def init(  # noqa: PLR0913  typer reads each option from a parameter
     admin_url: Annotated[str, typer.Option("--admin-url", help="Admin API of the brokers")] = "",
     service_url: Annotated[str, typer.Option("--service-url", help="Binary protocol of the brokers")] = "",
     zookeeper: Annotated[str, typer.Option("--zookeeper", help="ZooKeeper servers: host:port,…/chroot")] = "",
-    token_file: Annotated[str, typer.Option("--token-file", help="File with a token for the brokers")] = "",
+    credentials_file: Annotated[
+        str,
+        typer.Option(
+            "--credentials-file",
+            help='File with a token, "user:password", Pulsar\'s key file for OAuth2, or a client certificate',
+        ),
+    ] = "",
+    tls_key_file: Annotated[str, typer.Option("--tls-key-file", help="Key of the client certificate")] = "",
+    oauth2_issuer_url: Annotated[str, typer.Option("--oauth2-issuer-url", help="OAuth2's issuer")] = "",
+    oauth2_audience: Annotated[str, typer.Option("--oauth2-audience", help="Audience that the issuer expects")] = "",
+    oauth2_scope: Annotated[str, typer.Option("--oauth2-scope", help="Scope that the issuer expects")] = "",
     ca_file: Annotated[str, typer.Option("--ca-file", help="Certificate of the brokers' authority (PEM)")] = "",
     digest_file: Annotated[str, typer.Option("--digest-file", help='File with "user:password" for ZooKeeper')] = "",
     exclusive_bookkeeper: Annotated[
@@ -53,7 +63,11 @@ def init(  # noqa: PLR0913  typer reads each option from a parameter
     given = {
         first.ADMIN_URL: admin_url,
         first.CA_FILE: _full(ca_file),
-        first.TOKEN_FILE: _full(token_file),
+        first.CREDENTIALS: _full(credentials_file),
+        first.KEY_FILE: _full(tls_key_file),
+        first.ISSUER: oauth2_issuer_url,
+        first.AUDIENCE: oauth2_audience,
+        first.SCOPE: oauth2_scope,
         first.SERVICE_URL: service_url,
         first.DIGEST_FILE: _full(digest_file),
         first.HOSTS: zookeeper,
@@ -100,7 +114,7 @@ class _Dialogue:
         return found
 
     def _asked(self, step: "Step", given: dict["Key", str], before: dict["Key", Any]) -> dict["Key", Any]:
-        from streaming.check.first_configuration import is_needed
+        from streaming.check.first_configuration import CREDENTIALS, credentials_in, is_needed
 
         found: dict[Key, Any] = {}
         for key, text in step.texts.items():
@@ -110,6 +124,10 @@ class _Dialogue:
             if self._has_terminal and key not in given:
                 value = ask(text, value)
                 value = _full(value) if key[1].endswith("_file") else value
+            if value and key == CREDENTIALS:
+                self._proposed[key] = value
+                key, proposed = credentials_in(value)  # noqa: PLW2901
+                self._proposed |= proposed
             if value:
                 found[key] = value
         return found

@@ -42,7 +42,12 @@ def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
             f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "
             f"({zookeeper.session_timeout_seconds}): a slow answer would cost the session, and the lock with it"
         )
-    if zookeeper.sasl_mechanism and not zookeeper.digest_file:
+    if zookeeper.sasl_mechanism not in ("", "DIGEST-MD5"):
+        yield (
+            f"zookeeper.sasl_mechanism: {zookeeper.sasl_mechanism[:24]} is not supported, only DIGEST-MD5 is. If the "
+            "servers authenticate by Kerberos (GSSAPI), let them accept digest or client certificates as well"
+        )
+    elif zookeeper.sasl_mechanism and not zookeeper.digest_file:
         yield "zookeeper.sasl_mechanism needs zookeeper.digest_file (a file that holds user:password)"
 
 

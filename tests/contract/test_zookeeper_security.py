@@ -4,6 +4,7 @@ import logging
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeepe
 from streaming.adapters.zookeeper.zookeeper_session import Pending, ZooKeeperSession
 from streaming.errors import RefusedError, UnavailableError
 from streaming.ports import GuardedDelete, GuardStatus, Unreadable, Znode
+from tests.certificates import certificate, client_certificate
 from tests.contract.zookeeper_server import free_port, zookeeper_running
 from udfs.formats.acl import ALL, AclEntry, acl_bytes
 
@@ -31,7 +33,7 @@ class Secured:
     plain: str
     tls: str
     ca: Path  # PEM of the server's certificate
-    other_ca: Path  # PEM of another certificate  # PEM of another certificate
+    other_ca: Path  # PEM of another certificate
 
 
 @pytest.fixture(scope="module")
@@ -164,4 +166,69 @@ def test_a_certificate_for_another_name_is_refused(secured: Secured, tmp_path: P
     store = ZooKeeperStore(_over_tls(settings, secured.ca))
     with pytest.raises(UnavailableError, match=r"(?i)hostname|certificate"):
         store.read_many(["/"])
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, tuple[Path, Path]]]:
+    """A server that requires client certificates: its address, and certificate and key of the authority."""
+    home = tmp_path_factory.mktemp("certified")
+    ca, key = authority = certificate(home, "127.0.0.1")
+    export = ("-export", "-in", str(ca), "-inkey", str(key), "-out", str(home / "server.p12"))
+    subprocess.run(["openssl", "pkcs12", *export, "-passout", "pass:changeit"], check=True, capture_output=True)
+    store = ("-keystore", str(home / "trust.p12"), "-storetype", "PKCS12", "-storepass", "changeit", "-noprompt")
+    subprocess.run(
+        ["keytool", "-importcert", *store, "-file", str(ca), "-alias", "ca"], check=True, capture_output=True
+    )
+    port = free_port()
+    config = (
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+        "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider\n"
+        f"secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\nssl.clientAuth=need\n"
+        f"ssl.keyStore.location={home / 'server.p12'}\nssl.keyStore.password=changeit\n"
+        f"ssl.trustStore.location={home / 'trust.p12'}\nssl.trustStore.password=changeit\n"
+    )
+    with zookeeper_running(home, config=config):
+        yield f"127.0.0.1:{port}", authority
+
+
+def _by_certificate(folder: Path, hosts: str, role: str, authority: tuple[Path, Path]) -> ZooKeeperClientSettings:
+    folder.mkdir(exist_ok=True)
+    cert, key = client_certificate(folder, role, authority)
+    settings = replace(
+        PATIENT, hosts=hosts, connect_timeout_seconds=2.0, tls_cert_file=str(cert), tls_key_file=str(key)
+    )
+    return _over_tls(settings, authority[0])
+
+
+def test_a_client_certificate_is_an_identity(certified: tuple[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    hosts, authority = certified
+    ours = ZooKeeperStore(_by_certificate(tmp_path / "ours", hosts, "reaper", authority))
+    theirs = ZooKeeperStore(_by_certificate(tmp_path / "theirs", hosts, "other", authority))
+
+    ours.create("/ours", b"data")
+    acl, (refused,) = ours.acl_of("/ours"), theirs.read_many(["/ours"])
+    ours.close()
+    theirs.close()
+
+    assert acl == acl_bytes([AclEntry(ALL, "x509", "CN=reaper")])
+    assert isinstance(refused, Unreadable)
+
+
+def test_a_wrong_or_expired_client_certificate_is_refused_until_its_files_have_a_valid_one(
+    certified: tuple[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    hosts, authority = certified
+    settings = _by_certificate(tmp_path, hosts, "reaper", authority)
+    (tmp_path / "other").mkdir()
+    foreign = certificate(tmp_path / "other", "127.0.0.1")
+    for signed_by, life in ((foreign, 1), (authority, -1)):
+        client_certificate(tmp_path, "reaper", signed_by, life=timedelta(hours=life))
+        store = ZooKeeperStore(settings)
+        with pytest.raises(UnavailableError):
+            store.read_many(["/"])
+        store.close()
+    client_certificate(tmp_path, "reaper", authority)
+    store = ZooKeeperStore(settings)
+    assert isinstance(store.read_many(["/"])[0], Znode)
     store.close()

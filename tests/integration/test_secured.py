@@ -4,9 +4,11 @@ import base64
 import json
 import ssl
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +54,7 @@ WATCH = "\n[watch]\nenabled = true\npoll_seconds = 5\nmark_ahead = true\n"
 
 
 PASSWORD, CLIENT_SECRET = "pass word of the reaper", "secret+of/the client"
+SHORT_S = 10.0
 KINDS = ("token", "basic", "oauth2", "tls")
 
 
@@ -137,7 +140,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         topic = "persistent://public/default/secured"
         topics.fill(running, topic, 3, ["s"])
         topics.fill(running, WATCHED, 9, ["s"])
-        leaked = list(ledger_list.make_synthetic(running, topic, count=40, first_id=5_000_000))
+        leaked = list(ledger_list.make_synthetic(running, topic, count=50, first_id=5_000_000))
         with oauth2_server(KEY, {"reaper": CLIENT_SECRET}) as issuer:
             yield _requiring_credentials(running, folder, topic, leaked, issuer)
     finally:
@@ -230,7 +233,7 @@ def test_the_service_works_with_a_token_over_tls_and_prints_no_token(secured: Se
 @pytest.mark.parametrize("kind", ["basic", "oauth2", "tls"])
 def test_the_service_works_with_any_kind_of_credentials_and_shows_no_secret(secured: Secured, kind: str) -> None:
     service = secured.deployment("reaper", kind=kind)
-    leaked = secured.leaked[20:][KINDS.index(kind) * 5 :][:5]
+    leaked = secured.leaked[27 + 5 * KINDS.index(kind) :][:5]
     output = service.run("request", stdin=b"\n".join(payload(secured.topic, ledger_id) for ledger_id in leaked))
     output += service.run("check")
     output += service.run("run", "--until-idle")
@@ -275,6 +278,44 @@ def test_wrong_and_expired_credentials_are_refused_until_the_file_has_valid_ones
             assert PASSWORD not in str(raised.value)
 
 
+@contextmanager
+def _renewed(secured: Secured, token: Path) -> Iterator[None]:
+    """Write a token that lasts ten seconds, every three seconds, until the block ends."""
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.is_set():
+            new = token.with_name("new")
+            new.write_text(_token("reaper", SHORT_S))
+            new.replace(token)
+            is_over.wait(3)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["token", "oauth2"])
+def test_a_running_service_outlives_its_tokens(secured: Secured, tmp_path: Path, kind: str) -> None:
+    service, log = secured.deployment("reaper", kind=kind), tmp_path / "log"
+    secured.issuer.life_seconds = SHORT_S
+    leaked = secured.leaked[20:26] if kind == "token" else secured.leaked[26:32]
+    token = service.config.parent / "token"
+    with _renewed(secured, token), killed_at_the_end(service.start("run", log=log)) as running:
+        for number, some in enumerate((leaked[:3], leaked[3:]), 1):
+            service.request([payload(secured.topic, ledger_id) for ledger_id in some])
+            wait_until(lambda count=3 * number: sum(service.outcomes().values()) == count, running, log)  # type: ignore[misc]
+            time.sleep(1.5 * SHORT_S)
+        stop(running)
+    secured.issuer.life_seconds = 300.0
+    assert service.outcomes() == {("DELETED", "UNREFERENCED"): 6}
+    assert "fallback" not in log.read_text()
+
+
 def test_a_tenants_roles_send_to_its_own_topic_according_to_their_rights(secured: Secured) -> None:
     own, later = "persistent://acme/own/deletions", "persistent://acme/own/later"
     cluster_name = json.loads(secured.admin("GET", "clusters"))[0]
@@ -311,7 +352,7 @@ def test_a_role_without_rights_deletes_nothing_and_gets_a_hint(secured: Secured,
     assert completed.returncode in (1, 2)
     assert "rights" in completed.stderr
     assert "credentials in [pulsar]" in service.run("check", code=2)
-    assert set(secured.leaked[10:]) <= ledger_list.listed_by_bookie(secured.cluster)
+    assert set(secured.leaked[10:20]) <= ledger_list.listed_by_bookie(secured.cluster)
 
 
 def test_a_token_with_a_foreign_signature_is_refused(secured: Secured) -> None:

@@ -30,7 +30,7 @@ class ZooKeeperClientSettings:
     connect_timeout_seconds: float = 10.0  # how long a call waits for a connection before it fails
     # One line `user:password`, used by scheme `digest`, or by SASL if sasl_mechanism is DIGEST-MD5.
     digest_file: str = ""
-    sasl_mechanism: str = ""  # GSSAPI uses the process's ticket cache
+    sasl_mechanism: str = ""  # or DIGEST-MD5
     use_tls: bool = False
     tls_ca_file: str = ""
     tls_cert_file: str = ""
@@ -99,8 +99,6 @@ def _credentials(settings: ZooKeeperClientSettings) -> str:
 def _sasl_options(settings: ZooKeeperClientSettings) -> dict[str, str] | None:
     if not settings.sasl_mechanism:
         return None
-    if settings.sasl_mechanism != "DIGEST-MD5":
-        return {"mechanism": settings.sasl_mechanism, "service": "zookeeper"}
     user, _colon, password = _credentials(settings).partition(":")
     return {"mechanism": "DIGEST-MD5", "service": "zookeeper", "username": user, "password": password}
 

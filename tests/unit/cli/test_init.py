@@ -60,6 +60,42 @@ def test_an_address_with_tls_proposes_tls(tmp_path: Path) -> None:
     assert written["tls_trust_certs_file"] == str(Path("ca.pem").absolute()), "counts from where the operator is"
 
 
+@pytest.mark.parametrize(
+    ("content", "options", "written"),
+    [
+        pytest.param("eyJh.eyJz.c2ln\n", (), {"token_file": "secret"}, id="token"),
+        pytest.param("reaper:password\n", (), {"basic_file": "secret"}, id="password"),
+        pytest.param(
+            '{"client_id": "c", "client_secret": "s", "issuer_url": "https://issuer/realm"}',
+            ("--oauth2-audience", "urn:pulsar"),
+            {
+                "oauth2_key_file": "secret",
+                "oauth2_issuer_url": "https://issuer/realm",
+                "oauth2_audience": "urn:pulsar",
+            },
+            id="OAuth2",
+        ),
+        pytest.param(
+            "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n",
+            (),
+            {"tls_cert_file": "secret", "tls_key_file": "secret"},
+            id="client certificate with its key",
+        ),
+    ],
+)
+def test_the_kind_of_credentials_is_found_in_their_file(
+    tmp_path: Path, content: str, options: tuple[str, ...], written: dict[str, str]
+) -> None:
+    file, secret = tmp_path / "my.toml", tmp_path / "secret"
+    secret.write_text(content)
+    secured = ("--admin-url", "https://broker:8443", "--ca-file", "/ca.pem", "--credentials-file", str(secret))
+    init("--untried", "--out", str(file), *secured, *options)
+    keys = tomllib.loads(file.read_text())["pulsar"]
+    others = {"admin_url", "service_url", "tls_trust_certs_file"}
+    expected = {key: str(secret) if value == "secret" else value for key, value in written.items()}
+    assert {key: value for key, value in keys.items() if key not in others} == expected
+
+
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text("# mine\n")

@@ -49,6 +49,9 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
         pytest.param('[zookeeper]\nhosts = "oxia://oxia1:6648"', "is an address of Oxia", id="Oxia"),
         pytest.param('[zookeeper]\nhosts = "etcd:http://etcd1:2379"', "is an address of etcd", id="etcd"),
         pytest.param('[zookeeper]\nown_root = "/ledgers/x"', "is below a root", id="our znodes among ledgers"),
+        pytest.param(
+            '[zookeeper]\nsasl_mechanism = "GSSAPI"', "let them accept digest or client certificates", id="Kerberos"
+        ),
         pytest.param('[zookeeper]\nsasl_mechanism = "DIGEST-MD5"', "needs zookeeper.digest_file", id="sasl, no secret"),
         pytest.param(
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://pulsar.example.com"', "unencrypted", id="token in clear"
