@@ -38,6 +38,7 @@ _OTHER_PAGES = {
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "SECURITY.md": "security.md",
     ROOT / "bench/README.md": "measurements.md",
+    ROOT / "changes/README.md": "fragments.md",
     ROOT / "checkpoints/README.md": "checkpoints.md",
 }
 _FENCE = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
@@ -101,15 +102,26 @@ def _keys() -> Iterator[str]:
 
 
 def _explained(comment: list[str], names: set[str]) -> Iterator[str]:
-    """Yield a comment as Markdown: indented lines are code, and so are names of keys and addresses."""
-    name = re.compile(
+    """Yield a comment as Markdown: names of keys and addresses are code, and so is a line that is indented.
+
+    An indented line with a wide gap is an item of a list (what is before the gap is code), and continues below the gap.
+    """
+    code = re.compile(
         rf"`[^`]+`|\b(?:{'|'.join(map(re.escape, sorted(names)))})\b|\b[a-z0-9+]+://(?:[^\s;)]*[^\s;),.:])?"
     )
+    is_list = False
     for line in comment:
-        if line.startswith("  "):
+        text = code.sub(lambda found: f"`{found[0].strip('`')}`", line.strip()).replace("<", "\\<")
+        if item := re.match(r"  +(\S.*?) {3,}(\S.*)", line):
+            yield from (*([] if is_list else [""]), f"- `{item[1]}`: {item[2]}")
+            is_list = True
+        elif is_list and line.startswith("   "):
+            yield f"  {text}"
+        elif line.startswith("  "):
             yield from ("", "```", line.strip(), "```", "")
         else:
-            yield name.sub(lambda found: f"`{found[0].strip('`')}`", line).replace("<", "\\<")
+            yield from (*([""] if is_list else []), text)
+            is_list = False
     if comment:
         yield ""
 
@@ -165,7 +177,8 @@ def build(folder: Path) -> Path:
     for page, name in staged.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / name).write_text(_relinked(page, staged, pages), encoding="utf-8")
-    shutil.copyfile(DOCS / "site.css", pages / "site.css")
+    for file in ("favicon.svg", "site.css"):
+        shutil.copyfile(DOCS / file, pages / file)
     config = folder / "zensical.toml"
     config.write_text(tomlkit.dumps({"project": _project(staged)}), encoding="utf-8")
     zensical = (sys.executable, "-m", "zensical", "build", "--clean", "--config-file", str(config))
@@ -237,6 +250,7 @@ def _project(staged: dict[Path, str]) -> dict[str, Any]:
         "use_directory_urls": False,  # the pages work from a disk, too
         "nav": nav,
         "theme": {
+            "favicon": "favicon.svg",
             "font": False,  # the reader's own; zensical's come from another host
             "features": ["navigation.tabs", "navigation.indexes", "navigation.top", "content.code.copy", "toc.follow"],
             "icon": {"logo": "lucide/recycle"},
@@ -248,6 +262,15 @@ def _project(staged: dict[Path, str]) -> dict[str, Any]:
                 }
                 for scheme, media, icon in schemes
             ],
+        },
+        # what GitHub shows, too; zensical's own choice would also make smileys and arrows of what only looks like them
+        "markdown_extensions": {
+            "sane_lists": {},
+            "tables": {},
+            "toc": {"permalink": True},
+            "pymdownx.betterem": {},
+            "pymdownx.highlight": {"pygments_lang_class": True},
+            "pymdownx.superfences": {},
         },
         "extra": {"generator": False},
         "extra_css": ["site.css"],
