@@ -165,7 +165,7 @@ BROKERS = (
     (
         "a topic that brokers list without a znode is unreadable",
         REFERENCES,
-        "    if broker.presence is Presence.PRESENT and not (owner.kind",
-        "    if broker.is_loaded and broker.presence is Presence.PRESENT and not (owner.kind",
+        "    if broker.presence is Presence.PRESENT and not is_deleted:",
+        "    if broker.is_loaded and broker.presence is Presence.PRESENT and not is_deleted:",
     ),
 )

@@ -527,8 +527,8 @@ MUTATIONS = (
     Mutation(
         "absence needs the broker's answer",
         REFERENCES,
-        "    if broker.presence is Presence.PRESENT and not (",
-        "    if False and not (",
+        "    if broker.presence is Presence.PRESENT and not is_deleted:",
+        "    if False and not is_deleted:",
     ),
     Mutation(
         "a broker without a request proves nothing",
@@ -648,14 +648,14 @@ MUTATIONS = (
     Mutation(
         "a compacted ledger needs brokers that know its topic",
         "streaming/in_use/loader.py",
-        "data is not None} - compacted\n",
-        "data is not None}\n",
+        "        existing -= compacted\n",
+        "",
     ),
     Mutation(
         "only a znode that was read shows that a topic exists",
         "streaming/in_use/loader.py",
-        "topics.items() if znodes[paths[key][0]].data is not None} -",
-        "topics.items()} -",
+        "topics.items() if any(znodes[path].data is not None for path in paths[key])}",
+        "topics.items()}",
     ),
     Mutation(
         "the policies of all namespaces share one deadline",

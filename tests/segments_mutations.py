@@ -14,17 +14,18 @@ JUDGE, CHECKS = "udfs/verdicts/judge_segment.py", "streaming/audit/checks/suspec
 REMOVAL, REMOVER = "streaming/sweep/segment_removal.py", "streaming/adapters/pulsar/admin_api/segment_removal.py"
 REQUESTABLE, ADMISSION = "streaming/audit/publication/segment_requests.py", "udfs/requests/admission.py"
 FORMAT = "udfs/requests/request_format.py"
-WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py",)
+MODEL = "tests/model/test_scalable.py"
+WITNESS_TESTS = ("tests/unit/udfs/owners/test_segment_witness.py", MODEL)
 HTTP_TESTS = ("tests/contract/test_pulsar_http.py",)
 # the tests that must notice, by the changed file
 TESTS = {
     WITNESS: WITNESS_TESTS,
     LAYOUT: ("tests/unit/udfs/formats/test_segment_layout.py",),
-    LOADER: ("tests/unit/in_use/test_loader.py", "tests/unit/sweep/test_segments.py"),
+    LOADER: ("tests/unit/in_use/test_loader.py", "tests/unit/sweep/test_segments.py", MODEL),
     ANSWERS: HTTP_TESTS,
     BROKER: HTTP_TESTS,
-    REFERENCES: ("tests/unit/sweep/test_segments.py", "tests/unit/udfs/owners/test_references.py"),
-    VERDICTS: ("tests/unit/sweep/test_segments.py",),
+    REFERENCES: ("tests/unit/sweep/test_segments.py", "tests/unit/udfs/owners/test_references.py", MODEL),
+    VERDICTS: ("tests/unit/sweep/test_segments.py", MODEL),
     OFFLOADS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     PATHS: ("tests/unit/udfs/test_paths.py",),
     MARKS: ("tests/unit/phase_one/test_deletable_ledgers.py",),
@@ -145,6 +146,24 @@ SEGMENTS = (
         REFERENCES,
         'is_hidden=is_hidden and owner.kind == "cursor",',
         "is_hidden=False,",
+    ),
+    (
+        "a cursor is not gone if its segment's list is absent and a layout names the segment",
+        REFERENCES,
+        " and all(s.data is not None for s in lists)\n",
+        "\n",
+    ),
+    (
+        "a cursor's ledger is deleted under the version of its segment's list",
+        REFERENCES,
+        "read_at_ms=read_at_ms, checks=checks)\n",
+        "read_at_ms=read_at_ms)\n",
+    ),
+    (
+        "the list of a cursor's segment is read",
+        REFERENCES,
+        "        lists = () if segment_of(owner.name) is None else (managed_ledger_path(owner.name),)\n",
+        "        lists = ()\n",
     ),
     (
         "a ledger that a broker may know and not show is kept",

@@ -221,7 +221,8 @@ class InUseLoader:
         # A topic whose znode was read exists, so brokers need not list its namespace. For a compacted ledger
         # they list it nevertheless: such a ledger is deleted only if the brokers know the topic as well.
         compacted = {owner.name for owner in owners.values() if owner.kind == "compacted"}
-        existing = {name for key, name in topics.items() if znodes[paths[key][0]].data is not None} - compacted
+        existing = {name for key, name in topics.items() if any(znodes[path].data is not None for path in paths[key])}
+        existing -= compacted
         views = _views_by_key(topics, partial(self._broker.views, existing=existing))
         return views | _views_by_key(schemas, self._broker.schema_views)
 

@@ -29,7 +29,6 @@ from tests.builders import (
     list_znode,
     locator_znode,
     offloaded,
-    put,
     schema_request,
 )
 from tests.model.storage import Storage
@@ -89,6 +88,10 @@ class Pulsar(Storage):
         ] = {}  # topics that no broker has loaded, or only recently; and their state then
         self.lazy: set[str] = set()  # topics whose broker has not opened the cursor of their compaction yet
         self.hidden: KeyOwner | None = None
+
+    def names(self) -> Sequence[str]:
+        """Return the topics with which acts and forgers deal."""
+        return TOPICS
 
     def references(self) -> dict[int, frozenset[str]]:
         """Return the references to each ledger: of every znode as last written, and of every broker's memory.
@@ -260,6 +263,10 @@ class Pulsar(Storage):
                 self.close(ledger_id)
             self.leak(before - self._held(name))
 
+    def settle(self) -> None:
+        """End all that keeps garbage for long: brokers forget the znodes that an operator deleted."""
+        self.crash()
+
     def unload(self, name: str, *, lost: bool) -> None:
         """Close cursors and topic, so that only znodes have its references; the next use loads the topic.
 
@@ -401,7 +408,7 @@ class Pulsar(Storage):
     def _accept_compacted(self, name: str, topic: Topic, created: int, *, durable: bool, lost: bool) -> None:
         self.lazy.discard(name)
         if not exists(self.tree, cursor_path(name, COMPACTION_CURSOR)):
-            put(self.tree, cursor_path(name, COMPACTION_CURSOR), cursor_znode())
+            self.write(cursor_path(name, COMPACTION_CURSOR), cursor_znode())
         before, topic.compacted = topic.compacted, created
         if before != topic.durable:
             self.leak({before})

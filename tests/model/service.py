@@ -21,6 +21,7 @@ from tests.model.pulsar import Pulsar
 from tests.world import EPOCH, MemoryJournal, ObservedTree, Removal, confirmed, path_of
 from udfs.owners.completeness import certificate
 from udfs.owners.references import KeyOwner, key_of, owner_of
+from udfs.owners.segment_witness import layout_of
 from udfs.owners.sightings import OWNER_ABSENT_SINCE, absent_since_ms, signed, subject_of
 from udfs.paths import Layout, cursor_path, managed_ledger_path, schema_path
 from udfs.records import Outcome, PendingDelete, Presence, Reference
@@ -133,12 +134,12 @@ def _agreed_clock(instance: Instance, cluster: "Cluster") -> AgreedClock:
 class Cluster:
     """Pulsar, the deletion topics, two instances of the service, and everything that can be observed of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: Callable[[ObservedTree], Pulsar] = Pulsar) -> None:
         self.clock = ManualClock(NOW_MS)
         self.tree = ObservedTree(self.clock)
         put(self.tree, EPOCH)
         put(self.tree, ROOT)
-        self.pulsar = Pulsar(self.tree)
+        self.pulsar = brokers(self.tree)
         self.tree.on_removal = self._observe
         self.pulsar.on_leak = lambda ledger_id: self.publish(self.pulsar.ledgers[ledger_id].request)
         self.journaled: list[JournalEntry] = []
@@ -279,7 +280,8 @@ class Cluster:
         if key in self._cached:
             return tuple(hidden)
         owner = owner_of(key)
-        hidden += [owner_path for owner_path in _paths_of(owner) if owner_path in self.unreadable]
+        layout = layout_of(owner)
+        hidden += [path for path in (*_paths_of(owner), layout) if path in self.unreadable]
         # a schema's broker is asked only if there is no locator
         is_asked = owner.kind != "schema" or not exists(self.tree, schema_path(owner.name))
         hidden += [owner.name] if is_asked and owner.name in self.pulsar.silent else []

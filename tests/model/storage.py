@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
+from streaming.adapters.memory.tree import parent_of
 from tests.builders import custom_of, exists, metadata, put
 from tests.world import ObservedTree, path_of
 from udfs.formats.ledger_metadata import serialize_v3
@@ -66,8 +67,10 @@ class Storage:
 
     def write(self, path: str, data: bytes) -> None:
         """Write, with missing ancestors, as Pulsar's metadata store does."""
-        if not exists(self.tree, path):
-            self._births[path] += 1
+        created = path
+        while not exists(self.tree, created):
+            self._births[created] += 1
+            created = parent_of(created)
         put(self.tree, path, data)
 
     def remove(self, path: str) -> None:

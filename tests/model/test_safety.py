@@ -5,8 +5,9 @@ and a line to repeat it. LEDGER_REAPER_MODEL_SHRINK=no prints the first failing 
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from tests.builders import DAY_MS, HOUR_MS, MINUTE_MS, OF_LEDGERS, SCHEMA, SECON
 from tests.invariants import PROMISES
 from tests.model.pulsar import CURSORS, TOPICS, Pulsar
 from tests.model.service import UNDISTURBED, WITHOUT_TRACE, Cluster, SweepOptions
-from tests.world import path_of
+from tests.world import ObservedTree, path_of
 from udfs.owners.references import KeyOwner
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.paths import cursor_path, managed_ledger_path, schema_path
@@ -26,34 +27,38 @@ EXAMPLES = int(os.environ.get("LEDGER_REAPER_MODEL_EXAMPLES", "40"))
 STEPS = 40
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or os.environ.get("LEDGER_REAPER_MODEL_SHRINK") != "no"]
 
-topics = st.sampled_from(TOPICS)
 cursors = st.sampled_from(CURSORS)
 flags = st.booleans()
 times = st.sampled_from([SECOND_MS, 6 * MINUTE_MS, 11 * MINUTE_MS, 11 * MINUTE_MS, 2 * HOUR_MS, DAY_MS - HOUR_MS])
-Act = Callable[[Pulsar, st.DataObject], None]
+Act = Callable[[Any, st.DataObject], None]  # on Pulsar, or on a class that extends it
+
+
+def _topic(pulsar: Pulsar, data: st.DataObject) -> str:
+    return data.draw(st.sampled_from(pulsar.names()))
+
 
 # A failing run prints these names.
 ACTS: dict[str, Act] = {
-    "create topic": lambda p, d: p.create_topic(d.draw(topics), stalls=d.draw(flags)),
-    "roll over": lambda p, d: p.roll_over(d.draw(topics), stalls=d.draw(flags)),
-    "split brain": lambda p, d: p.split_brain(d.draw(topics)),
-    "trim": lambda p, d: p.trim(d.draw(topics), written=d.draw(flags), lost=d.draw(flags)),
-    "offload": lambda p, d: p.offload(d.draw(topics), lost=d.draw(flags)),
-    "unload": lambda p, d: p.unload(d.draw(topics), lost=d.draw(flags)),
-    "delete topic": lambda p, d: p.delete_topic(d.draw(topics), lost=d.draw(flags)),
-    "restore list": lambda p, d: p.restore_list(d.draw(topics)),
-    "lose metadata": lambda p, d: p.lose_metadata(d.draw(topics), loaded=d.draw(flags)),
+    "create topic": lambda p, d: p.create_topic(_topic(p, d), stalls=d.draw(flags)),
+    "roll over": lambda p, d: p.roll_over(_topic(p, d), stalls=d.draw(flags)),
+    "split brain": lambda p, d: p.split_brain(_topic(p, d)),
+    "trim": lambda p, d: p.trim(_topic(p, d), written=d.draw(flags), lost=d.draw(flags)),
+    "offload": lambda p, d: p.offload(_topic(p, d), lost=d.draw(flags)),
+    "unload": lambda p, d: p.unload(_topic(p, d), lost=d.draw(flags)),
+    "delete topic": lambda p, d: p.delete_topic(_topic(p, d), lost=d.draw(flags)),
+    "restore list": lambda p, d: p.restore_list(_topic(p, d)),
+    "lose metadata": lambda p, d: p.lose_metadata(_topic(p, d), loaded=d.draw(flags)),
     "crash brokers": lambda p, d: p.crash(is_lazy=d.draw(flags)),
-    "open cursor": lambda p, d: p.open_cursor(d.draw(topics), d.draw(cursors)),
+    "open cursor": lambda p, d: p.open_cursor(_topic(p, d), d.draw(cursors)),
     "switch cursor": lambda p, d: p.switch_cursor(
-        d.draw(topics), d.draw(cursors), stalls=d.draw(flags), lost=d.draw(flags)
+        _topic(p, d), d.draw(cursors), stalls=d.draw(flags), lost=d.draw(flags)
     ),
-    "close cursor": lambda p, d: p.close_cursor(d.draw(topics), d.draw(cursors), lost=d.draw(flags)),
-    "delete cursor": lambda p, d: p.delete_cursor(d.draw(topics), d.draw(cursors), lost=d.draw(flags)),
-    "touch cursor": lambda p, d: p.touch_cursor(d.draw(topics), d.draw(cursors)),
-    "seal bucket": lambda p, d: p.seal_bucket(d.draw(topics), d.draw(cursors), stalls=d.draw(flags)),
-    "drop bucket": lambda p, d: p.drop_bucket(d.draw(topics), d.draw(cursors), lost=d.draw(flags)),
-    "compact": lambda p, d: p.compact(d.draw(topics), durable=d.draw(flags), lost=d.draw(flags), stalls=d.draw(flags)),
+    "close cursor": lambda p, d: p.close_cursor(_topic(p, d), d.draw(cursors), lost=d.draw(flags)),
+    "delete cursor": lambda p, d: p.delete_cursor(_topic(p, d), d.draw(cursors), lost=d.draw(flags)),
+    "touch cursor": lambda p, d: p.touch_cursor(_topic(p, d), d.draw(cursors)),
+    "seal bucket": lambda p, d: p.seal_bucket(_topic(p, d), d.draw(cursors), stalls=d.draw(flags)),
+    "drop bucket": lambda p, d: p.drop_bucket(_topic(p, d), d.draw(cursors), lost=d.draw(flags)),
+    "compact": lambda p, d: p.compact(_topic(p, d), durable=d.draw(flags), lost=d.draw(flags), stalls=d.draw(flags)),
     "put schema": lambda p, d: p.put_schema(stalls=d.draw(flags), lost=d.draw(flags)),
     "delete schema": lambda p, d: p.delete_schema(lost=d.draw(flags)),
     "replicate": lambda p, d: p.replicate(d.draw(st.sampled_from(sorted(p.ledgers)))),
@@ -67,9 +72,12 @@ acts = st.sampled_from(sorted(ACTS))
 class Safety(RuleBasedStateMachine):
     """The cluster; every rule is an action of a broker, an operator, a forger or the service."""
 
-    def __init__(self) -> None:
+    acts = ACTS
+    others: tuple[str, ...] = ()  # znodes of a cluster that may be unreadable, beside those of owners
+
+    def __init__(self, brokers: Callable[[ObservedTree], Pulsar] = Pulsar) -> None:
         super().__init__()
-        self.cluster = Cluster()
+        self.cluster = Cluster(brokers)
         self.erred = False
 
     @initialize()
@@ -92,19 +100,20 @@ class Safety(RuleBasedStateMachine):
             pulsar.put_schema(stalls=False, lost=True)
             pulsar.pass_time(DAY_MS - HOUR_MS)
 
-    @rule(data=st.data(), names=st.lists(acts, min_size=1, max_size=3))
-    def brokers_and_operators_act(self, data: st.DataObject, names: list[str]) -> None:
-        for name in names:
-            ACTS[name](self.cluster.pulsar, data)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def brokers_and_operators_act(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            self._act(data)
 
     @rule(data=st.data())
     def brokers_act(self, data: st.DataObject) -> None:
-        ACTS[data.draw(acts)](self.cluster.pulsar, data)
+        self._act(data)
 
     @rule(data=st.data(), spent=times)
     def a_broker_stalls_and_a_bookie_dies(self, data: st.DataObject, spent: int) -> None:
         """Recovery closes the ledger that the broker has not published yet."""
-        pulsar, name = self.cluster.pulsar, TOPICS[0]
+        pulsar = self.cluster.pulsar
+        name = pulsar.names()[0]
         if data.draw(flags):
             pulsar.roll_over(name, stalls=True)
         else:
@@ -146,7 +155,7 @@ class Safety(RuleBasedStateMachine):
         ledger_id = data.draw(st.sampled_from(sorted(ledgers)) | st.just(9_999))
         seen = [m.properties[OWNER_ABSENT_SINCE] for m in self.cluster.queue.values() if m.properties]
         sighting = data.draw(st.sampled_from([None, "1:00", *seen]))
-        self.cluster.publish(_forged(data, ledger_id), {OWNER_ABSENT_SINCE: sighting})
+        self.cluster.publish(_forged(data, ledger_id, self.cluster.pulsar.names()), {OWNER_ABSENT_SINCE: sighting})
 
     @precondition(lambda self: self.cluster.due())
     @rule(data=st.data(), number=st.integers(0, 1))
@@ -193,17 +202,21 @@ class Safety(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def something_can_not_be_read(self, data: st.DataObject) -> None:
-        owners = [managed_ledger_path(TOPICS[0]), cursor_path(TOPICS[0], CURSORS[0]), schema_path(SCHEMA)]
+        names = self.cluster.pulsar.names()
+        owners = [managed_ledger_path(names[0]), cursor_path(names[0], CURSORS[0]), schema_path(SCHEMA), *self.others]
         ledgers = [path_of(ledger_id) for ledger_id in self.cluster.pulsar.ledgers]
         self.cluster.unreadable.add(data.draw(st.sampled_from(owners + ledgers)))
-        self.cluster.pulsar.silent |= data.draw(st.sets(st.sampled_from([*TOPICS, SCHEMA]), max_size=1))
+        self.cluster.pulsar.silent |= data.draw(st.sets(st.sampled_from([*names, SCHEMA]), max_size=1))
 
     @precondition(lambda self: not self.erred)
-    @rule(number=st.integers(0, 1), topic=topics, of_cursor=flags, forged=flags)
-    def both_witnesses_err_for_a_moment(self, number: int, topic: str, *, of_cursor: bool, forged: bool) -> None:
+    @rule(data=st.data(), number=st.integers(0, 1), of_cursor=flags, forged=flags)
+    def both_witnesses_err_for_a_moment(
+        self, data: st.DataObject, number: int, *, of_cursor: bool, forged: bool
+    ) -> None:
         """Once in a run, for less than the interval between two checks, an existing owner seems to be gone."""
         self.erred = True
         pulsar = self.cluster.pulsar
+        topic = _topic(pulsar, data)
         pulsar.hidden = KeyOwner("cursor", topic, CURSORS[0]) if of_cursor else KeyOwner("data", topic)
         earlier = {OWNER_ABSENT_SINCE: f"{self.cluster.clock.now_ms() - 11 * MINUTE_MS}:{'0' * 64}"}
         for ledger_id in pulsar.references():
@@ -224,7 +237,7 @@ class Safety(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Without disturbances the service deletes requested garbage: an idle service would keep all promises."""
         self.all_can_be_read_again()
-        self.cluster.pulsar.crash()  # brokers forget the znodes that an operator deleted
+        self.cluster.pulsar.settle()
         self.cluster.take_over(0)
         # after a clock that is a year slow a request waits a week at most; then its ledger may wait for its quarantine
         for _ in range(20):
@@ -237,6 +250,10 @@ class Safety(RuleBasedStateMachine):
             if ledger is None or ledger.request != request or number in dead:
                 continue
             assert not self.cluster.pulsar.is_garbage(request.ledger_id), f"{request} was never processed"
+
+    def _act(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.acts)))
+        self.acts[name](self.cluster.pulsar, data)
 
     def _sweep(self, data: st.DataObject, number: int, *, disturbed: bool = True) -> None:
         due = self.cluster.due()
@@ -264,15 +281,18 @@ class Safety(RuleBasedStateMachine):
             elif data.draw(st.integers(0, 9)) == 0:
                 self.cluster.take_over(1 - number)
             else:
-                ACTS[data.draw(acts)](self.cluster.pulsar, data)
+                self._act(data)
 
         return hook
 
 
-def _forged(data: st.DataObject, ledger_id: int) -> PendingDelete:
+def _forged(data: st.DataObject, ledger_id: int, names: Sequence[str]) -> PendingDelete:
     component = data.draw(st.sampled_from(OF_LEDGERS))
     request = PendingDelete(
-        managed_ledger=data.draw(topics), component=component, ledger_type=LedgerType.LEDGER, ledger_id=ledger_id
+        managed_ledger=data.draw(st.sampled_from(names)),
+        component=component,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=ledger_id,
     )
     if component is LedgerComponent.MANAGED_CURSOR:
         return replace(request, cursor_name=data.draw(cursors))

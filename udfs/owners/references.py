@@ -10,7 +10,9 @@ Rules:
    except for the compacted ledger, which they name only if the topic was closed in an orderly way.
 6. newest_id counts the ids that a znode names, not those that the broker knows: the broker may know a ledger before it
    writes the list. Delayed-delivery buckets have no newest id, because each cursor writes its own, in any order.
-7. If the broker does not show what it knows of a loaded topic (a segment), a ledger that no znode names may be in use.
+7. A cursor of a segment is GONE without its znode if the segment's list exists. The delete then checks the list's
+   version.
+8. If the broker does not show what it knows of a loaded topic (a segment), a ledger that no znode names may be in use.
    Offloaded copies and buckets do not depend on this, because no broker shows more of them than the znodes.
 """
 
@@ -21,7 +23,7 @@ from dataclasses import dataclass, replace
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ManagedCursorInfo, in_use_ids, parse_cursor
 from udfs.formats.schema_locator import ledger_ids
-from udfs.paths import MAX_LEDGER_ID, cursor_path, managed_ledger_path, schema_path
+from udfs.paths import MAX_LEDGER_ID, cursor_path, managed_ledger_path, schema_path, segment_of
 from udfs.records import BrokerView, Counts, LedgerComponent, PendingDelete, Presence, Reference
 
 COMPACTION_CURSOR = "__compaction"
@@ -86,11 +88,15 @@ def tenant_of_key(key: str) -> str:
 
 
 def fixed_paths(owner: KeyOwner) -> tuple[str, ...]:
-    """Return the znodes to read for this owner. Buckets need every cursor (child of the first path) as well."""
+    """Return the znodes to read for this owner. Buckets need every cursor (child of the first path) as well.
+
+    A segment's cursor needs the segment's list: without it, a broker may create the segment with its cursors again.
+    """
     if owner.kind == "schema":
         return (schema_path(owner.name),)
     if owner.kind == "cursor":
-        return (cursor_path(owner.name, owner.cursor),)
+        lists = () if segment_of(owner.name) is None else (managed_ledger_path(owner.name),)
+        return (cursor_path(owner.name, owner.cursor), *lists)
     if owner.kind == "compacted":
         return (managed_ledger_path(owner.name), cursor_path(owner.name, COMPACTION_CURSOR))
     return (managed_ledger_path(owner.name),)
@@ -112,22 +118,28 @@ def reference_of(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None,
     if broker is not None and broker.presence is Presence.UNREADABLE:
         return replace(_unreadable(key, read_at_ms, f"broker: {broker.detail}"), is_unavailable=broker.is_unavailable)
     if seen[0].data is None:
-        return _absent(key, broker, read_at_ms)
+        return _absent(key, seen, broker, read_at_ms)
     try:
         return _present(key, seen, broker, read_at_ms)
     except FormatError as error:
         return _unreadable(key, read_at_ms, f"{seen[0].path}: {error}")
 
 
-def _absent(key: str, broker: BrokerView | None, read_at_ms: int) -> Reference:
+def _absent(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, read_at_ms: int) -> Reference:
     if broker is None:
         return _unreadable(key, read_at_ms, "znode absent, and the broker was not asked")
     owner = owner_of(key)
     if broker.is_hidden:  # the broker may be about to write a cursor whose znode is absent
         return _hidden(key, read_at_ms, "znode absent, and the broker does not show its cursors")
-    if broker.presence is Presence.PRESENT and not (owner.kind == "cursor" and owner.cursor not in broker.cursors):
+    lists = seen[1:] if owner.kind == "cursor" else ()  # a segment's
+    is_deleted = (
+        owner.kind == "cursor" and owner.cursor not in broker.cursors and all(s.data is not None for s in lists)
+    )
+    if broker.presence is Presence.PRESENT and not is_deleted:
         return _unreadable(key, read_at_ms, "znode absent, but the broker knows the owner")
-    return Reference(key=key, presence=Presence.GONE, read_at_ms=read_at_ms)
+    # a broker that loads the segment, and so may create the cursor again, writes the list first
+    checks = tuple((s.path, s.version) for s in lists if s.data is not None)
+    return Reference(key=key, presence=Presence.GONE, read_at_ms=read_at_ms, checks=checks)
 
 
 def _present(key: str, seen: Sequence[ZnodeRead], broker: BrokerView | None, read_at_ms: int) -> Reference:

@@ -4,6 +4,7 @@ The layout refers to segments, never to ledgers. So it never allows a delete; it
 1. If the layout can't be read or parsed, the segment is UNREADABLE.
 2. A segment that the layout names, or whose id the layout has not assigned yet, is never GONE: a broker creates the
    segments of a split before it writes them into the layout, and if an active segment is missing, creates it again.
+   A deleted cursor of a segment whose list exists is GONE nevertheless (udfs.owners.references, rule 7).
 3. If the layout exists, the delete's transaction checks its version.
 4. A name that may be a V1 topic's proves nothing: brokers show the V1 topic under another name
    (udfs.paths.SegmentName.may_be_v1).
@@ -60,7 +61,7 @@ def _doubt(segment: SegmentName, reference: Reference, layout: ZnodeRead) -> str
         return ""
     parsed = _parsed(layout.data)
     is_named = parsed.names(segment)
-    if reference.presence is not Presence.GONE:
+    if reference.presence is not Presence.GONE or reference.checks:  # the check is that of the segment's list
         return ""
     if is_named:
         return "the layout names the segment: a broker may create the absent znode again"

@@ -141,6 +141,50 @@ def test_a_cursor_that_its_broker_hides_keeps_its_ledger(bench: Bench, znodes: d
     assert path_of(6) in bench.left()
 
 
+def _absent_cursor(bench: Bench, since_ms: int | None = None) -> tuple[Outcome, Reason]:
+    (swept,) = bench.sweeper().sweep([Job(cursor_request(6, SEGMENT), absent_since_ms=since_ms)], {})
+    return swept.verdict.outcome, swept.verdict.reason
+
+
+def test_the_ledger_of_a_deleted_cursor_is_deleted_under_the_version_of_its_segments_list(bench: Bench) -> None:
+    bench.ledger(cursor_request(6, SEGMENT))
+    bench.age()
+    since_ms = bench.clock.now_ms()
+    assert _absent_cursor(bench) == (Outcome.RETRY, Reason.OWNER_ABSENT_ONCE)
+    bench.age(11 * MINUTE_MS)
+    assert _absent_cursor(bench, since_ms) == (Outcome.DELETED, Reason.OWNER_GONE)
+    (removal,) = bench.tree.removals
+    assert {path for path, _version in removal.batch.checks} > {LIST, LAYOUT_PATH}
+    assert bench.broker.listed == []  # brokers need not read a layout for it
+
+
+def test_a_deleted_cursor_that_comes_back_before_the_delete_keeps_its_ledger(bench: Bench) -> None:
+    """A broker that loads the segment writes its list."""
+    bench.ledger(cursor_request(6, SEGMENT))
+    bench.age()
+    since_ms = bench.clock.now_ms()
+    bench.age(11 * MINUTE_MS)
+
+    def load() -> None:
+        bench.owner(LIST, list_znode(8, 9, 10))
+        bench.owner(cursor_path(SEGMENT, CURSOR), cursor_znode(6))
+
+    when(bench, "delete_guarded", load)
+    assert _absent_cursor(bench, since_ms) == (Outcome.RETRY, Reason.IN_USE)
+    assert path_of(6) in bench.left()
+
+
+@pytest.mark.parametrize(
+    "layout", [layout_znode(0, 1), layout_znode(1, 2)], ids=["ZooKeeper's layout names it", "the brokers' layout alone"]
+)
+def test_a_cursor_is_not_gone_with_the_list_of_a_segment_that_a_layout_names(bench: Bench, layout: bytes) -> None:
+    bench.ledger(cursor_request(6, SEGMENT))
+    bench.age()
+    bench.tree.remove(LIST)
+    bench.owner(LAYOUT_PATH, layout)
+    assert _absent_cursor(bench, bench.clock.now_ms() - 11 * MINUTE_MS) == (Outcome.RETRY, Reason.OWNER_UNREADABLE)
+
+
 def test_a_ledger_of_a_loaded_segment_that_is_gone_already_needs_no_wait(bench: Bench) -> None:
     bench.broker.topics[SEGMENT] = HIDDEN
     assert why(bench.sweep(_request(4))) == (Outcome.ALREADY_GONE, Reason.NOT_FOUND)
