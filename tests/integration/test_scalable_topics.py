@@ -5,6 +5,7 @@ Orphan segments are removed only if the operator allows it, and nothing else wit
 """
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 
 NAMESPACE = "public/scalable"
 ORDERS, PRUNED, DELETED = f"{NAMESPACE}/orders", f"{NAMESPACE}/pruned", f"{NAMESPACE}/deleted"
+VERSION = os.environ.get("LEDGER_REAPER_TEST_PULSAR") or "5.0.0-M1"
 GC_SECONDS = 150.0  # a 5.0.0-M1 broker looks for sealed segments to prune every 60 s
 
 
@@ -84,7 +86,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # without the setting, brokers merge idle segments by themselves
     settings = {"scalableTopicAutoScaleEnabled": "false"}
-    with running_cluster(tmp_path_factory.mktemp("pulsar5"), pulsar="5.0.0-M1", broker_settings=settings) as running:
+    with running_cluster(tmp_path_factory.mktemp("pulsar5"), pulsar=VERSION, broker_settings=settings) as running:
         created = World(running, deployment(running, tmp_path_factory.mktemp("service")))
         created.admin("PUT", f"namespaces/{NAMESPACE}")
         for path in ("orders?numInitialSegments=2", "pruned", "deleted", "persistent", "x%20y"):
@@ -99,7 +101,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_every_kind_of_scalable_topic_is_in_use(world: World) -> None:
     findings, totals = world.audit()
 
-    assert findings == []
+    # brokers of 5.0.1 keep the layout of a topic whose name is encoded at another path than its segments suggest
+    encoded = ("UNKNOWN", "OWNER_UNREADABLE", f"segment://{NAMESPACE}/x%20y/0000-ffff-0")
+    assert {(row["class"], row["reason"], row["topic"]) for row in findings} == (
+        set() if VERSION == "5.0.0-M1" else {encoded}
+    )
     assert totals["in_use"] == totals["ledgers"] > 0
     migrated = world.layout(f"{NAMESPACE}/migrated")
     assert migrated is not None

@@ -1,6 +1,6 @@
 """The brokers' answers about segments of scalable topics, which Pulsar 5.0 introduced.
 
-A broker lists a segment among its loaded topics, but 5.0.0-M1 shows neither its ledgers nor its cursors, and no list of
+A broker lists a segment among its loaded topics, but 5.0.1 shows neither its ledgers nor its cursors, and no list of
 a namespace names segments. A broker does return the layout of a scalable topic, which it reads from its metadata store.
 """
 
@@ -22,7 +22,8 @@ HIDDEN = BrokerView(presence=Presence.PRESENT, is_hidden=True, detail="brokers d
 def layout_request(scalable_topic: str) -> str | None:
     """Return the path below /admin/ of a scalable topic's layout; None: no request can name the topic.
 
-    Brokers of 5.0.0-M1 do not decode the name in such a path, so a name that has to be encoded would be another's.
+    Brokers of 5.0.0-M1 do not decode the name in such a path, and those of 5.0.1 do. So a name that has to be encoded
+    could be another's.
     """
     encoded = scalable_topic.rpartition("/")[2]
     return f"v2/scalable/{scalable_topic}" if decode_name(encoded) == encoded else None
