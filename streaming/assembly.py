@@ -43,6 +43,7 @@ from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.metrics import Metrics
 from streaming.ports import MetadataStore, Pulsar
+from streaming.prometheus import table
 from streaming.prometheus.server import MetricsServer
 from streaming.queries.checkpoints import root_of
 from streaming.queries.delivery.completion import Completion
@@ -63,6 +64,7 @@ from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.notes.worked_off import WorkedOff
 from streaming.state.receipts import Receipts
 from streaming.state.waiting import Waiting
+from streaming.sweep.measured import Measures, MeasuresParam
 from streaming.topics.setup import PATIENCE_SECONDS
 from udfs.blast_radius import Planned
 from udfs.paths import tenant_of
@@ -129,6 +131,7 @@ def build_service(
     copies, epoch = PulsarCopies(settings, targets), who.rules.epoch[1]
     holds = TenantHolds(store, tenant_holds_path(settings.zookeeper.own_root, settings.service.name))
     tenants = HeldTenants(holds, metrics, log.warning)
+    metrics.registry.set(table.RATE_LIMIT, settings.limits.deletes_per_second)
     slots = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
     read = ReadRows(spark, settings, slots)
     missing = LossCheck(
@@ -147,6 +150,7 @@ def build_service(
             owners=OwnersInUse(cache, watch, gate, tenants),
             gate=gate,
             describe=describe,
+            measures=spark.sparkContext.accumulator(Measures(), MeasuresParam()),
         ),
         outbox=Outbox(
             receipts=receipts,
@@ -305,7 +309,7 @@ class Assembly:
         if settings.snapshots.guard_every_seconds:
             from streaming.snapshots.guard.guard_thread import guarding
 
-            yield guarding(settings)
+            yield guarding(settings, registry)
         if settings.watch.enabled:
             from streaming.phase_one.watcher.watch_loop import watching
 

@@ -13,6 +13,7 @@ from streaming.reconcile.gaps import Reconciliation
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.receipts import ChunkSummary
+from streaming.sweep.measured import Measures
 from udfs.phase_one.pip_186_metrics import counted_as
 
 _NAMED = 5
@@ -64,6 +65,15 @@ class Metrics:
         # max: the agreed clock may be set back
         self.registry.observe(metric, max(0.0, seconds), RETRY if query == RETRY else REQUESTS)
 
+    def swept(self, measures: Measures) -> None:
+        """Show what the tasks of a chunk's sweep measured."""
+        for seconds in measures.delete_s:
+            self.registry.observe(table.DELETE_SECONDS, seconds)
+        self.registry.inc(table.RATE_WAITED, measures.waited_s)
+        self.registry.inc(table.S3_THROTTLED, measures.throttled)
+        if measures.tasks:
+            self.registry.set(table.RATE, measures.deletes_per_second)
+
     def cache(self, cache: InUseCache) -> None:
         """Show the in-use cache as it is now."""
         counts = cache.counts
@@ -103,6 +113,8 @@ class Metrics:
     def tripped(self, limit: str) -> None:
         """Show which limit holds the work until an operator decides; "": none."""
         self.registry.set(table.LIMIT_REACHED, int(bool(limit)))
+        if not limit:
+            self.registry.set(table.LIMIT_REACHED_SINCE, 0)
         self.health.not_ready("limit", limit and f"LIMIT REACHED: {limit}; see `ledger-reaper status`")
 
     def held_tenants(self, tenants: Collection[str]) -> None:

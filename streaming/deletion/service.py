@@ -187,7 +187,9 @@ class LedgerDeletionService:
         self.gate.check_stop()
         self.outages.wait_through(self.receipts.catch_up)
         while chunk := self.outbox.oldest_unfinished:
-            self.follow_up.look_after(chunk, self.outbox.finish(chunk))
+            summary = self.outbox.finish(chunk)
+            self.follow_up.metrics.count(table.OTHER, summary)  # the receipts name no query
+            self.follow_up.look_after(chunk, summary)
 
 
 def bounds_of(last_rows: Collection[int], chunk_rows: int) -> list[int]:

@@ -70,15 +70,15 @@ class Registry(Collector):
         with self._lock:
             self._series(metric, labels).observe(value)
 
-    def show(self, metric: Metric, values: Mapping[str, float]) -> None:
+    def show(self, metric: Metric, values: Mapping[str, float], *, is_sum: bool = True) -> None:
         """Set a gauge with one label for all values of the label; series of other values vanish.
 
-        Above the label's `at_most`, the least are added up as OTHER.
+        Above the label's `at_most`, the least are added up as OTHER, or left out if a sum has no meaning.
         """
         (label,) = metric.labels
         largest = sorted(values, key=lambda name: (-values[name], name))
         shown = {name: values[name] for name in largest[: label.at_most]}
-        if others := largest[len(shown) :]:
+        if is_sum and (others := largest[len(shown) :]):
             shown[OTHER] = sum(values[name] for name in others)
         with self._lock:
             gauge = self._of(metric)

@@ -159,6 +159,26 @@ CHUNK_SECONDS = _histogram(
     _LONG,
     SOURCE,
 )
+DELETE_SECONDS = _histogram(
+    Group.SERVICE,
+    "delete_seconds",
+    "Time until ZooKeeper, or a snapshot topic, has answered a group of deletes (not those of tiered storage)",
+    _SHORT,
+)
+RATE_LIMIT = _gauge(Group.SERVICE, "deletes_per_second_limit", "limits.deletes_per_second; 0: no limit")
+RATE = _gauge(
+    Group.SERVICE,
+    "deletes_per_second",
+    "The rate that the newest chunk kept to at its end: less than the limit while ZooKeeper is slow; 0: no limit",
+)
+RATE_WAITED = _counter(
+    Group.SERVICE, "deletes_waited_seconds", "Time that tasks waited before deletes because of the rate, added up"
+)
+S3_THROTTLED = _counter(
+    Group.SERVICE,
+    "s3_throttled",
+    "Answers of tiered storage that refused a request of a sweep because of load (503, 429)",
+)
 OUTAGES_WAITED = _counter(Group.SERVICE, "outages_waited", "How often a step waited for a service and was tried again")
 OUTAGES = _gauge(Group.SERVICE, "outages", "Steps that wait for an unavailable service now")
 CACHE_HITS = _counter(Group.SERVICE, "in_use_cache_hits", "Owners whose references the cache had")
@@ -273,6 +293,33 @@ SNAPSHOT_AUDIT_TIMESTAMP = _gauge(
 SNAPSHOT_AUDIT_COMPLETE = _gauge(Group.SNAPSHOTS, "snapshot_audit_complete", "1 if it could read everything")
 SNAPSHOT_FINDINGS = _gauge(
     Group.SNAPSHOTS, "snapshot_findings", "Its findings; MISSING and DANGER need an operator", CLASS
+)
+
+GUARD_PASS = _gauge(
+    Group.SNAPSHOTS,
+    "snapshot_guard_pass_timestamp_seconds",
+    "When the service last went through all guards of segments (`snapshots.guard_every_seconds`)",
+)
+GUARDS = _gauge(Group.SNAPSHOTS, "snapshot_guards", "Namespaces whose segments are guarded")
+GUARD_FAILURES = _gauge(
+    Group.SNAPSHOTS,
+    "snapshot_guard_failures",
+    "Namespaces whose guard the last pass could not update; the log names them",
+)
+GUARD_LOST = _gauge(
+    Group.SNAPSHOTS, "snapshot_guard_lost_segments", "Segments that indexes name and that are trimmed already"
+)
+GUARD_LEDGER = _gauge(
+    Group.SNAPSHOTS,
+    "snapshot_guard_ledger",
+    "Ledger of the segments topic at which the guard is: segments before it can be trimmed; -1: before the first",
+    NAMESPACE,
+)
+GUARD_MOVED = _gauge(
+    Group.SNAPSHOTS,
+    "snapshot_guard_moved_timestamp_seconds",
+    "When a pass of this process first saw the guard there",
+    NAMESPACE,
 )
 
 # --- watcher ---

@@ -52,6 +52,11 @@ class Pace:
         """How many deletes may be sent together: those of one second."""
         return max(1, int(self._rate * self._share)) if self._rate > 0 else _UNLIMITED_AT_ONCE
 
+    @property
+    def deletes_per_second(self) -> float:
+        """The rate at which deletes may be sent now; 0: no limit."""
+        return self._rate * self._share
+
     def wait_for(self, deletes: int) -> None:
         """Block until so many deletes may be sent. Time spent on other work counts as waiting, but is not saved up."""
         if self._rate > 0:

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
+from streaming.adapters.s3 import throttling
 from streaming.clients import Clients, clients_for, segment_remover
 from streaming.clock import Clock, StartedClock
 from streaming.config.policies import admission_of, delays_of
@@ -29,6 +31,7 @@ from streaming.state.journal import ParquetJournal, SnapshotEntry
 from streaming.sweep.dry_run import DryRunObjects, DryRunSegments, DryRunStore, NoJournal
 from streaming.sweep.jobs import GroupSweeper, Job, Journal, Limiter, SweepRules, Swept
 from streaming.sweep.ledgers import Sweeper
+from streaming.sweep.measured import Measured, Measures
 from streaming.sweep.messages import CopyTopic, Message, ReceiptWriter, RowDecoder, Run
 from streaming.sweep.pace import Capped, Pace, Pausable
 from streaming.sweep.segment_removal import SegmentSweeper
@@ -67,12 +70,15 @@ class SweepTask:
     plan: str = ""  # the znode that shows a task whether it runs for the first time
     held: Mapping[str, str] = field(default_factory=dict)  # tenant -> reason; nothing of the tenant is read or deleted
     journal_ahead_ms: int = 0  # how far the later of the two clocks is ahead of now_ms
+    measures: Accumulator[Measures] | None = None  # adds up what the tasks measure
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Sweep record batches of schemas.MESSAGE into record batches of schemas.RECEIPT."""
         worker = worker_for(self, clients_for(self.settings), StartedClock(self.now_ms))
         for rows in row_batches(batches):
             yield pa.RecordBatch.from_pylist(worker.receipts(rows), schema=schemas.RECEIPT)
+        if self.measures is not None and isinstance(worker.limiter, Measured):
+            self.measures.add(worker.limiter.measures())
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,8 @@ def worker_for(task: SweepTask, clients: Clients, clock: Clock, *, is_dry: bool 
 
 def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
     settings = task.settings
-    limiter: Limiter = Pace(settings.limits.deletes_per_second / task.tasks)
+    pace = Pace(settings.limits.deletes_per_second / task.tasks)
+    limiter: Limiter = pace
     if task.most_deletes is not None:
         number = _task_number()
         # A repeated task may delete nothing. Only the journal has the deletes of its earlier run, and the driver reads
@@ -268,6 +275,7 @@ def _effects(task: SweepTask, clients: Clients, clock: Clock) -> _Effects:
         is_first = is_first_run(clients.store, task.plan, number)
         limiter = Capped(limiter, task.most_deletes[number] if is_first else 0)
     limiter = Pausable(limiter, Pause(clients.store, settings.zookeeper.own_root).reason)
+    limiter = Measured(limiter, pace, throttling.count)
     journal = ParquetJournal(settings.state_dir, task.query, task.batch_id, clock, ahead_ms=task.journal_ahead_ms)
     return _Effects(
         store=clients.store,

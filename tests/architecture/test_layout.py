@@ -117,6 +117,7 @@ COVERED = {
     "streaming.rocketmq.convert.job": "tests/unit/rocketmq/convert/test_backfill.py",
     "streaming.rocketmq.inspect.sample": "tests/unit/rocketmq/inspect/test_plan.py",
     "streaming.schemas": "tests/unit/state/test_receipts.py",
+    "streaming.adapters.s3.throttling": "tests/contract/test_s3_faults.py",
     "streaming.adapters.s3.if_none_match": "tests/contract/test_overwriting.py",
     "streaming.config.stores": "tests/unit/spark/test_s3a.py",
     "streaming.coordination.overwriting": "tests/contract/test_overwriting.py",

@@ -6,17 +6,22 @@ Many tests inspect the same two runs: one processes a request of every kind, a l
 import re
 import uuid
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from pulsar import CompressionType
 
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.readers.read import read
 from streaming.clients import admin_for
 from streaming.ports import StoredMessage
+from streaming.prometheus.table import TABLE
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
@@ -223,7 +228,39 @@ class Held:
     check: str
     receipts: str
     resume: str
+    port: "Port"
     outcomes: Counter[tuple[str, str]]
+
+
+class Answered(NamedTuple):
+    status: int
+    text: str
+
+
+NOT_ASKED = Answered(0, "")
+
+
+@dataclass
+class Port:
+    """What the metrics' port of a held service answered."""
+
+    url: str
+    held: dict[str, Answered] = field(default_factory=dict)  # by path
+    paused: Answered = NOT_ASKED  # /readyz
+    resumed: Answered = NOT_ASKED  # /readyz after the pause, and still held
+    ready: Answered = NOT_ASKED  # /readyz after the hold
+    worked: str = ""  # the metrics after the work
+
+    def ask(self, path: str) -> Answered:
+        try:
+            with urlopen(f"{self.url}{path}", timeout=30) as answer:
+                return Answered(answer.status, answer.read().decode())
+        except HTTPError as error:
+            return Answered(error.code, error.read().decode())
+
+    def ask_until(self, path: str, fits: Callable[[Answered], bool]) -> Answered:
+        topics.wait_for(lambda: fits(self.ask(path)), f"another answer to {path}", seconds=60)
+        return self.ask(path)
 
 
 @pytest.fixture(scope="module")
@@ -242,11 +279,104 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
         same = _with_the_port_of(service, held_log)
         on_port, other = same.console.run("run", code=4), _with_another_name(same).console.run("run", code=2)
         check = service.call("check", code=4)
+        port = _asked_while_held(service, held_log)
         receipts, resume = service.call("receipts"), service.call("resume", "--limit")
         wait_until(lambda: len(service.receipts()) == 60, running, log)
+        port.ready = port.ask_until("/readyz", lambda answer: answer.status == 200)
+        port.worked = port.ask_until("/metrics", lambda answer: _value(answer.text, "delete_seconds_count") > 0).text
         stop(running)
-    outputs = (second, on_port, other, running.pid, check, receipts, resume)
+    outputs = (second, on_port, other, running.pid, check, receipts, resume, port)
     return Held(until_idle, held_log, set(leaked), while_held, *outputs, service.outcomes())
+
+
+def _asked_while_held(service: Deployment, log: str) -> Port:
+    """Ask the port of a service that a limit holds, during a pause and after it."""
+    (url,) = re.findall(r"metrics: (\S+)/metrics", log)
+    port = Port(url)
+    port.ask_until("/readyz", lambda answer: "LIMIT REACHED" in answer.text and "starting" not in answer.text)
+    port.ask_until("/metrics", lambda answer: "ledger_reaper_dead_letters_read_timestamp_seconds" in answer.text)
+    port.held = {path: port.ask(path) for path in ("/metrics", "/metrics/spark", "/healthz", "/readyz", "/foo")}
+    service.call("pause", "--why", "an upgrade")
+    try:
+        port.paused = port.ask_until("/readyz", lambda answer: "PAUSED" in answer.text)
+    finally:
+        service.call("resume")
+    port.resumed = port.ask_until("/readyz", lambda answer: "PAUSED" not in answer.text)
+    return port
+
+
+def _value(text: str, name: str, label: str = "") -> float:
+    """Return the value of a series of ours whose labels contain a text; -1: there is none."""
+    return next(iter(_values(text, name, label)), -1)
+
+
+def _values(text: str, name: str, label: str = "") -> list[float]:
+    return [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"ledger_reaper_{name}" and label in str(sample.labels)
+    ]
+
+
+def test_a_scrape_of_a_service_matches_the_table_of_metrics(held: Held) -> None:
+    for text in (held.port.held["/metrics"].text, held.port.worked):
+        families = list(text_string_to_metric_families(text))
+        assert families
+        for family in families:
+            metric = TABLE[family.name]
+            assert (family.type, family.documentation) == (metric.kind, metric.text) or not metric.is_own
+            names = {"instance_name", "cluster", *(label.name for label in metric.labels)}
+            assert all(set(sample.labels) - {"le"} == names for sample in family.samples)
+            assert {sample.labels["cluster"] for sample in family.samples} <= {"sandbox"}
+        assert not [name for name in TABLE if "watcher" in name and any(family.name == name for family in families)]
+
+
+def test_a_restart_keeps_what_zookeeper_and_state_hold(held: Held) -> None:
+    """Another process reached the limit, and noted it before this one started."""
+    text = held.port.held["/metrics"].text
+    assert (_value(text, "limit_reached"), _value(text, "paused"), _value(text, "ready")) == (1, 0, 0)
+    started_s = next(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "process_start_time_seconds"
+    )
+    assert 0 < _value(text, "limit_reached_since_timestamp_seconds") < started_s
+    assert _value(text, "paused_since_timestamp_seconds") == 0
+    assert sorted(_values(text, "backlog_requests")) == [0, 60]
+    assert 0 < _value(text, "backlog_oldest_timestamp_seconds") < started_s
+    assert _value(text, "retries_waiting") == 0
+    assert _value(text, "requests_total") == -1, "nothing was processed yet"
+
+
+def test_the_work_is_counted_once(held: Held) -> None:
+    text = held.port.worked
+    assert _value(text, "requests_total", "UNREFERENCED") == 60
+    assert "ledger_deletion_ledgers_deleted_total{" in text
+    assert _value(text, "deleted_bytes_total") > 0
+    assert _value(text, "chunk_seconds_count") == _value(text, "chunks_committed_total") >= 1
+    assert _value(text, "batch_seconds_count") >= 1
+    assert (_value(text, "limit_reached"), _value(text, "limit_reached_since_timestamp_seconds")) == (0, 0)
+    assert _value(text, "ready") == 1
+
+
+def test_probes_name_what_holds_the_service(held: Held) -> None:
+    port = held.port
+    assert port.held["/healthz"] == (200, "ok\n")
+    assert port.held["/readyz"].status == port.paused.status == port.resumed.status == 503
+    assert port.held["/readyz"].text.startswith("LIMIT REACHED: 60 deletes")
+    assert "PAUSED: an upgrade (by " in port.paused.text
+    assert port.resumed.text == port.held["/readyz"].text
+    assert port.ready == (200, "ok\n")
+    assert port.held["/foo"].status == 404
+
+
+def test_sparks_own_metrics_come_through_the_same_port(held: Held) -> None:
+    status, text = held.port.held["/metrics/spark"]
+    assert status == 200
+    assert "metrics_ledger_reaper_driver_" in text
+    assert "jvm_heap_used" in text or "JVMHeapMemory" in text
 
 
 def test_requests_above_the_limit_wait_until_the_operator_resumes(held: Held) -> None:

@@ -1,11 +1,13 @@
 """A chunk's sweep: what it checks before it starts, and what it reports if it fails; it executes nothing here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -14,7 +16,9 @@ from streaming.config.load import load
 from streaming.deletion.chunks.chunk import ChunkSweep, KnownOwners
 from streaming.deletion.instance import Identity
 from streaming.errors import SafetyError
+from streaming.metrics import Metrics
 from streaming.sweep.jobs import SweepRules
+from streaming.sweep.measured import Measures, MeasuresParam, taken
 from tests.builders import data_request
 from udfs.blast_radius import Chunk
 from udfs.paths import Layout
@@ -29,6 +33,26 @@ NOW_MS = 1_000
 CHUNK = Chunk("requests", 7, NOW_MS)
 
 
+@dataclass(frozen=True)
+class Measuring:
+    """Tasks that measure one group of deletes each."""
+
+    measures: Accumulator[Measures]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        self.measures.add(Measures((0.5,), 2.0, 250.0, 3, tasks=1))
+
+
+def test_what_tasks_measure_reaches_the_driver_once(spark: SparkSession) -> None:
+    measures = spark.sparkContext.accumulator(Measures(), MeasuresParam())
+    rows = spark.range(0, 8, 1, 4)
+    for _chunk in range(2):
+        rows.mapInArrow(Measuring(measures), rows.schema).collect()
+        assert taken(measures) == Measures((0.5,) * 4, 8.0, 1_000.0, 12, tasks=4)
+    assert taken(measures) == Measures()
+
+
 @dataclass
 class World:
     """The gate, the receipts and the known owners."""
@@ -37,6 +61,7 @@ class World:
     held: dict[str, str] = field(default_factory=dict)
     is_doubted: bool = False
     append_fails: bool = False
+    metrics: Metrics = field(default_factory=Metrics)
     schema = from_arrow_schema(schemas.RECEIPT)
 
     @property
@@ -78,6 +103,7 @@ def _sweep(spark: SparkSession, world: World, rows: DataFrame | None = None) -> 
         owners=everything,
         gate=everything,
         describe=lambda *_: None,
+        measures=spark.sparkContext.accumulator(Measures(), MeasuresParam()),
     )
     sweep("requests", 7, _rows(spark) if rows is None else rows, 5)
 

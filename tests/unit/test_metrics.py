@@ -13,6 +13,7 @@ from streaming.prometheus import table
 from streaming.reconcile.gaps import PartitionGaps, Reconciliation
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.receipts import ChunkSummary
+from streaming.sweep.measured import Measures
 
 
 @pytest.fixture
@@ -97,8 +98,9 @@ def test_a_limit_that_is_reached_shows_until_an_operator_has_looked(metrics: Met
     metrics.tripped("60 deletes")
     assert value(metrics, "limit_reached") == 1
     assert metrics.health.waits_for.startswith("LIMIT REACHED: 60 deletes;")
+    metrics.registry.set(table.LIMIT_REACHED_SINCE, 5)
     metrics.tripped("")
-    assert value(metrics, "limit_reached") == 0
+    assert (value(metrics, "limit_reached"), value(metrics, "limit_reached_since_timestamp_seconds")) == (0, 0)
     assert not metrics.health.waits_for
 
 
@@ -157,3 +159,14 @@ def test_the_duration_of_a_chunk_is_seen_by_the_kind_of_its_query(metrics: Metri
     shown = [value(metrics, f"chunk_seconds_{name}", source="requests") for name in ("count", "sum")]
     assert shown == [2, 8]
     assert value(metrics, "chunk_seconds_sum", source="retry") == 4
+
+
+def test_what_tasks_measured_is_shown_and_a_sweep_that_failed_shows_no_rate(metrics: Metrics) -> None:
+    metrics.swept(Measures())
+    assert value(metrics, "deletes_per_second") is None
+    metrics.swept(Measures((0.2, 0.4), 3.0, 250.0, 2, tasks=4))
+    metrics.swept(Measures())
+    assert value(metrics, "deletes_per_second") == 250
+    assert (value(metrics, "delete_seconds_count"), value(metrics, "deletes_waited_seconds_total")) == (2, 3)
+    assert value(metrics, "delete_seconds_sum") == pytest.approx(0.6)
+    assert value(metrics, "s3_throttled_total") == 2

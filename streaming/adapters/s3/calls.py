@@ -31,6 +31,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from streaming.adapters.s3 import throttling
 from streaming.adapters.s3.adaptive_pace import AdaptivePace
 from streaming.errors import RefusedError, UnavailableError
 
@@ -153,6 +154,7 @@ class S3Calls:
     def _judge(self, error: Exception, pace: AdaptivePace) -> None:
         """Return if a retry may help; otherwise raise the error that the answer means."""
         if _is_throttled(error):
+            throttling.add()
             pace.slow_down()
             return
         code, status = _code(error), _status(error)

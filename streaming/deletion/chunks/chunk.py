@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from streaming.config.policies import admission_of
@@ -20,6 +21,7 @@ from streaming.in_use.source_watch import SourceWatch
 from streaming.queries.streams import Describe, grouped_by_owner, tasks_for
 from streaming.schemas import REQUESTS, RETRY
 from streaming.state.receipts import Receipts
+from streaming.sweep.measured import Measures, taken
 from streaming.sweep.messages import AdmittedOwners, count_requests
 from streaming.sweep.task import SweepTask, planned
 from udfs.blast_radius import Chunk, DryRunPlan, Planned
@@ -39,6 +41,7 @@ class ChunkSweep:
     owners: "OwnersInUse"
     gate: Gate
     describe: Describe
+    measures: Accumulator[Measures]  # of the sweep that runs
 
     def __call__(self, query: str, batch_id: int, rows: DataFrame, chunk: int) -> None:
         """Sweep rows of a query's batch, and commit their receipts as this chunk; do nothing without rows.
@@ -74,6 +77,7 @@ class ChunkSweep:
             now_ms=now_ms,
             held=owners.held,
             journal_ahead_ms=max(0, self.gate.coordination.later_ms() - now_ms),
+            measures=self.measures,
         )
         # requests of held tenants wait, so they are no deletes that could break a limit
         deletes = {owner: n for owner, n in asked.by_owner.items() if owner[0] not in owners.held}
@@ -90,6 +94,7 @@ class ChunkSweep:
                 raise
         finally:
             broadcast.destroy()
+            self.gate.metrics.swept(taken(self.measures))
 
     def _bound(self, query: str, task: SweepTask, grouped: DataFrame, asked: Planned) -> SweepTask:
         """Return the task with the most that it may delete. Waits while a limit holds the chunk."""

@@ -103,9 +103,10 @@ def _show_retries(state_dir: str, retries: Waiting, registry: Registry, clock: C
 
 def _show_backlog(settings: Settings, pulsar: Pulsar, registry: Registry, clock: Clock) -> None:
     unread = unread_of(settings, pulsar, most_entries=_ENTRIES)
+    # the least of the topics that have no series of their own is unknown
     oldest = {topic: each.oldest_ms / 1000 for topic, each in unread.items() if each.oldest_ms is not None}
     registry.show(table.BACKLOG, {topic: each.messages for topic, each in unread.items()})
-    registry.show(table.BACKLOG_OLDEST, oldest)
+    registry.show(table.BACKLOG_OLDEST, oldest, is_sum=False)
     registry.set(table.BACKLOG_READ, clock.now_ms() / 1000)
 
 
