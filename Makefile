@@ -65,13 +65,13 @@ soak: setup ## Load, and something dies every minute, for 20 minutes; prints the
 	@$(BIN)/python -m bench.soak --minutes $${MINUTES:-20}
 
 .PHONY: check
-check: setup tools ## Lint, format, types, import rules; render chart and manifests; check the alerts and pages
+check: setup tools ## Lint, format, types, import rules; render chart and manifests; check alerts, dashboard and pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest --quiet tests/architecture/test_alerts.py tests/architecture/test_chart.py \
-	  tests/architecture/test_docs.py tests/architecture/test_site.py
+	  tests/architecture/test_dashboard.py tests/architecture/test_docs.py tests/architecture/test_site.py
 
 .PHONY: tools
 tools: setup ## Build promtool, helm and kustomize into the user's cache, where there is Go (once, a few minutes)
@@ -103,7 +103,7 @@ proto: setup ## Generate udfs/proto/*_pb2.py anew
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. udfs/proto/*.proto
 
 .PHONY: pages
-pages: setup ## Write the generated parts of docs/ (configuration keys, commands, metrics), and copies of the alerts
+pages: setup ## Write the generated parts of docs/ (configuration keys, commands, metrics), the dashboard, copies of the alerts
 	@$(BIN)/python -m tests.doc_site pages
 
 .PHONY: site

@@ -2,7 +2,8 @@
 
 The site consists of the pages of the repository. docs/README.md is its table of contents: a section of navigation for
 each of its headings. Below a line with MARK, a page is generated: the keys of the configuration from conf/default.toml,
-commands and options from the commands themselves, metrics from their table. Copies of the alerts are generated, too.
+commands and options from the commands themselves, metrics from their table. Copies of the alerts, and the dashboard,
+are generated, too.
 """
 
 import os
@@ -23,6 +24,7 @@ from markdown_it import MarkdownIt
 from typer.main import get_command
 
 from deploy.alert_rules import copies
+from deploy.grafana import dashboard
 from streaming.cli.main import COMMANDS, Listed, app
 from streaming.prometheus.table import TABLE, Group
 
@@ -51,16 +53,20 @@ _ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 
 def generated_pages() -> dict[Path, str]:
     """Return the generated files, and pages that have a generated part: path -> the text that it should have."""
-    return copies() | {
-        page: page.read_text(encoding="utf-8").partition(MARK)[0]
-        + MARK
-        + re.sub("\n{3,}", "\n\n", "\n".join(["", *lines]))
-        for page, lines in (
-            (DOCS / "configuration.md", _keys()),
-            (DOCS / "commands.md", _commands()),
-            (DOCS / "metrics.md", _metrics()),
-        )
-    }
+    return (
+        copies()
+        | {dashboard.FILE: dashboard.exported()}
+        | {
+            page: page.read_text(encoding="utf-8").partition(MARK)[0]
+            + MARK
+            + re.sub("\n{3,}", "\n\n", "\n".join(["", *lines]))
+            for page, lines in (
+                (DOCS / "configuration.md", _keys()),
+                (DOCS / "commands.md", _commands()),
+                (DOCS / "metrics.md", _metrics()),
+            )
+        }
+    )
 
 
 def _metrics() -> Iterator[str]:
