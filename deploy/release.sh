@@ -10,6 +10,7 @@
 #   constraints.txt                    the versions of all packages with which it was tested
 #   ledger-reaper-VERSION.tgz          the Helm chart
 #   kubernetes.yaml, kubernetes-executors.yaml    the manifests, as kustomize builds them
+#   alerts.yaml                        the alert rules for Prometheus
 #   man.tar.gz                         the man pages
 #   sbom.cdx.json                      all packages and Java archives of an installation (CycloneDX)
 #   SHA256SUMS
@@ -38,10 +39,9 @@ mkdir "$into"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
 
-echo "tools: helm and kustomize"
-tools=$(python -m tests.go_tools --required helm kustomize)
-helm=$(head -1 <<< "$tools")
-kustomize=$(tail -1 <<< "$tools")
+echo "tools: helm, kustomize, promtool"
+tools=$(python -m tests.go_tools --required helm kustomize promtool)
+{ read -r helm; read -r kustomize; } <<< "$tools"
 
 echo "wheel, source archive, man pages"
 mkdir "$scratch/source"
@@ -84,12 +84,13 @@ cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --outp
   "$venv/bin/python"
 PYTHONPATH=. python deploy/sbom.py "$scratch/python.json" "$into/sbom.cdx.json"
 
-echo "chart and manifests"
-python -m pytest --quiet tests/architecture/test_chart.py
+echo "chart, manifests, alerts"
+python -m pytest --quiet tests/architecture/test_chart.py tests/architecture/test_alerts.py
 "$helm" package deploy/helm/ledger-reaper --destination "$into" > "$scratch/said"
 "$helm" template ledger-reaper "$into/ledger-reaper-$version.tgz" --kube-version 1.29.0 > "$scratch/said"
 "$kustomize" build deploy/kubernetes/base > "$into/kubernetes.yaml"
 "$kustomize" build deploy/kubernetes/executors > "$into/kubernetes-executors.yaml"
+cp deploy/prometheus/alerts.yaml "$into"
 
 (cd "$into" && sha256sum -- *) > "$scratch/SHA256SUMS"
 mv "$scratch/SHA256SUMS" "$into"

@@ -33,6 +33,18 @@ def test_every_command_has_a_man_page_with_its_options() -> None:
     assert "`" not in "".join(PAGES.values())
 
 
+def test_the_wheel_has_every_file_that_the_packages_read() -> None:
+    data = PYPROJECT["tool"]["setuptools"]["package-data"]
+    left_out = [
+        path
+        for package in ("conf", "streaming", "udfs")
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyi", ".pyc", ".java")  # a jar contains its sources
+        if not any(path.relative_to(ROOT / package).match(pattern) for pattern in data[package])
+    ]
+    assert left_out == []
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="this machine has no groff")
 @pytest.mark.parametrize("name", PAGES)
 def test_groff_finds_nothing_in_a_man_page(name: str) -> None:
