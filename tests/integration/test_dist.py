@@ -44,7 +44,12 @@ def test_an_installation_runs_without_the_checkout_and_fetches_nothing(installed
     assert "ledger-reaper 0." in run(reaper, "--version", env=without_home, cwd=tmp_path)
     (tmp_path / "config.toml").write_text('[checkpoints]\ndir = "s3a://bucket/folder"\n')
     jars = run(reaper, "jars", "--config", "config.toml", env=without_home, cwd=tmp_path).strip().split(",")
-    assert sorted(jars) == sorted(str(jar) for jar in (installed / "jars").glob("*.jar"))
+    kept = sorted(str(jar) for jar in (installed / "jars").glob("*.jar") if jar.name != "credentials.jar")
+    assert sorted(jars) == kept
+    with_password = tmp_path / "password.toml"
+    with_password.write_text('[pulsar]\nbasic_file = "basic"\n')
+    own = run(reaper, "jars", "--config", with_password, env=without_home, cwd=tmp_path).strip().split(",")[-1]
+    assert Path(own).read_bytes() == (installed / "jars" / "credentials.jar").read_bytes()
     assert list(home.iterdir()) == []
 
 
@@ -231,8 +236,11 @@ def test_the_service_runs_on_workers_with_only_python_and_java(
     secret = f"secret{uuid4().hex}"
     credentials = tmp_path / "credentials"
     credentials.write_text(f"[default]\naws_access_key_id = id\naws_secret_access_key = {secret}\n")
-    config = service.config.read_text()
-    service.config.write_text(config.replace(f"{cluster.home.root}/aws-credentials", str(credentials)))
+    config = service.config.read_text().replace(f"{cluster.home.root}/aws-credentials", str(credentials))
+    # this broker needs none, and takes any: so the workers' connector needs our classes
+    password = tmp_path / "basic"
+    password.write_text(f"reaper:{secret}\n")
+    service.config.write_text(config.replace("[pulsar]", f'[pulsar]\nbasic_file = "{password}"'))
 
     with standalone(tmp_path / "cluster") as spark:
         driver = Driver(installed, dist, spark, tmp_path)
@@ -245,7 +253,8 @@ def test_the_service_runs_on_workers_with_only_python_and_java(
     seen = driver.seen()
     assert "spark.submit.deployMode" in seen
     assert "streaming.spark.worker_daemon" in seen
-    assert secret not in seen
+    assert secret not in seen + driver.log.read_text()
+    assert "fallback" not in driver.log.read_text()
 
 
 def _command_lines(process: int) -> list[str]:
