@@ -48,7 +48,7 @@ test-long: setup ## Run the tests that take many minutes each
 	@$(BIN)/python -m pytest -m long --timeout 7200
 
 .PHONY: test-versions
-test-versions: setup ## Run the main scenes on each version of Pulsar (PULSAR=5.0.0-M1: on that one; 4 minutes each)
+test-versions: setup ## Run the main scenes on each version of Pulsar (PULSAR=5.0.0-M1: on that one; 6 minutes each)
 	@LEDGER_REAPER_TEST_PULSAR="$(PULSAR)" $(BIN)/python -m pytest tests/integration/test_pulsar_versions.py -m long \
 	  --durations=0 --durations-min=1
 

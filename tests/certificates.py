@@ -12,15 +12,15 @@ from cryptography.x509.oid import NameOID
 _DAY = timedelta(days=1)
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Create a self-signed certificate for a host name or an IP address; return the PEM files of certificate and key.
+def certificate(folder: Path, *names: str) -> tuple[Path, Path]:
+    """Create a self-signed certificate for host names or IP addresses; return the PEM files of certificate and key.
 
     The certificate is also a certificate authority.
     """
     key = rsa.generate_private_key(65537, 2048)
     builder = (
-        _builder(name, key, name, timedelta(hours=1), _DAY)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name)]), critical=False)
+        _builder(names[0], key, names[0], timedelta(hours=1), _DAY)
+        .add_extension(x509.SubjectAlternativeName(map(_general_name, names)), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     )
     return _written(builder.sign(key, hashes.SHA256()), key, folder, "cert.pem", "key.pem")

@@ -3,17 +3,24 @@
 `make test-versions PULSAR=5.0.0-M1` runs a single version (LEDGER_REAPER_TEST_PULSAR; several are separated by spaces).
 """
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from kazoo.exceptions import NoAuthError
 
-from streaming.sandbox import ledger_list, topics
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Part
+from streaming.sandbox.orphans import WORKER, consume_and_trim
+from streaming.sandbox.parts import part_clients
 from streaming.sandbox.parts.distribution import versions
 from tests.integration import test_audit, test_ops, test_snapshots, test_watch
 from tests.integration.audit_world import OFFLOAD_GONE
-from tests.integration.conftest import Deployment, running_cluster
+from tests.integration.conftest import Deployment, payload, running_cluster
+from tests.integration.secured_world import with_tokens
 from tests.integration.snapshot_scenes import (
     SEGMENTED,
     SINGLE,
@@ -100,3 +107,41 @@ def test_snapshots_are_audited_guarded_and_read(
         assert "guard created" in service.call("snapshots", "guard", "--yes", "--namespace", scene.space)
         assert reasons_for(findings(service), scene.segments) == set()
         assert reads_committed(transactions, scene)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_several_servers_with_tls_tokens_and_a_digest(version: str, tmp_path: Path) -> None:
+    topic = "persistent://public/default/secured"
+    counts = {Part.ZOOKEEPER: 3, Part.BOOKIE: 2, Part.BROKER: 2}
+    with running_cluster(tmp_path / "pulsar", pulsar=version, counts=counts) as cluster:
+        topics.fill(cluster, topic, 5, [WORKER])
+        before = set(topics.data_ledgers(cluster, topic))
+        with cluster_faults.metadata_fault(cluster):
+            consume_and_trim(cluster, topic, WORKER, 3 * topics.ENTRIES_PER_LEDGER)
+            leaked = before - set(topics.data_ledgers(cluster, topic))
+            for part in cluster.spec.all_of(Part.BROKER):  # which would repeat the deletes later
+                cluster.stop(part)
+        secured = with_tokens(cluster, tmp_path, "localhost")
+        service, stranger = secured.deployment("reaper"), secured.deployment("nobody")
+
+        assert "credentials in [pulsar]" in stranger.call("check", code=2)
+        service.call("check")
+        *found, last = service.console.json("audit", "--recheck-seconds", "1")
+        assert last["complete"] is True
+        # brokers that stop leak by themselves, too: for those their own lists are the truth
+        stats = json.loads(secured.admin("GET", f"{topics.resource(topic)}/internalStats"))
+        listed = {each["ledgerId"] for each in stats["ledgers"]}
+        named = listed | {each["cursorLedger"] for each in stats["cursors"].values()}
+        orphans = {row["ledger_id"] for row in found if row["topic"] == topic}
+        assert leaked <= orphans
+        assert not orphans & named
+        assert {row["class"] for row in found} <= {"ORPHAN", "OPEN"}
+
+        service.request(payload(topic, ledger_id) for ledger_id in sorted(leaked))
+        service.run("run", "--until-idle")
+        assert service.outcomes() == {("DELETED", "UNREFERENCED"): len(leaked)}
+        left = ledger_list.every_ledger(cluster).keys()
+        assert not leaked & left
+        assert listed <= left
+        with part_clients.zookeeper(cluster.addresses.zookeeper) as other, pytest.raises(NoAuthError):
+            other.get_children(service.settings.zookeeper.own_root)
