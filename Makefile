@@ -27,7 +27,7 @@ setup: machine $(READY) ## Make the virtual environment (.venv) with everything 
 $(READY): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sandbox,dev]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sandbox,dev,otlp]'
 	@touch $(READY)
 
 .PHONY: demo

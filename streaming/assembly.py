@@ -41,7 +41,7 @@ from streaming.limits.census import count_ledgers
 from streaming.limits.enforcement import BlastRadius
 from streaming.limits.last_hour import deletes_since
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.metrics import Metrics
+from streaming.metrics import Metrics, exporting
 from streaming.ports import MetadataStore, Pulsar
 from streaming.prometheus import table
 from streaming.prometheus.server import MetricsServer
@@ -302,6 +302,8 @@ class Assembly:
             from streaming.deletion.supervision.notices import notifying
 
             yield notifying(settings, metrics.health, registry.labels)
+        if settings.metrics.otlp_endpoint:
+            yield exporting(registry, settings.metrics.otlp_endpoint)
         if settings.audit.every_seconds:
             from streaming.audit.repeat.audit_thread import auditing
 

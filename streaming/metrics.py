@@ -1,9 +1,11 @@
 """The service's metrics, and what /readyz reports of it."""
 
+import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from streaming.beside import Beside, Work, logged
 from streaming.in_use.cache import InUseCache
 from streaming.prometheus import table
 from streaming.prometheus.health import STARTING, Health
@@ -16,7 +18,10 @@ from streaming.state.receipts import ChunkSummary
 from streaming.sweep.measured import Measures
 from udfs.phase_one.pip_186_metrics import counted_as
 
+log = logging.getLogger("ledger-reaper")
+
 _NAMED = 5
+_EXPORT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,19 @@ class Holds:
     limit_since_ms: int = 0
     migration: str = ""  # why the cluster's metadata can't be used; "": it can
     tenants_since_ms: int = 0  # when a tenant was last held or released; 0: none is held
+
+
+def exporting(registry: Registry, endpoint: str) -> Beside:
+    """Return the thread that sends the metrics to an OpenTelemetry collector every minute."""
+    from streaming.prometheus.otlp import OtlpExport  # loads OpenTelemetry
+
+    export = OtlpExport(registry, endpoint)
+
+    def run() -> None:
+        if not export.send():
+            log.warning("%s did not take the metrics; the next try is in a minute", endpoint)
+
+    return Beside(Work(name="otlp", run=run, every_s=_EXPORT_S, on_failure=logged("sending metrics", _EXPORT_S)))
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """Listens on the port for metrics before anything else starts, so that no other process can take the port."""
 
+import importlib.util
 import os
 import socket
 
@@ -10,8 +11,13 @@ from streaming.errors import ConfigError
 def listen(metrics: MetricsSettings) -> socket.socket | None:
     """Listen for Prometheus; None if metrics.port is -1. The caller closes the socket.
 
-    Raises ConfigError if the port is in use, or the address is not this machine's.
+    Raises ConfigError if the port is in use, if the address is not this machine's, or if metrics.otlp_endpoint is set
+    and OpenTelemetry is not installed.
     """
+    if metrics.otlp_endpoint and not _has_package("opentelemetry.exporter.otlp.proto.http"):
+        raise ConfigError(
+            "metrics.otlp_endpoint needs OpenTelemetry's exporter: install ledger-reaper[otlp], or remove the key"
+        )
     if metrics.port < 0:
         return None
     advice = (
@@ -29,3 +35,10 @@ def listen_on(address: str, port: int, advice: str) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise ConfigError(f"metrics can't be served on {address}, port {port}: {why}. {advice}") from error
+
+
+def _has_package(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False

@@ -416,3 +416,4 @@ class MetricsSettings(_Part):
     address: ListenAddress
     port: Annotated[int, Field(ge=-1, le=65_535)]
     cluster: str
+    otlp_endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]

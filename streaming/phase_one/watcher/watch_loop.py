@@ -33,6 +33,7 @@ from streaming.coordination.live_store import require_live_store, stop_at_migrat
 from streaming.coordination.lock import WATCH, InstanceLock
 from streaming.errors import ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.in_use.loader import InUseLoader
+from streaming.metrics import exporting
 from streaming.phase_one.deletable_ledgers import deletable_ledgers_on
 from streaming.phase_one.watcher.marks.mark_removal import Tools
 from streaming.phase_one.watcher.marks.marking import Marking
@@ -80,7 +81,10 @@ def watch(settings: Settings, stop: threading.Event, listener: socket.socket | N
     health = Health()
     metrics = WatchMetrics(Registry(Group.PROCESS), health)
     metrics.not_watching("starting: the watcher does not watch yet")
-    with serving(metrics.registry, health, listener):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(serving(metrics.registry, health, listener))
+        if settings.metrics.otlp_endpoint:
+            stack.enter_context(exporting(metrics.registry, settings.metrics.otlp_endpoint))
         _watch(settings, stop, metrics)
 
 
