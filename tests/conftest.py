@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from streaming.sandbox.cluster import Cluster, down, up
+from tests import json_outputs
 
 # including pytest's folders: tests write nothing outside the project
 if "TMPDIR" not in os.environ:
@@ -26,6 +27,8 @@ if "TMPDIR" not in os.environ:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # So do the processes of pytest-xdist: half of the collection is the compilation of modules with tests.
 sys.dont_write_bytecode = False
+
+json_outputs.watch()
 
 # The collection of tests leaves no garbage, and searching for garbage takes a quarter of its time.
 gc.disable()

@@ -6,6 +6,7 @@ commands and options from the commands themselves, metrics from their table. Cop
 are generated, too.
 """
 
+import json
 import os
 import re
 import shutil
@@ -64,6 +65,7 @@ def generated_pages() -> dict[Path, str]:
                 (DOCS / "configuration.md", _keys()),
                 (DOCS / "commands.md", _commands()),
                 (DOCS / "metrics.md", _metrics()),
+                (DOCS / "json.md", _outputs()),
             )
         }
     )
@@ -83,6 +85,25 @@ def _metrics() -> Iterator[str]:
                 text = f"{metric.text}. Buckets: {buckets}" if buckets else metric.text
                 yield f"| `{metric.series}` | {metric.kind} | {labels} | {text} | {metric.since} |"
         yield ""
+
+
+def _outputs() -> Iterator[str]:
+    """Yield a table of the fields of each object that --json prints."""
+    for definition in json.loads((DOCS / "output.schema.json").read_text(encoding="utf-8"))["$defs"].values():
+        yield from (f"## {definition['title']}", "", "| field | type | content |", "|---|---|---|")
+        for name, field in definition["properties"].items():
+            rare = "" if name in definition["required"] else " (not always)"
+            yield f"| `{name}` | {_type_of(field)} | {field['description']}{rare} |"
+        yield ""
+
+
+def _type_of(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type_of(each) for each in field["anyOf"])
+    if "$ref" in field:
+        return "object"
+    names = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    return " or ".join(names)
 
 
 def _keys() -> Iterator[str]:

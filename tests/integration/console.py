@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.dataset  # noqa: F401
 
 from streaming.__main__ import run_command
-from tests import shared_classes
+from tests import json_outputs, shared_classes
 
 _SECONDS = 300
 
@@ -67,6 +67,7 @@ def _process() -> ProcessPoolExecutor:
 
 def _set_environment(variables: dict[str, str]) -> None:
     os.environ.update(variables)  # a function, because os.environ can't be pickled
+    json_outputs.watch()
 
 
 def _call(arguments: list[str]) -> tuple[int, str]:
