@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -61,8 +62,10 @@ class OAuth2Server:
 
 
 @contextmanager
-def oauth2_server(key: bytes, secrets: dict[str, str]) -> Iterator[OAuth2Server]:
-    """Serve on this machine until the block ends."""
+def oauth2_server(
+    key: bytes, secrets: dict[str, str], *, certified: tuple[Path, Path] | None = None
+) -> Iterator[OAuth2Server]:
+    """Serve on this machine until the block ends; with files of a certificate and its key, over TLS."""
     server = OAuth2Server(key, secrets)
 
     class Handler(BaseHTTPRequestHandler):
@@ -89,7 +92,11 @@ def oauth2_server(key: bytes, secrets: dict[str, str]) -> Iterator[OAuth2Server]
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        server.url = f"http://127.0.0.1:{http.server_address[1]}/realm"
+        server.url = f"http{'s' if certified else ''}://127.0.0.1:{http.server_address[1]}/realm"
+        if certified:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certified)
+            http.socket = context.wrap_socket(http.socket, server_side=True)
         threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield server

@@ -22,6 +22,7 @@ from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSe
 from streaming.adapters.pulsar.credentials import Credentials
 from streaming.adapters.pulsar.http import PulsarHttp
 from streaming.adapters.pulsar.publish import client
+from streaming.adapters.pulsar.readers.frames import LOOKED_UP, LOOKUP, Connection, ReceiveTimeout
 from streaming.adapters.pulsar.readers.read import check_connection
 from streaming.adapters.pulsar.tls import Tls
 from streaming.config.load import load
@@ -42,6 +43,7 @@ from tests.pulsar_settings import pulsar_settings
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.marks import read_marks
+from udfs.proto import pulsar_api_pb2 as api
 from udfs.records import LedgerComponent, LedgerType
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -276,6 +278,20 @@ def test_wrong_and_expired_credentials_are_refused_until_the_file_has_valid_ones
             with pytest.raises(ReaperError) as raised:
                 ask(settings)
             assert PASSWORD not in str(raised.value)
+
+
+def test_a_reader_answers_the_brokers_question_for_a_new_token(secured: Secured, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(_token("reaper", 4))
+    addresses = {"service_url": secured.service_url, "admin_url": secured.admin_url, "timeout_seconds": 5}
+    settings = pulsar_settings(**addresses, token_file=str(token), tls_trust_certs_file=str(secured.ca))
+    with Connection(settings, secured.service_url) as connection:
+        token.write_text(_token("reaper", 60))
+        with pytest.raises(ReceiveTimeout):  # receive() answers the question, and returns nothing of it
+            connection.receive(time.monotonic() + 8)
+        lookup = api.CommandLookupTopic(topic=WATCHED, request_id=connection.next_request())
+        answer = connection.ask(api.BaseCommand(type=LOOKUP, lookup_topic=lookup), LOOKED_UP)
+        assert answer.lookup_topic_response.response == 1
 
 
 @contextmanager

@@ -5,7 +5,9 @@ and follows no redirect.
 """
 
 import json
+import os
 import re
+import ssl
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -47,6 +49,14 @@ _tokens: dict[OAuth2, _Token] = {}
 _lock = threading.Lock()
 
 
+def _forget_parents_lock() -> None:
+    global _lock  # noqa: PLW0603  a lock that another thread of the parent held at the fork is never released
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parents_lock)
+
+
 def access_token(oauth2: OAuth2) -> str:
     """Return an access token, from the issuer if this process has none that lasts.
 
@@ -69,7 +79,9 @@ def access_token(oauth2: OAuth2) -> str:
 
 def _requested(oauth2: OAuth2) -> _Token:
     client = _client_of(oauth2.key_file)
-    with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as http:
+    # without a context, httpx trusts certifi's authorities, not the system's
+    context = ssl.create_default_context()
+    with httpx.Client(timeout=_TIMEOUT_SECONDS, follow_redirects=False, trust_env=False, verify=context) as http:
         endpoint = _token_endpoint(http, oauth2.issuer_url)
         form = {"grant_type": "client_credentials", **client, "audience": oauth2.audience, "scope": oauth2.scope}
         asked_at = time.monotonic()

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import logging
+import os
 import ssl
 import threading
 from dataclasses import dataclass
@@ -45,6 +46,14 @@ class Tls:
 _Stamp = tuple[tuple[int, int, int], ...]
 _contexts: dict[Tls, tuple[_Stamp, ssl.SSLContext]] = {}
 _lock = threading.Lock()
+
+
+def _forget_parents_lock() -> None:
+    global _lock  # noqa: PLW0603  a lock that another thread of the parent held at the fork is never released
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parents_lock)
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:

@@ -1,6 +1,7 @@
 """Access tokens from a real OAuth2 server on this machine: kept, renewed, refused; no secret in any error."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from streaming.adapters.pulsar import oauth2
 from streaming.adapters.pulsar.oauth2 import OAuth2, access_token
 from streaming.errors import ConfigError, ReaperError, RefusedError, UnavailableError
+from tests.certificates import certificate
 from tests.oauth2_server import OAuth2Server, oauth2_server
 
 SECRET = "secret+of/the client"
@@ -121,3 +123,27 @@ def test_an_unusable_key_file_is_named_and_not_quoted(ours: OAuth2, content: str
     Path(ours.key_file).unlink()
     with pytest.raises(ConfigError, match="can't be read"):
         access_token(ours)
+
+
+def test_the_issuers_certificate_must_be_of_an_authority_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oauth2._tokens.clear()
+    certified = certificate(tmp_path, "127.0.0.1")
+    with oauth2_server(b"a key", {"reaper": SECRET}, certified=certified) as server:
+        key = server.key_file(tmp_path / "key.json", "reaper")
+        ours = OAuth2(key_file=str(key), issuer_url=server.url, audience=server.audience, scope=server.scope)
+        with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            access_token(ours)
+        assert server.forms == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(certified[0]))
+        assert access_token(ours)
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(server: OAuth2Server, ours: OAuth2) -> None:
+    with oauth2._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if oauth2._lock.acquire(timeout=5) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert access_token(ours)
