@@ -10,7 +10,7 @@
 #   constraints.txt                    the versions of all packages with which it was tested
 #   ledger-reaper-VERSION.tgz          the Helm chart
 #   kubernetes.yaml, kubernetes-executors.yaml    the manifests, as kustomize builds them
-#   alerts.yaml                        the alert rules for Prometheus
+#   alerts.yaml, dashboard.json        the alert rules for Prometheus, the dashboard for Grafana
 #   man.tar.gz                         the man pages
 #   sbom.cdx.json                      all packages and Java archives of an installation (CycloneDX)
 #   SHA256SUMS
@@ -84,13 +84,14 @@ cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --outp
   "$venv/bin/python"
 PYTHONPATH=. python deploy/sbom.py "$scratch/python.json" "$into/sbom.cdx.json"
 
-echo "chart, manifests, alerts"
-python -m pytest --quiet tests/architecture/test_chart.py tests/architecture/test_alerts.py
+echo "chart, manifests, alerts, dashboard"
+python -m pytest --quiet tests/architecture/test_{chart,alerts,dashboard}.py
 "$helm" package deploy/helm/ledger-reaper --destination "$into" > "$scratch/said"
 "$helm" template ledger-reaper "$into/ledger-reaper-$version.tgz" --kube-version 1.29.0 > "$scratch/said"
 "$kustomize" build deploy/kubernetes/base > "$into/kubernetes.yaml"
 "$kustomize" build deploy/kubernetes/executors > "$into/kubernetes-executors.yaml"
 cp deploy/prometheus/alerts.yaml "$into"
+cp deploy/grafana/ledger-reaper.json "$into/dashboard.json"
 
 (cd "$into" && sha256sum -- *) > "$scratch/SHA256SUMS"
 mv "$scratch/SHA256SUMS" "$into"

@@ -24,7 +24,15 @@ def test_a_release_is_complete_and_its_source_archive_can_be_installed(tmp_path:
     sources = f"ledger_reaper-{version}.tar.gz"
     assert {path.name for path in release.iterdir()} == {
         *(f"ledger_reaper-{version}-py3-none-any.whl", sources, f"ledger-reaper-{version}.tgz", "constraints.txt"),
-        *("kubernetes.yaml", "kubernetes-executors.yaml", "alerts.yaml", "man.tar.gz", "sbom.cdx.json", "SHA256SUMS"),
+        *(
+            "kubernetes.yaml",
+            "kubernetes-executors.yaml",
+            "alerts.yaml",
+            "dashboard.json",
+            "man.tar.gz",
+            "sbom.cdx.json",
+            "SHA256SUMS",
+        ),
     }
     run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=release)
     with tarfile.open(release / sources) as archive:
