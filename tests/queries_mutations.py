@@ -110,6 +110,12 @@ QUERIES = (
     ),
     ("a start claims its topics", INSTANCE, "        ownership.claim(settings.topics.owned)\n", ""),
     (
+        "a start refuses lost znodes of its own",
+        INSTANCE,
+        "    _require_own_root(store, root, settings.state_dir)\n",
+        "",
+    ),
+    (
         "a message that is delivered again has one row",
         ROWS,
         "            if newest is not None and position <= newest:\n",

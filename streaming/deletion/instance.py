@@ -21,9 +21,10 @@ from streaming.coordination.lock import InstanceLock
 from streaming.coordination.overwriting import require_no_overwriting
 from streaming.coordination.ownership import Ownership
 from streaming.coordination.pause import Pause
-from streaming.errors import StopRequestedError, UnavailableError
+from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.ports import MetadataStore, TopicAdmin
 from streaming.queries.checkpoints import root_of
+from streaming.state.filesystem import shown
 from streaming.sweep.jobs import SweepRules
 
 log = logging.getLogger("ledger-reaper")
@@ -113,6 +114,7 @@ def begin_instance(
     cluster = identity.read_identity(store, settings.zookeeper.ledgers_root, ",".join(sorted(admin.clusters())), name)
     for directory in (root_of(settings), settings.state_dir):
         require_writable(directory)
+    _require_own_root(store, root, settings.state_dir)
     with _alone(store, root, name, stop):
         require_no_overwriting(settings)
         for directory in (root_of(settings), settings.state_dir):
@@ -149,6 +151,18 @@ def begin_instance(
             rules=rules,
             ownership=ownership,
             pulsar_cluster=cluster.pulsar_cluster,
+        )
+
+
+def _require_own_root(store: MetadataStore, root: str, state_dir: str) -> None:
+    """Raise SafetyError if our znodes are gone although a service has used the state directory."""
+    # without them nothing is paused or held, whatever an operator or a limit had stopped
+    if own_znodes.read_own(store, root) is None and identity.known(state_dir) is not None:
+        raise SafetyError(
+            f"{root} is gone although {shown(state_dir)} has been used: pauses, limits that were reached and held "
+            "tenants are lost with it, unless zookeeper.own_root or the chroot was another. If it is lost, run "
+            "`ledger-reaper pause --why ...`, start again, look at `ledger-reaper status`, and then `ledger-reaper "
+            "resume`"
         )
 
 

@@ -195,6 +195,7 @@ def test_receipts_are_shown_from_s3(server: S3Server, bucket: str, tmp_path: Pat
     settings = load(config)
     table = Receipts(None, settings.state_dir)  # type: ignore[arg-type]
     row = dict.fromkeys(schemas.RECEIPT.names) | {c.CHUNK: 1, c.LEDGER_ID: 7, c.OUTCOME: "DELETED", c.AT_MS: 1}
+    row |= {c.REASON: "DELETED", c.ORIGIN_MESSAGE_ID: "1:2:0"}
     rows: Any = Tasks(pa.Table.from_pylist([row], schema=schemas.RECEIPT))
     table.append(rows, 1)
     hold.note(settings.state_dir, "paused by an operator", now_ms=1)

@@ -13,6 +13,7 @@ from streaming.adapters.memory.store import MemoryBroker, MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.clients import Clients
 from streaming.config.load import load
+from streaming.coordination.pause import Pause
 from streaming.deletion.instance import Instance, _alone, begin_instance
 from streaming.errors import ConfigError, SafetyError, StopRequestedError, UnavailableError
 from tests.builders import ROOT, put
@@ -118,6 +119,23 @@ def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(
     assert not [path for path in tree.paths() if path.endswith("/third/epoch")], "it was not the one that may delete"
     with _started(tree, tmp_path, "main"):
         pass
+
+
+def test_a_start_refuses_lost_znodes_of_its_own_until_an_operator_has_paused(tmp_path: Path) -> None:
+    tree = _tree()
+    with _started(tree, tmp_path, "main"):
+        pass
+    root = load(None).zookeeper.own_root
+    for path in sorted((path for path in tree.paths() if f"{path}/".startswith(f"{root}/")), reverse=True):
+        tree.remove(path)
+    for _ in range(2):
+        with pytest.raises(SafetyError, match="held tenants are lost") as refused, _started(tree, tmp_path, "main"):
+            pass
+    assert refused.value.exit_code == 4
+    assert not [path for path in tree.paths() if path.startswith(root)], "a refused start creates none"
+    Pause(MemoryStore(tree), root).set("own_root was lost")
+    with _started(tree, tmp_path, "main") as instance:
+        assert instance.pause.reason().startswith("own_root was lost")
 
 
 def test_a_start_refuses_a_cluster_that_leaves_zookeeper_before_it_writes_anything(tmp_path: Path) -> None:
