@@ -119,6 +119,6 @@ def _require_key(file: str) -> None:
         is_usable = False
     if not is_usable:
         raise ConfigError(
-            f"pulsar.tls_key_file {file} must be an RSA key in PKCS #8, not encrypted (-----BEGIN PRIVATE KEY-----), "
+            f"pulsar.tls_key_file {file} must be an unencrypted RSA key in PKCS #8, headed BEGIN PRIVATE KEY, "
             "since Spark's connector reads no other: openssl pkcs8 -topk8 -nocrypt -in KEY -out FILE"
         )

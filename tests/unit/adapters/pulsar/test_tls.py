@@ -48,7 +48,7 @@ def test_files_that_cant_be_used_are_named(files: Tls, tmp_path: Path) -> None:
     ec = tmp_path / "ec.pem"
     _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(ec))
     for key in (pkcs1, encrypted, ec):
-        with pytest.raises(ConfigError, match="must be an RSA key in PKCS #8"):
+        with pytest.raises(ConfigError, match="must be an unencrypted RSA key in PKCS #8"):
             tls_context(Tls(cert_file=files.cert_file, key_file=str(key)))
     with pytest.raises(ConfigError, match="tls_key_file /no/such can't be read"):
         tls_context(Tls(cert_file=files.cert_file, key_file="/no/such"))
