@@ -310,6 +310,12 @@ SEGMENTS = (
         "    return segment == judged.segment",
     ),
     (
+        "a segment that was not judged was not seen",
+        REMOVAL,
+        "        if lead.facts is None:",
+        "        if False:",
+    ),
+    (
         "no segment is removed after a newer instance has started",
         REMOVAL,
         "        if self._rules.epoch not in holding:\n",

@@ -11,7 +11,7 @@ A broker deletes any segment on request, and no transaction can contain its REST
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streaming.clock import Clock
 from streaming.coordination.live_store import await_broker
@@ -85,10 +85,13 @@ class SegmentSweeper:
                 elif not self._sweep_group(group, remover, limiter, until_ms):
                     until_ms = 0
         now_ms = self._clock.now_ms()
-        return [
-            swept_of(job, leads[job.rests_on, job.request.ledger_id], self._rules.policy, now_ms=now_ms)
-            for job in open_jobs
-        ]
+        return [self._swept(job, leads[job.rests_on, job.request.ledger_id], now_ms) for job in open_jobs]
+
+    def _swept(self, job: SegmentJob, lead: SegmentJob, now_ms: int) -> Swept:
+        swept = swept_of(job, lead, self._rules.policy, now_ms=now_ms)
+        if lead.facts is None:  # postponed before it was judged: this was no sighting
+            return replace(swept, absent_since_ms=job.given.absent_since_ms)
+        return swept
 
     def _sweep_group(
         self, group: Sequence[SegmentJob], remover: SegmentRemover, limiter: Limiter | None, until_ms: int

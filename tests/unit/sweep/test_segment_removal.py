@@ -301,6 +301,23 @@ def test_many_segments_leave_time_for_other_requests(bench: Bench) -> None:
     assert whys(swept) == [REMOVED] * 20 + [(Outcome.RETRY, Reason.UNREFERENCED_ONCE)] * 80
 
 
+def test_a_segment_that_had_no_turn_was_not_seen(bench: Bench) -> None:
+    names = [f"public/default/segment/orders/0000-7fff-{number}" for number in range(51)]
+    bench.owner(LAYOUT_PATH, layout_znode(next_id=1_000))
+    for number, name in enumerate(names):
+        bench.owner(managed_ledger_path(name), list_znode(100 + number))
+    bench.age()
+    brokers = Brokers(bench).answering(UnavailableError("no answer in time"))
+    since_ms = bench.clock.now_ms() - 11 * MINUTE_MS
+    jobs = [Job(segment_request(100 + number, name), since_ms) for number, name in enumerate(names[:50])]
+    sweeper = SegmentSweeper(
+        bench.store, bench.loader(), bench.journal, bench.clock, bench.rules(), open_remover=brokers.opened
+    )
+    last = sweeper.sweep([*jobs, Job(segment_request(150, names[50]))], {})[-1]
+    assert len(brokers.calls) == 1, "the second group is not judged"
+    assert (last.verdict.outcome, last.absent_since_ms) == (Outcome.RETRY, None)
+
+
 def test_pause_and_limits_are_asked_before_each_call(bench: Bench) -> None:
     class Paused:
         at_once = 1
