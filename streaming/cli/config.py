@@ -1,6 +1,7 @@
 """`ledger-reaper config`: the configuration that counts, and whether a file is valid; neither needs a cluster."""
 
 import re
+import shlex
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from streaming.terminal import say, say_json, say_lines
 if TYPE_CHECKING:
     from streaming.config.load import EffectiveValue
 
-_PASSWORD_OPTION = re.compile(r"(-D[^\s=]*(?:password|secret|token|credential|key)[^\s=]*=)\S+", re.IGNORECASE)
+_PASSWORD_OPTION = re.compile(r"(-D[^=]*(?:pass|pwd|secret|token|credential|key)[^=]*=).*", re.IGNORECASE | re.DOTALL)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -56,7 +57,16 @@ def _line(value: "EffectiveValue") -> str:
 
 
 def _shown(value: "EffectiveValue") -> object:
-    return _PASSWORD_OPTION.sub(r"\1…", value.value) if value.key == "java_options" else value.value
+    return _without_passwords(value.value) if value.key == "java_options" else value.value
+
+
+def _without_passwords(options: str) -> str:
+    try:
+        parts = shlex.split(options)  # a password may contain a blank
+    except ValueError:
+        return "…"
+    shown = [_PASSWORD_OPTION.sub(r"\1…", part) for part in parts]
+    return options if shown == parts else " ".join(shown)
 
 
 @app.command()

@@ -83,6 +83,16 @@ def test_passwords_in_options_of_java_are_left_out(tmp_path: Path) -> None:
         assert "-Da=b" in text
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["-Da.password='hunter2 hunter2'", "'-Da.password=x hunter2'", "-Da.keyPass=hunter2", "-Da.password='hunter2"],
+)
+def test_a_password_is_left_out_as_a_whole(tmp_path: Path, option: str) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text(f'[spark]\njava_options = "-Xmx1g {option}"\n')
+    assert "hunter2" not in printed("show", "--config", str(file))
+
+
 def test_a_valid_file_is_valid_although_files_that_it_names_are_elsewhere(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text('[pulsar]\ntoken_file = "/nowhere/token"\n')
