@@ -83,6 +83,8 @@ def start_logging(
     handler.setFormatter(json_formatter() if form is LogFormat.JSON else Log4jFormatter())
     logging.basicConfig(level=_OF_LIBRARIES[level], handlers=[handler], force=True)
     logging.getLogger("ledger-reaper").setLevel(level.upper())
+    # logs the URL of each request, and that of a webhook is a secret
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     # py4j logs errors of foreachBatch with a traceback; the service itself logs them in a single line
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from streaming.adapters.pulsar.oauth2 import OAuth2, access_token
+from streaming.adapters.pulsar.oauth2 import OAuth2, access_token, is_sendable
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError
 
@@ -67,7 +67,10 @@ class Credentials:
             return access_token(self.oauth2)
         if self.basic_file:
             return "{}:{}".format(*self.user_and_password())
-        return _text(self.token_file, "pulsar.token_file") if self.token_file else ""
+        token = _text(self.token_file, "pulsar.token_file") if self.token_file else ""
+        if not is_sendable(token):
+            raise ConfigError(f"pulsar.token_file {self.token_file} must contain one token, on one line")
+        return token
 
     def user_and_password(self) -> tuple[str, str]:
         """Return the content of basic_file. Raises ConfigError."""

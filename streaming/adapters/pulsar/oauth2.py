@@ -77,6 +77,11 @@ def access_token(oauth2: OAuth2) -> str:
         return kept.text
 
 
+def is_sendable(token: str) -> bool:
+    """Whether a token can be sent in a header. HTTP's library quotes any other in its error, and so in the log."""
+    return token.isascii() and token.isprintable()
+
+
 def _requested(oauth2: OAuth2) -> _Token:
     client = _client_of(oauth2.key_file)
     # without a context, httpx trusts certifi's authorities, not the system's
@@ -92,8 +97,8 @@ def _requested(oauth2: OAuth2) -> _Token:
             f"({_error(answer) or int(status)}): check its id, secret, audience and scope"
         )
     token, life = answer.get("access_token"), answer.get("expires_in")
-    if status != HTTPStatus.OK or not isinstance(token, str) or not token:
-        raise UnavailableError(f"{endpoint} answered {int(status)} without an access token")
+    if status != HTTPStatus.OK or not isinstance(token, str) or not token or not is_sendable(token):
+        raise UnavailableError(f"{endpoint} answered {int(status)} without a valid access token")
     seconds = float(life) if isinstance(life, int | float) and life > 0 else _LIFE_SECONDS
     return _Token(token, asked_at + 0.9 * seconds, asked_at + seconds)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,30 @@ def test_json_has_a_line_for_each_record_with_its_exception() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", record.pop("time"))
     assert "KeyError: 'k\\x1b'" in record.pop("exception")
     assert record == {"level": "WARN", "logger": "ledger-reaper", "message": "a\n\u202e"}
+
+
+def test_no_level_logs_the_url_of_a_webhook(tmp_path: Path) -> None:
+    program = """
+import sys, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from streaming.adapters.webhook import post
+from streaming.cli.logs import LogLevel, choose_log, LogFormat
+class Webhook(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+server = HTTPServer(("127.0.0.1", 0), Webhook)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+choose_log(LogLevel.DEBUG, LogFormat.TEXT)
+open(sys.argv[1], "w").write(f"http://127.0.0.1:{server.server_port}/services/s3cret")
+post(sys.argv[1], {})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "url")], capture_output=True, text=True, check=True
+    )
+    assert "s3cret" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ def test_a_token_is_read_each_time(tmp_path: Path) -> None:
     assert credentials.of_connector() == (f"{JAVA}AuthenticationToken", f"file://{tmp_path}/secret")
 
 
+@pytest.mark.parametrize("token", [f"{SECRET}\n{SECRET}", f"{SECRET}\x00", f"{SECRET}\xe9"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
+    credentials = _of(token_file=_file(tmp_path, token))
+    with pytest.raises(ConfigError, match=r"secret must contain one token, on one line$") as refused:
+        credentials.headers()
+    assert SECRET not in str(refused.value)
+
+
 def test_user_and_password_are_sent_in_the_form_of_pulsars_clients(tmp_path: Path) -> None:
     credentials = _of(basic_file=_file(tmp_path, f"reaper:{SECRET}\n"))
     basic = b64encode(f"reaper:{SECRET}".encode()).decode()

@@ -79,7 +79,10 @@ def test_a_token_is_used_to_its_end_while_the_issuer_gives_no_other(
     [
         pytest.param((401, {"error": SECRET}), RefusedError, r"\(401\)", id="an error that is no name"),
         pytest.param((500, {}), UnavailableError, "answered 500", id="a fault of the server"),
-        pytest.param((200, {"access_token": ""}), UnavailableError, "without an access token", id="no token"),
+        pytest.param((200, {"access_token": ""}), UnavailableError, "without a valid access token", id="no token"),
+        pytest.param(
+            (200, {"access_token": f"{SECRET}\n"}), UnavailableError, "without a valid access token", id="two lines"
+        ),
     ],
 )
 def test_other_answers_are_named_without_the_secret(
