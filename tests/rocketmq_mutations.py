@@ -80,9 +80,16 @@ ROCKETMQ = (
     (
         "RocketMQ: only one command writes",
         LOCKS,
-        "fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "pass",
+        'UnixFileLock(paths.own / "lock", fallback_to_soft=False).acquire(blocking=False)',
+        "os.scandir(paths.own)",
         "only_one_command_writes",
+    ),
+    (
+        "RocketMQ: no command writes where the file system has no locks",
+        LOCKS,
+        "fallback_to_soft=False",
+        "fallback_to_soft=True",
+        "file_system_without_locks",
     ),
     (
         "RocketMQ: CURRENT goes in last",

@@ -5,19 +5,18 @@ of the service writes the archive when its JVM ends. The JVM ignores an archive 
 path.
 """
 
-import fcntl
 import hashlib
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import psutil
 
+from streaming.spark.ivy import locked
 from streaming.spark.jars import jars
 
 # Spark appends this to the class path. An archive holds only classes of the class path, and none of spark.jars.
@@ -53,18 +52,10 @@ def java_options(run: Callable[[Path, str], None]) -> str:
     """
     fits = hashlib.sha256(class_path().encode()).hexdigest()[:8]
     archive = Path(sys.prefix) / f"service-classes-{fits}.jsa"  # beside PySpark's jars, which it fits too
-    with _one_at_a_time(archive.with_suffix(".lock")):
+    with locked(archive.with_suffix(".lock")):
         if Archive.is_created and not archive.exists():
             _create(archive, run)
     return f"-XX:SharedArchiveFile={archive} {_QUIET} {_SMALL}" if archive.exists() else _WITHOUT
-
-
-@contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
-    """Hold a lock between the test processes."""
-    with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
 
 
 def _create(archive: Path, run: Callable[[Path, str], None]) -> None:

@@ -4,21 +4,23 @@ Ivy has a default repository, so no host is named here. All processes share one 
 only after its checksum was verified.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from platformdirs import user_cache_path
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
+
+if TYPE_CHECKING:
+    from filelock import UnixFileLock
 
 FETCH_TIMEOUT_SECONDS = 1800
 _NAMED = 4  # above this, the log gives the number of files, not their names
@@ -100,13 +102,11 @@ def are_fetched(artifacts: Sequence[Artifact], *, cache: Path | None = None) -> 
     return not _missing(artifacts, cache or default_cache())
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait for an exclusive lock on a file, and hold it. The lock ends with the process, even if it is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def locked(path: Path) -> "UnixFileLock":
+    """Return a file's exclusive lock, which `with` waits for. It ends with the process, even if that is killed."""
+    from filelock import UnixFileLock  # few starts need it, and its import takes 60 ms
+
+    return UnixFileLock(path, fallback_to_soft=False)  # the fallback of the library does not end with the process
 
 
 def verify(path: Path, artifact: Artifact) -> None:

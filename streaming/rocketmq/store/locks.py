@@ -11,6 +11,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from filelock import Timeout, UnixFileLock
+
 from streaming.errors import BusyError, SafetyError
 from streaming.rocketmq.failures import damage, refused
 from streaming.rocketmq.store.store_paths import StorePaths
@@ -100,12 +102,9 @@ def _folders_of_queues(paths: StorePaths) -> Iterator[os.DirEntry[str]]:
 def one_writer(paths: StorePaths) -> Iterator[None]:
     """Keep other commands of ours from writing to this store. Raises BusyError if another command is writing."""
     paths.own.mkdir(exist_ok=True)
-    handle = os.open(paths.own / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(f"another command of this program is working on {paths.store}") from error
+        held = UnixFileLock(paths.own / "lock", fallback_to_soft=False).acquire(blocking=False)
+    except Timeout as error:
+        raise BusyError(f"another command of this program is working on {paths.store}") from error
+    with held:
         yield
-    finally:
-        os.close(handle)

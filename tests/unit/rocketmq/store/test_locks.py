@@ -1,3 +1,5 @@
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -130,6 +132,18 @@ def test_only_one_command_writes(tmp_path: Path) -> None:
         pass
     with one_writer(paths(tmp_path)):
         pass
+
+
+def test_a_file_system_without_locks_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_store(tmp_path).write()
+    monkeypatch.setattr("fcntl.flock", _not_implemented)
+
+    with pytest.raises(OSError, match="not implemented"), one_writer(paths(tmp_path)):
+        pytest.fail("a second command would be here, too")
+
+
+def _not_implemented(*_: object) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 class Command(NamedTuple):
