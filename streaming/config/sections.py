@@ -61,6 +61,7 @@ def _holds_no_secret(credentials: str) -> AfterValidator:
 _PULSAR = _holds_no_secret("the file of pulsar.token_file or pulsar.basic_file")
 _ISSUER = _holds_no_secret("the file of pulsar.oauth2_key_file")
 _BUCKET = _holds_no_secret("the file of tiered_storage.credentials_file")
+_COLLECTOR = _holds_no_secret("OpenTelemetry's variable OTEL_EXPORTER_OTLP_HEADERS")
 _AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
 
 
@@ -416,4 +417,4 @@ class MetricsSettings(_Part):
     address: ListenAddress
     port: Annotated[int, Field(ge=-1, le=65_535)]
     cluster: str
-    otlp_endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
+    otlp_endpoint: Annotated[str, _COLLECTOR, Field(pattern=r"^(https?://\S+)?$")]

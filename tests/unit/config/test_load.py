@@ -87,6 +87,11 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
             id="a secret in the issuer's URL",
         ),
         pytest.param(
+            '[metrics]\notlp_endpoint = "https://me:hunter2@collector"',
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            id="a secret in the collector's URL",
+        ),
+        pytest.param(
             '[pulsar]\ntoken_file = "t"\nadmin_url = "http://127.0.0.1:8080,pulsar.example.com:8080"',
             "unencrypted",
             id="token in clear to the second of two",
