@@ -303,7 +303,7 @@ class Assembly:
 
             yield notifying(settings, metrics.health, registry.labels)
         if settings.metrics.otlp_endpoint:
-            yield exporting(registry, settings.metrics.otlp_endpoint)
+            yield exporting(registry, metrics.health, settings.metrics.otlp_endpoint)
         if settings.audit.every_seconds:
             from streaming.audit.repeat.audit_thread import auditing
 

@@ -36,11 +36,11 @@ class Holds:
     tenants_since_ms: int = 0  # when a tenant was last held or released; 0: none is held
 
 
-def exporting(registry: Registry, endpoint: str) -> Beside:
+def exporting(registry: Registry, health: Health, endpoint: str) -> Beside:
     """Return the thread that sends the metrics to an OpenTelemetry collector every minute."""
     from streaming.prometheus.otlp import OtlpExport  # loads OpenTelemetry
 
-    export = OtlpExport(registry, endpoint)
+    export = OtlpExport(registry, health, endpoint)
 
     def run() -> None:
         if not export.send():

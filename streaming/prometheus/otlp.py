@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.samples import Sample
 
+from streaming.prometheus import table
+from streaming.prometheus.health import Health
 from streaming.prometheus.registry import Registry
 
 if TYPE_CHECKING:  # an extra of this program's package
@@ -20,20 +22,24 @@ _SCOPE = "ledger-reaper"
 class OtlpExport:
     """Sends the series of a registry to `<endpoint>/v1/metrics`."""
 
-    def __init__(self, registry: Registry, endpoint: str) -> None:
-        """Take the registry and the collector's URL."""
+    def __init__(self, registry: Registry, health: Health, endpoint: str) -> None:
+        """Take what /metrics and /readyz report, and the collector's URL."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-        self._registry = registry
+        self._registry, self._health = registry, health
         self._exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=_TIMEOUT_S)
         self._started_ns = time.time_ns()
 
     def send(self) -> bool:
-        """Send all series once; return False if the collector did not take them."""
+        """Send all series once, but nothing before the cluster's name is known.
+
+        Return False if the collector did not take them.
+        """
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         if not self._registry.is_identified:
             return True
+        self._registry.set(table.READY, int(not self._health.waits_for))
         data = converted(self._registry.collect(), self._started_ns, time.time_ns())
         return self._exporter.export(data, timeout_millis=_TIMEOUT_S * 1000) is MetricExportResult.SUCCESS
 
@@ -91,6 +97,7 @@ def _histograms(samples: Iterable[Sample], started_ns: int, now_ns: int) -> list
         elif sample.name.endswith("_sum"):
             sums[labels] = sample.value
     points = []
+    unknown: Any = None  # Prometheus' histograms have no extremes, and OTLP does not require them
     for labels, cumulative in bounds.items():
         ascending = sorted(cumulative)
         counts = [cumulative[bound] for bound in ascending]
@@ -103,8 +110,8 @@ def _histograms(samples: Iterable[Sample], started_ns: int, now_ns: int) -> list
                 sum=sums[labels],
                 bucket_counts=[int(n - before) for n, before in zip(counts, [0.0, *counts], strict=False)],
                 explicit_bounds=ascending[:-1],
-                min=0.0,
-                max=0.0,
+                min=unknown,
+                max=unknown,
             )
         )
     return points

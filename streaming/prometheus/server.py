@@ -7,6 +7,7 @@ closed, so that slow clients never keep Prometheus out.
 import contextlib
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -101,8 +102,10 @@ class MetricsServer(ThreadingMixIn, TCPServer):
         for connection in slow:
             _cut(connection)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection that broke."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Log an error of ours; ignore a connection that broke."""
+        if not isinstance(sys.exception(), OSError):
+            log.error("metrics: a request could not be answered", exc_info=True)
 
     def answer(self, path: str, accept: str) -> Answer:
         """Answer a request for a path."""

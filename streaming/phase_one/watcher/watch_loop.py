@@ -84,7 +84,7 @@ def watch(settings: Settings, stop: threading.Event, listener: socket.socket | N
     with contextlib.ExitStack() as stack:
         stack.enter_context(serving(metrics.registry, health, listener))
         if settings.metrics.otlp_endpoint:
-            stack.enter_context(exporting(metrics.registry, settings.metrics.otlp_endpoint))
+            stack.enter_context(exporting(metrics.registry, health, settings.metrics.otlp_endpoint))
         _watch(settings, stop, metrics)
 
 

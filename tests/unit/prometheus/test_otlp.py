@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from streaming.metrics import exporting
 from streaming.prometheus import otlp, table
+from streaming.prometheus.health import Health
 from streaming.prometheus.registry import Registry
 from streaming.prometheus.table import Group
 
@@ -61,7 +62,7 @@ def registry() -> Registry:
 
 
 def test_a_collector_gets_names_labels_and_values(collector: str, registry: Registry) -> None:
-    assert otlp.OtlpExport(registry, collector).send()
+    assert otlp.OtlpExport(registry, Health(), collector).send()
     ((path, request),) = Receiver.requests
     assert path == "/v1/metrics"
     metrics = {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
@@ -84,25 +85,40 @@ def test_a_collector_gets_names_labels_and_values(collector: str, registry: Regi
     assert (histogram.count, histogram.sum) == (3, pytest.approx(4_000.9))
     assert list(histogram.explicit_bounds) == list(table.CHUNK_SECONDS.buckets)
     assert list(histogram.bucket_counts) == [1, 1, *[0] * 10, 1]
+    assert not histogram.HasField("min")
+    assert not histogram.HasField("max")
     assert "process_cpu_seconds_total" in metrics
+
+
+def test_a_collector_gets_whether_the_process_is_ready_although_nothing_scrapes_it(
+    collector: str, registry: Registry
+) -> None:
+    health = Health()
+    export = otlp.OtlpExport(registry, health, collector)
+    assert export.send()
+    health.not_ready("paused", "PAUSED: upgrade")
+    assert export.send()
+    sent = [request.resource_metrics[0].scope_metrics[0].metrics for _path, request in Receiver.requests]
+    ready = [metric for metrics in sent for metric in metrics if metric.name == table.READY.name]
+    assert [metric.gauge.data_points[0].as_double for metric in ready] == [1, 0]
 
 
 def test_a_collector_that_refuses_is_named_in_the_log(
     collector: str, registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Receiver, "status", 400)
-    assert not otlp.OtlpExport(registry, collector).send()
-    exporting(registry, collector)._work.run()
+    assert not otlp.OtlpExport(registry, Health(), collector).send()
+    exporting(registry, Health(), collector)._work.run()
     assert f"{collector} did not take the metrics; the next try is in a minute" in caplog.text
 
 
 def test_nothing_is_sent_before_the_cluster_is_known(collector: str) -> None:
-    assert otlp.OtlpExport(Registry(Group.PROCESS), collector).send()
+    assert otlp.OtlpExport(Registry(Group.PROCESS), Health(), collector).send()
     assert not Receiver.requests
 
 
 def test_the_thread_sends_and_at_once(collector: str, registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
-    with exporting(registry, collector):
+    with exporting(registry, Health(), collector):
         deadline = time.monotonic() + 10
         while not Receiver.requests and time.monotonic() < deadline:
             time.sleep(0.05)

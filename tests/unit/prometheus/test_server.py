@@ -3,12 +3,13 @@
 import socket
 import time
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, RemoteDisconnected
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import NamedTuple
 
 import pytest
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from streaming.prometheus import server as module
@@ -27,8 +28,8 @@ class Answered(NamedTuple):
 class World:
     """A server on a free port of 127.0.0.1."""
 
-    def __init__(self) -> None:
-        self.registry, self.health = Registry(), Health()
+    def __init__(self, registry: Registry | None = None) -> None:
+        self.registry, self.health = registry or Registry(), Health()
         self.registry.identify("main", "standalone")
         self.registry.set(table.OUTAGES, 3)
         self.server = MetricsServer(self.registry, self.health, socket.create_server(("127.0.0.1", 0)))
@@ -86,6 +87,17 @@ def test_only_get_and_head_are_answered(world: World) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "X<script>"):
         answer = world.ask("/metrics", method)
         assert (answer.status, answer.headers["allow"], answer.text) == (405, "GET, HEAD", "Method Not Allowed\n")
+
+
+def test_an_error_of_ours_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Registry):
+        def collect(self) -> Iterator[Family]:
+            raise KeyError("a bug")
+
+    world = World(Broken())
+    with world.server, pytest.raises(RemoteDisconnected):
+        world.ask("/metrics")
+    assert "KeyError: 'a bug'" in caplog.text
 
 
 def test_slow_clients_keep_nobody_out_and_the_oldest_goes_first(world: World) -> None:
