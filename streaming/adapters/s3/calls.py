@@ -9,7 +9,6 @@
 
 import base64
 import hashlib
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import boto3
+import tenacity
 from botocore.config import Config
 from botocore.credentials import SharedCredentialProvider
 from botocore.exceptions import (
@@ -38,8 +38,9 @@ from streaming.errors import RefusedError, UnavailableError
 _T = TypeVar("_T")
 
 _CONNECT_SECONDS = 5
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
-_MORE_IF_THROTTLED = 2  # extra attempts after a rest: a refusal for load proves that the bucket answers
+# 0.025 to 0.05 s at first, 2.5 to 5 s in the end
+_WAIT = tenacity.wait_exponential(0.025, max=2.5) + tenacity.wait_random_exponential(0.025, max=2.5)
+_AFTER_REST = tenacity.stop_after_attempt(3)  # if it refuses for load, which proves that the bucket answers
 
 THROTTLED = frozenset(
     {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -78,6 +79,10 @@ class ChangedError(RefusedError):
     """The object's ETag differs from the one that was sent."""
 
 
+class _ThrottledError(UnavailableError):
+    """The bucket has too much load."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
     """How to reach a bucket. Picklable, hashable, and free of secrets."""
@@ -98,7 +103,6 @@ class S3Calls:
     def __init__(self, settings: S3Settings) -> None:
         self.settings = settings
         self.requests = 0
-        self.retries = 0  # attempts beyond the first, of all calls
         self._lock = Lock()
         self._client: Any = None
         self._credentials_mtime_ns = 0
@@ -109,70 +113,60 @@ class S3Calls:
 
         Raises AbsentError, UnavailableError, RefusedError (UnsupportedError, DeniedError).
         """
-        give_up_s = time.monotonic() + self._patience_seconds()
-        extra_attempts = _MORE_IF_THROTTLED if self._rests_until_s else 0
-        wait_s, is_renewed = _FIRST_WAIT_S, False
-        while True:
-            pace.take(units)
-            try:
-                answer = self._once(action)
-            except (ClientError, BotoCoreError, ResponseParserError) as error:
-                if not is_renewed and _code(error) in _CREDENTIALS and self._renew():
-                    is_renewed = True
-                    continue
-                self._judge(error, pace)
-                if time.monotonic() + wait_s >= give_up_s:
-                    if not (extra_attempts and _is_throttled(error)):
-                        self._rest()
-                        raise UnavailableError(f"{self._name()} does not answer: {_text(error)}") from error
-                    extra_attempts -= 1
-            else:
-                self._rests_until_s = 0.0
-                return answer
-            self.retries += 1
-            time.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311
-            wait_s = min(_LONGEST_WAIT_S, wait_s * 2)
-
-    def _patience_seconds(self) -> float:
-        """Return how long a request may be retried. Raises UnavailableError while the bucket gets no requests."""
-        if not self._rests_until_s:
-            return self.settings.patience_seconds
-        left_s = self._rests_until_s - time.monotonic()
+        rests_until_s, now_s = self._rests_until_s, time.monotonic()
         # a chunk with requests for this bucket must not delay the requests for other buckets
-        if left_s > 0:
+        if rests_until_s > now_s:
+            left_s = rests_until_s - now_s
             raise UnavailableError(f"{self._name()} did not answer; the next attempt is in {left_s:.0f} s")
-        return 0.0
+        trying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_ThrottledError if rests_until_s else UnavailableError),
+            stop=_AFTER_REST if rests_until_s else tenacity.stop_before_delay(self.settings.patience_seconds),
+            wait=_WAIT,
+            reraise=True,
+        )
+        try:
+            return trying(lambda: self._attempt(action, pace, units))
+        except UnavailableError:
+            if self.settings.rest_seconds:
+                self._rests_until_s = time.monotonic() + self.settings.rest_seconds
+            raise
 
-    def _rest(self) -> None:
-        if self.settings.rest_seconds:
-            self._rests_until_s = time.monotonic() + self.settings.rest_seconds
-
-    def _once(self, action: Callable[[Any], _T]) -> _T:
+    def _attempt(self, action: Callable[[Any], _T], pace: AdaptivePace, units: int, *, may_renew: bool = True) -> _T:
+        pace.take(units)
         self.requests += 1
-        return action(self._connected())
+        try:
+            answer = action(self._connected())
+        except (ClientError, BotoCoreError, ResponseParserError) as error:
+            if may_renew and _code(error) in _CREDENTIALS and self._renew():
+                return self._attempt(action, pace, units, may_renew=False)
+            meaning = self._meaning(error)
+            if isinstance(meaning, _ThrottledError):
+                throttling.add()
+                pace.slow_down()
+            raise meaning from error
+        self._rests_until_s = 0.0
+        return answer
 
-    def _judge(self, error: Exception, pace: AdaptivePace) -> None:
-        """Return if a retry may help; otherwise raise the error that the answer means."""
-        if _is_throttled(error):
-            throttling.add()
-            pace.slow_down()
-            return
-        code, status = _code(error), _status(error)
-        if code in TRANSIENT or status >= 500 or isinstance(error, _BROKEN):
-            if code in _UNSUPPORTED or status == 501:
-                raise UnsupportedError(f"{self._name()} does not support this request: {_text(error)}") from error
-            return
+    def _meaning(self, error: Exception) -> Exception:
+        """Return the error that the answer means; UnavailableError if a retry may help."""
+        code, status, name, text = _code(error), _status(error), self._name(), _text(error)
+        is_throttled = code in THROTTLED or status in (429, 503)
+        is_unsupported = code in _UNSUPPORTED or status == 501
+        is_transient = code in TRANSIENT or status >= 500 or isinstance(error, _BROKEN)
+        if is_throttled or (is_transient and not is_unsupported):
+            kind = _ThrottledError if is_throttled else UnavailableError
+            return kind(f"{name} does not answer: {text}")
         self._rests_until_s = 0.0  # any answer proves that the store is reachable
+        if is_unsupported:
+            return UnsupportedError(f"{name} does not support this request: {text}")
         if code in ABSENT:
-            raise AbsentError from error
+            return AbsentError()
         if code == "NoSuchBucket":
-            raise RefusedError(f"there is no {self._name()}: check the name of the bucket") from error
-        if code in _UNSUPPORTED:
-            raise UnsupportedError(f"{self._name()} does not support this request: {_text(error)}") from error
+            return RefusedError(f"there is no {name}: check the name of the bucket")
         if code in _CREDENTIALS or isinstance(error, NoCredentialsError | PartialCredentialsError):
-            raise RefusedError(f"{self._name()} refuses our credentials: {_text(error)}; renew them") from error
-        kind = ChangedError if code in CHANGED_CODES else DeniedError if code in _DENIED else RefusedError
-        raise kind(f"{self._name()} refuses: {_text(error)}") from error
+            return RefusedError(f"{name} refuses our credentials: {text}; renew them")
+        refused = ChangedError if code in CHANGED_CODES else DeniedError if code in _DENIED else RefusedError
+        return refused(f"{name} refuses: {text}")
 
     def _connected(self) -> Any:
         with self._lock:
@@ -252,10 +246,6 @@ def _status(error: Exception) -> int:
     if not isinstance(error, ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def _is_throttled(error: Exception) -> bool:
-    return _code(error) in THROTTLED or _status(error) in (429, 503)
 
 
 def _text(error: Exception) -> str:
