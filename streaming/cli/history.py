@@ -30,7 +30,7 @@ def history(
 ) -> None:
     """Show what operators did on this cluster, oldest first: who paused, resumed, accepted, requested or undid what.
 
-    ZooKeeper keeps the newest 1,000 entries below zookeeper.own_root, with its own time of each.
+    ZooKeeper keeps the newest 1,000 entries below zookeeper.own_root, and dates them by its own clock.
     """
     from streaming.clients import command_clients
     from streaming.coordination.operator_log import OperatorLog

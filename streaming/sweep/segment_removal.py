@@ -32,8 +32,10 @@ from udfs.records import LedgerComponent, LedgerType, Outcome, PendingDelete, Pr
 from udfs.verdicts.judge_segment import MOST_LEDGERS, RemovalFacts, is_unchanged, judge_removal
 
 _GROUP_SIZE = 50  # segments that are judged together: their removal takes some seconds
-_MOST_MS = 20_000  # of a sweep; other requests wait for the rest of the chunk
-_LATER_MS = 1_000  # a request that had no turn costs no try, and comes back after two_phase.reconsume_later_seconds
+_MOST_MS = 20_000  # of a sweep, because other requests wait until the chunk ends
+# Not 0, so that a request which this sweep does not reach uses up no try. It returns after
+# two_phase.reconsume_later_seconds, if that is longer.
+_LATER_MS = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,6 +269,6 @@ def _facts(job: SegmentJob) -> RemovalFacts:
 
 
 def _postpone(jobs: Sequence[SegmentJob], why: str) -> None:
-    """Let requests come back with their first sighting, without a try."""
+    """Retry requests later; they keep their first sighting, and use up no try."""
     for job in jobs:
         job.verdict = Verdict(Outcome.RETRY, Reason.UNREFERENCED_ONCE, f"not this time: {why}", wait_ms=_LATER_MS)

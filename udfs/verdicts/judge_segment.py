@@ -1,5 +1,5 @@
 """Decides whether a segment of a scalable topic is an orphan: a whole owner, with its list and cursors, that no layout
-names. Audits report such segments. If the operator allows it, a broker deletes them (decision 6).
+names. Audits report such segments. If the operator allows it, a broker deletes them (decision 5).
 
 Brokers lose such segments: a prune or a deletion removes a segment from the layout first, and then tries once
 to delete the segment; a split or merge creates segments first, and may fail to write them into the layout. No broker
@@ -7,8 +7,8 @@ collects them later. The rules, in this order:
 1. A segment whose znode, layout or broker could not be read is UNKNOWN, and so is one that may be a V1 topic.
 2. A segment that its layout names, by ZooKeeper or by a broker, is in use.
 3. A segment that changed a short while ago is in use: a broker may be about to delete it, or to write it into the
-   layout. A segment with an id that the layout has not assigned yet waits as long as a ledger that is newer than all
-   that its owner names; a later split may still take it over.
+   layout. If the layout has not assigned the segment's id yet, a later split may still take it over, so the segment
+   waits as long as a ledger that is newer than all ledgers of its owner.
 4. Any other segment is an orphan, if a second check agrees.
 
 A broker deletes the segment that it is told to delete, whether or not a layout names it, and with it the schema that
@@ -93,9 +93,9 @@ def _kept(facts: RemovalFacts, ledger_id: int) -> Verdict | None:
     if ledger_id not in {*listed.ids, *listed.bookkeeper_free}:
         return Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND, f"the segment does not name ledger {ledger_id} any more")
     if facts.schema.data is not None:
-        why = f"a broker would delete {facts.schema.path} with it, which a topic of that name may need"
+        why = f"a broker would also delete the schema {facts.schema.path}, which a topic of that name may need"
     elif listed.offloads:
-        why = "ledgers of it are offloaded, and `undo` could not restore their objects"
+        why = "some of its ledgers are offloaded, and `undo` could not restore their objects"
     elif len(listed.ids) > MOST_LEDGERS:
         why = f"it names {len(listed.ids)} ledgers, more than {MOST_LEDGERS}"
     else:

@@ -22,8 +22,8 @@ _HOPS = 3
 _SHOWN = 300  # characters of a broker's message
 _KIND = "/admin/v2/segments"  # if these requests hang, that is not held against other requests
 _ADVICE = (
-    "a broker refuses while producers or consumers are connected to the segment, and if pulsar.token_file is not a "
-    "superuser's"
+    "a broker refuses while producers or consumers are connected to the segment, and if the credentials in "
+    "[pulsar] are not a superuser's"
 )
 
 
