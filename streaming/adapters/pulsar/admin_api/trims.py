@@ -27,7 +27,10 @@ class PulsarTrimFacts:
         """Whether a broker has the topic loaded. Raises UnavailableError if a broker does not list its topics."""
         is_loaded = self._ask_loaded(topic)
         if is_loaded is None:
-            raise UnavailableError(f"whether {topic} is loaded is unknown: not all brokers list their topics")
+            raise UnavailableError(
+                "not all brokers list the topics that they have loaded: they refuse that to a role without "
+                f"{SUPERUSER}, or they do not answer"
+            )
         return is_loaded
 
     def retention(self, topic: str) -> Retention:

@@ -92,7 +92,8 @@ class Marking:
         if streak.failed(topic):
             raise error
         self._metrics.count(table.WATCH_MARKING_FAILURES)
-        self._warnings.log(topic, f"{topic} waits, and other topics are not affected: {error}")
+        about = topic if topic in str(error) else str(error)  # what concerns all topics is logged once
+        self._warnings.log(about, f"{topic} waits, and other topics are not affected: {error}")
 
     def _unless_refused(self, topic: str, process: Callable[[], None]) -> None:
         """Call `process`. If a server refuses, or content of the topic is invalid, the topic waits for a new sign."""

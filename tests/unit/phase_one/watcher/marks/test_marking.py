@@ -464,6 +464,15 @@ def test_a_topic_that_failed_is_asked_about_again_while_the_sign_that_it_is_load
     assert scene.marked() == {5}
 
 
+def test_what_concerns_all_topics_is_logged_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_operation: str, _topics: Sequence[str]) -> None:
+        raise UnavailableError("not all brokers list their topics")
+
+    scene.facts.faults.before(fail)
+    scene.run_for(5, {f"public/default/persistent/t{n}" for n in range(9)})
+    assert caplog.text.count("not all brokers list their topics") == 1
+
+
 def test_topics_without_an_answer_of_brokers_delay_no_others_and_wait_longer_and_longer(scene: Scene) -> None:
     bad = {f"hostile/ns/persistent/t{n}" for n in range(40)}
     tries: Counter[str] = Counter()
