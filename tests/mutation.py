@@ -34,7 +34,7 @@ from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
 ROOT = Path(__file__).parent.parent
 NOTICED = ROOT / "tests/data/mutations.json"  # the test that noticed each line last
 WORKERS = os.cpu_count() or 1
-COPIED = ("udfs", "streaming", "tests", "bench", "conf", "docs", "pyproject.toml")
+COPIED = ("udfs", "streaming", "tests", "bench", "conf", "deploy", "docs", "pyproject.toml")
 # Folders, so that moved and new tests count.
 UNIT_TESTS = tuple(
     f"tests/unit/{name}"

@@ -1,4 +1,7 @@
-"""Reads durations (30m, 6h, 7d), times, sizes (500G) and topic names that operators write on the command line."""
+"""Reads durations (30m, 6h, 7d), times, sizes (500G) and topic names that operators write on the command line.
+
+pydantic's types differ: its timedelta refuses 30m, and its ByteSize reads 10G as a power of ten.
+"""
 
 import re
 from datetime import UTC, datetime

@@ -67,7 +67,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
 
 
 def _lock(folder: Path, *, wait: bool) -> int:
-    """Lock the folder and return the descriptor that holds the lock.
+    """Lock the folder, which filelock can't do, and return the descriptor that holds the lock.
 
     Raises BlockingIOError if another process has locked it and wait is false.
     """
