@@ -1,7 +1,13 @@
 """Reads the time; all other modules take a Clock or a number."""
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
+
+
+def utc_text(at_ms: int) -> str:
+    """Return a time (ms since the epoch) as every text for operators shows it: 2026-11-28 17:05:09 UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class Clock(Protocol):

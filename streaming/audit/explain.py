@@ -5,7 +5,6 @@ The command reads the ledger and its owner now, and applies the service's own ru
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -17,7 +16,7 @@ from streaming.audit.report.descriptions import meaning_of
 from streaming.audit.walk.referring import Referring, referring_to
 from streaming.audit.walk.suspects import LedgerReader
 from streaming.clients import clients_for
-from streaming.clock import Clock, SystemClock
+from streaming.clock import Clock, SystemClock, utc_text
 from streaming.config.policies import policy_of
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
@@ -246,8 +245,8 @@ def _print(explained: Explained, past: list[dict[str, Any]], lines: Sequence[str
     if explained.verdict.detail:
         console.print(cell(f"({explained.verdict.detail})"), style="dim")
     for row in past:
-        at = datetime.fromtimestamp(row[c.AT_MS] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        console.print(cell(f"  receipt {at}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}"))
+        receipt = f"  receipt {utc_text(row[c.AT_MS])}  {row[c.OUTCOME]} {row[c.REASON]} {row[c.DETAIL] or ''}"
+        console.print(cell(receipt.rstrip()))
 
 
 def _missing(explained: Explained) -> list[str]:

@@ -182,7 +182,7 @@ def instance(store: MetadataStore, settings: Settings) -> str:
     holder = holder_of(store, lock_path(settings.zookeeper.own_root, settings.service.name))
     if holder is None:
         return f"no instance {settings.service.name} runs"
-    return f"runs: pid {holder.pid} on {holder.host} since {holder.since}"
+    return f"runs: {holder.text}"
 
 
 def owned_topics(store: MetadataStore, settings: Settings, topics: Collection[str]) -> str:

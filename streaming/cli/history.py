@@ -44,7 +44,7 @@ def history(
         if json_lines:
             say_json(asdict(entry))
         else:
-            why = f" (why: {entry.why})" if entry.why else ""
+            why = f" (why: {entry.why})" if entry.why and not entry.what.startswith(f"{entry.why} (by ") else ""
             say(f"{utc(entry.at_ms)}  {entry.who}  {entry.service}  {entry.command}: {entry.what}{why}")
     if not entries and not json_lines:
         say("No operator has changed anything yet." if not since else "No operator has changed anything since then.")

@@ -34,7 +34,7 @@ def required_config(context: typer.Context, named: Path | None) -> Path:
         system = context.find_object(Path) or SYSTEM_CONFIG
         raise ConfigError(
             f"no configuration was given: name a file with --config or in {CONFIG_VARIABLE}, or write {system}. "
-            "conf/production.example.toml is a start; conf/default.toml explains every key"
+            "`ledger-reaper init` writes a first one; conf/default.toml explains every key"
         )
     return file
 

@@ -13,7 +13,7 @@ from streaming.terminal import say
 
 def pause(
     config: Config,
-    why: Annotated[str, typer.Option("--why", help="Reason, shown by status, check and the log")] = "by an operator",
+    why: Annotated[str, typer.Option("--why", help="Reason, shown by status, check and the log")] = "no reason given",
     lasts: Annotated[
         str, typer.Option("--for", help="End the pause after this time, for example 2h", show_default="until `resume`")
     ] = "",
@@ -33,7 +33,7 @@ def pause(
     settings = settings_of(config)
     with command_clients(settings) as clients:
         done = control.pause(settings, clients.store, why, for_ms=for_ms, force=force)
-        record(settings, "pause", done, why=why, store=clients.store)
+        record(settings, "pause", done.removeprefix("paused: "), why=why, store=clients.store)
     say(done)
 
 

@@ -123,7 +123,7 @@ def _line(label: str, text: str) -> str:
 def _runs(now: "Now", what: str, holder: "Holder | None") -> str:
     if what in now.unknown:
         return f"not known: {now.unknown[what]}"
-    return "does not run" if holder is None else f"runs: pid {holder.pid} on {holder.host} since {holder.since}"
+    return "does not run" if holder is None else f"runs: {holder.text}"
 
 
 def _watcher(now: "Now") -> str:

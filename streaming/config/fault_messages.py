@@ -29,7 +29,14 @@ def messages_of(error: ValidationError, environment: Mapping[str, Any], defaults
         environment: the values of variables, by section and key.
         defaults: the values of conf/default.toml, by section and key; they serve as examples.
     """
-    return [_message(dict(fault), environment, defaults) for fault in error.errors()]
+    faults = error.errors()
+    # pydantic drops the wrong elements of a list, and then calls it too short
+    lists = {fault["loc"][:-1] for fault in faults}
+    return [
+        _message(dict(fault), environment, defaults)
+        for fault in faults
+        if fault["type"] != "too_short" or fault["loc"] not in lists
+    ]
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
@@ -70,7 +77,7 @@ def _reason(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *
     if kind == "missing":
         return "is missing"
     text = next((text for start, text in _MUST_BE.items() if kind.startswith(start)), "")
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         text = f"must be {limits['expected']}"
     if kind in _LIMITS:
         text = f"must be {_LIMITS[kind]} {limits[_LIMIT_NAMES[kind]]}"

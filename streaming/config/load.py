@@ -43,7 +43,8 @@ def load(path: str | Path | None) -> Settings:
     """Read default.toml, then the file, then the environment. Raises ConfigError with every fault."""
     file = None if path is None else Path(path).absolute()
     if file is not None and not file.is_file():
-        raise ConfigError(f"there is no configuration at {path}: write one (start from conf/production.example.toml)")
+        is_folder = ": it is a folder" if file.is_dir() else ""
+        raise ConfigError(f"there is no configuration file {path}{is_folder}; `ledger-reaper init` writes a first one")
     source = file or _DEFAULTS
     for message in unknown_variables(os.environ):
         log.warning("%s", message)

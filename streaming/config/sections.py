@@ -168,13 +168,15 @@ class TopicSettings(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _full_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _full_names(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not _are_texts(values.get("requests") or ()):
+            return values  # the fields' own checks name the fault
         full = dict(values)
         requests = [topic_of(managed_ledger_name(topic)) for topic in full.get("requests") or ()]
         full["requests"] = tuple(requests)
         for key, suffix in (("retry", "-RETRY"), ("dead_letter", "-DLQ"), ("watch", "-WATCH")):
             topic = full.get(key) or (_outside_system(requests[0]) + suffix if requests else "")
-            full[key] = topic_of(managed_ledger_name(topic)) if topic else ""
+            full[key] = topic_of(managed_ledger_name(topic)) if topic and isinstance(topic, str) else topic
         return full
 
     @model_validator(mode="after")
@@ -218,6 +220,10 @@ class TopicSettings(_Part):
         return topic in (*self.requests, self.watch) or (
             pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
         )
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
 
 
 def _outside_system(request_topic: str) -> str:

@@ -18,7 +18,7 @@ from typing import Self
 
 import psutil
 
-from streaming.clock import SystemClock
+from streaming.clock import SystemClock, utc_text
 from streaming.coordination.identity import iso_time
 from streaming.coordination.own_znodes import read_own
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError
@@ -40,6 +40,15 @@ class Holder:
     pid: int
     since: str  # ISO 8601, UTC
     token: str
+
+    @property
+    def text(self) -> str:
+        """The process, as every text for operators names it."""
+        try:
+            since = utc_text(round(_seconds(self.since) * 1000))
+        except (ValueError, OverflowError, OSError):
+            since = self.since  # of another version, or created by hand
+        return f"pid {self.pid} on {self.host} since {since}"
 
     def is_alive(self) -> bool:
         """Whether the process certainly runs: on this host, and it started before it took the lock."""
@@ -118,8 +127,8 @@ class InstanceLock:
                 raise _refusal(self._name, self.path, holder)
             if not waited:
                 log.info(
-                    "pid %s on %s has held the lock since %s; if it has died, its session ends soon. Waiting %s s",
-                    *(holder.pid, holder.host, holder.since, round(self.patience_s)),
+                    "%s has the lock; if it has died, its session ends soon. Waiting %s s",
+                    *(holder.text, round(self.patience_s)),
                 )
             if self._stop.wait(_POLL_SECONDS):
                 raise StopRequestedError
@@ -159,8 +168,8 @@ def refuse_second(store: MetadataStore, root: str, name: str) -> None:
 
 def _refusal(name: str, path: str, holder: Holder) -> SafetyError:
     return SafetyError(
-        f"instance {name!r} already runs: pid {holder.pid} on {holder.host} since {holder.since} "
-        f"holds {path}. Stop it first; a second instance on this cluster needs a service.name, state.dir, "
+        f"instance {name!r} already runs: {holder.text} holds {path}. "
+        "Stop it first; a second instance on this cluster needs a service.name, state.dir, "
         "checkpoints and request topics of its own."
     )
 

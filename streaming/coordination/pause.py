@@ -3,10 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from streaming.clock import Clock, SystemClock
+from streaming.clock import Clock, SystemClock, utc_text
 from streaming.coordination.identity import iso_time, operator_name
 from streaming.coordination.own_znodes import read_own
 from streaming.errors import SafetyError
@@ -87,14 +86,10 @@ class Pause:
             return None
         try:
             fields: dict[str, Any] = dict(json.loads(node.data))
-            text = f"{fields['why']} (by {fields['who']}, since {fields['since']}"
+            text = f"{fields['why']} (by {fields['who']}, since {utc_text(node.mtime_ms)}"
             until_ms = node.mtime_ms + int(fields["for_ms"]) if "for_ms" in fields else None
-            until = "" if until_ms is None else f", until {_iso(until_ms)}"
+            until = "" if until_ms is None else f", until {utc_text(until_ms)}"
         except (ValueError, KeyError, TypeError, OverflowError):
             # an operator created it by hand, so it lasts until it is deleted by hand or by `resume`
             return PauseNote(f"{self.path} exists", node.version, None, node.mtime_ms)
         return PauseNote(f"{text}{until})", node.version, until_ms, node.mtime_ms)
-
-
-def _iso(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

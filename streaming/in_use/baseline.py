@@ -12,6 +12,7 @@ from itertools import islice
 
 from streaming.coordination.own_znodes import read_own, write_own
 from streaming.ports import MetadataStore
+from streaming.terminal import count_of
 from udfs.owners.completeness import baseline_in, is_unread, shrunk
 from udfs.owners.mass_loss import Doubts, Losses, doubts
 from udfs.owners.references import owner_of, tenant_of_key
@@ -168,7 +169,7 @@ def summary(certificates: Iterable[tuple[str, str]]) -> str:
     unread = [f"{key}: {text[2:120]}" for key, text in by_owner.items() if is_unread(text)]
     shrunken = [key for key, text in by_owner.items() if " was=" in text]
     parts = [
-        f"sources of {len(by_owner)} owners: ZooKeeper named {sum(max(c.listed, 0) for c in named)} ids",
+        f"sources of {count_of(len(by_owner), 'owner')}: ZooKeeper named {sum(max(c.listed, 0) for c in named)} ids",
         f"brokers {sum(max(c.remembered, 0) for c in named)}",
         f"{len(unread)} could not be read" + _examples(unread),
         f"{len(shrunken)} shrank"

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from streaming.clients import CommandClients
+from streaming.clock import utc_text
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.space.explain.outlook import FORCES_SCHEMAS_WARNING, SETTINGS, BrokerOutlook, outlook_of
@@ -167,12 +167,8 @@ def _needed_text(each: NeededBy) -> str:
 
 def _time_text(after_ms: int | None, until_ms: int | None) -> str:
     if until_ms is None:
-        return "at a time that is not known" if after_ms is None else f"after {_utc(after_ms)}"
-    return f"until {_utc(until_ms)}" if after_ms is None else f"from {_utc(after_ms)} to {_utc(until_ms)}"
-
-
-def _utc(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return "at a time that is not known" if after_ms is None else f"after {utc_text(after_ms)}"
+    return f"until {utc_text(until_ms)}" if after_ms is None else f"from {utc_text(after_ms)} to {utc_text(until_ms)}"
 
 
 def _undo_lines(need: NeededLedger, journal: RestorableLedgers) -> Iterator[str]:
@@ -188,7 +184,7 @@ def _undo_lines(need: NeededLedger, journal: RestorableLedgers) -> Iterator[str]
         if found.has_entries is None:
             effect = "This restores it if they do"
         yield (
-            f"  undo: the service deleted it at {_utc(found.deleted_ms)}, and the journal has its metadata; "
+            f"  undo: the service deleted it at {utc_text(found.deleted_ms)}, and the journal has its metadata; "
             f"{found.detail}. {effect}:"
         )
         yield f"    {_undo_command(need.ledger_id)}"

@@ -81,7 +81,7 @@ def test_running_programs_are_reported_with_their_process(world: World) -> None:
         now = world.read_now()
         assert now.service is not None
         service, watcher = world.says()[:2]
-    assert service == f"service     main runs: pid {now.service.pid} on {now.service.host} since {now.service.since}"
+    assert service == f"service     main runs: {now.service.text}"
     assert "runs: pid" in watcher
     assert watcher.endswith("UTC: 12 znodes known; 1 can't be read, 3 requests not sent yet")
     assert now.service.token not in json.dumps(now.as_json()), "a reader of the token could pass for the holder"

@@ -42,8 +42,8 @@ def test_each_action_is_listed_with_who_what_and_why(tmp_path: Path) -> None:
     call(tmp_path, "accept", "--topic", "shop/prod/carts", "--why", "INC-7")
     lines = call(tmp_path, "history").splitlines()
     assert len(lines) == 3
-    assert f"  {operator_name()}  blue  pause: paused: broker\\nupgrade (by " in lines[0]
-    assert lines[0].endswith("(why: broker\\nupgrade)")
+    assert f"  {operator_name()}  blue  pause: broker\\nupgrade (by " in lines[0]
+    assert lines[0].endswith(" UTC)"), "the reason is there once"
     assert "resume: ended the pause: broker\\nupgrade (by " in lines[1]
     assert lines[2].endswith(
         "accept: accepted: shop/prod/carts as it is now; the next retry uses this list (why: INC-7)"

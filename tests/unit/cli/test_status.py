@@ -36,7 +36,7 @@ def busy() -> Now:
 
 def test_the_terminal_has_one_line_for_each_fact() -> None:
     assert list(status.status_lines(busy())) == [
-        "service     main runs: pid 4711 on host-1 since 2023-11-14T22:00:00Z",
+        "service     main runs: pid 4711 on host-1 since 2023-11-14 22:00:00 UTC",
         "watcher     does not run; last full scan 2023-11-14 22:13:20 UTC: 7 znodes known, 2 requests not sent yet",
         "deletes     HELD, paused: maintenance -> ledger-reaper resume",
         "waiting     7 requests, retries included",

@@ -59,7 +59,16 @@ def refusal(folder: Path, text: str) -> str:
             "tiered_storage.allowed.0.buckt: unknown key; did you mean tiered_storage.allowed.0.bucket?",
             id="a typing error in a list",
         ),
-        pytest.param('[topics]\nrequests = "one"', "topics", id="no list"),
+        pytest.param('[topics]\nrequests = "one"', 'topics.requests: "one" must be a list, as in', id="no list"),
+        pytest.param("[topics]\nrequests = 5", "topics.requests: 5 must be a list, as in", id="a number for a list"),
+        pytest.param("[topics]\nrequests = [5]", "topics.requests.0: 5 must be a text", id="numbers"),
+        pytest.param("[topics]\nretry = [5]", "topics.retry: must be a text in quotes", id="a list for a topic"),
+        pytest.param("topics = 5", "topics: must be a table with the keys requests,", id="a number for a section"),
+        pytest.param(
+            '[safety]\nallowed_components = ["LEDGERS"]',
+            "safety.allowed_components.0: \"LEDGERS\" must be 'MANAGED_LEDGER',",
+            id="an unknown component",
+        ),
     ],
 )
 def test_a_fault_is_explained_with_an_example(tmp_path: Path, text: str, says: str) -> None:
@@ -67,7 +76,8 @@ def test_a_fault_is_explained_with_an_example(tmp_path: Path, text: str, says: s
     assert says in said
     assert "config.toml can't be used" in said
     assert "Input should" not in said
-    assert "pattern" not in said
+    assert "pattern" not in said.replace("requests_pattern", "")
+    assert "empty" not in said
 
 
 def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_chunks_counts_are_logged_in_one_line_and_become_the_baseline(scene: S
     watch.after(1)
     assert watch.before({}, [KEY, OTHER]) == ({KEY: Counts(500, 480)}, Doubts())
     assert scene.lines == [
-        "chunk 1: sources of 1 owners: ZooKeeper named 500 ids, brokers 480, 0 could not be read, 0 shrank"
+        "chunk 1: sources of 1 owner: ZooKeeper named 500 ids, brokers 480, 0 could not be read, 0 shrank"
     ]
 
 
