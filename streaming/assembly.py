@@ -272,7 +272,8 @@ class Assembly:
             rules=Rules(patience_s=PATIENCE_SECONDS, most_failures=self.most_failures),
             subscription=settings.topics.subscription,
         )
-        return RunningQueries(settings, tools, self.instance.ownership)
+        beat = self.service.outages.metrics.health.beat
+        return RunningQueries(settings, tools, self.instance.ownership, beat=beat)
 
     def upkeep(self, queries: RunningQueries) -> Upkeep:
         """Return the periodic duties."""

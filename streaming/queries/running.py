@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -47,6 +47,7 @@ class RunningQueries:
     # How many topics of the pattern are read, without the watcher's. Each query takes a thread and, every trigger, a
     # handful of requests to brokers, and a tenant could create any number of topics.
     most_matched: int = 100
+    beat: Callable[[], None] = lambda: None  # called before each topic, whose brokers may take a minute to answer
     _queries: dict[Query, ManagedQuery] = field(default_factory=dict)
     _matched: dict[str, Query] = field(default_factory=dict)
     _looked_up_s: float = 0
@@ -94,8 +95,12 @@ class RunningQueries:
             # a fault of the look-up must not stop the queries that run
             with _try_again_later("could not look up the watcher's topic and topics.requests_pattern"):
                 self.look_up()
-        failures = {query: managed.check() for query, managed in list(self._queries.items())}
-        return {query: failure for query, failure in failures.items() if failure is not None}
+        failures = {}
+        for query, managed in list(self._queries.items()):
+            self.beat()
+            if (failure := managed.check()) is not None:
+                failures[query] = failure
+        return failures
 
     def look_up(self) -> bool:
         """Find topics that are not listed, and read new topics; True if there are any. Raises what TopicAdmin does."""
@@ -150,6 +155,7 @@ class RunningQueries:
             self._left_behind_named = True
 
     def _take_up(self, topic: str) -> bool:
+        self.beat()
         (query,) = _queries(self.settings, (topic,))
         faults = self._prepare(query)
         if not faults:

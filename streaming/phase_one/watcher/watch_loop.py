@@ -126,6 +126,7 @@ def repeat(
     """Call `once` again after each temporary error, with growing pauses. Raises other errors."""
     failures = 0
     while not stop.is_set():
+        metrics.beat()  # also while ZooKeeper is away
         started_s = monotonic()
         try:
             once()

@@ -169,6 +169,7 @@ class Watcher:
             nonlocal reads
             for nodes in parts.scan.everything(parts.watched.nodes.keys()):
                 reads += len(nodes)
+                parts.metrics.beat()  # a scan of millions of znodes takes more than ten minutes
                 yield {path: node for path, node in nodes.items() if self._may_have_changed(path, node, doubtful)}
 
         for nodes in _gathered(changed()):

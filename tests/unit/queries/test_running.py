@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.coordination.ownership import Ownership
 from streaming.errors import RefusedError, SafetyError
+from streaming.prometheus.health import Health
 from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partitions_of
 from streaming.queries.life import FallbackResult, ManagedQuery, QueryTools, TopicLog
 from streaming.queries.names import Query, checkpoint_of, queries_of
@@ -390,6 +391,31 @@ def test_matching_topics_are_read_from_the_start_and_new_topics_from_the_next_lo
     names = {query.topics[0]: query.name for query in world.queries.running}
     listed = settings.topics.model_copy(update={"requests": (FIRST, ACMES)})
     assert names[ACMES] == queries_of(settings.model_copy(update={"topics": listed}))[1].name
+
+
+def test_slow_brokers_of_many_topics_do_not_look_like_a_main_loop_that_hangs(make: Callable[..., World]) -> None:
+    topics = [f"persistent://acme/reaper/d{number}" for number in range(20)]
+    world = make()
+    health, stalled, slow = Health(lambda: world.now_s), list[str](), "ensure_subscription"
+
+    def answer_slowly(operation: str, _names: Sequence[str]) -> None:
+        if operation == slow:
+            world.now_s += 60
+            stalled.append(health.stalled)
+
+    world.queries.beat = health.beat
+    world.admin.faults.before(answer_slowly)
+    make_topics(world.admin, *topics)
+    health.beat()
+    world.check_once(60)
+    assert len(world.queries.matched) == len(stalled) == 20
+    for topic in topics:
+        world.streams[topic][0].fail(RuntimeError("the broker does not answer"))
+    slow = "partitions"
+    health.beat()
+    world.check_once(1)
+    assert len(stalled) >= 40
+    assert not any(stalled)
 
 
 def test_the_watchers_topic_is_read_once_it_is_there_and_counts_as_none_of_the_matches(

@@ -17,6 +17,7 @@ from streaming.errors import ConfigError, RefusedError, SafetyError, StopRequest
 from streaming.phase_one.watcher import watch_loop
 from streaming.phase_one.watcher.watch_metrics import WatchMetrics
 from streaming.ports import ChangedPaths
+from streaming.prometheus.health import STALLED_S, Health
 from streaming.prometheus.registry import Registry
 from streaming.state.notes.watcher_note import WatcherNote, note, noted
 from tests.builders import ROOT, put
@@ -49,6 +50,23 @@ def test_temporary_errors_are_retried_until_a_stop() -> None:
     watch_loop.repeat(raising(errors), metrics, threading.Event())
     assert errors == []
     assert registry.get_sample_value("ledger_reaper_watcher_failures_total") == 3
+
+
+def test_a_watcher_that_waits_for_zookeeper_is_alive() -> None:
+    now_s, stop, stalled = 0.0, threading.Event(), list[str]()
+    health = Health(lambda: now_s)
+    health.beat()
+
+    def once() -> None:
+        nonlocal now_s
+        stalled.append(health.stalled)
+        now_s += STALLED_S / 2
+        if now_s > 2 * STALLED_S:
+            stop.set()
+        raise UnavailableError("ZooKeeper is away")
+
+    watch_loop.repeat(once, WatchMetrics(Registry(), health), stop)
+    assert not any(stalled)
 
 
 def test_after_it_has_watched_for_a_while_an_error_costs_a_second_again(monkeypatch: pytest.MonkeyPatch) -> None:
