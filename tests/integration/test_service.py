@@ -295,6 +295,7 @@ def _asked_while_held(service: Deployment, log: str) -> Port:
     port = Port(url)
     port.ask_until("/readyz", lambda answer: "LIMIT REACHED" in answer.text and "starting" not in answer.text)
     port.ask_until("/metrics", lambda answer: "ledger_reaper_dead_letters_read_timestamp_seconds" in answer.text)
+    port.ask_until("/metrics/spark", lambda answer: answer.status == 200)  # a busy JVM may answer too late at first
     port.held = {path: port.ask(path) for path in ("/metrics", "/metrics/spark", "/healthz", "/readyz", "/foo")}
     service.call("pause", "--why", "an upgrade")
     try:
