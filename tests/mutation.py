@@ -1507,6 +1507,9 @@ def main(words: list[str]) -> int:
     Each mutation is tried against the test that noticed it last, then against the tests that mirror its file, then
     against all unit tests, then against the model; the first failure ends it. NOTICED keeps what was found.
     """
+    if any(word.startswith("-") for word in words):
+        _print("usage: python -m tests.mutation [words of lines]; without words, all lines (hours)")
+        return 2
     chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation.line for word in words)]
     noticed = json.loads(NOTICED.read_text())
     survivors = []
