@@ -1,4 +1,4 @@
-"""The service's metrics, and what /readyz reports of it."""
+"""The service's metrics, and the reasons that /readyz reports."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from udfs.phase_one.pip_186_metrics import counted_as
 
 log = logging.getLogger("ledger-reaper")
 
-_NAMED = 5
+_NAMED = 5  # held tenants that /readyz and messages to operators name
 _EXPORT_S = 60.0
 
 
@@ -53,16 +53,16 @@ def exporting(registry: Registry, health: Health, endpoint: str) -> Beside:
 class Metrics:
     """One per process. Any thread may call it.
 
-    Counters count since the start of the process. What ZooKeeper and state.dir hold is read from there.
+    Counters start at 0 with the process. Gauges of what ZooKeeper and state.dir hold show what was read there.
     """
 
     registry: Registry = field(default_factory=lambda: Registry(Group.SERVICE, Group.PIP_186))
     health: Health = field(default_factory=Health)
     _gaps: dict[str, int] = field(default_factory=dict)
-    _cache: dict[table.Metric, int] = field(default_factory=dict)  # as counted last
+    _cache: dict[table.Metric, int] = field(default_factory=dict)  # the cache's counts when it was last shown
 
     def starting(self, why: str) -> None:
-        """Show that the service does not read requests yet; "": it does."""
+        """Show why the service does not read requests yet; "": it reads them."""
         self.health.not_ready(STARTING, why and f"starting: {why}")
 
     def count(self, query: str, summary: ChunkSummary) -> None:
@@ -111,7 +111,7 @@ class Metrics:
         self.registry.set(table.RETRIES_WAITING, retries)
 
     def unaccounted(self, accounts: Reconciliation) -> None:
-        """Show what is unaccounted for."""
+        """Show how many messages, ledgers and requests are unaccounted for."""
         gaps = {
             "messages": sum(len(partition.missing) for partition in accounts.partitions),
             "ledgers": sum(len(partition.trimmed) for partition in accounts.partitions),
@@ -158,7 +158,7 @@ class Metrics:
             self.registry.set(metric, value)
 
     def parked(self, query: str, parked: ParkedQuery | None) -> None:
-        """Show that a query is parked; None: it is no longer parked."""
+        """Show whether a query is parked; None: it is not."""
         self.registry.set(table.QUERY_PARKED, int(parked is not None), query)
         # the service does its job as long as the fallback processes the topic's requests
         waits = parked is not None and not parked.is_read

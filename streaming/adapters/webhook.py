@@ -1,4 +1,4 @@
-"""Posts JSON to a URL that may contain a secret, so no error or log shows it."""
+"""Posts JSON to a URL. The URL may contain a secret, so no error and no log shows it."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ _SECONDS = 10.0
 def post(url_file: str, body: Any) -> None:
     """Post a body as JSON to the URL in a file. A redirect is not followed.
 
-    Raises ConfigError for a file without a URL, RefusedError for an answer 3xx or 4xx, UnavailableError otherwise.
+    Raises ConfigError for a file without a URL, RefusedError for an answer 3xx or 4xx, UnavailableError for 429, 5xx
+    and no answer.
     """
     url = url_in(url_file)
     try:
@@ -32,7 +33,7 @@ def url_in(url_file: str) -> str:
     try:
         url = Path(url_file).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"notify.webhook_file {url_file} can't be read: {why}") from None
     try:
         parts = urlsplit(url)

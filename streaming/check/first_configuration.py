@@ -91,11 +91,11 @@ STEPS = (
 
 
 def credentials_in(file: str) -> tuple[Key, dict[Key, str]]:
-    """Return the key for a file with credentials, according to its content, and what it proposes for other keys."""
+    """Return the key that fits the content of a file with credentials, and the other keys' values that it contains."""
     try:
         text = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        return TOKEN_FILE, {}  # the trial names the fault
+        return TOKEN_FILE, {}  # the trial will report that the file can't be read
     if text.startswith("{"):
         issuer = re.search(r'"issuer_url"\s*:\s*"([^"]+)"', text)
         return OAUTH2_FILE, {ISSUER: issuer[1]} if issuer else {}
@@ -105,7 +105,7 @@ def credentials_in(file: str) -> tuple[Key, dict[Key, str]]:
 
 
 def is_needed(key: Key, answers: Answers) -> bool:
-    """Whether a key needs an answer: an authority only if an address uses TLS, others only with their credentials."""
+    """Whether a key needs an answer. An authority needs one with TLS only, a key of credentials with these only."""
     if key in (ISSUER, AUDIENCE, SCOPE):
         return OAUTH2_FILE in answers
     if key == KEY_FILE:
@@ -116,7 +116,7 @@ def is_needed(key: Key, answers: Answers) -> bool:
 def settings_of(answers: Answers, folder: Path) -> Settings:
     """Return the settings that a file with these answers in this folder would give. Raises ConfigError."""
     if CERT_FILE in answers and SERVICE_URL not in answers:
-        # the default has no TLS, without which a certificate is refused
+        # Settings refuse a client certificate without TLS, and the default service_url has none
         answers = {**answers, SERVICE_URL: _service_url(str(answers[ADMIN_URL]))}
     values: dict[str, dict[str, Any]] = {}
     for (section, key), value in answers.items():
@@ -125,13 +125,13 @@ def settings_of(answers: Answers, folder: Path) -> Settings:
 
 
 def first_proposals() -> dict[Key, str]:
-    """Return the addresses of a cluster on this machine, the defaults."""
+    """Return the default addresses, which are those of a cluster on this machine."""
     settings = load_values({}, Path.cwd())
     return {ADMIN_URL: settings.pulsar.admin_url, HOSTS: settings.zookeeper.hosts}
 
 
 def proposals(answers: Answers, folder: Path, *, asks_brokers: bool) -> dict[Key, str]:
-    """Return addresses that follow from the answers so far, and those that the brokers report to this role."""
+    """Return addresses that follow from the answers so far, and those that the brokers report if the role may ask."""
     found = {SERVICE_URL: _service_url(str(answers[ADMIN_URL]))}
     # only proposals: if the brokers do not answer, the operator types the addresses
     with contextlib.suppress(ReaperError):

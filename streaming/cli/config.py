@@ -1,4 +1,4 @@
-"""`ledger-reaper config`: the configuration that counts, and whether a file is valid; neither needs a cluster."""
+"""`ledger-reaper config`: shows the effective configuration, and validates a file, both without a cluster."""
 
 import re
 import shlex
@@ -21,19 +21,21 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def config() -> None:
-    """Show the configuration that counts, or validate a file; neither needs a cluster."""
+    """Show the effective configuration, or validate a file, both without a cluster."""
 
 
 @app.command()
 def show(
     config_file: OptionalConfig = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Only keys that differ from the default")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only keys that your file or the environment sets")
+    ] = False,
     json_lines: Json = False,
 ) -> None:
     """Print every key with its value and its source: the default, your file, or an environment variable.
 
-    The output is a valid configuration. It contains no secret: a configuration names the files of secrets only, and
-    values of options of Java that look like passwords are left out.
+    The output is a valid configuration. It contains no secret: a configuration only names the files with secrets, and
+    the values of Java options that look like passwords are left out.
     """
     from streaming.config.load import effective_values
 
@@ -73,7 +75,7 @@ def _without_passwords(options: str) -> str:
 def validate(config_file: Config, json_lines: Json = False) -> None:
     """Check a configuration file without a cluster; every fault is named at once (exit code 2).
 
-    Files that it names, of tokens and certificates, may be missing on this machine: a note names them.
+    The files with tokens and certificates may be missing on this machine: a note names them.
     """
     from streaming.check.questions import missing_files
 

@@ -1,4 +1,4 @@
-"""`ledger-reaper history`: what operators did; and the note that a command leaves there."""
+"""`ledger-reaper history`: shows what operators did; and how other commands record what they did."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ Why = Annotated[str, typer.Option("--why", help="Your reason, for `ledger-reaper
 def history(
     config: Config,
     since: Annotated[str, typer.Option("--since", help="Only since this time: 2h (ago), 2026-11-28T17:05 (UTC)")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Only the newest of these")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, the newest")] = 100,
     json_lines: Json = False,
 ) -> None:
     """Show what operators did on this cluster, oldest first: who paused, resumed, accepted, requested or undid what.
@@ -53,14 +53,14 @@ def history(
 def record(
     settings: "Settings", command: str, what: str, *, why: str = "", store: "MetadataStore | None" = None
 ) -> None:
-    """Add what a command did to the history. A failure is logged only, because the command has acted.
+    """Add what a command did to the history. A failure is only logged, because the command has already acted.
 
     Args:
         settings: of the command.
         command: its name.
         what: what it did, as it printed it.
         why: the operator's reason.
-        store: the command's own client; without one, a new one is opened.
+        store: the command's open client; None: this function opens one.
     """
     from streaming.clients import open_store
     from streaming.coordination.operator_log import OperatorLog

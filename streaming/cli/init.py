@@ -1,4 +1,4 @@
-"""`ledger-reaper init`: writes a first configuration, and tries each address before."""
+"""`ledger-reaper init`: tries the addresses of a cluster, and writes a first configuration with them."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _EXCLUSIVE = (
     "Are you sure that no other Pulsar cluster keeps its ledgers in this BookKeeper? Only then `run` starts; `check`, "
-    "`space` and `audit` do not need it"
+    "`space` and `audit` work without this declaration"
 )
 
 
@@ -43,7 +43,7 @@ def init(  # noqa: PLR0913  typer reads each option from a parameter
         typer.Option(
             "--exclusive-bookkeeper/--shared-bookkeeper",
             show_default=False,
-            help="Declare whether no other Pulsar cluster keeps ledgers in this BookKeeper, as `run` needs it",
+            help="Declare that no other Pulsar cluster uses this BookKeeper, as `run` requires, or that one does",
         ),
     ] = None,
     untried: Annotated[bool, typer.Option("--untried", help="Do not connect to any address")] = False,
@@ -85,7 +85,7 @@ def init(  # noqa: PLR0913  typer reads each option from a parameter
 
 
 class _Dialogue:
-    """Asks for the keys of each step, and tries them. Without a terminal, it takes what is given, else proposed."""
+    """Asks for the keys of each step, and tries the answers. Without a terminal, proposals replace missing answers."""
 
     def __init__(self, folder: Path, *, is_tried: bool) -> None:
         self._folder, self._is_tried = folder, is_tried
@@ -148,5 +148,8 @@ class _Dialogue:
 
 
 def _full(file: str) -> str:
-    """Return the absolute path: a relative path in a configuration counts from its folder, here from where we are."""
+    """Return the absolute path of a file that the operator named relative to the working directory.
+
+    In the configuration, a relative path would be relative to the configuration's folder.
+    """
     return str(Path(file).absolute()) if file else ""

@@ -20,7 +20,7 @@ LEVEL_VARIABLE, FORMAT_VARIABLE = "LEDGER_REAPER_LOG_LEVEL", "LEDGER_REAPER_LOG_
 
 
 class LogLevel(StrEnum):
-    """The least severe records of this program that are logged; libraries and Spark log one level less."""
+    """The least severe records of this program that are logged. See _OF_LIBRARIES for those of libraries and Spark."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -35,6 +35,7 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+# One level less than of this program at debug and info, as in conf/log4j2.properties.
 _OF_LIBRARIES = {
     LogLevel.DEBUG: logging.INFO,
     LogLevel.INFO: logging.WARNING,

@@ -116,7 +116,7 @@ def ledger_reaper(
             "--log-level",
             envvar=LEVEL_VARIABLE,
             case_sensitive=False,
-            help="Log what is at least as severe; libraries and Spark log one level less",
+            help="Log what is at least as severe; at debug and info, libraries and Spark log one level less",
         ),
     ] = LogLevel.INFO,
     log_format: Annotated[

@@ -56,7 +56,7 @@ def receipts(  # noqa: PLR0913  typer reads each option from a parameter
     until: Annotated[str, typer.Option("--until", help="Only receipts before this time")] = "",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, show_default="200; with --json all", help="Only the newest of these"),
+        typer.Option("--limit", min=1, show_default="200; with --json all", help="At most this many, the newest"),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print receipts as the service commits them, until Ctrl-C")
@@ -97,7 +97,7 @@ def receipts(  # noqa: PLR0913  typer reads each option from a parameter
 
 
 def _say_what_waits(settings: "Settings") -> None:
-    """Print why the service deletes nothing, and which topics it can't read, if so."""
+    """Print why the service deletes nothing now, and the topics that the connector can't read, if any."""
     from streaming.state.notes import parked_queries
     from streaming.state.notes.hold import noted
 

@@ -111,7 +111,7 @@ def _source(section: str, key: str, environment: Mapping[str, Any], written: Map
 
 
 def _in_file_form(section: BaseModel) -> Iterator[tuple[str, Any]]:
-    """Yield key -> value such that the same text in a file gives the same value."""
+    """Yield (key, value); the value in a configuration file would give the section's value."""
     durations = duration_keys(type(section))
     for key, value in json.loads(section.model_dump_json(exclude_none=True)).items():
         yield key, duration_text(value) if key in durations else value

@@ -1,7 +1,7 @@
 """The operator log: what operators did with this service's commands, in <root>/history, for all instances of a cluster.
 
-Each entry is a znode of its own with JSON, so that two commands at once both have theirs. ZooKeeper's time of its
-creation is the entry's time. The newest entries stay; a new entry removes those that are too many.
+Each entry is a znode of its own with JSON, so no command overwrites another's entry. The time of an entry is when
+ZooKeeper created the znode. The command that adds an entry removes the oldest ones, so that the newest KEPT stay.
 """
 
 import json
@@ -16,7 +16,7 @@ from streaming.errors import UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
 
 KEPT = 1000
-_SLACK = 50  # so that not every entry has to read all others
+_SLACK = 50  # further entries that stay for a while, so that not every new entry has to read all others
 _LONGEST = 2000  # characters of a text
 
 
@@ -39,7 +39,7 @@ class OperatorLog:
         self._store, self._folder = store, f"{root}/{HISTORY}"
 
     def add(self, *, service: str, command: str, what: str, why: str = "") -> None:
-        """Add an entry of this moment, by this process's user. Raises UnavailableError, RefusedError."""
+        """Add an entry in the name of this process's user. Raises UnavailableError, RefusedError."""
         fields = {"who": operator_name(), "service": service, "command": command, "what": what, "why": why}
         data = json.dumps({name: text[:_LONGEST] for name, text in fields.items()}).encode()
         # the name orders entries of the same millisecond
@@ -49,7 +49,7 @@ class OperatorLog:
                 self._store.delete(path)
 
     def entries(self) -> list[OperatorEntry]:
-        """Return all entries, the oldest first. Raises UnavailableError."""
+        """Return all entries that can be read, the oldest first. Raises UnavailableError."""
         return [_parsed(at_ms, data) for at_ms, _path, data in self._read()]
 
     def _read(self) -> list[tuple[int, str, bytes]]:

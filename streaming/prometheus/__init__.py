@@ -1,1 +1,4 @@
-"""Metrics: what exists (table.py), their values (registry.py), and the HTTP server that shows them (server.py)."""
+"""Metrics: which exist (table.py), and their values (registry.py).
+
+Prometheus fetches them from server.py, which also answers probes (health.py); otlp.py sends them to a collector.
+"""

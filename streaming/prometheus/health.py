@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# A pass of the main loop asks brokers, each with time limits of up to a minute.
+# Above this time without a pass of the main loop, the process counts as stalled. A pass asks several brokers, and waits
+# for each up to a minute.
 STALLED_S = 600.0
 STARTING = "start"  # the subject of a process that is not ready yet
 
@@ -22,7 +23,7 @@ class Health:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def not_ready(self, subject: str, why: str) -> None:
-        """Record why the process is not ready, as far as a subject is concerned; "": it is ready."""
+        """Record a subject's reason why the process is not ready; "": the subject has none."""
         with self._guard:
             if why:
                 self._waits_for[subject] = why
@@ -30,7 +31,7 @@ class Health:
                 self._waits_for.pop(subject, None)
 
     def alarm(self, subject: str, what: str) -> None:
-        """Record what an operator has to look at although the process is ready; "": nothing, about this subject."""
+        """Record what an operator has to look at although the process is ready; "": the subject has nothing."""
         with self._guard:
             if what:
                 self._alarms[subject] = what
@@ -39,12 +40,12 @@ class Health:
 
     @property
     def to_report(self) -> dict[str, str]:
-        """Return subject -> text of all that an operator should learn of, but not that the process is starting."""
+        """Return subject -> text of each reason and alarm, without the start, which no operator has to learn of."""
         with self._guard:
             return {subject: why for subject, why in (self._waits_for | self._alarms).items() if subject != STARTING}
 
     def beat(self) -> None:
-        """Record that the main loop works."""
+        """Record that the main loop has completed a pass."""
         self._beat_s = self.monotonic()
 
     def end(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Sends the metrics to an OpenTelemetry collector (OTLP over HTTP): the names, labels and values of /metrics."""
+"""Sends the metrics to an OpenTelemetry collector (OTLP over HTTP), with the names, labels and values of /metrics."""
 
 import time
 from collections import defaultdict

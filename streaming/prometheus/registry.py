@@ -1,4 +1,4 @@
-"""The values of the metrics that a process serves. They are created as table.py declares them."""
+"""The values of the metrics that a process serves, created as table.py declares them."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,8 +17,8 @@ _CREATED_SUFFIX = "_created"
 class Registry(Collector):
     """The metrics of one process. Any thread may call it.
 
-    A counter or histogram without labels appears with its group (at 0); a gauge, and a series with labels, appears with
-    its first value. So what is unknown is absent.
+    A counter or histogram without labels appears with its group, and starts at 0. A gauge, and a series with labels,
+    appears with its first value; so a value that is not known yet is absent.
     """
 
     def __init__(self, *groups: Group) -> None:
@@ -71,9 +71,10 @@ class Registry(Collector):
             self._series(metric, labels).observe(value)
 
     def show(self, metric: Metric, values: Mapping[str, float], *, is_sum: bool = True) -> None:
-        """Set a gauge with one label for all values of the label; series of other values vanish.
+        """Set the series of a gauge with one label: one for each value of the label. All its other series vanish.
 
-        Above the label's `at_most`, the least are added up as OTHER, or left out if a sum has no meaning.
+        Of more than the label's `at_most`, the largest have series; the others are added up as OTHER, or left out
+        unless is_sum (a sum of times, for example, has no meaning).
         """
         (label,) = metric.labels
         largest = sorted(values, key=lambda name: (-values[name], name))
@@ -106,7 +107,7 @@ class Registry(Collector):
             yield family
 
     def get_sample_value(self, name: str, labels: Mapping[str, str] | None = None) -> float | None:
-        """Return the value of the series with these labels, besides those of identify(); None: there is none."""
+        """Return the value of the series with these labels and those of identify(); None: there is no such series."""
         wanted = {**self._labels, **(labels or {})}
         samples = (sample for family in self.collect() for sample in family.samples)
         return next((sample.value for sample in samples if sample.name == name and sample.labels == wanted), None)
@@ -117,7 +118,7 @@ class Registry(Collector):
         return self._of(metric).labels(*map(self._bounded, repeat(metric.name), metric.labels, labels))
 
     def _bounded(self, metric: str, label: Label, value: str) -> str:
-        """Return the value, or OTHER if the label has had as many values as it may have."""
+        """Return the value; OTHER if it is new and the label has had its `at_most` values."""
         if label.at_most is None:
             return value
         seen = self._seen.setdefault((metric, label.name), set())
@@ -126,7 +127,7 @@ class Registry(Collector):
         return value if value in seen else OTHER
 
     def _of(self, metric: Metric) -> Any:
-        """Return prometheus_client's object for the metric, which is created at the first call."""
+        """Return prometheus_client's object for the metric. The first call creates it."""
         if metric.name not in self._metrics:
             self._metrics[metric.name] = _created(metric, self._inner)
         return self._metrics[metric.name]

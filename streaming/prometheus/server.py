@@ -1,7 +1,7 @@
 """The HTTP server for Prometheus and for probes. It answers GET and HEAD, and changes nothing.
 
-A client that sends or reads slowly holds a connection for at most _SECONDS. Above _CONNECTIONS the oldest connection is
-closed, so that slow clients never keep Prometheus out.
+A connection is closed after _SECONDS, and the oldest one if there are more than _CONNECTIONS. So clients that send or
+read slowly never keep Prometheus out.
 """
 
 import contextlib
@@ -45,12 +45,12 @@ class Answer(NamedTuple):
 
 
 class MetricsServer(ThreadingMixIn, TCPServer):
-    """Answers on a socket that listens. As a context manager it starts, and releases the port at the end of the block.
+    """Answers on a listening socket, from the start of a `with` block to its end, which releases the port.
 
     Args:
         registry: what /metrics shows.
         health: what /healthz and /readyz report.
-        listener: the socket.
+        listener: the listening socket.
     """
 
     daemon_threads = True
@@ -95,7 +95,7 @@ class MetricsServer(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections that are too slow; called twice a second."""
+        """Close connections that are older than _SECONDS. serve_forever calls this twice a second."""
         now_s = time.monotonic()
         with self._guard:
             slow = [connection for connection, until_s in self._open.items() if until_s < now_s]
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Answer a method that there is not, or a request that is none, in plain text."""
+        """Answer an unknown method, or what is no HTTP request, in plain text."""
         is_method = code == HTTPStatus.NOT_IMPLEMENTED  # BaseHTTPRequestHandler's answer to another method
         code = HTTPStatus.METHOD_NOT_ALLOWED if is_method else code
         # not `message`, which quotes the client

@@ -1,8 +1,8 @@
-"""Every metric that a process of ours serves. Registries are built from this table, and so is docs/metrics.md.
+"""Every metric of our processes and of a producer's client. Registries and docs/metrics.md are built from this table.
 
-Names: PIP-186's nine start with `ledger_deletion_`, those of the operating system's process with `process_`, all others
-with `ledger_reaper_`. Units are in names, and every value has the base unit. Every series also has the labels
-`instance_name` and `cluster`, which the registry adds.
+PIP-186's nine names start with `ledger_deletion_`, those of the operating system's process with `process_`, all others
+with `ledger_reaper_`. Units are in names, and every value has the base unit. Our processes' registry adds the labels
+`instance_name` and `cluster` to every series; a client's metrics are in its application's registry, without them.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Metric:
 
     @property
     def series(self) -> str:
-        """The name by which queries find it; a histogram has `_bucket`, `_count` and `_sum` after it."""
+        """The name in queries; those of a histogram append `_bucket`, `_count` or `_sum`."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
@@ -169,7 +169,8 @@ RATE_LIMIT = _gauge(Group.SERVICE, "deletes_per_second_limit", "limits.deletes_p
 RATE = _gauge(
     Group.SERVICE,
     "deletes_per_second",
-    "The rate that the newest chunk kept to at its end: less than the limit while ZooKeeper is slow; 0: no limit",
+    "Deletes a second that the newest chunk was allowed at its end: fewer than the limit while ZooKeeper is slow; "
+    "0: no limit",
 )
 RATE_WAITED = _counter(
     Group.SERVICE, "deletes_waited_seconds", "Time that tasks waited before deletes because of the rate, added up"
@@ -213,7 +214,7 @@ LIMIT_REACHED = _gauge(
     Group.HOLDS, "limit_reached", "1 while a limit is reached, and an operator must decide before more is deleted"
 )
 LIMIT_REACHED_SINCE = _gauge(
-    Group.HOLDS, "limit_reached_since_timestamp_seconds", "When the limit was reached; 0: none is"
+    Group.HOLDS, "limit_reached_since_timestamp_seconds", "When the limit was reached; 0: no limit is reached"
 )
 METADATA_MIGRATION = _gauge(
     Group.HOLDS, "metadata_migration", "1 while nothing is deleted because the cluster leaves ZooKeeper, or has left it"
@@ -244,7 +245,7 @@ BACKLOG = _gauge(
 BACKLOG_OLDEST = _gauge(
     Group.WAITING,
     "backlog_oldest_timestamp_seconds",
-    "When the oldest of these messages was published; no series while none waits",
+    "When the oldest message of the backlog was published; no series while none waits",
     TOPIC,
 )
 BACKLOG_READ = _gauge(Group.WAITING, "backlog_read_timestamp_seconds", "When the backlog was last counted")
@@ -279,20 +280,32 @@ AUDIT_LISTED = _gauge(
     Group.AUDITS, "audit_listed", "What the newest audit listed", Label("what", "ledgers, objects, in_use")
 )
 AUDIT_FINDINGS = _gauge(Group.AUDITS, "audit_findings", "Findings of the newest audit; MISSING is data loss", CLASS)
-AUDIT_FINDING_BYTES = _gauge(Group.AUDITS, "audit_findings_bytes", "Bytes (one copy) of these findings", CLASS)
+AUDIT_FINDING_BYTES = _gauge(
+    Group.AUDITS, "audit_findings_bytes", "Bytes (one copy) of the newest audit's findings", CLASS
+)
 AUDIT_READ = _gauge(Group.AUDITS, "audit_read_timestamp_seconds", "When the audit's result was last read")
 CAUSE = Label("cause", "a cause of docs/space.md")
 SPACE_BYTES = _gauge(Group.AUDITS, "space_bytes", "Bytes (one copy) by cause, as `space` measured them last", CAUSE)
-SPACE_STORED_BYTES = _gauge(Group.AUDITS, "space_stored_bytes", "Bytes on all bookies and in tiered storage", CAUSE)
-SPACE_TIMESTAMP = _gauge(Group.AUDITS, "space_timestamp_seconds", "When `space` measured")
-SPACE_COMPLETE = _gauge(Group.AUDITS, "space_complete", "1 if `space` could read everything")
+SPACE_STORED_BYTES = _gauge(
+    Group.AUDITS,
+    "space_stored_bytes",
+    "Bytes on all bookies and in tiered storage, by cause, as `space` measured them last",
+    CAUSE,
+)
+SPACE_TIMESTAMP = _gauge(Group.AUDITS, "space_timestamp_seconds", "When `space` last measured")
+SPACE_COMPLETE = _gauge(Group.AUDITS, "space_complete", "1 if the last run of `space` could read everything")
 
 SNAPSHOT_AUDIT_TIMESTAMP = _gauge(
     Group.SNAPSHOTS, "snapshot_audit_timestamp_seconds", "When the newest `snapshots audit` ended"
 )
-SNAPSHOT_AUDIT_COMPLETE = _gauge(Group.SNAPSHOTS, "snapshot_audit_complete", "1 if it could read everything")
+SNAPSHOT_AUDIT_COMPLETE = _gauge(
+    Group.SNAPSHOTS, "snapshot_audit_complete", "1 if the newest `snapshots audit` could read everything"
+)
 SNAPSHOT_FINDINGS = _gauge(
-    Group.SNAPSHOTS, "snapshot_findings", "Its findings; MISSING and DANGER need an operator", CLASS
+    Group.SNAPSHOTS,
+    "snapshot_findings",
+    "Findings of the newest `snapshots audit`; MISSING and DANGER need an operator",
+    CLASS,
 )
 
 GUARD_PASS = _gauge(
@@ -318,7 +331,7 @@ GUARD_LEDGER = _gauge(
 GUARD_MOVED = _gauge(
     Group.SNAPSHOTS,
     "snapshot_guard_moved_timestamp_seconds",
-    "When a pass of this process first saw the guard there",
+    "When a pass of this process first saw the guard at that ledger",
     NAMESPACE,
 )
 
@@ -340,7 +353,7 @@ WATCH_DROPPED = _counter(
 WATCH_DELAYED = _counter(
     Group.WATCHER,
     "watcher_requests_delayed",
-    "Vanished names that a scan left to the next scan, because too many requests of a tenant wait",
+    "Vanished names that a scan left to the next scan, because too many requests of their tenant wait",
 )
 WATCH_UNLISTED_LEFT = _counter(
     Group.WATCHER, "watcher_unlisted_left", "Unlisted ledgers above the limit, which are left to the audit"

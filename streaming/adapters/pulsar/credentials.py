@@ -1,6 +1,7 @@
 """Our credentials at the brokers, of one kind: a token, OAuth2, user and password, or a client certificate.
 
-Each use reads the secret's file again, so that the next connection after a rotation sends the new secret.
+Each use reads the secret's file again, so that the next connection after a rotation sends the new secret. With OAuth2,
+each request of an access token does; oauth2.py keeps access tokens.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Access tokens by OAuth2's client credentials grant (RFC 6749, 4.4), with the key file of Pulsar's own clients.
 
-A process keeps an access token until a tenth of its life is left. A client secret is sent over TLS, or to this machine,
-and follows no redirect.
+A process keeps an access token until a tenth of its life is left. The client secret is sent only over TLS or to this
+machine, and after no redirect.
 """
 
 import json
@@ -30,7 +30,7 @@ _ERROR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuth2:
-    """Who requests which access tokens from whom."""
+    """A client, its issuer, and the access tokens that it requests."""
 
     key_file: str  # JSON with client_id and client_secret
     issuer_url: str
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_forget_parents_lock)
 
 
 def access_token(oauth2: OAuth2) -> str:
-    """Return an access token, from the issuer if this process has none that lasts.
+    """Return this process's access token. Request one from the issuer if there is none, or its renewal is due.
 
     Raises ConfigError for an unusable key file, RefusedError if the issuer refuses the client, UnavailableError if it
     does not answer.
@@ -69,7 +69,7 @@ def access_token(oauth2: OAuth2) -> str:
             try:
                 kept = _requested(oauth2)
             except ReaperError:
-                # an issuer that is away, or a rotation that has reached only the issuer, costs nothing so far
+                # until the kept token ends, the issuer may be away, or know a rotated secret before the key file does
                 if kept is None or now >= kept.ends_at:
                     raise
                 kept = replace(kept, renew_at=now + _RETRY_SECONDS)

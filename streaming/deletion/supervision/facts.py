@@ -1,7 +1,7 @@
-"""Reads, beside the service, facts that take too long for a scrape: what waits, and the results of the last audits.
+"""Reads in a thread what takes too long for a scrape: how much waits, and the results of the last audits.
 
-Each fact is read at its interval, or more rarely: reading takes at most a twentieth of the time. A fact that can't be
-read keeps its last value and its time.
+Each fact is read at its interval. A fact whose read is slow is read less often, so that reading takes at most a
+twentieth of the time. A fact that can't be read keeps its last values, and the time of their read.
 """
 
 import logging
@@ -34,8 +34,9 @@ from udfs.verdicts.finding_classes import FindingClass
 log = logging.getLogger("ledger-reaper")
 
 _POLL_S = 1.0
-_REST = 20  # times as long as a read took, until the next read of the same fact
-_ENTRIES, _LETTERS = 100, 100_000
+_REST = 20  # the next read of a fact waits this many times as long as the last read took
+_ENTRIES = 100  # of a partition, that are read to count the backlog; of more, the count is an estimate
+_LETTERS = 100_000  # of the dead-letter topic, that are read to count those that wait
 SNAPSHOTS = "snapshots"  # the folder of `snapshots audit` in state.dir
 
 
@@ -44,14 +45,14 @@ class Fact:
     """A fact that is read again and again."""
 
     name: str
-    show: Callable[[], None]  # reads it and shows it. Raises ReaperError
+    show: Callable[[], None]  # reads the fact and sets its metrics. Raises ReaperError
     every_s: float
     monotonic: Callable[[], float] = time.monotonic
     _next_s: float = field(default=float("-inf"))
     _why: str = ""  # why the last read failed
 
     def read_if_due(self) -> None:
-        """Read it, if it is time to. A failure is logged once, until a read succeeds."""
+        """Read the fact if its time has come. A failure is logged when its text differs from the last read's."""
         started_s = self.monotonic()
         if started_s < self._next_s:
             return
@@ -61,7 +62,7 @@ class Fact:
         except ReaperError as error:
             why = str(error)
             if why != self._why:
-                log.info("metrics: %s could not be read and keep their last values: %s", self.name, why)
+                log.info("metrics: %s could not be read, and the last values stay: %s", self.name, why)
         ended_s = self.monotonic()
         self._why, self._next_s = why, ended_s + max(self.every_s, _REST * (ended_s - started_s))
 
@@ -80,7 +81,7 @@ def facts_of(settings: Settings, pulsar: Pulsar, retries: Waiting, metrics: Metr
 
 
 def reading(facts: Sequence[Fact]) -> Beside:
-    """Return the thread that reads them."""
+    """Return the thread that reads the facts."""
 
     def run() -> None:
         for fact in facts:
@@ -103,7 +104,7 @@ def _show_retries(state_dir: str, retries: Waiting, registry: Registry, clock: C
 
 def _show_backlog(settings: Settings, pulsar: Pulsar, registry: Registry, clock: Clock) -> None:
     unread = unread_of(settings, pulsar, most_entries=_ENTRIES)
-    # the least of the topics that have no series of their own is unknown
+    # times of topics without a series of their own can't be added up: is_sum=False leaves them out
     oldest = {topic: each.oldest_ms / 1000 for topic, each in unread.items() if each.oldest_ms is not None}
     registry.show(table.BACKLOG, {topic: each.messages for topic, each in unread.items()})
     registry.show(table.BACKLOG_OLDEST, oldest, is_sum=False)
@@ -118,7 +119,7 @@ def _show_dead_letters(settings: Settings, pulsar: Pulsar, registry: Registry, c
 
 
 def show_audit(output: Output, metrics: Metrics, clock: Clock) -> None:
-    """Show the newest audit in a folder, and the newest measurement of space there. Raises UnavailableError."""
+    """Show the newest audit and the newest measurement of `space` in a folder. Raises UnavailableError."""
     registry = metrics.registry
     _show_space(output, registry)
     try:

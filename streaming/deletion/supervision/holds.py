@@ -1,4 +1,4 @@
-"""Reads what holds the work, whether or not a chunk waits for it, and shows it in log, metrics and /readyz."""
+"""Reads the holds, also while no chunk waits for one, and shows them in log, metrics and /readyz."""
 
 import contextlib
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class HoldWatch:
 
     def look(self) -> None:
         """Read all holds once. Raises UnavailableError."""
-        self.gate.log_hold()  # ends a pause whose time is over
-        self.tenants.now()
+        self.gate.log_hold()  # also ends a pause whose time is over, before it is read below
+        self.tenants.now()  # logs and shows the held tenants
         pause = self.pause.read()
         limit, limit_since_ms = self.gate.blast_radius.breaker.tripped()
         holds = Holds(
@@ -42,10 +42,10 @@ class HoldWatch:
         self.metrics.holds(holds, self.clock.now_ms() / 1000)
 
     def beside(self) -> Beside:
-        """Return the thread that looks again and again."""
+        """Return the thread that reads the holds at each interval."""
 
         def look() -> None:
-            # what was known stays, with its time; the next chunk waits for ZooKeeper and logs that
+            # the last values stay, and HOLDS_READ shows their age; the next chunk waits for ZooKeeper and logs that
             with contextlib.suppress(UnavailableError):
                 self.look()
 

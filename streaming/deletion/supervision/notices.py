@@ -1,7 +1,7 @@
 """Tells operators, through a webhook, what the service waits for and what they have to look at.
 
-A reason is reported once it has lasted for notify.after_seconds, and its end once it has been away as long, so that
-a topic that is parked for a moment sends nothing. A message that can't be sent is sent at the next try.
+A reason is reported once it has lasted for notify.after_seconds, and its end once the reason has been away as long. So
+a topic that is parked for a moment causes no message. A message that can't be sent is tried again.
 """
 
 import logging
@@ -29,11 +29,11 @@ _LONGEST = 1000  # characters of a reason
 @dataclass(slots=True)
 class _Reason:
     text: str
-    since_s: float  # monotonic: when it came, or went
+    since_s: float  # monotonic: when the reason came, or went
     started: datetime
     is_there: bool = True
-    is_reported: bool = False
-    posted_s: float = float("-inf")
+    is_reported: bool = False  # a message reported it, and none its end
+    posted_s: float = float("-inf")  # monotonic: when it was last sent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Notices:
     _failure: str = ""
 
     def look(self) -> None:
-        """Compare the reasons with those reported, and send what is due. A failure is logged once, until it ends."""
+        """Compare the reasons with those reported, and send what is due. A failure that repeats is logged once."""
         now_s, present = self.monotonic(), self.health.to_report
         self._update(present, now_s)
         due = {subject: reason for subject, reason in self._reasons.items() if self._is_due(reason, now_s)}
@@ -109,7 +109,7 @@ class Notices:
 
 
 def _text(reason: _Reason) -> str:
-    # names of topics are their senders' text
+    # a reason names topics, whose names tenants choose
     return plain(reason.text.replace("\n", "; "))[:_LONGEST]
 
 

@@ -169,7 +169,7 @@ def test_what_can_not_be_read_keeps_its_value_and_time_and_the_others_are_read(
     assert shown(registry, "backlog_requests", topic=settings.topics.requests[0]) is None
     assert shown(registry, "backlog_read_timestamp_seconds") is None
     assert shown(registry, "retries_waiting") == 0
-    assert "the backlog could not be read and keep" in caplog.text
+    assert "the backlog could not be read, and the last values stay" in caplog.text
 
 
 def test_a_fact_is_read_at_its_interval_and_takes_a_twentieth_of_the_time_at_most() -> None:
