@@ -44,6 +44,16 @@ def test_a_first_start_takes_what_there_is_as_it_is(world: World) -> None:
     assert set(world.parts.watched.nodes) == {AT}
 
 
+def test_a_long_scan_shows_that_the_watcher_works(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[int] = []
+    world.list(1)
+    world.list(2, at=OTHER)
+    watcher = world.start()
+    monkeypatch.setattr(world.parts.metrics, "beat", lambda: beats.append(1))
+    watcher.turn()
+    assert beats
+
+
 def test_a_ledger_that_a_list_drops_is_requested_after_the_delay(world: World) -> None:
     world.list(1, 2, 3)
     watcher = world.start()
