@@ -20,7 +20,7 @@ def post(url_file: str, body: Any) -> None:
     url = url_in(url_file)
     try:
         answer = httpx.post(url, json=body, timeout=_SECONDS, follow_redirects=False)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:  # its text may contain the URL
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:  # its text may contain the URL
         raise UnavailableError(f"the webhook of notify.webhook_file does not answer: {type(error).__name__}") from None
     if answer.status_code >= 500 or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise UnavailableError(f"the webhook of notify.webhook_file failed with {answer.status_code}")

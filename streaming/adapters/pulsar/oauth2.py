@@ -23,7 +23,8 @@ from streaming.errors import ConfigError, ReaperError, RefusedError, Unavailable
 _TIMEOUT_SECONDS = 10.0
 _MOST_BYTES = 1 << 20
 _RETRY_SECONDS = 10.0
-_LIFE_SECONDS = 60.0  # of a token whose life the issuer does not state
+_LIFE_SECONDS = 60.0  # of a token whose life the issuer does not state, or states as more than the next
+_MOST_LIFE_SECONDS = 1e9
 # what RFC 6749 allows in an error's name; other text of the answer may quote the secret
 _ERROR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -99,7 +100,7 @@ def _requested(oauth2: OAuth2) -> _Token:
     token, life = answer.get("access_token"), answer.get("expires_in")
     if status != HTTPStatus.OK or not isinstance(token, str) or not token or not is_sendable(token):
         raise UnavailableError(f"{endpoint} answered {int(status)} without a valid access token")
-    seconds = float(life) if isinstance(life, int | float) and life > 0 else _LIFE_SECONDS
+    seconds = float(life) if isinstance(life, int | float) and 0 < life < _MOST_LIFE_SECONDS else _LIFE_SECONDS
     return _Token(token, asked_at + 0.9 * seconds, asked_at + seconds)
 
 
@@ -140,12 +141,14 @@ def _answer(
 ) -> tuple[int, dict[str, Any]]:
     try:
         with http.stream(method, url, data=form, headers={"Accept": "application/json"}) as answer:
-            content = bytearray()
+            content, until = bytearray(), time.monotonic() + _TIMEOUT_SECONDS
             for part in answer.iter_bytes():
                 content += part
+                if time.monotonic() > until:  # all threads wait for it
+                    raise httpx.ReadTimeout("its answer arrives too slowly")
                 if len(content) > _MOST_BYTES:
                     raise UnavailableError(f"{url} answered with more than {_MOST_BYTES} bytes")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: no name for DNS
         raise UnavailableError(
             f"{url} does not answer ({type(error).__name__}: {error}): check pulsar.oauth2_issuer_url"
         ) from error

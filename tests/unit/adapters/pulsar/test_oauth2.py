@@ -2,8 +2,11 @@
 
 import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,42 @@ def test_an_issuer_that_does_not_answer_or_is_none_is_named(server: OAuth2Server
     for url in ("http://127.0.0.1:1", server.url.replace("realm", "other")):
         with pytest.raises(UnavailableError, match=r"check pulsar\.oauth2_issuer_url"):
             access_token(OAuth2(key_file=ours.key_file, issuer_url=url))
+
+
+def test_an_issuer_that_drips_its_answer_holds_no_thread(ours: OAuth2, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth2, "_TIMEOUT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection = listener.accept()[0]
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                for _ in range(100):
+                    connection.sendall(b" ")
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="too slowly"):
+            access_token(OAuth2(key_file=ours.key_file, issuer_url=url))
+
+
+def test_an_issuer_whose_name_dns_cannot_have_is_named(ours: OAuth2) -> None:
+    with pytest.raises(UnavailableError, match=r"check pulsar\.oauth2_issuer_url"):
+        access_token(OAuth2(key_file=ours.key_file, issuer_url="https://a..b"))
+
+
+@pytest.mark.parametrize(
+    "life", [float("inf"), float("nan"), 10**400, -1, "300"], ids=["infinite", "nan", "huge", "negative", "text"]
+)
+def test_a_life_that_is_none_counts_as_unknown(
+    server: OAuth2Server, ours: OAuth2, clock: list[float], life: object
+) -> None:
+    server.answer = (200, {"access_token": "abc", "expires_in": life})
+    access_token(ours)
+    clock[0] += 54
+    access_token(ours)
+    assert len(server.forms) == 2
 
 
 @pytest.mark.parametrize("content", [SECRET, json.dumps([SECRET]), json.dumps({"client_secret": SECRET})])

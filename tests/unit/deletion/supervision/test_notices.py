@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streaming.adapters.webhook import url_in
+from streaming.adapters.webhook import post, url_in
 from streaming.config.load import load
 from streaming.deletion.supervision.notices import Notices, notifying
 from streaming.errors import ConfigError, UnavailableError
@@ -199,3 +199,15 @@ def test_only_known_formats_are_taken(tmp_path: Path) -> None:
     config.write_text('[notify]\nformat = "teams"\n')
     with pytest.raises(ConfigError, match=r"notify.format: \"teams\" must be 'slack' or 'alertmanager'"):
         load(config)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["a..b", "a" * 300, "xn--", "127.0.0.1:99999", "127.0.0.1:abc"],
+    ids=["empty label", "long label", "no Punycode", "large port", "no port"],
+)
+def test_a_webhook_that_no_request_can_name_is_a_failure_without_its_url(tmp_path: Path, host: str) -> None:
+    (tmp_path / "url").write_text(f"http://{host}/s3cret")
+    with pytest.raises(UnavailableError, match="does not answer") as failed:
+        post(str(tmp_path / "url"), {})
+    assert "s3cret" not in str(failed.value)
