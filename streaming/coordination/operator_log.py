@@ -45,6 +45,7 @@ class OperatorLog:
         # the name orders entries of the same millisecond
         self._store.create(f"{self._folder}/{time.time_ns():020}-{uuid4().hex}", data, parents=True)
         if len(self._names()) > KEPT + _SLACK:
+            # allowed here: only this log creates znodes in its folder, and the newest KEPT stay
             for path in [path for _at_ms, path, _data in self._read()][:-KEPT]:
                 self._store.delete(path)
 

@@ -45,7 +45,7 @@ class Health:
             return {subject: why for subject, why in (self._waits_for | self._alarms).items() if subject != STARTING}
 
     def beat(self) -> None:
-        """Record that the main loop has completed a pass."""
+        """Record that the main loop starts a pass."""
         self._beat_s = self.monotonic()
 
     def end(self, why: str) -> None:
