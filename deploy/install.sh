@@ -30,7 +30,8 @@ pip() { "$into/venv/bin/python" -m pip --quiet --disable-pip-version-check "$@";
 mkdir "$scratch/source"
 cp -R "$source"/{pyproject.toml,README.md,LICENSE,conf,streaming,udfs} "$scratch/source"
 pip wheel --no-deps --wheel-dir "$into/wheel" "$scratch/source"
-pip install --constraint "$source/constraints.txt" "$into"/wheel/ledger_reaper-*.whl
+wheel=("$into"/wheel/ledger_reaper-*.whl)
+pip install --constraint "$source/constraints.txt" "${wheel[0]}[otlp]" # with the exporter of metrics.otlp_endpoint
 "$into/venv/bin/python" -m pip check --quiet --disable-pip-version-check
 
 "$into/venv/bin/ledger-reaper" jars --to "$into/jars" > "$scratch/jars"

@@ -104,7 +104,7 @@ def show(  # noqa: PLR0913  typer reads each option from a parameter
                 say(line)
             shown += 1
     if not shown and ids:
-        raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq show` without ids shows all")
+        raise ConfigError(f"no dead letter has the id {', '.join(ids)}; `dlq list` counts those that exist")
 
 
 @app.command()

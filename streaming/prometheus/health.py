@@ -59,7 +59,7 @@ class Health:
             return self._ended
         beat_s = self._beat_s
         if beat_s is not None and self.monotonic() - beat_s > STALLED_S:
-            return f"the main loop has not come round for {self.monotonic() - beat_s:.0f} s"
+            return f"the main loop has not completed a round for {self.monotonic() - beat_s:.0f} s"
         return ""
 
     @property

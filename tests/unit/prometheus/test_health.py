@@ -29,7 +29,7 @@ def test_a_main_loop_that_does_not_come_round_is_dead_but_not_before_it_has_star
     now.s += STALLED_S
     assert not health.stalled
     now.s += 1
-    assert "has not come round for 601 s" in health.stalled
+    assert "has not completed a round for 601 s" in health.stalled
     assert health.waits_for == health.stalled
     health.beat()
     assert not health.stalled
