@@ -4,6 +4,7 @@ streaming.config.combinations checks keys of several sections together.
 """
 
 import logging
+import re
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal
 
@@ -32,6 +33,18 @@ _POSITION_PARTITIONS_MAX = 64
 _IS_PATH, _IS_DURATION = object(), object()
 # A path of this machine; streaming.config.load makes it absolute.
 LocalPath = Annotated[str, _IS_PATH]
+# What operators have given instead of the path of a file: a URL, a JSON web token, PEM, the content of a key file.
+_CONTENT = re.compile(r"://|\n|-----BEGIN |(^|/)(eyJ[\w-]+\.[\w-]+\.[\w-]*$|\{)")
+
+
+def _is_no_content(path: str) -> str:
+    """Refuse the content of a secret file instead of its path, because logs and `config show` print the path."""
+    if _CONTENT.search(path):
+        raise ValueError("must be the path of a file, not its content; if a log has shown the content, replace it")
+    return path
+
+
+FilePath = Annotated[LocalPath, AfterValidator(_is_no_content)]
 
 
 def path_keys(section: Any) -> tuple[str, ...]:
@@ -115,15 +128,15 @@ class PulsarSettings(_Part):
     admin_url: Annotated[
         str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$", examples=["https://broker.example.com:8443"])
     ]
-    token_file: LocalPath
-    basic_file: LocalPath
-    oauth2_key_file: LocalPath
+    token_file: FilePath
+    basic_file: FilePath
+    oauth2_key_file: FilePath
     oauth2_issuer_url: Annotated[str, _ISSUER, Field(pattern=r"^(https?://[^/]+(/.*)?)?$")]
     oauth2_audience: str
     oauth2_scope: str
-    tls_cert_file: LocalPath
-    tls_key_file: LocalPath
-    tls_trust_certs_file: LocalPath
+    tls_cert_file: FilePath
+    tls_key_file: FilePath
+    tls_trust_certs_file: FilePath
     tls_check_hostname: bool
     timeout_seconds: PositiveInt
 
@@ -142,12 +155,12 @@ class ZooKeeperSettings(_Part):
     own_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
     session_timeout_seconds: PositiveInt
     timeout_seconds: PositiveInt
-    digest_file: LocalPath
+    digest_file: FilePath
     sasl_mechanism: str
     use_tls: bool
-    tls_ca_file: LocalPath
-    tls_cert_file: LocalPath
-    tls_key_file: LocalPath
+    tls_ca_file: FilePath
+    tls_cert_file: FilePath
+    tls_key_file: FilePath
 
 
 SYSTEM_NAMESPACE = "pulsar/system"
@@ -318,7 +331,7 @@ class TieredStorageSettings(_Part):
     """[tiered_storage]."""
 
     allowed: tuple[BucketSettings, ...]
-    credentials_file: LocalPath
+    credentials_file: FilePath
     offload_grace_seconds: NonNegativeInt
     pulsar_cluster: str
 
@@ -412,7 +425,7 @@ class SparkSettings(_Part):
 class NotifySettings(_Part):
     """[notify]."""
 
-    webhook_file: LocalPath
+    webhook_file: FilePath
     format: Literal["slack", "alertmanager"]
     after_seconds: NonNegativeInt
 

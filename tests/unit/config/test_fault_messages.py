@@ -84,6 +84,23 @@ def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:
     assert "secret" not in refusal(tmp_path, '[pulsar]\nservice_url = "pulsr://user:secret@broker"')
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[notify]\nwebhook_file = "https://hooks.example.com/services/s3cret"',
+        '[pulsar]\ntoken_file = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.s3cret-_"',
+        '[pulsar]\noauth2_key_file = \'{"client_secret": "s3cret"}\'',
+        '[pulsar]\ntls_key_file = "-----BEGIN PRIVATE KEY----- s3cret"',
+        '[zookeeper]\ntls_key_file = """line\ns3cret"""',
+    ],
+    ids=["URL", "token", "JSON", "PEM", "lines"],
+)
+def test_the_content_of_a_secret_file_instead_of_its_path_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    said = refusal(tmp_path, text)
+    assert "_file: must be the path of a file, not its content" in said
+    assert "s3cret" not in said
+
+
 def test_a_fault_of_a_variable_names_the_variable_and_not_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
