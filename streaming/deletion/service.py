@@ -154,7 +154,12 @@ class LedgerDeletionService:
         extent: bounds of these rows, or of a batch that contains them.
         """
         last_rows = _last_rows(rows) if extent is None else extent.last_rows
-        for chunk in chunks_of(rows, bounds_of(last_rows.values(), self.chunk_rows)) if last_rows else ():
+        if not last_rows:
+            # the batch was committed and perhaps not published, and no later chunk may come
+            with self.lock:
+                self._finish_interrupted()
+            return
+        for chunk in chunks_of(rows, bounds_of(last_rows.values(), self.chunk_rows)):
             self._chunk(query, batch_id, chunk)
 
     def _chunk(self, query: str, batch_id: int, rows: DataFrame) -> None:

@@ -31,6 +31,7 @@ _PULSAR_AWAY = re.compile(
 
 # what Java and Python write before an error's text; if there are several, the last one is the cause
 _NAMED = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)\b.*)", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"  # the first line of a Python worker's error, which ends with its name
 _LONGEST_LINE = 500
 
 
@@ -64,8 +65,9 @@ def one_line(failure: Exception) -> str:
     The text may quote senders, so unprintable characters are replaced.
     """
     cause = str(failure).partition(_QUERY_AND_PLAN)[0].strip()
-    task, errors = _LOST_TASK.search(cause), _NAMED.findall(cause)
-    line = task[1] if task else errors[-1] if errors else cause.partition("\n")[0] or type(failure).__name__
+    lost = [line for line in _LOST_TASK.findall(cause) if not line.endswith(_TRACEBACK)]
+    errors = [line for line in _NAMED.findall(cause) if not line.endswith(_TRACEBACK)]
+    line = lost[0] if lost else errors[-1] if errors else cause.partition("\n")[0] or type(failure).__name__
     return "".join(char if char.isprintable() else " " for char in line)[:_LONGEST_LINE].strip()
 
 

@@ -101,6 +101,15 @@ def test_a_small_batch_is_one_chunk_and_the_first_batch_leaves_out_messages_with
     assert receipts.queries == 2
 
 
+def test_a_replayed_batch_without_rows_publishes_the_chunk_that_was_interrupted(spark: SparkSession) -> None:
+    receipts = Receipts()
+    service = _service(receipts, chunk_rows=10)
+    receipts.newest_chunk = 1  # the query's batch was committed, and its publication failed
+    service.process(REQUESTS, _source(spark, 1), 0)
+    assert not receipts.swept
+    assert service.outbox.oldest_unfinished == 0
+
+
 def test_a_large_batch_is_divided_so_that_each_message_is_in_one_chunk(spark: SparkSession) -> None:
     receipts = Receipts()
     _service(receipts, chunk_rows=4).process(REQUESTS, _source(spark, 6), 0)

@@ -43,6 +43,14 @@ most recent failure: Lost task 0.0 in stage 73.0 (TID 100) (192.0.2.2 executor d
 """
 
 
+IN_A_WORKER = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "streaming/deletion/chunks/outbox.py", line 25, in send
+ValueError: a bug
+\tat org.apache.spark.api.python.PythonRunner$$anon$3.read(PythonRunner.scala:784)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+ValueError: a bug"""
+
+
 def test_pulsar_away_while_a_task_reads_is_told_in_one_line() -> None:
     with pytest.raises(UnavailableError) as raised:
         raise_failure("retry", RuntimeError(IN_A_TASK.format(REFUSED) + PLAN))
@@ -168,6 +176,7 @@ def test_a_stop_is_not_mistaken_for_a_fault() -> None:
             "ValueError: a bug",
             id="the last of a traceback",
         ),
+        pytest.param(IN_A_TASK.format(IN_A_WORKER) + PLAN, "ValueError: a bug", id="a Python worker's"),
         pytest.param("no name\nmore", "no name", id="nothing that has a name"),
         pytest.param("a\x1b[31mb", "a [31mb", id="what would steer a terminal"),
         pytest.param("", "RuntimeError", id="no text at all"),
