@@ -444,7 +444,18 @@ MUTATIONS = (
     Mutation(
         "a forged number is bounded", "udfs/requests/retry.py", 'min(int(digits or "0"), largest)', 'int(digits or "0")'
     ),
-    Mutation("no chunk overtakes another", DELETION, "            self._finish_interrupted()\n", ""),
+    Mutation(
+        "no chunk overtakes another",
+        DELETION,
+        "            self._finish_interrupted()\n            started_ms",
+        "            started_ms",
+    ),
+    Mutation(
+        "an interrupted chunk is published though no chunk follows",
+        DELETION,
+        "                self._finish_interrupted()\n",
+        "                pass\n",
+    ),
     Mutation(
         "a replaced instance publishes nothing",
         DELETION,

@@ -148,7 +148,7 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
             record(
                 settings,
                 "dlq replay",
-                "; ".join(_summary("replayed", report, dry_run=False)),
+                "; ".join(line.strip() for line in _summary("replayed", report, dry_run=False)),
                 why=why,
                 store=clients.store,
             )
@@ -189,7 +189,7 @@ def write_off(  # noqa: PLR0913  typer reads each option from a parameter
             confirm(f"Write off {count_of(would.settled, 'dead letter')}?", yes=yes)
         report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
         if not dry_run:
-            summary = "; ".join(_summary("written off", report, dry_run=False))
+            summary = "; ".join(line.strip() for line in _summary("written off", report, dry_run=False))
             record(settings, "dlq write-off", summary, why=why, store=clients.store)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
 

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 from streaming.errors import UnavailableError
 from streaming.state import receipts
 from streaming.state.settlements import SettlementFolder
+from streaming.terminal import count_of
 from udfs import columns as c
 from udfs.records import LedgerType, Outcome, Reason
 from udfs.units import HOUR_MS
@@ -126,8 +127,8 @@ def _timed_out(pending: Collection[str], newest: Mapping[str, Receipt], timeout_
     receipt = newest.get(example)
     state = f"its newest receipt is {receipt.reason}" if receipt else "it has no receipt yet; does the service run?"
     return (
-        f"{len(pending)} requests have no final receipt after {timeout_seconds:g} s, such as {example} ({state}). They "
-        "stay durable: check again later with `ledger-reaper receipts`"
+        f"no final receipt after {timeout_seconds:g} s for {count_of(len(pending), 'request')}, such as {example} ({state}). "
+        "Nothing is lost: check again later with `ledger-reaper receipts`"
     )
 
 

@@ -323,7 +323,7 @@ def _offload_fields(context: OffloadContext) -> dict[str, Any]:
 def _required(fields: Mapping[str, Any], name: str) -> Any:
     value = fields.get(name)
     if value is None:
-        _refuse(Reason.MISSING_FIELD, f"{name} is missing: see PendingDeleteLedgerInfo")
+        _refuse(Reason.MISSING_FIELD, f"{name} is missing (docs/request-format.md)")
     return value
 
 

@@ -18,6 +18,7 @@ from streaming.in_use.source_watch import SourceWatch
 from streaming.limits.breaker import Breaker
 from streaming.metrics import Metrics
 from streaming.state.receipts import ChunkSummary, Receipts
+from streaming.terminal import count_of
 from udfs.records import Reason
 from udfs.requests.topic_pattern import PULSARS_TENANTS
 
@@ -45,7 +46,7 @@ class FollowUp:
         self.metrics.count(query, summary)
         self.metrics.cache(self.cache)
         parts = ", ".join(f"{n} {outcome}/{reason}" for (outcome, reason), n in sorted(summary.outcomes.items()))
-        self.log(f"{query}: chunk {chunk}: {summary.total} requests, {took}: {parts}")
+        self.log(f"{query}: chunk {chunk}: {count_of(summary.total, 'request')}, {took}: {parts}")
 
     def look_after(self, chunk: int, summary: ChunkSummary) -> None:
         """Evaluate the receipts of a published chunk. Raises SafetyError if ledgers in use may have been deleted."""
