@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from streaming.clock import Clock
+from streaming.clock import Clock, utc_text
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.ports import MetadataStore, TopicAdmin, Unreadable, Znode
@@ -22,6 +22,14 @@ _STATE_FILE = "state.json"
 def iso_time(clock: Clock) -> str:
     """Return the time as ISO 8601, UTC, to the second."""
     return datetime.fromtimestamp(clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
+
+
+def shown_time(text: str) -> str:
+    """Return an ISO time of a znode in the form of messages; a text of another form as it is."""
+    try:
+        return utc_text(round(datetime.fromisoformat(text).timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        return text  # of another version, or created by hand
 
 
 def operator_name() -> str:

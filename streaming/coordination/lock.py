@@ -18,8 +18,8 @@ from typing import Self
 
 import psutil
 
-from streaming.clock import SystemClock, utc_text
-from streaming.coordination.identity import iso_time
+from streaming.clock import SystemClock
+from streaming.coordination.identity import iso_time, shown_time
 from streaming.coordination.own_znodes import read_own
 from streaming.errors import SafetyError, StopRequestedError, UnavailableError
 from streaming.ports import MetadataStore
@@ -44,11 +44,7 @@ class Holder:
     @property
     def text(self) -> str:
         """The process, as every text for operators names it."""
-        try:
-            since = utc_text(round(_seconds(self.since) * 1000))
-        except (ValueError, OverflowError, OSError):
-            since = self.since  # of another version, or created by hand
-        return f"pid {self.pid} on {self.host} since {since}"
+        return f"pid {self.pid} on {self.host} since {shown_time(self.since)}"
 
     def is_alive(self) -> bool:
         """Whether the process certainly runs: on this host, and it started before it took the lock."""

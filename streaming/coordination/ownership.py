@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from urllib.parse import quote, unquote
 
 from streaming.clock import Clock, SystemClock
-from streaming.coordination.identity import iso_time, operator_name
+from streaming.coordination.identity import iso_time, operator_name, shown_time
 from streaming.coordination.own_znodes import TOPICS, read_own
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.ports import MetadataStore, Unreadable, Znode
@@ -29,7 +29,7 @@ class Owner:
 
     def __str__(self) -> str:
         """Describe the owner for messages."""
-        return f"service {self.service!r} (by {self.who}, since {self.since})"
+        return f"service {self.service!r} (by {self.who}, since {shown_time(self.since)})"
 
 
 class Ownership:

@@ -127,8 +127,8 @@ def _timed_out(pending: Collection[str], newest: Mapping[str, Receipt], timeout_
     receipt = newest.get(example)
     state = f"its newest receipt is {receipt.reason}" if receipt else "it has no receipt yet; does the service run?"
     return (
-        f"no final receipt after {timeout_seconds:g} s for {count_of(len(pending), 'request')}, such as {example} ({state}). "
-        "Nothing is lost: check again later with `ledger-reaper receipts`"
+        f"{count_of(len(pending), 'request has', 'requests have')} no final receipt after {timeout_seconds:g} s, "
+        f"such as {example} ({state}). They stay durable: check again later with `ledger-reaper receipts`"
     )
 
 
